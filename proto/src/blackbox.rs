@@ -1,0 +1,614 @@
+//! The black box: one file per process and probe, mapped by the training process that writes it
+//! and by whoever reads it, alive or dead.
+//!
+//! Every field is a little-endian 64-bit word, and every access is an atomic access to a word: a
+//! reader in another process never races in the sense of the memory model, and neither side needs
+//! anything but the words themselves. Offsets here are **in words**.
+//!
+//! ```text
+//! header   512 words   identity, clock anchor, counters, where the tables are
+//! strings  index: one word each; heap: bytes, append-only
+//! sites    4 words each: places in the program, with counters
+//! groups   16 words each: process groups, with frontiers that survive the ring
+//! threads  8 words each: "inside call X since t", a sequence lock each
+//! ring     16 words per record, overwriting, a sequence lock per slot
+//! ```
+//!
+//! # The ring's protocol
+//!
+//! A writer takes ticket `t` from the head (fetch-add), and slot `t % capacity`. It claims the slot
+//! by a compare-exchange of its lock from the even value it found to [`writing`]`(t)`; where that
+//! fails, or the lock is odd, another writer has been asleep in the slot for a whole lap: the record
+//! is dropped and counted. It stores the 15 payload words and then [`committed`]`(t)`.
+//!
+//! A reader of ticket `t` wants the lock to be `committed(t)` before and after it copied the payload
+//! (Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). A lock of
+//! a later ticket means that the record was overwritten, one of an earlier ticket or `writing(t)`
+//! that it is not there yet, or never will be.
+
+use crate::vocabulary::{DType, Op, RecordKind, ReduceOp};
+
+/// First word of every black box: "DDPDBOX\n".
+pub const MAGIC: u64 = u64::from_le_bytes(*b"DDPDBOX\n");
+
+/// Version of this layout. A reader refuses a later one by name.
+pub const LAYOUT_VERSION: u64 = 1;
+
+/// Bytes per word.
+pub const WORD: usize = 8;
+
+/// What is where in the header.
+pub mod header {
+    /// [`super::MAGIC`]; written last when a box is made, so that a half-made one is none.
+    pub const MAGIC: usize = 0;
+    /// [`super::LAYOUT_VERSION`].
+    pub const VERSION: usize = 1;
+    /// Words in the file.
+    pub const FILE_WORDS: usize = 2;
+    /// Process id of the writer.
+    pub const PID: usize = 3;
+    /// Start time of the writer in clock ticks since boot (field 22 of `/proc/PID/stat`).
+    pub const START_TICKS: usize = 4;
+    /// The boot id of the host as 16 bytes: two words.
+    pub const BOOT_ID: usize = 5;
+    /// One moment on the monotonic clock, in nanoseconds …
+    pub const ANCHOR_MONO: usize = 7;
+    /// … and the same moment in nanoseconds since the Unix epoch.
+    pub const ANCHOR_UNIX: usize = 8;
+    /// Global rank plus one; 0: not known yet.
+    pub const RANK_PLUS_1: usize = 9;
+    /// Number of ranks; 0: not known yet.
+    pub const WORLD_SIZE: usize = 10;
+    /// Rank within the node plus one; 0: not known.
+    pub const LOCAL_RANK_PLUS_1: usize = 11;
+    /// The n-th start of the job.
+    pub const ATTEMPT: usize = 12;
+    /// Bits of [`super::box_flags`].
+    pub const FLAGS: usize = 13;
+    /// Process id of whoever reads the box now; 0: nobody said so.
+    pub const READER_PID: usize = 14;
+    /// Start time of that reader.
+    pub const READER_START_TICKS: usize = 15;
+    /// Counts changes of rank, world size or flags.
+    pub const IDENTITY_VERSION: usize = 16;
+
+    /// First word of the ring.
+    pub const RING_AT: usize = 20;
+    /// Records in the ring, a power of two.
+    pub const RING_CAPACITY: usize = 21;
+    /// First word of the string index.
+    pub const STRINGS_AT: usize = 24;
+    /// Entries in the string index.
+    pub const STRINGS_CAPACITY: usize = 25;
+    /// Entries taken.
+    pub const STRINGS_COUNT: usize = 26;
+    /// First word of the string heap.
+    pub const HEAP_AT: usize = 27;
+    /// Words in the string heap.
+    pub const HEAP_CAPACITY: usize = 28;
+    /// Words taken.
+    pub const HEAP_USED: usize = 29;
+    /// First word of the sites.
+    pub const SITES_AT: usize = 31;
+    /// Entries in the table of sites.
+    pub const SITES_CAPACITY: usize = 32;
+    /// Entries taken.
+    pub const SITES_COUNT: usize = 33;
+    /// First word of the groups.
+    pub const GROUPS_AT: usize = 35;
+    /// Entries in the table of groups.
+    pub const GROUPS_CAPACITY: usize = 36;
+    /// Entries taken.
+    pub const GROUPS_COUNT: usize = 37;
+    /// First word of the threads.
+    pub const THREADS_AT: usize = 39;
+    /// Entries in the table of threads.
+    pub const THREADS_CAPACITY: usize = 40;
+    /// Entries taken.
+    pub const THREADS_COUNT: usize = 41;
+    /// Definitions (strings, sites, groups, threads) that found no room.
+    pub const DEFINITIONS_DROPPED: usize = 43;
+    /// Training steps begun.
+    pub const STEP: usize = 44;
+    /// String id of the innermost phase; 0: none.
+    pub const PHASE: usize = 45;
+
+    /// Job id: UTF-8, padded with zeros.
+    pub const JOB: std::ops::Range<usize> = 48..64;
+    /// Host name, likewise.
+    pub const HOST: std::ops::Range<usize> = 64..72;
+    /// Layer ("c10d", "nccl", "rust", "c"), likewise.
+    pub const LAYER: std::ops::Range<usize> = 72..74;
+    /// Version of ddp-doctor, likewise.
+    pub const TOOL: std::ops::Range<usize> = 74..78;
+
+    /// Next ticket of the ring. On a cache line of its own: every record touches it.
+    pub const RING_HEAD: usize = 128;
+    /// Records dropped by writers because their slot was held.
+    pub const RING_DROPPED: usize = 136;
+
+    /// Words in the header.
+    pub const WORDS: usize = 512;
+}
+
+/// Flags of a black box.
+pub mod box_flags {
+    /// The process ended in order: nothing more will be written.
+    pub const CLOSED: u64 = 1;
+}
+
+/// Words of a record, of which the first is its lock.
+pub const RECORD_WORDS: usize = 16;
+/// Words of a site.
+pub const SITE_WORDS: usize = 4;
+/// Words of a group.
+pub const GROUP_WORDS: usize = 16;
+/// Words of a thread.
+pub const THREAD_WORDS: usize = 8;
+
+/// Set in the first word of a string, site, group or thread once the rest of it is there.
+pub const PUBLISHED: u64 = 1 << 63;
+
+/// Lock of a slot while the record with this ticket is being written.
+#[must_use]
+pub const fn writing(ticket: u64) -> u64 {
+    (ticket + 1) * 2 - 1
+}
+
+/// Lock of a slot that holds the record with this ticket.
+#[must_use]
+pub const fn committed(ticket: u64) -> u64 {
+    (ticket + 1) * 2
+}
+
+/// How many entries each table has: what a box is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacities {
+    /// Records in the ring, a power of two.
+    pub records: usize,
+    /// Strings.
+    pub strings: usize,
+    /// Words for their bytes.
+    pub heap_words: usize,
+    /// Call sites.
+    pub sites: usize,
+    /// Process groups.
+    pub groups: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+impl Default for Capacities {
+    /// About 1.6 MiB: minutes of an ordinary job's calls, and well inside the 4 MiB per rank that
+    /// all of ddp-doctor may take.
+    fn default() -> Self {
+        Self {
+            records: 8192,
+            strings: 8192,
+            heap_words: 32 * 1024,
+            sites: 4096,
+            groups: 512,
+            threads: 128,
+        }
+    }
+}
+
+impl Capacities {
+    /// Where the tables of such a box lie, and how long it is.
+    #[must_use]
+    pub const fn layout(&self) -> Layout {
+        let strings_at = header::WORDS;
+        let heap_at = strings_at + self.strings;
+        let sites_at = heap_at + self.heap_words;
+        let groups_at = sites_at + self.sites * SITE_WORDS;
+        let threads_at = groups_at + self.groups * GROUP_WORDS;
+        // Records are two cache lines; keep them on cache lines.
+        let ring_at = (threads_at + self.threads * THREAD_WORDS).next_multiple_of(8);
+        Layout {
+            strings_at,
+            heap_at,
+            sites_at,
+            groups_at,
+            threads_at,
+            ring_at,
+            words: ring_at + self.records * RECORD_WORDS,
+        }
+    }
+}
+
+/// First words of the tables of a box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of the header's words")]
+pub struct Layout {
+    pub strings_at: usize,
+    pub heap_at: usize,
+    pub sites_at: usize,
+    pub groups_at: usize,
+    pub threads_at: usize,
+    pub ring_at: usize,
+    pub words: usize,
+}
+
+/// Words of a string's index entry: one.
+pub mod string {
+    use super::PUBLISHED;
+
+    /// Longest text in bytes; longer ones are cut at a character boundary.
+    pub const MAX_TEXT: usize = 4096;
+
+    /// Longest entry in bytes that the index can describe.
+    pub const MAX_BYTES: usize = (1 << 20) - 1;
+
+    /// Index entry of a string of so many bytes at so many words into the heap.
+    #[must_use]
+    pub const fn entry(at: u32, bytes: u32) -> u64 {
+        PUBLISHED | ((at as u64) << 20) | (bytes as u64)
+    }
+
+    /// `(words into the heap, bytes)` of a published entry.
+    #[must_use]
+    pub const fn parse(entry: u64) -> Option<(u32, u32)> {
+        if entry & PUBLISHED == 0 {
+            return None;
+        }
+        Some((
+            ((entry & !PUBLISHED) >> 20) as u32,
+            (entry & 0xf_ffff) as u32,
+        ))
+    }
+}
+
+/// Words of a site.
+pub mod site {
+    /// `PUBLISHED | string id of the file`.
+    pub const FILE: usize = 0;
+    /// `string id of the function | line << 32`.
+    pub const FUNCTION_AND_LINE: usize = 1;
+    /// Calls issued there.
+    pub const COUNT: usize = 2;
+    /// Monotonic time of the last one.
+    pub const LAST_MONO: usize = 3;
+}
+
+/// Words of a group.
+pub mod group {
+    /// `PUBLISHED | string id of the name`.
+    pub const NAME: usize = 0;
+    /// `string id of the description | string id of the backend << 32`.
+    pub const DESCRIPTION_AND_BACKEND: usize = 1;
+    /// `string id of the members | epoch << 32`; the bytes are [`super::members`].
+    pub const MEMBERS_AND_EPOCH: usize = 2;
+    /// `ordinal | number of members << 32`.
+    pub const ORDINAL_AND_SIZE: usize = 3;
+    /// Monotonic time of its creation.
+    pub const CREATED: usize = 4;
+    /// Monotonic time of its destruction; 0: it lives.
+    pub const DESTROYED: usize = 5;
+    /// Highest collective sequence number issued.
+    pub const ISSUED: usize = 6;
+    /// Point-to-point calls issued.
+    pub const P2P_ISSUED: usize = 7;
+    /// Monotonic time of the last call.
+    pub const LAST_MONO: usize = 8;
+    /// Call id of the last call.
+    pub const LAST_CALL: usize = 9;
+    /// Collectives whose wait ended, or that are known to be complete.
+    pub const COMPLETED: usize = 10;
+}
+
+/// Members of a group as bytes: runs of `(first, stride, count)`, little-endian u32 each, in group
+/// order. Nearly every group is one run, so that even 16 384 ranks take twelve bytes.
+pub mod members {
+    /// Bytes of one run.
+    const RUN: usize = 12;
+
+    /// Encodes global ranks in group order.
+    #[must_use]
+    pub fn encode(ranks: &[u32]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut rest = ranks;
+        while let [first, ..] = *rest {
+            let stride = rest.get(1).map_or(1, |second| second.wrapping_sub(first));
+            let mut count = 1;
+            while rest.get(count) == Some(&rest[count - 1].wrapping_add(stride)) {
+                count += 1;
+            }
+            for word in [first, stride, count as u32] {
+                bytes.extend_from_slice(&word.to_le_bytes());
+            }
+            rest = &rest[count..];
+        }
+        bytes
+    }
+
+    /// Decodes what [`encode`] wrote; `None` where the bytes are no such thing or name more than
+    /// `limit` ranks.
+    #[must_use]
+    pub fn decode(bytes: &[u8], limit: usize) -> Option<Vec<u32>> {
+        if !bytes.len().is_multiple_of(RUN) {
+            return None;
+        }
+        let mut ranks = Vec::new();
+        for run in bytes.chunks_exact(RUN) {
+            let word = |i: usize| u32::from_le_bytes([run[i], run[i + 1], run[i + 2], run[i + 3]]);
+            let (mut rank, stride, count) = (word(0), word(4), word(8));
+            if count as usize > limit - ranks.len() {
+                return None;
+            }
+            for _ in 0..count {
+                ranks.push(rank);
+                rank = rank.wrapping_add(stride);
+            }
+        }
+        Some(ranks)
+    }
+}
+
+/// Words of a thread.
+pub mod thread {
+    /// `PUBLISHED | tid`.
+    pub const TID: usize = 0;
+    /// String id of its name.
+    pub const NAME: usize = 1;
+    /// Sequence lock over the words below: odd while they change.
+    pub const LOCK: usize = 2;
+    /// [`super::inside`] `| op << 8 | group << 32`.
+    pub const INSIDE: usize = 3;
+    /// Call id.
+    pub const CALL: usize = 4;
+    /// Monotonic time since when.
+    pub const SINCE: usize = 5;
+    /// Site.
+    pub const SITE: usize = 6;
+    /// Records this thread has written.
+    pub const RECORDS: usize = 7;
+}
+
+/// What a thread is inside of.
+pub mod inside {
+    /// The user's own code.
+    pub const NOTHING: u64 = 0;
+    /// A call that was issued and has not returned.
+    pub const CALL: u64 = 1;
+    /// A wait for a call.
+    pub const WAIT: u64 = 2;
+}
+
+/// Flags of a record.
+pub mod flags {
+    /// The caller did not ask to wait for it.
+    pub const ASYNC: u16 = 1;
+    /// Issued below a frame of DDP or the autograd engine, not by a call of the user's.
+    pub const HIDDEN: u16 = 2;
+    /// A point-to-point call.
+    pub const P2P: u16 = 4;
+    /// `numel` is known.
+    pub const NUMEL: u16 = 8;
+    /// `dims` is the whole shape.
+    pub const SHAPE: u16 = 16;
+    /// `root_or_peer` is known.
+    pub const ROOT: u16 = 32;
+    /// `tag` is known.
+    pub const TAG: u16 = 64;
+    /// The place is the main thread's, not the issuing thread's: that one runs no Python.
+    pub const BORROWED_SITE: u16 = 128;
+    /// Of splits: the output's, not the input's.
+    pub const OUTPUT: u16 = 256;
+}
+
+/// Most dimensions a record holds.
+pub const MAX_DIMS: usize = 10;
+/// Most split sizes one record of kind [`RecordKind::Splits`] holds.
+pub const SPLITS_PER_RECORD: usize = 20;
+
+/// A record, unpacked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    missing_docs,
+    reason = "explained field by field in `ddpdoctor/v1/agent.proto`"
+)]
+pub struct Record {
+    pub mono_ns: u64,
+    pub kind: RecordKind,
+    pub op: Op,
+    pub dtype: DType,
+    pub reduce_op: ReduceOp,
+    pub flags: u16,
+    pub ndim: u8,
+    pub group: u32,
+    pub thread: u32,
+    pub seq: u64,
+    pub call: u64,
+    pub site: u32,
+    pub tensors: u32,
+    pub root_or_peer: i32,
+    pub tag: i32,
+    pub numel: u64,
+    pub dims: [u32; MAX_DIMS],
+    pub step: u32,
+    /// String id of the phase.
+    pub phase: u32,
+    /// String id, meaning by kind.
+    pub text: u32,
+    pub code: i32,
+}
+
+impl Record {
+    /// The payload words of a slot: all but its lock.
+    #[must_use]
+    pub fn pack(&self) -> [u64; RECORD_WORDS - 1] {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let mut words = [0; RECORD_WORDS - 1];
+        words[0] = self.mono_ns;
+        words[1] = u64::from(self.kind.number())
+            | u64::from(self.op.number()) << 8
+            | u64::from(self.dtype.number()) << 16
+            | u64::from(self.reduce_op.number()) << 24
+            | u64::from(self.flags) << 32
+            | u64::from(self.ndim) << 48;
+        words[2] = pair(self.group, self.thread);
+        words[3] = self.seq;
+        words[4] = self.call;
+        words[5] = pair(self.site, self.tensors);
+        words[6] = pair(self.root_or_peer.cast_unsigned(), self.tag.cast_unsigned());
+        words[7] = self.numel;
+        for (i, dims) in self.dims.chunks_exact(2).enumerate() {
+            words[8 + i] = pair(dims[0], dims[1]);
+        }
+        words[13] = pair(self.step, self.phase);
+        words[14] = pair(self.text, self.code.cast_unsigned());
+        words
+    }
+
+    /// Reads what [`Record::pack`] wrote. Unknown numbers become `Unspecified`.
+    #[must_use]
+    pub fn unpack(words: &[u64; RECORD_WORDS - 1]) -> Self {
+        let low = |word: u64| (word & 0xffff_ffff) as u32;
+        let high = |word: u64| (word >> 32) as u32;
+        let byte = |shift: u32| ((words[1] >> shift) & 0xff) as u8;
+        let mut dims = [0; MAX_DIMS];
+        for i in 0..MAX_DIMS / 2 {
+            dims[2 * i] = low(words[8 + i]);
+            dims[2 * i + 1] = high(words[8 + i]);
+        }
+        Self {
+            mono_ns: words[0],
+            kind: RecordKind::from_number(byte(0)),
+            op: Op::from_number(byte(8)),
+            dtype: DType::from_number(byte(16)),
+            reduce_op: ReduceOp::from_number(byte(24)),
+            flags: ((words[1] >> 32) & 0xffff) as u16,
+            ndim: byte(48),
+            group: low(words[2]),
+            thread: high(words[2]),
+            seq: words[3],
+            call: words[4],
+            site: low(words[5]),
+            tensors: high(words[5]),
+            root_or_peer: low(words[6]).cast_signed(),
+            tag: high(words[6]).cast_signed(),
+            numel: words[7],
+            dims,
+            step: low(words[13]),
+            phase: high(words[13]),
+            text: low(words[14]),
+            code: high(words[14]).cast_signed(),
+        }
+    }
+
+    /// Shape of the first tensor, where it is known.
+    #[must_use]
+    pub fn shape(&self) -> Option<&[u32]> {
+        (self.flags & flags::SHAPE != 0).then(|| &self.dims[..usize::from(self.ndim).min(MAX_DIMS)])
+    }
+}
+
+/// A record of kind [`RecordKind::Splits`] uses the payload words 5 … 14 for split sizes.
+pub mod splits {
+    use super::{RECORD_WORDS, SPLITS_PER_RECORD};
+
+    /// First payload word that holds sizes.
+    const AT: usize = 5;
+
+    /// Puts up to [`SPLITS_PER_RECORD`] sizes into packed words. `seq` of the record says at which
+    /// index the first of them stands, `tensors` is not used, `ndim` says how many there are.
+    pub fn pack(words: &mut [u64; RECORD_WORDS - 1], sizes: &[u32]) {
+        for (i, pair) in sizes.chunks(2).take(SPLITS_PER_RECORD / 2).enumerate() {
+            let high = pair.get(1).copied().unwrap_or(0);
+            words[AT + i] = u64::from(pair[0]) | u64::from(high) << 32;
+        }
+    }
+
+    /// Reads `count` sizes back.
+    #[must_use]
+    pub fn unpack(words: &[u64; RECORD_WORDS - 1], count: u8) -> Vec<u32> {
+        (0..usize::from(count).min(SPLITS_PER_RECORD))
+            .map(|i| (words[AT + i / 2] >> (32 * (i % 2))) as u32)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_packing() {
+        let record = Record {
+            mono_ns: u64::MAX - 5,
+            kind: RecordKind::Issued,
+            op: Op::Broadcast,
+            dtype: DType::BFloat16,
+            reduce_op: ReduceOp::PremulSum,
+            flags: flags::ASYNC | flags::SHAPE | flags::BORROWED_SITE,
+            ndim: 3,
+            group: 7,
+            thread: 3,
+            seq: 1 << 40,
+            call: 99,
+            site: 12,
+            tensors: 4,
+            root_or_peer: -1,
+            tag: -7,
+            numel: 1 << 50,
+            dims: [1, 2, 3, 4, 5, 6, 7, 8, 9, u32::MAX],
+            step: 8,
+            phase: 2,
+            text: 5,
+            code: -11,
+        };
+        assert_eq!(Record::unpack(&record.pack()), record);
+        assert_eq!(record.shape(), Some(&[1, 2, 3][..]));
+    }
+
+    #[test]
+    fn splits_survive_packing() {
+        for n in 0..=SPLITS_PER_RECORD {
+            let sizes: Vec<u32> = (0..n as u32).map(|i| i * 7 + u32::MAX / 2).collect();
+            let mut words = Record::default().pack();
+            splits::pack(&mut words, &sizes);
+            assert_eq!(splits::unpack(&words, n as u8), sizes);
+        }
+    }
+
+    #[test]
+    fn members_survive_encoding() {
+        for ranks in [
+            vec![],
+            vec![3],
+            vec![0, 1, 2, 3],
+            vec![6, 4, 2],
+            vec![0, 5, 1, 6],
+            vec![2, 2],
+        ] {
+            assert_eq!(members::decode(&members::encode(&ranks), 10), Some(ranks));
+        }
+        let world: Vec<u32> = (0..16_384).collect();
+        assert_eq!(members::encode(&world).len(), 12);
+        assert_eq!(members::decode(&members::encode(&world), 100), None);
+        assert_eq!(members::decode(&[1, 2, 3], 100), None);
+    }
+
+    #[test]
+    fn locks_tell_tickets_and_states_apart() {
+        assert!(committed(0) > writing(0) && writing(1) > committed(0));
+        assert_eq!(committed(5) % 2, 0);
+        assert_eq!(writing(5) % 2, 1);
+        assert_eq!(
+            string::parse(string::entry(70_000, 4096)),
+            Some((70_000, 4096))
+        );
+        assert_eq!(string::parse(0), None);
+    }
+
+    #[test]
+    fn the_default_box_keeps_its_budget() {
+        let layout = Capacities::default().layout();
+        assert!(
+            layout.words * WORD <= 2 << 20,
+            "{} bytes",
+            layout.words * WORD
+        );
+        assert_eq!(layout.ring_at % 8, 0);
+    }
+}

@@ -1,0 +1,409 @@
+//! Ops, types and kinds as numbers that never change their meaning, with the names users read.
+//!
+//! The numbers are those of `vocabulary.proto`; a test holds the two together.
+
+/// Declares an enum whose values are one byte wide in a black box and have a name for people.
+macro_rules! words {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name {
+            /// Not said, or not seen.
+            #[default]
+            Unspecified = 0,
+            $($(#[$vmeta])* $variant = $number,)*
+        }
+
+        impl $name {
+            /// Every value but `Unspecified`, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The value with this number; an unknown number is `Unspecified`.
+            #[must_use]
+            pub const fn from_number(number: u8) -> Self {
+                match number {
+                    $($number => Self::$variant,)*
+                    _ => Self::Unspecified,
+                }
+            }
+
+            /// The number that stands for it in files and messages.
+            #[must_use]
+            pub const fn number(self) -> u8 {
+                self as u8
+            }
+
+            /// The name that people read; `None` for `Unspecified`.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    Self::Unspecified => None,
+                    $(Self::$variant => Some($text),)*
+                }
+            }
+
+            /// The value with this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| value.name() == Some(name))
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name().unwrap_or("unknown"))
+            }
+        }
+    };
+}
+
+words! {
+    /// What a call does. Variants that interoperate on the wire are one op.
+    Op {
+        /// Every rank contributes and every rank receives the reduction.
+        AllReduce = 1, "all_reduce";
+        /// Also `all_gather_into_tensor`.
+        AllGather = 2, "all_gather";
+        /// Also `reduce_scatter_tensor`.
+        ReduceScatter = 3, "reduce_scatter";
+        /// Also `all_to_all_single`.
+        AllToAll = 4, "all_to_all";
+        /// Nobody leaves before everybody came.
+        Barrier = 5, "barrier";
+        /// From the root to all.
+        Broadcast = 6, "broadcast";
+        /// From all to the root, reduced.
+        Reduce = 7, "reduce";
+        /// From all to the root.
+        Gather = 8, "gather";
+        /// From the root, a piece to each.
+        Scatter = 9, "scatter";
+        /// Point to point, to `peer`.
+        Send = 10, "send";
+        /// Point to point, from `peer`.
+        Recv = 11, "recv";
+        /// Several tensors reduced as one call.
+        AllReduceCoalesced = 12, "all_reduce_coalesced";
+        /// Several tensors gathered as one call.
+        AllGatherCoalesced = 13, "all_gather_coalesced";
+        /// Several tensors reduced and scattered as one call.
+        ReduceScatterCoalesced = 14, "reduce_scatter_coalesced";
+        /// Joining the world.
+        InitProcessGroup = 32, "init_process_group";
+        /// Creating a further group.
+        NewGroup = 33, "new_group";
+        /// Leaving a group, or all of them.
+        DestroyProcessGroup = 34, "destroy_process_group";
+        /// Gloo's barrier that names who is missing.
+        MonitoredBarrier = 35, "monitored_barrier";
+        /// Creating a group out of another one.
+        SplitGroup = 36, "split_group";
+        /// A call this version has no name for.
+        Other = 63, "other";
+    }
+}
+
+/// Which ranks a call must wait for, whatever the backend: what a proof may build on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Nobody can complete before everybody has started.
+    Symmetric,
+    /// Everybody needs the root; the root may be done early.
+    FromRoot,
+    /// The root needs everybody; the others may be done early.
+    ToRoot,
+    /// The receiver needs the sender; the sender may be done early.
+    PointToPoint,
+    /// Nothing is known about whom it waits for.
+    Unknown,
+}
+
+impl Op {
+    /// Which ranks this op must wait for.
+    ///
+    /// That a leaf of a rooted collective may be done early is measured behaviour of Gloo and of
+    /// NCCL's protocols: a small message leaves before its receiver comes.
+    #[must_use]
+    pub const fn direction(self) -> Direction {
+        match self {
+            Self::AllReduce
+            | Self::AllGather
+            | Self::ReduceScatter
+            | Self::AllToAll
+            | Self::Barrier
+            | Self::AllReduceCoalesced
+            | Self::AllGatherCoalesced
+            | Self::ReduceScatterCoalesced => Direction::Symmetric,
+            Self::Broadcast | Self::Scatter => Direction::FromRoot,
+            Self::Reduce | Self::Gather => Direction::ToRoot,
+            Self::Send | Self::Recv => Direction::PointToPoint,
+            _ => Direction::Unknown,
+        }
+    }
+
+    /// Whether it is a send or a receive.
+    #[must_use]
+    pub const fn is_point_to_point(self) -> bool {
+        matches!(self, Self::Send | Self::Recv)
+    }
+
+    /// Whether it is a collective of a group and so has a sequence number there.
+    #[must_use]
+    pub const fn is_collective(self) -> bool {
+        matches!(
+            self.direction(),
+            Direction::Symmetric | Direction::FromRoot | Direction::ToRoot
+        )
+    }
+
+    /// Whether the operation has a root rank.
+    #[must_use]
+    pub const fn is_rooted(self) -> bool {
+        matches!(self.direction(), Direction::FromRoot | Direction::ToRoot)
+    }
+
+    /// Whether a reduction operator belongs to it.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(
+            self,
+            Self::AllReduce
+                | Self::Reduce
+                | Self::ReduceScatter
+                | Self::AllReduceCoalesced
+                | Self::ReduceScatterCoalesced
+        )
+    }
+}
+
+words! {
+    /// Element type of a tensor.
+    DType {
+        /// 32-bit float.
+        Float32 = 1, "float32";
+        /// 64-bit float.
+        Float64 = 2, "float64";
+        /// IEEE half.
+        Float16 = 3, "float16";
+        /// Brain float.
+        BFloat16 = 4, "bfloat16";
+        /// Signed byte.
+        Int8 = 5, "int8";
+        /// 16-bit integer.
+        Int16 = 6, "int16";
+        /// 32-bit integer.
+        Int32 = 7, "int32";
+        /// 64-bit integer.
+        Int64 = 8, "int64";
+        /// Unsigned byte.
+        UInt8 = 9, "uint8";
+        /// Unsigned 16-bit integer.
+        UInt16 = 10, "uint16";
+        /// Unsigned 32-bit integer.
+        UInt32 = 11, "uint32";
+        /// Unsigned 64-bit integer.
+        UInt64 = 12, "uint64";
+        /// Truth values, a byte each.
+        Bool = 13, "bool";
+        /// 8-bit float with 4 exponent bits.
+        Float8E4M3 = 14, "float8_e4m3fn";
+        /// 8-bit float with 5 exponent bits.
+        Float8E5M2 = 15, "float8_e5m2";
+        /// Two 32-bit floats.
+        Complex64 = 16, "complex64";
+        /// Two 64-bit floats.
+        Complex128 = 17, "complex128";
+        /// A type this version has no name for.
+        Other = 63, "other";
+    }
+}
+
+impl DType {
+    /// Bytes of one element; `None` where it is not known.
+    #[must_use]
+    pub const fn size(self) -> Option<u64> {
+        match self {
+            Self::Int8 | Self::UInt8 | Self::Bool | Self::Float8E4M3 | Self::Float8E5M2 => Some(1),
+            Self::Float16 | Self::BFloat16 | Self::Int16 | Self::UInt16 => Some(2),
+            Self::Float32 | Self::Int32 | Self::UInt32 => Some(4),
+            Self::Float64 | Self::Int64 | Self::UInt64 | Self::Complex64 => Some(8),
+            Self::Complex128 => Some(16),
+            Self::Unspecified | Self::Other => None,
+        }
+    }
+}
+
+words! {
+    /// Reduction operator.
+    ReduceOp {
+        /// Sum.
+        Sum = 1, "sum";
+        /// Arithmetic mean.
+        Avg = 2, "avg";
+        /// Product.
+        Product = 3, "product";
+        /// Minimum.
+        Min = 4, "min";
+        /// Maximum.
+        Max = 5, "max";
+        /// Bitwise and.
+        Band = 6, "band";
+        /// Bitwise or.
+        Bor = 7, "bor";
+        /// Bitwise exclusive or.
+        Bxor = 8, "bxor";
+        /// Sum after a multiplication.
+        PremulSum = 9, "premul_sum";
+        /// An operator this version has no name for.
+        Other = 63, "other";
+    }
+}
+
+words! {
+    /// What a record in a black box says.
+    RecordKind {
+        /// A call is about to be made; written before it.
+        Issued = 1, "issued";
+        /// The call came back to its caller.
+        Returned = 2, "returned";
+        /// The thread is about to wait for an earlier call.
+        WaitBegin = 3, "wait-begin";
+        /// That wait is over.
+        WaitEnd = 4, "wait-end";
+        /// The call is known to be complete.
+        Completed = 5, "completed";
+        /// A training step begins.
+        Step = 6, "step";
+        /// A named phase begins.
+        PhaseBegin = 7, "phase-begin";
+        /// A named phase ends.
+        PhaseEnd = 8, "phase-end";
+        /// A group was destroyed on this rank.
+        GroupDestroyed = 9, "group-destroyed";
+        /// An exception was seen.
+        Exception = 10, "exception";
+        /// The process is about to end by itself.
+        Exit = 11, "exit";
+        /// A piece of an `all_to_all`'s split sizes.
+        Splits = 12, "splits";
+        /// A remark about the capture itself.
+        Note = 13, "note";
+        /// An iterator over the program's input came to its end.
+        InputEnded = 14, "input-ended";
+    }
+}
+
+words! {
+    /// Where an exception was seen.
+    ExceptionKind {
+        /// Nobody caught it.
+        Uncaught = 1, "uncaught";
+        /// It left `DistributedDataParallel.forward`.
+        LeftForward = 2, "left forward";
+        /// It left a backward pass.
+        LeftBackward = 3, "left backward";
+        /// It left a call of `torch.distributed`.
+        LeftCollective = 4, "left a collective";
+        /// It was being handled when the next call was issued.
+        InFlight = 5, "in flight";
+        /// It ended a thread other than the main one.
+        UncaughtInThread = 6, "uncaught in a thread";
+    }
+}
+
+words! {
+    /// Why the evidence is incomplete.
+    NoteKind {
+        /// This PyTorch has no c10d hooks.
+        NoHooks = 1, "no hooks";
+        /// The capture was not switched on in a process that runs PyTorch.
+        CaptureLost = 2, "capture lost";
+        /// There was no room for a black box.
+        NoBlackBox = 3, "no black box";
+        /// A rank of the world was never seen.
+        RankNotSeen = 4, "rank not seen";
+        /// A black box could not be read.
+        Unreadable = 5, "unreadable";
+        /// The native library could not be loaded.
+        NoLibrary = 6, "no library";
+    }
+}
+
+words! {
+    /// State of a process, as the operating system tells it.
+    ProcessState {
+        /// On a processor or ready for one.
+        Running = 1, "running";
+        /// Waiting, interruptibly.
+        Sleeping = 2, "sleeping";
+        /// Waiting, uninterruptibly: nearly always I/O.
+        DiskSleep = 3, "disk sleep";
+        /// Stopped by a signal or a debugger, or frozen.
+        Stopped = 4, "stopped";
+        /// Ended and not yet reaped.
+        Zombie = 5, "zombie";
+        /// Gone.
+        Dead = 6, "dead";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_lead_back_to_the_value() {
+        for &op in Op::ALL {
+            assert_eq!(Op::from_number(op.number()), op);
+            assert_eq!(op.name().and_then(Op::from_name), Some(op));
+        }
+        for &dtype in DType::ALL {
+            assert_eq!(DType::from_number(dtype.number()), dtype);
+        }
+        assert_eq!(Op::from_number(200), Op::Unspecified);
+        assert_eq!(Op::from_name("allreduce"), None);
+        assert_eq!(Op::Unspecified.to_string(), "unknown");
+    }
+
+    #[cfg(feature = "messages")]
+    #[test]
+    fn the_numbers_are_those_of_the_messages() {
+        fn agree<T>(
+            ours: &[(u8, &str)],
+            prefix: &str,
+            theirs: impl Fn(i32) -> Option<T>,
+            name: impl Fn(T) -> &'static str,
+        ) {
+            for (number, text) in ours {
+                let found = theirs(i32::from(*number)).map(&name).unwrap_or_default();
+                let wanted = format!("{prefix}_{}", text.to_uppercase().replace([' ', '-'], "_"));
+                assert_eq!(found, wanted);
+            }
+            assert!(theirs(0).is_some());
+        }
+        macro_rules! check {
+            ($ours:ident, $theirs:ident, $prefix:literal) => {
+                let all: Vec<_> = $ours::ALL
+                    .iter()
+                    .map(|v| (v.number(), v.name().unwrap()))
+                    .collect();
+                agree(
+                    &all,
+                    $prefix,
+                    |n| crate::v1::$theirs::try_from(n).ok(),
+                    |v| v.as_str_name(),
+                );
+            };
+        }
+        check!(Op, Op, "OP");
+        check!(DType, DType, "D_TYPE");
+        check!(ReduceOp, ReduceOp, "REDUCE_OP");
+        check!(RecordKind, RecordKind, "RECORD_KIND");
+        check!(ProcessState, ProcessState, "PROCESS_STATE");
+        check!(NoteKind, NoteKind, "NOTE_KIND");
+        for &kind in ExceptionKind::ALL {
+            assert!(crate::v1::ExceptionKind::try_from(i32::from(kind.number())).is_ok());
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What the engine is told. Everything in it is resolved: no table of a black box, no number whose
+//! meaning another message carries.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ProcessState, ReduceOp};
+
+/// Names a process within a job, across nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProcessId(pub u64);
+
+/// Names a thread within its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId(pub u32);
+
+/// Names a call within its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// One thing that happened, to or in one process where it has a `process`.
+///
+/// Events of one process come in the order in which they happened. Between processes the order says
+/// nothing; the end of a process comes after everything it recorded.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the fields are those of `ddpdoctor/v1/agent.proto`")]
+pub enum Event {
+    /// A node started (its part of) the job.
+    JobStarted { job: String, attempt: u32, host: Arc<str>, at: Timestamp },
+    /// A process joined a process group, or its rank became known.
+    ProcessJoined {
+        process: ProcessId,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+        host: Arc<str>,
+        pid: u32,
+        layer: Arc<str>,
+    },
+    /// A process became a member of a group.
+    GroupJoined { process: ProcessId, group: Arc<GroupInfo> },
+    /// A process left a group.
+    GroupDestroyed { process: ProcessId, group: Arc<GroupInfo>, at: Timestamp },
+    /// A call is about to be made.
+    Issued { process: ProcessId, call: Arc<Call> },
+    /// A call came back to its caller.
+    Returned { process: ProcessId, thread: ThreadId, call: CallId, at: Timestamp },
+    /// A thread is about to wait for an earlier call; `None`: it is not known which.
+    WaitBegin {
+        process: ProcessId,
+        thread: ThreadId,
+        call: Option<CallId>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// That wait is over.
+    WaitEnd { process: ProcessId, thread: ThreadId, call: Option<CallId>, at: Timestamp },
+    /// A call is known to be complete.
+    Completed { process: ProcessId, call: CallId, at: Timestamp },
+    /// A training step begins.
+    Step { process: ProcessId, step: u64, at: Timestamp },
+    /// A named phase begins.
+    PhaseBegin { process: ProcessId, name: Arc<str>, at: Timestamp },
+    /// A named phase ends.
+    PhaseEnd { process: ProcessId, name: Arc<str>, at: Timestamp },
+    /// An exception was seen.
+    Exception {
+        process: ProcessId,
+        kind: ExceptionKind,
+        text: Arc<str>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// The process said that it is about to end by itself.
+    ExitAnnounced { process: ProcessId, code: i32, how: Arc<str>, at: Timestamp },
+    /// An iterator over the program's input came to its end.
+    InputEnded { process: ProcessId, place: Option<Arc<Where>>, at: Timestamp },
+    /// How far a process has come in a group, by counters that lose nothing.
+    Frontier { process: ProcessId, group: Arc<GroupInfo>, issued: u64, p2p_issued: u64 },
+    /// The operating system's view of a process changed. `Dead` is the last event of a process.
+    ProcessChanged { process: ProcessId, state: ProcessState, exit: Exit, at: Timestamp },
+    /// Records of a process were lost.
+    RecordsLost { process: ProcessId, count: u64 },
+    /// The evidence is incomplete in a known way.
+    Note {
+        process: Option<ProcessId>,
+        kind: NoteKind,
+        rank: Option<u32>,
+        pid: Option<u32>,
+        text: Arc<str>,
+        at: Timestamp,
+    },
+    /// The command of a node ended, and every black box there was read to its end.
+    JobEnded { status: i32, at: Timestamp },
+}
+
+/// A process group as one of its members knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupInfo {
+    /// What makes it the same group on another rank.
+    pub key: GroupRef,
+    /// The framework's description, such as "`default_pg`".
+    pub description: Arc<str>,
+    /// "gloo", "nccl", …
+    pub backend: Arc<str>,
+}
+
+/// A call as one rank made it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// Names it within its process.
+    pub id: CallId,
+    /// When.
+    pub at: Timestamp,
+    /// The thread that made it.
+    pub thread: ThreadId,
+    /// The group; `None` for calls of no group (initialisation, …).
+    pub group: Option<Arc<GroupInfo>>,
+    /// Sequence number in the group, from 1; 0: it has none. Point-to-point calls count per peer
+    /// and direction.
+    pub seq: u64,
+    /// What it does.
+    pub op: Op,
+    /// Element type.
+    pub dtype: DType,
+    /// Reduction operator.
+    pub reduce_op: ReduceOp,
+    /// Global rank of the root.
+    pub root: Option<u32>,
+    /// Global rank of the peer.
+    pub peer: Option<u32>,
+    /// Tag of a point-to-point call.
+    pub tag: Option<i32>,
+    /// Elements of the tensor that sizes are compared by: the first input, or the first output where
+    /// the inputs are a list (`reduce_scatter`, `scatter`).
+    pub numel: Option<u64>,
+    /// Shape of that tensor.
+    pub shape: Option<Vec<u32>>,
+    /// Number of tensors.
+    pub tensors: u32,
+    /// The caller did not ask to wait for it.
+    pub is_async: bool,
+    /// Issued by the framework (DDP's reducer, …), not by a call of the user's.
+    pub hidden: bool,
+    /// Split sizes of an `all_to_all`, input and output, where they were seen.
+    pub splits: [Vec<u32>; 2],
+    /// Training step in which it was made; 0: before the first.
+    pub step: u64,
+    /// The phase in which it was made.
+    pub phase: Option<Arc<str>>,
+    /// The user's line.
+    pub place: Option<Arc<Where>>,
+}

@@ -1,0 +1,2 @@
+//! ddp-doctor
+pub mod diagnosis;
