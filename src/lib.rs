@@ -1,2 +1,2 @@
-//! ddp-doctor
+//! Tells why a distributed training job hangs.
 pub mod diagnosis;
