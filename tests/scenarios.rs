@@ -7,14 +7,20 @@ use crate::support::scenario::Scenario;
 #[test]
 fn every_scenario_holds() {
     let mut files = Vec::new();
-    collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios"), &mut files);
+    collect(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios"),
+        &mut files,
+    );
     files.sort();
     let mut failures = Vec::new();
     for file in &files {
         let name = file.file_stem().unwrap_or_default().to_string_lossy();
         match Scenario::read(file) {
             Ok(scenario) => {
-                assert!(scenario.about.len() > 10, "{name} does not say what it is about");
+                assert!(
+                    scenario.about.len() > 10,
+                    "{name} does not say what it is about"
+                );
                 if let Err(failure) = scenario.check() {
                     failures.push(format!("{name}: {failure}"));
                 }
@@ -32,7 +38,10 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         if path.is_dir() {
             collect(&path, files);
-        } else if path.extension().is_some_and(|extension| extension == "toml") {
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
             files.push(path);
         }
     }

@@ -84,11 +84,17 @@ pub fn size(call: &Call) -> Option<u64> {
     };
     // A call of several tensors is described by its first one alone: sizes of the rest are unknown.
     let one_tensor = call.tensors <= 1 || !is_coalesced(call.op);
-    if uneven_is_legal || !one_tensor { None } else { call.numel }
+    if uneven_is_legal || !one_tensor {
+        None
+    } else {
+        call.numel
+    }
 }
 
 fn is_gloo(call: &Call) -> bool {
-    call.group.as_ref().is_some_and(|group| &*group.backend == "gloo")
+    call.group
+        .as_ref()
+        .is_some_and(|group| &*group.backend == "gloo")
 }
 
 const fn is_coalesced(op: Op) -> bool {
@@ -112,7 +118,10 @@ fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
 pub fn classes<'a>(calls: impl Iterator<Item = (u32, &'a Call)>) -> Vec<Vec<u32>> {
     let mut classes: Vec<(&Call, Vec<u32>)> = Vec::new();
     for (rank, call) in calls {
-        match classes.iter_mut().find(|(head, _)| compare(head, call).is_none()) {
+        match classes
+            .iter_mut()
+            .find(|(head, _)| compare(head, call).is_none())
+        {
             Some((_, ranks)) => ranks.push(rank),
             None => classes.push((call, vec![rank])),
         }
@@ -161,25 +170,43 @@ mod tests {
 
     #[test]
     fn the_first_difference_names_the_mismatch() {
-        let a = call(Op::AllReduce).numel(8).dtype(DType::Float32).reduce_op(ReduceOp::Sum).build();
+        let a = call(Op::AllReduce)
+            .numel(8)
+            .dtype(DType::Float32)
+            .reduce_op(ReduceOp::Sum)
+            .build();
         let same = compare(&a, &a.clone());
         assert_eq!(same, None);
         let b = call(Op::Broadcast).numel(9).build();
         assert_eq!(compare(&a, &b), Some(Mismatch::Op));
         let b = call(Op::AllReduce).numel(9).dtype(DType::Int32).build();
         assert_eq!(compare(&a, &b), Some(Mismatch::Size));
-        let b = call(Op::AllReduce).numel(8).dtype(DType::Int32).reduce_op(ReduceOp::Max).build();
+        let b = call(Op::AllReduce)
+            .numel(8)
+            .dtype(DType::Int32)
+            .reduce_op(ReduceOp::Max)
+            .build();
         assert_eq!(compare(&a, &b), Some(Mismatch::DType));
         assert_eq!(differences(&a, &b), [Mismatch::DType, Mismatch::ReduceOp]);
-        let b = call(Op::AllReduce).numel(8).dtype(DType::Float32).reduce_op(ReduceOp::Max).build();
+        let b = call(Op::AllReduce)
+            .numel(8)
+            .dtype(DType::Float32)
+            .reduce_op(ReduceOp::Max)
+            .build();
         assert_eq!(compare(&a, &b), Some(Mismatch::ReduceOp));
-        let (a, b) = (call(Op::Broadcast).root(0).build(), call(Op::Broadcast).root(1).build());
+        let (a, b) = (
+            call(Op::Broadcast).root(0).build(),
+            call(Op::Broadcast).root(1).build(),
+        );
         assert_eq!(compare(&a, &b), Some(Mismatch::Root));
     }
 
     #[test]
     fn what_was_not_seen_never_disagrees() {
-        let known = call(Op::AllReduce).numel(8).reduce_op(ReduceOp::Sum).build();
+        let known = call(Op::AllReduce)
+            .numel(8)
+            .reduce_op(ReduceOp::Sum)
+            .build();
         let hidden = call(Op::AllReduce).build();
         assert_eq!(compare(&known, &hidden), None);
         assert_eq!(compare(&known, &call(Op::Unspecified).build()), None);
@@ -203,8 +230,14 @@ mod tests {
     #[test]
     fn two_sides_of_equal_size_are_a_tie() {
         assert_eq!(odd_ones(&[vec![0], vec![1]]), OddOnes::Tie(vec![0, 1]));
-        assert_eq!(odd_ones(&[vec![0, 1], vec![2, 3]]), OddOnes::Tie(vec![0, 1, 2, 3]));
-        assert_eq!(odd_ones(&[vec![0, 2], vec![1]]), OddOnes::Outnumbered(vec![1]));
+        assert_eq!(
+            odd_ones(&[vec![0, 1], vec![2, 3]]),
+            OddOnes::Tie(vec![0, 1, 2, 3])
+        );
+        assert_eq!(
+            odd_ones(&[vec![0, 2], vec![1]]),
+            OddOnes::Outnumbered(vec![1])
+        );
         assert_eq!(odd_ones(&[vec![0, 1, 2]]), OddOnes::None);
     }
 }

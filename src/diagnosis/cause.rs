@@ -10,9 +10,14 @@ use super::situation::Situation;
 /// met (or failed to): the evidence of `odd` against that of `others`.
 #[must_use]
 pub fn of(situation: &Situation<'_>, odd: &[u32], others: &[u32], at: Timestamp) -> Cause {
-    let odd: Vec<&Process> = odd.iter().filter_map(|&r| situation.model.process_of(r)).collect();
-    let others: Vec<&Process> =
-        others.iter().filter_map(|&r| situation.model.process_of(r)).collect();
+    let odd: Vec<&Process> = odd
+        .iter()
+        .filter_map(|&r| situation.model.process_of(r))
+        .collect();
+    let others: Vec<&Process> = others
+        .iter()
+        .filter_map(|&r| situation.model.process_of(r))
+        .collect();
     let everybody = || odd.iter().chain(&others).copied();
 
     // An iterator that ended on some ranks and not on others, with nothing new begun after it.
@@ -26,7 +31,10 @@ pub fn of(situation: &Situation<'_>, odd: &[u32], others: &[u32], at: Timestamp)
     if !odd.is_empty() && odd.iter().all(|process| process.end.is_some()) {
         // Nobody saw an iterator end, but the rank that left made fewer steps.
         let fewest = others.iter().map(|process| process.step).min().unwrap_or(0);
-        if odd.iter().all(|process| process.step > 0 && process.step < fewest) {
+        if odd
+            .iter()
+            .all(|process| process.step > 0 && process.step < fewest)
+        {
             return suspected(CauseKind::UnevenInputs);
         }
         return suspected(CauseKind::Teardown);
@@ -39,7 +47,10 @@ pub fn of(situation: &Situation<'_>, odd: &[u32], others: &[u32], at: Timestamp)
 
 /// Whether the program's input had come to its end before `at`, and since then no step began.
 fn input_ended_before(process: &Process, at: Timestamp) -> bool {
-    process.input_ended.as_ref().is_some_and(|(ended, _)| *ended <= at && *ended >= process.step_at)
+    process
+        .input_ended
+        .as_ref()
+        .is_some_and(|(ended, _)| *ended <= at && *ended >= process.step_at)
 }
 
 /// An exception left a call or a pass before `at`, and the process went on.
@@ -67,17 +78,26 @@ fn one_rank_alone_was_there(some: &[&Process], others: &[&Process]) -> bool {
         && others.iter().all(|other| !other.places.contains_key(place))
         && one.places.get(place) == Some(&1)
         && others.iter().all(|other| {
-            let last = other.last_call.as_ref().and_then(|call| call.place.as_ref());
+            let last = other
+                .last_call
+                .as_ref()
+                .and_then(|call| call.place.as_ref());
             last.is_some_and(|last| one.places.contains_key(last))
         })
 }
 
 const fn supported(kind: CauseKind) -> Cause {
-    Cause { kind, confidence: Confidence::Supported }
+    Cause {
+        kind,
+        confidence: Confidence::Supported,
+    }
 }
 
 const fn suspected(kind: CauseKind) -> Cause {
-    Cause { kind, confidence: Confidence::Suspected }
+    Cause {
+        kind,
+        confidence: Confidence::Suspected,
+    }
 }
 
 /// The cause as a sentence for people; `None` where there is nothing to say.

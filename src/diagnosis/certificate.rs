@@ -65,7 +65,14 @@ fn check_join(
     let mut calls: Vec<(u32, &CallSignature)> = Vec::new();
     let mut place: Option<(&GroupRef, u64)> = None;
     for fact in facts {
-        let Fact::Issued { rank, group, seq, call, .. } = fact else {
+        let Fact::Issued {
+            rank,
+            group,
+            seq,
+            call,
+            ..
+        } = fact
+        else {
             return Err(Rejection::WrongFacts(kind, "calls that were issued"));
         };
         if *place.get_or_insert((group, *seq)) != (group, *seq) {
@@ -78,9 +85,14 @@ fn check_join(
     if ranks.len() < 2 || ranks.len() < calls.len() {
         return Err(Rejection::WrongFacts(kind, "calls of two or more ranks"));
     }
-    let everybody_disagrees =
-        calls.iter().all(|(_, a)| calls.iter().any(|(_, b)| disagree(a, b)));
-    if everybody_disagrees { Ok(()) } else { Err(Rejection::CallsMatch) }
+    let everybody_disagrees = calls
+        .iter()
+        .all(|(_, a)| calls.iter().any(|(_, b)| disagree(a, b)));
+    if everybody_disagrees {
+        Ok(())
+    } else {
+        Err(Rejection::CallsMatch)
+    }
 }
 
 /// Whether no transport can make one collective of two calls.
@@ -107,10 +119,28 @@ fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
         CertificateKind::TerminalRank,
         "a call that waits, the rank that never made it, and that rank's end",
     );
-    let [Fact::Issued { rank: waits, group, seq, call, .. }, never, end] = facts else {
+    let [
+        Fact::Issued {
+            rank: waits,
+            group,
+            seq,
+            call,
+            ..
+        },
+        never,
+        end,
+    ] = facts
+    else {
         return Err(wrong);
     };
-    let Fact::NeverIssued { rank: gone, group: never_in, last } = never else { return Err(wrong) };
+    let Fact::NeverIssued {
+        rank: gone,
+        group: never_in,
+        last,
+    } = never
+    else {
+        return Err(wrong);
+    };
     if never_in != group {
         return Err(Rejection::NotOneJoin);
     }
@@ -124,9 +154,10 @@ fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
     }
     match end {
         Fact::Ended { rank, .. } if rank == gone => Ok(()),
-        Fact::GroupDestroyed { rank, group: destroyed } if rank == gone && destroyed == group => {
-            Ok(())
-        }
+        Fact::GroupDestroyed {
+            rank,
+            group: destroyed,
+        } if rank == gone && destroyed == group => Ok(()),
         _ => Err(Rejection::MayStillCome(*gone)),
     }
 }
@@ -135,10 +166,14 @@ fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
 /// that the next rank has not made.
 fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
     let kind = CertificateKind::Cycle;
-    let (waits, rest): (Vec<&Fact>, Vec<&Fact>) =
-        facts.iter().partition(|fact| matches!(fact, Fact::Waits { .. }));
+    let (waits, rest): (Vec<&Fact>, Vec<&Fact>) = facts
+        .iter()
+        .partition(|fact| matches!(fact, Fact::Waits { .. }));
     if waits.len() < 2 || waits.len() != rest.len() {
-        return Err(Rejection::WrongFacts(kind, "two or more waits, each with who never came"));
+        return Err(Rejection::WrongFacts(
+            kind,
+            "two or more waits, each with who never came",
+        ));
     }
     let ranks: BTreeSet<u32> = waits.iter().filter_map(|fact| rank_of(fact)).collect();
     if ranks.len() != waits.len() {
@@ -146,10 +181,23 @@ fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
     }
     for (i, (wait, never)) in waits.iter().zip(&rest).enumerate() {
         let next = rank_of(waits[(i + 1) % waits.len()]).ok_or(Rejection::NotACycle)?;
-        let Fact::Waits { rank, group, seq, call, only_thread, .. } = wait else {
+        let Fact::Waits {
+            rank,
+            group,
+            seq,
+            call,
+            only_thread,
+            ..
+        } = wait
+        else {
             return Err(Rejection::NotACycle);
         };
-        let Fact::NeverIssued { rank: gone, group: never_in, last } = never else {
+        let Fact::NeverIssued {
+            rank: gone,
+            group: never_in,
+            last,
+        } = never
+        else {
             return Err(Rejection::WrongFacts(kind, "who never came"));
         };
         if never_in != group {
@@ -189,7 +237,9 @@ fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
 
 /// Whether a rank's call cannot complete before another rank has made its own.
 fn must_wait_for(call: &CallSignature, waits: u32, needed: u32) -> bool {
-    let Some(op) = Op::from_name(&call.op) else { return false };
+    let Some(op) = Op::from_name(&call.op) else {
+        return false;
+    };
     match op.direction() {
         Direction::Symmetric => waits != needed,
         Direction::FromRoot => call.root == Some(needed) && waits != needed,
@@ -199,7 +249,11 @@ fn must_wait_for(call: &CallSignature, waits: u32, needed: u32) -> bool {
 }
 
 fn member(group: &GroupRef, rank: u32) -> Result<(), Rejection> {
-    if group.members.contains(&rank) { Ok(()) } else { Err(Rejection::NotAMember(rank)) }
+    if group.members.contains(&rank) {
+        Ok(())
+    } else {
+        Err(Rejection::NotAMember(rank))
+    }
 }
 
 const fn rank_of(fact: &Fact) -> Option<u32> {
@@ -224,15 +278,31 @@ mod tests {
     }
 
     fn signature(op: &str) -> CallSignature {
-        CallSignature { op: op.into(), numel: None, dtype: None, reduce_op: None, root: None }
+        CallSignature {
+            op: op.into(),
+            numel: None,
+            dtype: None,
+            reduce_op: None,
+            root: None,
+        }
     }
 
     fn issued(rank: u32, seq: u64, call: CallSignature) -> Fact {
-        Fact::Issued { rank, group: group(&[0, 1]), seq, call, step: 1 }
+        Fact::Issued {
+            rank,
+            group: group(&[0, 1]),
+            seq,
+            call,
+            step: 1,
+        }
     }
 
     fn never(rank: u32, last: u64) -> Fact {
-        Fact::NeverIssued { rank, group: group(&[0, 1]), last }
+        Fact::NeverIssued {
+            rank,
+            group: group(&[0, 1]),
+            last,
+        }
     }
 
     fn checked(kind: CertificateKind, facts: Vec<Fact>) -> Result<(), Rejection> {
@@ -251,13 +321,27 @@ mod tests {
         assert_eq!(checked(kind, elsewhere), Err(Rejection::NotOneJoin));
         let stranger = vec![issued(0, 5, reduce.clone()), issued(2, 5, barrier)];
         assert_eq!(checked(kind, stranger), Err(Rejection::NotAMember(2)));
-        let sized = |numel| CallSignature { numel: Some(numel), ..reduce.clone() };
-        assert_eq!(checked(kind, vec![issued(0, 5, sized(1)), issued(1, 5, sized(2))]), Ok(()));
-        let rooted = |op, root| CallSignature { root: Some(root), ..signature(op) };
-        let roots = vec![issued(0, 5, rooted("broadcast", 0)), issued(1, 5, rooted("broadcast", 1))];
+        let sized = |numel| CallSignature {
+            numel: Some(numel),
+            ..reduce.clone()
+        };
+        assert_eq!(
+            checked(kind, vec![issued(0, 5, sized(1)), issued(1, 5, sized(2))]),
+            Ok(())
+        );
+        let rooted = |op, root| CallSignature {
+            root: Some(root),
+            ..signature(op)
+        };
+        let roots = vec![
+            issued(0, 5, rooted("broadcast", 0)),
+            issued(1, 5, rooted("broadcast", 1)),
+        ];
         assert_eq!(checked(kind, roots), Ok(()));
-        let rootless =
-            vec![issued(0, 5, rooted("all_reduce", 0)), issued(1, 5, rooted("all_reduce", 1))];
+        let rootless = vec![
+            issued(0, 5, rooted("all_reduce", 0)),
+            issued(1, 5, rooted("all_reduce", 1)),
+        ];
         assert_eq!(checked(kind, rootless), Err(Rejection::CallsMatch));
         assert!(checked(kind, vec![issued(0, 5, reduce)]).is_err());
     }
@@ -265,23 +349,46 @@ mod tests {
     #[test]
     fn contradictions_are_within_one_op() {
         let kind = CertificateKind::Contradiction;
-        let with = |op: &str| CallSignature { reduce_op: Some(op.into()), ..signature("all_reduce") };
-        assert_eq!(checked(kind, vec![issued(0, 5, with("sum")), issued(1, 5, with("max"))]), Ok(()));
-        let one_unseen = vec![issued(0, 5, with("sum")), issued(1, 5, signature("all_reduce"))];
+        let with = |op: &str| CallSignature {
+            reduce_op: Some(op.into()),
+            ..signature("all_reduce")
+        };
+        assert_eq!(
+            checked(
+                kind,
+                vec![issued(0, 5, with("sum")), issued(1, 5, with("max"))]
+            ),
+            Ok(())
+        );
+        let one_unseen = vec![
+            issued(0, 5, with("sum")),
+            issued(1, 5, signature("all_reduce")),
+        ];
         assert_eq!(checked(kind, one_unseen), Err(Rejection::CallsMatch));
     }
 
     #[test]
     fn a_terminal_rank_must_be_needed_absent_and_gone() {
         let kind = CertificateKind::TerminalRank;
-        let ended = Fact::Ended { rank: 1, pid: 7, code: Some(0), signal: None };
+        let ended = Fact::Ended {
+            rank: 1,
+            pid: 7,
+            code: Some(0),
+            signal: None,
+        };
         let call = || issued(0, 5, signature("all_reduce"));
-        assert_eq!(checked(kind, vec![call(), never(1, 4), ended.clone()]), Ok(()));
+        assert_eq!(
+            checked(kind, vec![call(), never(1, 4), ended.clone()]),
+            Ok(())
+        );
         let came = vec![call(), never(1, 5), ended.clone()];
         assert_eq!(checked(kind, came), Err(Rejection::DidCome(1)));
         let alive = vec![call(), never(1, 4), Fact::Stopped { rank: 1, pid: 7 }];
         assert_eq!(checked(kind, alive), Err(Rejection::MayStillCome(1)));
-        let leaf = CallSignature { root: Some(1), ..signature("gather") };
+        let leaf = CallSignature {
+            root: Some(1),
+            ..signature("gather")
+        };
         let early = vec![issued(0, 5, leaf), never(1, 4), ended];
         assert_eq!(checked(kind, early), Err(Rejection::NeedNot(0, 1)));
     }
@@ -291,33 +398,65 @@ mod tests {
         let wait = |rank, name: &str, only_thread| Fact::Waits {
             rank,
             thread: 1,
-            group: GroupRef { name: name.into(), ..group(&[0, 1]) },
+            group: GroupRef {
+                name: name.into(),
+                ..group(&[0, 1])
+            },
             seq: 1,
             call: signature("all_reduce"),
             only_thread,
         };
         let never = |rank, name: &str, last| Fact::NeverIssued {
             rank,
-            group: GroupRef { name: name.into(), ..group(&[0, 1]) },
+            group: GroupRef {
+                name: name.into(),
+                ..group(&[0, 1])
+            },
             last,
         };
         let cycle = |only, last| {
-            vec![wait(0, "a", true), wait(1, "b", only), never(1, "a", last), never(0, "b", 0)]
+            vec![
+                wait(0, "a", true),
+                wait(1, "b", only),
+                never(1, "a", last),
+                never(0, "b", 0),
+            ]
         };
         let kind = CertificateKind::Cycle;
         assert_eq!(checked(kind, cycle(true, 0)), Ok(()));
-        assert_eq!(checked(kind, cycle(false, 0)), Err(Rejection::MayStillCome(1)));
+        assert_eq!(
+            checked(kind, cycle(false, 0)),
+            Err(Rejection::MayStillCome(1))
+        );
         assert_eq!(checked(kind, cycle(true, 1)), Err(Rejection::DidCome(1)));
-        let open = vec![wait(0, "a", true), wait(1, "b", true), never(1, "a", 0), never(1, "b", 0)];
+        let open = vec![
+            wait(0, "a", true),
+            wait(1, "b", true),
+            never(1, "a", 0),
+            never(1, "b", 0),
+        ];
         assert_eq!(checked(kind, open), Err(Rejection::NotACycle));
         assert!(checked(kind, vec![wait(0, "a", true), never(0, "a", 0)]).is_err());
     }
 
     #[test]
     fn an_orderly_end_is_no_observation_of_a_fault() {
-        let ended = |code, signal| vec![Fact::Ended { rank: 1, pid: 7, code, signal }];
-        assert_eq!(checked(CertificateKind::Observation, ended(None, Some(9))), Ok(()));
-        assert_eq!(checked(CertificateKind::Observation, ended(Some(3), None)), Ok(()));
+        let ended = |code, signal| {
+            vec![Fact::Ended {
+                rank: 1,
+                pid: 7,
+                code,
+                signal,
+            }]
+        };
+        assert_eq!(
+            checked(CertificateKind::Observation, ended(None, Some(9))),
+            Ok(())
+        );
+        assert_eq!(
+            checked(CertificateKind::Observation, ended(Some(3), None)),
+            Ok(())
+        );
         assert!(checked(CertificateKind::Observation, ended(Some(0), None)).is_err());
         assert!(checked(CertificateKind::Observation, vec![]).is_err());
     }

@@ -32,14 +32,19 @@ pub struct Judged {
 /// followed, by time.
 #[must_use]
 pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
-    let causes: Vec<Option<usize>> =
-        (0..drafts.len()).map(|at| cause(situation, &drafts, at)).collect();
+    let causes: Vec<Option<usize>> = (0..drafts.len())
+        .map(|at| cause(situation, &drafts, at))
+        .collect();
     let mut judged: Vec<Judged> = drafts
         .iter()
         .zip(&causes)
         .map(|(draft, cause)| Judged {
             draft: draft.clone(),
-            role: if cause.is_some() { Role::Cascade } else { Role::Initiating },
+            role: if cause.is_some() {
+                Role::Cascade
+            } else {
+                Role::Initiating
+            },
             caused_by: cause.map(|at| drafts[at].key.clone()),
         })
         .collect();
@@ -65,7 +70,9 @@ fn cause(situation: &Situation<'_>, drafts: &[Draft], at: usize) -> Option<usize
         .filter(|(_, other)| {
             let began = other.blocked_at.unwrap_or(other.evidence_at);
             let drawn_in = other.victims.contains(&fact.rank)
-                || (other.fact.is_none() && other.root.contains(&fact.rank) && other.place.is_some());
+                || (other.fact.is_none()
+                    && other.root.contains(&fact.rank)
+                    && other.place.is_some());
             drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
         })
         .min_by_key(|(_, other)| (other.about.order, other.evidence_at));
@@ -103,20 +110,30 @@ fn cause(situation: &Situation<'_>, drafts: &[Draft], at: usize) -> Option<usize
         .filter(|(_, other)| {
             other.about.order < super::detect::order::EVIDENCE
                 && begins(situation, other).plus(grace) <= fact.at
-                && !other.fact.is_some_and(|f| f.signal == fact.signal && f.at > fact.at)
+                && !other
+                    .fact
+                    .is_some_and(|f| f.signal == fact.signal && f.at > fact.at)
         })
-        .filter(|(_, other)| other.fact.is_none_or(|f| f.signal != fact.signal || f.at < fact.at))
+        .filter(|(_, other)| {
+            other
+                .fact
+                .is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
+        })
         .min_by_key(|(_, other)| (other.about.order, other.evidence_at))
         .map(|(i, _)| i)
 }
 
 /// Whether the other finding is one that this very fact brought about.
 fn is_caused_by(other: &Draft, fact: ProcessFact, draft: &Draft) -> bool {
-    other.fact.is_some_and(|theirs| draft.victims.contains(&theirs.rank) && fact.at <= theirs.at)
+    other
+        .fact
+        .is_some_and(|theirs| draft.victims.contains(&theirs.rank) && fact.at <= theirs.at)
 }
 
 fn begins(_situation: &Situation<'_>, draft: &Draft) -> Timestamp {
-    draft.blocked_at.map_or(draft.evidence_at, |at| at.min(draft.evidence_at))
+    draft
+        .blocked_at
+        .map_or(draft.evidence_at, |at| at.min(draft.evidence_at))
 }
 
 /// Joins cascades of one code and one cause: a launcher that ends 511 ranks is one event.
@@ -146,7 +163,12 @@ fn absorb(into: &mut Draft, other: Draft) {
     into.victims.sort_unstable();
     into.victims.dedup();
     let known: Vec<u32> = into.per_rank.iter().map(|call| call.rank).collect();
-    into.per_rank.extend(other.per_rank.into_iter().filter(|call| !known.contains(&call.rank)));
+    into.per_rank.extend(
+        other
+            .per_rank
+            .into_iter()
+            .filter(|call| !known.contains(&call.rank)),
+    );
     into.per_rank.sort_by_key(|call| call.rank);
     into.root_confidence = into.root_confidence.min(other.root_confidence);
     // Each fact is one observation; those of the first stand for all, which is no proof of the rest.
@@ -164,5 +186,7 @@ fn absorb(into: &mut Draft, other: Draft) {
 
 /// The summary of a merged finding without the part that merging put before it.
 fn strip(summary: &str) -> &str {
-    summary.split_once("the first of them so: ").map_or(summary, |(_, rest)| rest)
+    summary
+        .split_once("the first of them so: ")
+        .map_or(summary, |(_, rest)| rest)
 }

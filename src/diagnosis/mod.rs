@@ -54,7 +54,9 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { stall_after: Duration::from_secs(60) }
+        Self {
+            stall_after: Duration::from_secs(60),
+        }
     }
 }
 
@@ -115,7 +117,10 @@ impl Engine {
             return false;
         }
         let situation = Situation::of(&self.model, &self.config, self.now);
-        let drafts = detect::ALL.iter().flat_map(|detector| detector.detect(&situation)).collect();
+        let drafts = detect::ALL
+            .iter()
+            .flat_map(|detector| detector.detect(&situation))
+            .collect();
         let judged = judge::judge(&situation, drafts);
         let timeout = next_look(&situation);
         let findings = conclude(&situation, judged, &mut self.first_seen);
@@ -134,8 +139,11 @@ impl Engine {
         let world_size = model.world_size();
         let expected = world_size.unwrap_or(0);
         let missing = (0..expected).filter(|rank| !model.ranks.contains_key(rank));
-        let mut layers: Vec<String> =
-            model.processes.values().map(|process| process.layer.to_string()).collect();
+        let mut layers: Vec<String> = model
+            .processes
+            .values()
+            .map(|process| process.layer.to_string())
+            .collect();
         layers.sort_unstable();
         layers.dedup();
         let mut backends: Vec<String> = model
@@ -164,7 +172,11 @@ impl Engine {
                 ranks_reporting: model.ranks.len() as u32,
                 missing_ranks: missing.collect(),
                 layers,
-                records: model.processes.values().map(|process| process.records).sum(),
+                records: model
+                    .processes
+                    .values()
+                    .map(|process| process.records)
+                    .sum(),
                 records_lost: model.processes.values().map(|process| process.lost).sum(),
                 clock_uncertainty_ms: 0.0,
             },
@@ -176,9 +188,10 @@ impl Engine {
     /// The one word about the job.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        let leading = self.findings.iter().find(|finding| {
-            finding.role == Role::Initiating && finding.effect != Effect::None
-        });
+        let leading = self
+            .findings
+            .iter()
+            .find(|finding| finding.role == Role::Initiating && finding.effect != Effect::None);
         match leading.map(|finding| finding.effect) {
             Some(Effect::Blocks) => Verdict::Hang,
             Some(Effect::Crashes) => Verdict::Crash,
@@ -188,7 +201,11 @@ impl Engine {
                 // Gaps in the evidence are findings without effect; an error among them says that
                 // nothing can be judged.
                 let blind = self.findings.iter().any(|f| f.severity >= Severity::Error);
-                if blind { Verdict::Insufficient } else { Verdict::Healthy }
+                if blind {
+                    Verdict::Insufficient
+                } else {
+                    Verdict::Healthy
+                }
             }
         }
     }
@@ -203,7 +220,11 @@ impl Engine {
     }
 
     fn rank_state(&self, rank: u32, process: &Process) -> Rank {
-        let waiting_in = if process.has_ended() { None } else { self.waiting_in(rank, process) };
+        let waiting_in = if process.has_ended() {
+            None
+        } else {
+            self.waiting_in(rank, process)
+        };
         let state = match process.ending() {
             Ending::InOrder => RankState::Exited,
             _ if process.has_ended() => RankState::Dead,
@@ -267,17 +288,22 @@ fn conclude(
     judged
         .into_iter()
         .map(|one| {
-            let detected_at =
-                *first_seen.entry(one.draft.key.clone()).or_insert(situation.now);
-            let cause = one.caused_by.and_then(|cause| keys.iter().position(|key| *key == cause));
+            let detected_at = *first_seen
+                .entry(one.draft.key.clone())
+                .or_insert(situation.now);
+            let cause = one
+                .caused_by
+                .and_then(|cause| keys.iter().position(|key| *key == cause));
             let mut finding = one.draft.into_finding(situation, detected_at);
             finding.role = one.role;
             finding.caused_by = cause.into_iter().collect();
             if finding.code.starts_with("DD1") || finding.code.starts_with("DD4") {
-                finding.cause.get_or_insert(ddp_doctor_proto::report::Cause {
-                    kind: ddp_doctor_proto::report::CauseKind::Unknown,
-                    confidence: Confidence::Suspected,
-                });
+                finding
+                    .cause
+                    .get_or_insert(ddp_doctor_proto::report::Cause {
+                        kind: ddp_doctor_proto::report::CauseKind::Unknown,
+                        confidence: Confidence::Suspected,
+                    });
             } else {
                 finding.cause = None;
             }

@@ -125,8 +125,10 @@ impl<'a> Situation<'a> {
             .groups()
             .filter_map(|group| situation.divergence(group))
             .collect();
-        let mut stalls: Vec<Stall> =
-            model.groups().filter_map(|group| situation.stall(group)).collect();
+        let mut stalls: Vec<Stall> = model
+            .groups()
+            .filter_map(|group| situation.stall(group))
+            .collect();
         for i in 0..stalls.len() {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
         }
@@ -172,7 +174,11 @@ impl<'a> Situation<'a> {
         let join = self.join(stall.group, stall.seq);
         for (&rank, joined) in join.into_iter().flat_map(|join| &join.calls) {
             let process = self.model.member(stall.group, rank);
-            let before = joined.call.place.as_ref().and_then(|place| process?.waits.get(place));
+            let before = joined
+                .call
+                .place
+                .as_ref()
+                .and_then(|place| process?.waits.get(place));
             limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
         }
         stall.since.plus(limit)
@@ -197,7 +203,11 @@ impl<'a> Situation<'a> {
         } else {
             Origin::Raised(diverted)
         };
-        Some(Divergence { group: group.id, seq, origin })
+        Some(Divergence {
+            group: group.id,
+            seq,
+            origin,
+        })
     }
 
     fn stall(&self, group: &Group) -> Option<Stall> {
@@ -222,11 +232,16 @@ impl<'a> Situation<'a> {
             match &mut found {
                 Some(stall) => stall.waiting.extend(waiting),
                 None => {
-                    let needed: BTreeSet<u32> =
-                        waiters.iter().flat_map(|(_, _, needs)| needs.iter().copied()).collect();
+                    let needed: BTreeSet<u32> = waiters
+                        .iter()
+                        .flat_map(|(_, _, needs)| needs.iter().copied())
+                        .collect();
                     let failed = |(rank, joined, _): &(u32, &JoinedCall, _)| {
                         matches!(joined.wait, Wait::Over(_))
-                            || self.model.member(group.id, *rank).is_some_and(Process::has_ended)
+                            || self
+                                .model
+                                .member(group.id, *rank)
+                                .is_some_and(Process::has_ended)
                     };
                     found = Some(Stall {
                         group: group.id,
@@ -234,7 +249,10 @@ impl<'a> Situation<'a> {
                         waiting: waiting.collect(),
                         missing: needed
                             .into_iter()
-                            .map(|rank| Absent { rank, why: self.absence(group, rank) })
+                            .map(|rank| Absent {
+                                rank,
+                                why: self.absence(group, rank),
+                            })
                             .collect(),
                         since: waiters.iter().map(|(_, joined, _)| joined.call.at).min()?,
                         failed: waiters.iter().any(failed),
@@ -251,7 +269,9 @@ impl<'a> Situation<'a> {
     }
 
     fn absence(&self, group: &Group, rank: u32) -> Absence {
-        let Some(process) = self.model.member(group.id, rank) else { return Absence::Elsewhere };
+        let Some(process) = self.model.member(group.id, rank) else {
+            return Absence::Elsewhere;
+        };
         if process.is_stopped() {
             return Absence::Stopped;
         }
@@ -261,7 +281,11 @@ impl<'a> Situation<'a> {
             Ending::InOrder => return Absence::Left,
             Ending::None => {}
         }
-        if group.members.get(&rank).is_some_and(|member| member.destroyed.is_some()) {
+        if group
+            .members
+            .get(&rank)
+            .is_some_and(|member| member.destroyed.is_some())
+        {
             return Absence::Left;
         }
         let diverged = self.divergences.iter().find(|divergence| {
@@ -272,7 +296,11 @@ impl<'a> Situation<'a> {
         if let Some(divergence) = diverged {
             return Absence::Diverged(divergence.group, divergence.seq);
         }
-        let blocked = self.waits.blocked.get(&rank).and_then(|threads| threads.first());
+        let blocked = self
+            .waits
+            .blocked
+            .get(&rank)
+            .and_then(|threads| threads.first());
         match blocked {
             Some(blocked) if blocked.group != group.id => {
                 Absence::Blocked(blocked.group, blocked.seq)
@@ -286,7 +314,12 @@ impl<'a> Situation<'a> {
     fn origin(&self, stalls: &[Stall], at: usize, seen: &mut BTreeSet<usize>) -> Origin {
         let stall = &stalls[at];
         let with = |why: Absence| -> Vec<u32> {
-            stall.missing.iter().filter(|absent| absent.why == why).map(|a| a.rank).collect()
+            stall
+                .missing
+                .iter()
+                .filter(|absent| absent.why == why)
+                .map(|a| a.rank)
+                .collect()
         };
         for (why, origin) in [
             (Absence::Raised, Origin::Raised as fn(Vec<u32>) -> Origin),
@@ -303,10 +336,11 @@ impl<'a> Situation<'a> {
         for absent in &stall.missing {
             match absent.why {
                 Absence::Diverged(group, seq) => {
-                    let divergence =
-                        self.divergences.iter().find(|d| d.group == group && d.seq == seq);
-                    return divergence
-                        .map_or(Origin::Diverged(group, seq), |d| d.origin.clone());
+                    let divergence = self
+                        .divergences
+                        .iter()
+                        .find(|d| d.group == group && d.seq == seq);
+                    return divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone());
                 }
                 Absence::Blocked(group, _) => {
                     let next = stalls.iter().position(|stall| stall.group == group);
@@ -329,7 +363,9 @@ impl<'a> Situation<'a> {
     /// The cycle a rank waits in, or waits for.
     fn cycle_with(&self, rank: u32) -> Option<usize> {
         let cycles = &self.waits.cycles;
-        let direct = cycles.iter().position(|cycle| cycle.iter().any(|wait| wait.rank == rank));
+        let direct = cycles
+            .iter()
+            .position(|cycle| cycle.iter().any(|wait| wait.rank == rank));
         direct.or_else(|| {
             let blocked = self.waits.blocked.get(&rank)?.first()?;
             cycles
@@ -348,9 +384,10 @@ impl Stall {
             | Origin::Died(ranks)
             | Origin::Stopped(ranks)
             | Origin::Left(ranks)
-            | Origin::Elsewhere(ranks) => {
-                self.missing.iter().any(|absent| ranks.contains(&absent.rank))
-            }
+            | Origin::Elsewhere(ranks) => self
+                .missing
+                .iter()
+                .any(|absent| ranks.contains(&absent.rank)),
             Origin::Diverged(..) | Origin::Cycle(_) => false,
         }
     }
@@ -358,5 +395,8 @@ impl Stall {
 
 /// Whether the process has made no call after this one.
 fn is_last_call(process: &Process, joined: &JoinedCall) -> bool {
-    process.last_call.as_ref().is_some_and(|last| last.id == joined.call.id)
+    process
+        .last_call
+        .as_ref()
+        .is_some_and(|last| last.id == joined.call.id)
 }

@@ -80,16 +80,26 @@ impl Waits {
             }
         }
         release(model, &blocked, &mut free);
-        let stuck: BTreeSet<u32> =
-            blocked.keys().copied().filter(|rank| !free.contains(rank)).collect();
+        let stuck: BTreeSet<u32> = blocked
+            .keys()
+            .copied()
+            .filter(|rank| !free.contains(rank))
+            .collect();
         let cycles = cycles(&blocked, &stuck);
-        Self { blocked, stuck, cycles }
+        Self {
+            blocked,
+            stuck,
+            cycles,
+        }
     }
 
     /// The wait that keeps a stuck rank.
     #[must_use]
     pub fn stuck_in(&self, rank: u32) -> Option<&Blocked> {
-        self.stuck.contains(&rank).then(|| self.blocked.get(&rank)?.first()).flatten()
+        self.stuck
+            .contains(&rank)
+            .then(|| self.blocked.get(&rank)?.first())
+            .flatten()
     }
 }
 
@@ -108,9 +118,13 @@ fn blocked_threads(model: &Model, process: &Process, rank: u32, now: Timestamp) 
                 }
             }
         };
-        let Some((group_id, seq)) = target else { continue };
+        let Some((group_id, seq)) = target else {
+            continue;
+        };
         let group = model.group(group_id);
-        let Some(joined) = group.join(seq).and_then(|join| join.calls.get(&rank)) else { continue };
+        let Some(joined) = group.join(seq).and_then(|join| join.calls.get(&rank)) else {
+            continue;
+        };
         let needs = joined.needs(rank, &group.missing(seq));
         if !needs.is_empty() {
             found.push(Blocked {
@@ -161,12 +175,17 @@ fn can_still_come(model: &Model, group: GroupId, rank: u32) -> bool {
 /// The shortest cycle through each knot of stuck ranks.
 fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<Vec<Blocked>> {
     let edge = |from: u32, to: u32| {
-        blocked[&from].iter().find(|thread| thread.needs.contains(&to)).cloned()
+        blocked[&from]
+            .iter()
+            .find(|thread| thread.needs.contains(&to))
+            .cloned()
     };
     let mut used: BTreeSet<u32> = BTreeSet::new();
     let mut found: Vec<Vec<u32>> = Vec::new();
     for &start in stuck {
-        let Some(path) = shortest_cycle(blocked, stuck, start) else { continue };
+        let Some(path) = shortest_cycle(blocked, stuck, start) else {
+            continue;
+        };
         found.push(path);
     }
     found.sort_by_key(|path| (path.len(), path.iter().min().copied()));
@@ -177,8 +196,11 @@ fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<V
         }
         used.extend(&path);
         let next = path.iter().cycle().skip(1);
-        let waits: Option<Vec<Blocked>> =
-            path.iter().zip(next).map(|(&from, &to)| edge(from, to)).collect();
+        let waits: Option<Vec<Blocked>> = path
+            .iter()
+            .zip(next)
+            .map(|(&from, &to)| edge(from, to))
+            .collect();
         cycles.extend(waits);
     }
     cycles

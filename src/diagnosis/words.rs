@@ -33,7 +33,10 @@ fn runs(ranks: &[u32]) -> Vec<String> {
     let mut parts = Vec::new();
     let mut rest = ranks;
     while let [first, ..] = *rest {
-        let length = 1 + rest.windows(2).take_while(|pair| pair[1] == pair[0] + 1).count();
+        let length = 1 + rest
+            .windows(2)
+            .take_while(|pair| pair[1] == pair[0] + 1)
+            .count();
         if length >= 3 {
             parts.push(format!("{first}–{}", rest[length - 1]));
             rest = &rest[length..];
@@ -54,7 +57,11 @@ pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a st
 /// "all_reduce #23".
 #[must_use]
 pub fn call(call: &Call) -> String {
-    if call.seq == 0 { call.op.to_string() } else { format!("{} #{}", call.op, call.seq) }
+    if call.seq == 0 {
+        call.op.to_string()
+    } else {
+        format!("{} #{}", call.op, call.seq)
+    }
 }
 
 /// What a call says about its data: "all_reduce float32[3, 1560] sum".
@@ -68,8 +75,12 @@ pub fn signature(call: &Call) -> String {
         (None, None) => None,
     };
     if call.op != ddp_doctor_proto::Op::Barrier && (dtype.is_some() || size.is_some()) {
-        let _infallible =
-            write!(text, " {}{}", dtype.unwrap_or("?"), size.unwrap_or_else(|| "[?]".into()));
+        let _infallible = write!(
+            text,
+            " {}{}",
+            dtype.unwrap_or("?"),
+            size.unwrap_or_else(|| "[?]".into())
+        );
     }
     if let (Some(reduce_op), true) = (call.reduce_op.name(), call.op.reduces()) {
         text.push(' ');
@@ -94,7 +105,9 @@ pub fn group(group: &GroupInfo) -> String {
 /// " at train.py:9", or nothing.
 #[must_use]
 pub fn at(place: Option<&Where>) -> String {
-    place.map(|place| format!(" at {}", line(place))).unwrap_or_default()
+    place
+        .map(|place| format!(" at {}", line(place)))
+        .unwrap_or_default()
 }
 
 /// "train.py:9": the file's name without its folders, since findings list the full path apart.
@@ -133,12 +146,18 @@ mod tests {
 
     #[test]
     fn signatures_say_what_was_seen_and_no_more() {
-        let mut call = testing::call(Op::AllReduce).dtype(DType::Float32).numel(6).build();
+        let mut call = testing::call(Op::AllReduce)
+            .dtype(DType::Float32)
+            .numel(6)
+            .build();
         assert_eq!(signature(&call), "all_reduce float32[6 elements]");
         call.shape = Some(vec![2, 3]);
         call.reduce_op = ReduceOp::Sum;
         assert_eq!(signature(&call), "all_reduce float32[2, 3] sum");
         assert_eq!(signature(&testing::call(Op::Barrier).build()), "barrier");
-        assert_eq!(signature(&testing::call(Op::Broadcast).root(3).build()), "broadcast, root 3");
+        assert_eq!(
+            signature(&testing::call(Op::Broadcast).root(3).build()),
+            "broadcast, root 3"
+        );
     }
 }

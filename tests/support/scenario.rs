@@ -23,6 +23,7 @@
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
 //! | `group NAME MEMBERS` | joins a further group |
 //! | `destroys [GROUP]` | leaves it |
+//! | `restarts` | a new process takes the rank's place and joins the default group |
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
@@ -34,9 +35,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor::diagnosis::event::{
-    Call, CallId, Event, GroupInfo, ProcessId, ThreadId,
-};
+use ddp_doctor::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
 use ddp_doctor::diagnosis::{Config, Engine, certificate};
 use ddp_doctor_proto::report::{
     Confidence, Exit, Finding, GroupRef, Report, Role, Timestamp, Where,
@@ -129,7 +128,10 @@ impl Scenario {
         let (report, first) = script.play_live(self);
         if let Some(at) = first.filter(|&at| at < seconds(self.silent_until)) {
             let at = at.since(Timestamp(START)).as_secs_f64();
-            return Err(format!("a finding stood at {at} s, before {} s", self.silent_until));
+            return Err(format!(
+                "a finding stood at {at} s, before {} s",
+                self.silent_until
+            ));
         }
         self.compare(&report)?;
         // What processes did to each other is in the times, not in the order in which it is heard.
@@ -154,19 +156,33 @@ impl Scenario {
                 .map(|f| {
                     format!(
                         "  {} {} {} {} root {:?} ({}) victims {:?} seq {:?}: {}",
-                        f.role, f.severity, f.code, f.confidence, f.ranks.root,
-                        f.ranks.root_confidence, f.ranks.victims, f.seq, f.summary
+                        f.role,
+                        f.severity,
+                        f.code,
+                        f.confidence,
+                        f.ranks.root,
+                        f.ranks.root_confidence,
+                        f.ranks.victims,
+                        f.seq,
+                        f.summary
                     )
                 })
                 .collect();
-            format!("\nfound (verdict {}):\n{}", report.verdict, lines.join("\n"))
+            format!(
+                "\nfound (verdict {}):\n{}",
+                report.verdict,
+                lines.join("\n")
+            )
         };
         for finding in &report.findings {
             check_proof(finding).map_err(|e| e + &found())?;
         }
         for expect in &self.expect {
-            let candidates: Vec<&Finding> =
-                report.findings.iter().filter(|finding| finding.code == expect.code).collect();
+            let candidates: Vec<&Finding> = report
+                .findings
+                .iter()
+                .filter(|finding| finding.code == expect.code)
+                .collect();
             if candidates.is_empty() {
                 return Err(format!("no {} was found{}", expect.code, found()));
             }
@@ -175,7 +191,12 @@ impl Scenario {
                 .map(|finding| expect.differences(finding, report).join("; "))
                 .collect();
             if differences.iter().all(|difference| !difference.is_empty()) {
-                return Err(format!("{}: {}{}", expect.code, differences.join(" | "), found()));
+                return Err(format!(
+                    "{}: {}{}",
+                    expect.code,
+                    differences.join(" | "),
+                    found()
+                ));
             }
         }
         for finding in &report.findings {
@@ -185,12 +206,16 @@ impl Scenario {
             }
         }
         match &self.verdict {
-            Some(verdict) if *verdict != report.verdict.to_string() => {
-                Err(format!("verdict {}, not {verdict}{}", report.verdict, found()))
-            }
-            None if self.expect.is_empty() && report.verdict.as_str() != "healthy" => {
-                Err(format!("verdict {}, not healthy{}", report.verdict, found()))
-            }
+            Some(verdict) if *verdict != report.verdict.to_string() => Err(format!(
+                "verdict {}, not {verdict}{}",
+                report.verdict,
+                found()
+            )),
+            None if self.expect.is_empty() && report.verdict.as_str() != "healthy" => Err(format!(
+                "verdict {}, not healthy{}",
+                report.verdict,
+                found()
+            )),
             _ => Ok(()),
         }
     }
@@ -203,7 +228,10 @@ fn check_proof(finding: &Finding) -> Result<(), String> {
             certificate::check(proof).map_err(|e| format!("{}: {e}: {proof:?}", finding.code))
         }
         (None, Confidence::Suspected | Confidence::Supported) => Ok(()),
-        _ => Err(format!("{}: proved and certificate do not go together", finding.code)),
+        _ => Err(format!(
+            "{}: proved and certificate do not go together",
+            finding.code
+        )),
     }
 }
 
@@ -212,7 +240,14 @@ fn gist(report: &Report) -> Vec<(String, String, Vec<u32>, Vec<u32>, Option<u64>
     let gist = |f: &Finding| {
         let confidence = f.confidence.to_string();
         let (root, victims) = (f.ranks.root.clone(), f.ranks.victims.clone());
-        (f.role.to_string(), f.code.clone(), root, victims, f.seq, confidence)
+        (
+            f.role.to_string(),
+            f.code.clone(),
+            root,
+            victims,
+            f.seq,
+            confidence,
+        )
     };
     report.findings.iter().map(gist).collect()
 }
@@ -229,43 +264,88 @@ impl Expect {
         word("role", &self.role, finding.role.to_string());
         word("severity", &self.severity, finding.severity.to_string());
         word("effect", &self.effect, finding.effect.to_string());
-        word("confidence", &self.confidence, finding.confidence.to_string());
-        word("root-confidence", &self.root_confidence, finding.ranks.root_confidence.to_string());
+        word(
+            "confidence",
+            &self.confidence,
+            finding.confidence.to_string(),
+        );
+        word(
+            "root-confidence",
+            &self.root_confidence,
+            finding.ranks.root_confidence.to_string(),
+        );
         word("op", &self.op, finding.op.clone().unwrap_or_default());
         let group = finding.group.as_ref().map(|group| group.name.clone());
         word("group", &self.group, group.unwrap_or_default());
-        let proof = finding.certificate.as_ref().map(|proof| proof.kind.to_string());
+        let proof = finding
+            .certificate
+            .as_ref()
+            .map(|proof| proof.kind.to_string());
         word("certificate", &self.certificate, proof.unwrap_or_default());
         let cause = finding.cause.map(|cause| cause.kind.to_string());
         word("cause", &self.cause, cause.unwrap_or_default());
-        let caused_by = finding.caused_by.first().map(|&i| report.findings[i].code.clone());
+        let caused_by = finding
+            .caused_by
+            .first()
+            .map(|&i| report.findings[i].code.clone());
         word("caused-by", &self.caused_by, caused_by.unwrap_or_default());
         for (rank, want) in &self.lines {
-            let call = finding.per_rank.iter().find(|call| call.rank.to_string() == *rank);
+            let call = finding
+                .per_rank
+                .iter()
+                .find(|call| call.rank.to_string() == *rank);
             let is = call.and_then(|call| call.place.as_ref());
             let is = is.map(|place| format!("{}:{}", place.file, place.line));
-            word(&format!("line of rank {rank}"), &Some(want.clone()), is.unwrap_or_default());
+            word(
+                &format!("line of rank {rank}"),
+                &Some(want.clone()),
+                is.unwrap_or_default(),
+            );
         }
         for (rank, want) in &self.states {
-            let call = finding.per_rank.iter().find(|call| call.rank.to_string() == *rank);
+            let call = finding
+                .per_rank
+                .iter()
+                .find(|call| call.rank.to_string() == *rank);
             let is = call.map(|call| call.state.to_string()).unwrap_or_default();
             word(&format!("state of rank {rank}"), &Some(want.clone()), is);
         }
-        if let Some(root) = self.root.as_ref().filter(|root| **root != finding.ranks.root) {
+        if let Some(root) = self
+            .root
+            .as_ref()
+            .filter(|root| **root != finding.ranks.root)
+        {
             found.push(format!("root is {:?}, not {root:?}", finding.ranks.root));
         }
-        if let Some(victims) = self.victims.as_ref().filter(|v| **v != finding.ranks.victims) {
-            found.push(format!("victims are {:?}, not {victims:?}", finding.ranks.victims));
+        if let Some(victims) = self
+            .victims
+            .as_ref()
+            .filter(|v| **v != finding.ranks.victims)
+        {
+            found.push(format!(
+                "victims are {:?}, not {victims:?}",
+                finding.ranks.victims
+            ));
         }
         if self.seq.is_some() && self.seq != finding.seq {
             found.push(format!("seq is {:?}, not {:?}", finding.seq, self.seq));
         }
-        if let Some(at) = self.detected.filter(|&at| seconds(at) != finding.detected_at) {
+        if let Some(at) = self
+            .detected
+            .filter(|&at| seconds(at) != finding.detected_at)
+        {
             let is = finding.detected_at.since(Timestamp(START)).as_secs_f64();
             found.push(format!("detected at {is} s, not {at} s"));
         }
-        if let Some(text) = self.summary_has.as_ref().filter(|t| !finding.summary.contains(*t)) {
-            found.push(format!("summary {:?} does not say {text:?}", finding.summary));
+        if let Some(text) = self
+            .summary_has
+            .as_ref()
+            .filter(|t| !finding.summary.contains(*t))
+        {
+            found.push(format!(
+                "summary {:?} does not say {text:?}",
+                finding.summary
+            ));
         }
         found
     }
@@ -291,17 +371,24 @@ impl Script {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let at = writer.line(line).map_err(|e| format!("event line {}: {e}: {line}", i + 1))?;
+            let at = writer
+                .line(line)
+                .map_err(|e| format!("event line {}: {e}: {line}", i + 1))?;
             if at < before {
                 return Err(format!("event line {}: time runs backwards: {line}", i + 1));
             }
             before = at;
         }
-        Ok(Self { events: writer.events, end: seconds(before + scenario.look_on) })
+        Ok(Self {
+            events: writer.events,
+            end: seconds(before + scenario.look_on),
+        })
     }
 
     fn engine(scenario: &Scenario) -> Engine {
-        Engine::new(Config { stall_after: Duration::from_secs_f64(scenario.stall_after) })
+        Engine::new(Config {
+            stall_after: Duration::from_secs_f64(scenario.stall_after),
+        })
     }
 
     /// Every event in its moment, and every timeout between. Returns also when the first finding
@@ -364,6 +451,8 @@ struct Writer<'a> {
     last_call: BTreeMap<u32, (ThreadId, CallId)>,
     labels: BTreeMap<(u32, String), (ThreadId, CallId)>,
     steps: BTreeMap<u32, u64>,
+    /// How often each rank was restarted.
+    restarts: BTreeMap<u32, u64>,
 }
 
 impl<'a> Writer<'a> {
@@ -377,31 +466,44 @@ impl<'a> Writer<'a> {
             last_call: BTreeMap::new(),
             labels: BTreeMap::new(),
             steps: BTreeMap::new(),
+            restarts: BTreeMap::new(),
         };
-        let host: Arc<str> = "node".into();
         writer.events.push((
             seconds(0.0),
             None,
             Event::JobStarted {
                 job: "scenario".into(),
                 attempt: 0,
-                host: Arc::clone(&host),
+                host: "node".into(),
                 at: seconds(0.0),
             },
         ));
-        let world: Vec<u32> = (0..scenario.world).collect();
-        for &rank in world.iter().filter(|rank| !scenario.unseen.contains(rank)) {
-            writer.push(rank, 0.0, Event::ProcessJoined {
-                process: process(rank),
-                rank: Some(rank),
-                world_size: Some(scenario.world),
-                host: Arc::clone(&host),
-                pid: 1000 + rank,
-                layer: "c10d".into(),
-            });
-            writer.join_group(rank, 0.0, "0", "default_pg", &world);
+        for rank in (0..scenario.world).filter(|rank| !scenario.unseen.contains(rank)) {
+            writer.join(rank, 0.0);
         }
         writer
+    }
+
+    /// The rank's process joins the world.
+    fn join(&mut self, rank: u32, at: f64) {
+        let world: Vec<u32> = (0..self.scenario.world).collect();
+        self.push(
+            rank,
+            at,
+            Event::ProcessJoined {
+                process: self.process(rank),
+                rank: Some(rank),
+                world_size: Some(self.scenario.world),
+                host: "node".into(),
+                pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
+                layer: "c10d".into(),
+            },
+        );
+        self.join_group(rank, at, "0", "default_pg", &world);
+    }
+
+    fn process(&self, rank: u32) -> ProcessId {
+        ProcessId(u64::from(rank) + 1000 * self.restarts.get(&rank).copied().unwrap_or(0))
     }
 
     fn push(&mut self, rank: u32, at: f64, event: Event) {
@@ -423,7 +525,8 @@ impl<'a> Writer<'a> {
             backend: self.scenario.backend.as_str().into(),
         });
         self.groups.insert((rank, name.into()), Arc::clone(&group));
-        self.push(rank, at, Event::GroupJoined { process: process(rank), group });
+        let process = self.process(rank);
+        self.push(rank, at, Event::GroupJoined { process, group });
     }
 
     /// Takes one line; returns its time.
@@ -434,7 +537,14 @@ impl<'a> Writer<'a> {
         let rest: Vec<String> = words.collect();
         if who == "-" {
             if rest.first().is_some_and(|word| word == "ends") {
-                self.events.push((seconds(at), None, Event::JobEnded { status: 0, at: seconds(at) }));
+                self.events.push((
+                    seconds(at),
+                    None,
+                    Event::JobEnded {
+                        status: 0,
+                        at: seconds(at),
+                    },
+                ));
             } else if !rest.is_empty() {
                 return Err(format!("the job cannot {:?}", rest[0]));
             }
@@ -448,12 +558,25 @@ impl<'a> Writer<'a> {
     }
 
     fn act(&mut self, rank: u32, at: f64, verb: &str, args: &[String]) -> Result<(), String> {
-        let process = process(rank);
+        let process = self.process(rank);
         let moment = seconds(at);
-        let arg = |i: usize| args.get(i).map(String::as_str).ok_or(format!("{verb} what?"));
+        let arg = |i: usize| {
+            args.get(i)
+                .map(String::as_str)
+                .ok_or(format!("{verb} what?"))
+        };
         let number = |i: usize| arg(i)?.parse::<i32>().map_err(|e| e.to_string());
-        let place = args.iter().find_map(|arg| arg.strip_prefix('@')).map(place).transpose()?;
-        let changed = |state, exit| Event::ProcessChanged { process, state, exit, at: moment };
+        let place = args
+            .iter()
+            .find_map(|arg| arg.strip_prefix('@'))
+            .map(place)
+            .transpose()?;
+        let changed = |state, exit| Event::ProcessChanged {
+            process,
+            state,
+            exit,
+            at: moment,
+        };
         let dead = |code, signal| changed(ProcessState::Dead, Exit { code, signal });
         let event = match verb {
             "group" => {
@@ -461,9 +584,20 @@ impl<'a> Writer<'a> {
                 self.join_group(rank, at, arg(0)?, "", &members);
                 return Ok(());
             }
+            "restarts" => {
+                *self.restarts.entry(rank).or_default() += 1;
+                self.seqs.retain(|(other, ..), _| *other != rank);
+                self.next_call.remove(&rank);
+                self.join(rank, at);
+                return Ok(());
+            }
             "destroys" => {
                 let group = self.group(rank, args.first().map_or("0", String::as_str))?;
-                Event::GroupDestroyed { process, group, at: moment }
+                Event::GroupDestroyed {
+                    process,
+                    group,
+                    at: moment,
+                }
             }
             "wait" | "done" => {
                 let (thread, call) = match args.first() {
@@ -475,19 +609,46 @@ impl<'a> Writer<'a> {
                 };
                 let call = Some(call);
                 if verb == "wait" {
-                    Event::WaitBegin { process, thread, call, place: None, at: moment }
+                    Event::WaitBegin {
+                        process,
+                        thread,
+                        call,
+                        place: None,
+                        at: moment,
+                    }
                 } else {
-                    Event::WaitEnd { process, thread, call, at: moment }
+                    Event::WaitEnd {
+                        process,
+                        thread,
+                        call,
+                        at: moment,
+                    }
                 }
             }
             "step" => {
                 let step = number(0)? as u64;
                 self.steps.insert(rank, step);
-                Event::Step { process, step, at: moment }
+                Event::Step {
+                    process,
+                    step,
+                    at: moment,
+                }
             }
-            "phase" => Event::PhaseBegin { process, name: arg(0)?.into(), at: moment },
-            "endphase" => Event::PhaseEnd { process, name: arg(0)?.into(), at: moment },
-            "input-ended" => Event::InputEnded { process, place, at: moment },
+            "phase" => Event::PhaseBegin {
+                process,
+                name: arg(0)?.into(),
+                at: moment,
+            },
+            "endphase" => Event::PhaseEnd {
+                process,
+                name: arg(0)?.into(),
+                at: moment,
+            },
+            "input-ended" => Event::InputEnded {
+                process,
+                place,
+                at: moment,
+            },
             "raises" => Event::Exception {
                 process,
                 kind: ExceptionKind::from_name(&arg(0)?.replace('-', " "))
@@ -499,17 +660,30 @@ impl<'a> Writer<'a> {
             },
             "announces" => {
                 let how = args.get(1).map_or("main returned", String::as_str).into();
-                Event::ExitAnnounced { process, code: number(0)?, how, at: moment }
+                Event::ExitAnnounced {
+                    process,
+                    code: number(0)?,
+                    how,
+                    at: moment,
+                }
             }
             "exits" => dead(Some(number(0)?), None),
             "killed" => dead(None, Some(number(0)?)),
             "vanishes" => dead(None, None),
             "stops" => changed(ProcessState::Stopped, Exit::default()),
             "continues" => changed(ProcessState::Running, Exit::default()),
-            "lost" => Event::RecordsLost { process, count: number(0)? as u64 },
+            "lost" => Event::RecordsLost {
+                process,
+                count: number(0)? as u64,
+            },
             "frontier" => {
                 let group = self.group(rank, arg(0)?)?;
-                Event::Frontier { process, group, issued: number(1)? as u64, p2p_issued: 0 }
+                Event::Frontier {
+                    process,
+                    group,
+                    issued: number(1)? as u64,
+                    p2p_issued: 0,
+                }
             }
             "note" => {
                 let event = Event::Note {
@@ -532,7 +706,9 @@ impl<'a> Writer<'a> {
 
     fn group(&self, rank: u32, name: &str) -> Result<Arc<GroupInfo>, String> {
         let known = self.groups.get(&(rank, name.into()));
-        known.cloned().ok_or(format!("rank {rank} is not in a group {name:?}"))
+        known
+            .cloned()
+            .ok_or(format!("rank {rank} is not in a group {name:?}"))
     }
 
     fn call(&mut self, rank: u32, at: f64, verb: &str, args: &[String]) -> Result<(), String> {
@@ -543,7 +719,11 @@ impl<'a> Writer<'a> {
         }
         let grouped = op.is_collective() || op.is_point_to_point();
         let info = grouped.then(|| self.group(rank, group)).transpose()?;
-        let id = self.next_call.entry(rank).and_modify(|id| *id += 1).or_insert(1);
+        let id = self
+            .next_call
+            .entry(rank)
+            .and_modify(|id| *id += 1)
+            .or_insert(1);
         let mut call = Call {
             id: CallId(*id),
             at: seconds(at),
@@ -594,33 +774,52 @@ impl<'a> Writer<'a> {
             }
         }
         if grouped {
-            let channel = call.peer.map_or_else(String::new, |peer| format!("{op} {peer}"));
+            let channel = call
+                .peer
+                .map_or_else(String::new, |peer| format!("{op} {peer}"));
             let seq = self.seqs.entry((rank, group.into(), channel)).or_default();
             *seq += 1;
             call.seq = *seq;
         }
-        let (process, thread, id) = (process(rank), call.thread, call.id);
+        let (process, thread, id) = (self.process(rank), call.thread, call.id);
         let waits = grouped && !call.is_async && returned;
         self.last_call.insert(rank, (thread, id));
         if let Some(label) = label {
             self.labels.insert((rank, label.into()), (thread, id));
         }
         let moment = call.at;
-        self.push(rank, at, Event::Issued { process, call: Arc::new(call) });
+        self.push(
+            rank,
+            at,
+            Event::Issued {
+                process,
+                call: Arc::new(call),
+            },
+        );
         if returned {
-            self.push(rank, at, Event::Returned { process, thread, call: id, at: moment });
+            self.push(
+                rank,
+                at,
+                Event::Returned {
+                    process,
+                    thread,
+                    call: id,
+                    at: moment,
+                },
+            );
         }
         if waits {
-            let begin =
-                Event::WaitBegin { process, thread, call: Some(id), place: None, at: moment };
+            let begin = Event::WaitBegin {
+                process,
+                thread,
+                call: Some(id),
+                place: None,
+                at: moment,
+            };
             self.push(rank, at, begin);
         }
         Ok(())
     }
-}
-
-const fn process(rank: u32) -> ProcessId {
-    ProcessId(100 + rank as u64)
 }
 
 /// Splits a line into words; a quoted text is one.
@@ -633,7 +832,11 @@ fn words(line: &str) -> Result<Vec<String>, String> {
             words.extend(part.split_whitespace().map(str::to_owned));
         }
     }
-    if line.matches('"').count() % 2 == 1 { Err("a quote is open".into()) } else { Ok(words) }
+    if line.matches('"').count() % 2 == 1 {
+        Err("a quote is open".into())
+    } else {
+        Ok(words)
+    }
 }
 
 /// `*`, `0`, `0,2`, `0-3`.
@@ -641,7 +844,10 @@ fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
     if text == "*" {
         return Ok((0..world).collect());
     }
-    let number = |text: &str| text.parse::<u32>().map_err(|_| format!("no rank: {text:?}"));
+    let number = |text: &str| {
+        text.parse::<u32>()
+            .map_err(|_| format!("no rank: {text:?}"))
+    };
     let mut ranks = Vec::new();
     for part in text.split(',') {
         match part.split_once('-') {
@@ -658,7 +864,11 @@ fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
 fn place(text: &str) -> Result<Arc<Where>, String> {
     let (file, line) = text.rsplit_once(':').ok_or(format!("no line: {text:?}"))?;
     let line = line.parse().map_err(|_| format!("no line: {text:?}"))?;
-    Ok(Arc::new(Where { file: file.into(), line, function: "train".into() }))
+    Ok(Arc::new(Where {
+        file: file.into(),
+        line,
+        function: "train".into(),
+    }))
 }
 
 /// `f32[2,3]`.
@@ -674,7 +884,10 @@ fn tensor(text: &str) -> Option<(DType, Vec<u32>)> {
         "u8" => DType::UInt8,
         _ => return None,
     };
-    let dims: Option<Vec<u32>> =
-        dims.split(',').filter(|dim| !dim.is_empty()).map(|dim| dim.parse().ok()).collect();
+    let dims: Option<Vec<u32>> = dims
+        .split(',')
+        .filter(|dim| !dim.is_empty())
+        .map(|dim| dim.parse().ok())
+        .collect();
     Some((dtype, dims?))
 }

@@ -61,7 +61,11 @@ fn draft(
         OddOnes::Tie(all) => (all, Confidence::Suspected),
         OddOnes::None => (everybody.clone(), Confidence::Suspected),
     };
-    let mut victims: Vec<u32> = everybody.iter().copied().filter(|r| !root.contains(r)).collect();
+    let mut victims: Vec<u32> = everybody
+        .iter()
+        .copied()
+        .filter(|r| !root.contains(r))
+        .collect();
     for stall in &situation.stalls {
         if stall.origin == Origin::Diverged(group_id, seq) {
             victims.extend(stall.waiting.iter().filter(|rank| !root.contains(rank)));
@@ -93,16 +97,20 @@ fn draft(
             ))
         })
         .collect();
-    draft.summary = format!("{} meet as #{seq} of {group}: {}", words.what, sides.join(", "));
-    draft.why = vec![
-        format!(
-            "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
-            words.why
-        ),
-    ];
+    draft.summary = format!(
+        "{} meet as #{seq} of {group}: {}",
+        words.what,
+        sides.join(", ")
+    );
+    draft.why = vec![format!(
+        "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
+        words.why
+    )];
     let differences = all_differences(join);
     if differences.len() > 1 {
-        draft.why.push(format!("The calls differ in {}.", differences.join(", ")));
+        draft
+            .why
+            .push(format!("The calls differ in {}.", differences.join(", ")));
     }
     if let OddOnes::Outnumbered(odd) = odd_ones(&classes) {
         draft.why.push(format!(
@@ -116,9 +124,12 @@ fn draft(
     draft.root = root;
     draft.victims = victims;
 
-    let certain = everybody
-        .iter()
-        .all(|&rank| situation.model.member(group_id, rank).is_some_and(|p| p.lost == 0));
+    let certain = everybody.iter().all(|&rank| {
+        situation
+            .model
+            .member(group_id, rank)
+            .is_some_and(|p| p.lost == 0)
+    });
     draft.proved_by(certain.then(|| certificate(join, about, proof)).flatten())
 }
 
@@ -142,7 +153,10 @@ fn all_differences(join: &Join) -> Vec<&'static str> {
     let mut calls = join.calls.values();
     while let Some(first) = calls.next() {
         for second in calls.clone() {
-            found.extend(crate::diagnosis::align::differences(&first.call, &second.call));
+            found.extend(crate::diagnosis::align::differences(
+                &first.call,
+                &second.call,
+            ));
         }
     }
     found.sort_unstable();
@@ -176,15 +190,26 @@ fn effect(
                     Wait::Over(_) => false,
                 }
             });
-            if blocked { (Effect::Blocks, Severity::Error) } else { (about.effect, about.severity) }
+            if blocked {
+                (Effect::Blocks, Severity::Error)
+            } else {
+                (about.effect, about.severity)
+            }
         }
         Effect::Crashes => {
             let crashed = everybody.iter().any(|&rank| {
-                situation.model.member(divergence.group, rank).is_some_and(|process| {
-                    matches!(process.ending(), Ending::Raised(_) | Ending::Died(_))
-                })
+                situation
+                    .model
+                    .member(divergence.group, rank)
+                    .is_some_and(|process| {
+                        matches!(process.ending(), Ending::Raised(_) | Ending::Died(_))
+                    })
             });
-            let effect = if crashed { Effect::Crashes } else { Effect::Blocks };
+            let effect = if crashed {
+                Effect::Crashes
+            } else {
+                Effect::Blocks
+            };
             (effect, about.severity)
         }
         effect => (effect, about.severity),
@@ -192,5 +217,9 @@ fn effect(
 }
 
 fn others(everybody: &[u32], root: &[u32]) -> Vec<u32> {
-    everybody.iter().copied().filter(|rank| !root.contains(rank)).collect()
+    everybody
+        .iter()
+        .copied()
+        .filter(|rank| !root.contains(rank))
+        .collect()
 }

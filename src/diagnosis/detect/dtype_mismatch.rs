@@ -30,6 +30,12 @@ impl Detector for DTypeMismatch {
             why: "The bytes of one type are taken for the other: where the byte counts agree, the job goes on with garbage in the result.",
             next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
         };
-        divergence::drafts(situation, Mismatch::DType, &ABOUT, CertificateKind::Contradiction, &words)
+        divergence::drafts(
+            situation,
+            Mismatch::DType,
+            &ABOUT,
+            CertificateKind::Contradiction,
+            &words,
+        )
     }
 }

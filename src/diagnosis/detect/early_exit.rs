@@ -46,9 +46,13 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
     let (&waiter, waiting) =
-        situation.join(stall.group, stall.seq)?.calls.iter().find(|(rank, joined)| {
-            joined.is_awaited() && joined.needs(**rank, gone).contains(&first)
-        })?;
+        situation
+            .join(stall.group, stall.seq)?
+            .calls
+            .iter()
+            .find(|(rank, joined)| {
+                joined.is_awaited() && joined.needs(**rank, gone).contains(&first)
+            })?;
 
     let mut draft = Draft::new(
         &ABOUT,
@@ -58,12 +62,20 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = gone.to_vec();
-    draft.root_confidence =
-        if process.lost == 0 { Confidence::Proved } else { Confidence::Supported };
+    draft.root_confidence = if process.lost == 0 {
+        Confidence::Proved
+    } else {
+        Confidence::Supported
+    };
     draft.victims = victims(stalls);
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
-    draft.cause = Some(cause::of(situation, gone, &draft.victims, left.max(stall.since)));
+    draft.cause = Some(cause::of(
+        situation,
+        gone,
+        &draft.victims,
+        left.max(stall.since),
+    ));
 
     let call = words::call(&waiting.call);
     let how = if process.has_ended() {
@@ -102,9 +114,16 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
                 code: end.exit.code,
                 signal: end.exit.signal,
             },
-            None => Fact::GroupDestroyed { rank: first, group: group.info.key.clone() },
+            None => Fact::GroupDestroyed {
+                rank: first,
+                group: group.info.key.clone(),
+            },
         };
-        let never = Fact::NeverIssued { rank: first, group: group.info.key.clone(), last };
+        let never = Fact::NeverIssued {
+            rank: first,
+            group: group.info.key.clone(),
+            last,
+        };
         Some(Certificate {
             kind: CertificateKind::TerminalRank,
             facts: vec![issued(waiter, &waiting.call)?, never, end],
@@ -116,13 +135,17 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
 fn left_at(situation: &Situation<'_>, stall: &Stall, rank: u32, process: &Process) -> Timestamp {
     let group = situation.model.group(stall.group);
     let destroyed = group.members.get(&rank).and_then(|member| member.destroyed);
-    destroyed.or(process.end.map(|end| end.at)).unwrap_or(situation.now)
+    destroyed
+        .or(process.end.map(|end| end.at))
+        .unwrap_or(situation.now)
 }
 
 /// Everybody who waits, in all the stalls that one origin explains.
 pub(super) fn victims(stalls: &[&Stall]) -> Vec<u32> {
-    let mut victims: Vec<u32> =
-        stalls.iter().flat_map(|stall| stall.waiting.iter().copied()).collect();
+    let mut victims: Vec<u32> = stalls
+        .iter()
+        .flat_map(|stall| stall.waiting.iter().copied())
+        .collect();
     victims.sort_unstable();
     victims.dedup();
     victims

@@ -33,8 +33,12 @@ impl Detector for EvidenceIncomplete {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let mut drafts: Vec<Draft> =
-            situation.model.notes.iter().map(|note| of_note(situation, note)).collect();
+        let mut drafts: Vec<Draft> = situation
+            .model
+            .notes
+            .iter()
+            .map(|note| of_note(situation, note))
+            .collect();
         drafts.extend(unseen_ranks(situation));
         drafts.extend(nothing_seen(situation));
         drafts
@@ -43,7 +47,11 @@ impl Detector for EvidenceIncomplete {
 
 /// Whether anything at all can be judged.
 fn is_blind(situation: &Situation<'_>) -> bool {
-    !situation.model.processes.values().any(|process| process.last_call.is_some())
+    !situation
+        .model
+        .processes
+        .values()
+        .any(|process| process.last_call.is_some())
 }
 
 fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
@@ -113,9 +121,8 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
         "The world was joined by all its ranks, but these have no black box that a node reported."
             .into(),
     ];
-    draft.next = vec![
-        "Start every rank under ddp-doctor run, on other nodes with --coordinator.".into(),
-    ];
+    draft.next =
+        vec!["Start every rank under ddp-doctor run, on other nodes with --coordinator.".into()];
     draft.root = unseen;
     Some(missing(draft, None, None, "ranks that never reported"))
 }
@@ -129,15 +136,24 @@ fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     }
     let mut draft = Draft::new(&ABOUT, KeyPlace::Job, ended);
     draft.severity = Severity::Error;
-    draft.summary = "no process of this job joined a process group: there is nothing to judge".into();
+    draft.summary =
+        "no process of this job joined a process group: there is nothing to judge".into();
     draft.next = vec![
-        "If this was a training job: start it with PyTorch 2.14 or later, or link the agent.".into(),
+        "If this was a training job: start it with PyTorch 2.14 or later, or link the agent."
+            .into(),
     ];
     Some(missing(draft, None, None, "any rank"))
 }
 
 fn missing(mut draft: Draft, rank: Option<u32>, pid: Option<u32>, what: &str) -> Draft {
     draft.root_confidence = Confidence::Supported;
-    let facts = vec![Fact::Missing { rank, pid, what: what.to_owned() }];
-    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
+    let facts = vec![Fact::Missing {
+        rank,
+        pid,
+        what: what.to_owned(),
+    }];
+    draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    }))
 }

@@ -85,13 +85,17 @@ fn draft(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Option<D
         .iter()
         .flat_map(|wait| super::rank_calls(situation, wait.group, wait.seq))
         .filter(|call| {
-            cycle.iter().any(|wait| wait.rank == call.rank && Some(wait.seq) == call.seq)
+            cycle
+                .iter()
+                .any(|wait| wait.rank == call.rank && Some(wait.seq) == call.seq)
                 && call.state != ddp_doctor_proto::report::CallState::NotIssued
         })
         .collect();
     for &rank in &ranks {
         if !draft.per_rank.iter().any(|call| call.rank == rank) {
-            draft.per_rank.push(last_call(rank, situation.model.process_of(rank)?));
+            draft
+                .per_rank
+                .push(last_call(rank, situation.model.process_of(rank)?));
         }
     }
     draft.per_rank.sort_by_key(|call| call.rank);
@@ -128,7 +132,10 @@ fn draft(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Option<D
             .into(),
     ];
     draft.cause = Some(match swapped(situation, cycle) {
-        true => Cause { kind: CauseKind::SwappedCalls, confidence: Confidence::Supported },
+        true => Cause {
+            kind: CauseKind::SwappedCalls,
+            confidence: Confidence::Supported,
+        },
         false => cause::of(situation, &ranks, &victims, closed),
     });
     draft.root = ranks;
@@ -137,7 +144,10 @@ fn draft(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Option<D
     let seen = cycle.iter().all(|wait| {
         wait.recorded
             && wait.only_thread
-            && situation.model.member(wait.group, wait.rank).is_some_and(|p| p.lost == 0)
+            && situation
+                .model
+                .member(wait.group, wait.rank)
+                .is_some_and(|p| p.lost == 0)
     });
     Some(draft.proved_by(seen.then(|| certificate(situation, cycle, &calls))))
 }
@@ -149,11 +159,7 @@ fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
     members(a).contains(&b.rank) && members(b).contains(&a.rank)
 }
 
-fn certificate(
-    situation: &Situation<'_>,
-    cycle: &[Blocked],
-    calls: &[&JoinedCall],
-) -> Certificate {
+fn certificate(situation: &Situation<'_>, cycle: &[Blocked], calls: &[&JoinedCall]) -> Certificate {
     let group = |wait: &Blocked| situation.model.group(wait.group);
     let waits = cycle.iter().zip(calls).map(|(wait, joined)| Fact::Waits {
         rank: wait.rank,
@@ -168,8 +174,14 @@ fn certificate(
         Fact::NeverIssued {
             rank: next,
             group: group(wait).info.key.clone(),
-            last: group(wait).members.get(&next).map_or(0, |member| member.issued),
+            last: group(wait)
+                .members
+                .get(&next)
+                .map_or(0, |member| member.issued),
         }
     });
-    Certificate { kind: CertificateKind::Cycle, facts: waits.chain(never).collect() }
+    Certificate {
+        kind: CertificateKind::Cycle,
+        facts: waits.chain(never).collect(),
+    }
 }

@@ -41,11 +41,16 @@ impl Detector for MissingRank {
 }
 
 fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    let stall = **stalls.iter().find(|stall| situation.is_overdue(stall)).as_ref()?;
+    let stall = **stalls
+        .iter()
+        .find(|stall| situation.is_overdue(stall))
+        .as_ref()?;
     let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
     let absent = if absent.is_empty() { &missing } else { absent };
-    let processes: Vec<&Process> =
-        absent.iter().filter_map(|&rank| situation.model.member(stall.group, rank)).collect();
+    let processes: Vec<&Process> = absent
+        .iter()
+        .filter_map(|&rank| situation.model.member(stall.group, rank))
+        .collect();
     // A phase that the program itself marked as long is not a rank gone astray.
     if processes.iter().any(|process| !process.phases.is_empty()) {
         return None;
@@ -66,13 +71,23 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     draft.op = Some(waiting.1.call.op);
     draft.root = absent.to_vec();
     let all_seen = processes.iter().all(|process| process.lost == 0);
-    draft.confidence = if all_seen { Confidence::Supported } else { Confidence::Suspected };
+    draft.confidence = if all_seen {
+        Confidence::Supported
+    } else {
+        Confidence::Suspected
+    };
     // A wait that cannot be told apart may well be for the very ranks that wait here.
     let idle = processes.iter().all(|process| {
-        process.threads.values().all(|thread| matches!(thread.doing, Doing::Nothing))
+        process
+            .threads
+            .values()
+            .all(|thread| matches!(thread.doing, Doing::Nothing))
     });
-    draft.root_confidence =
-        if all_seen && idle { Confidence::Supported } else { Confidence::Suspected };
+    draft.root_confidence = if all_seen && idle {
+        Confidence::Supported
+    } else {
+        Confidence::Suspected
+    };
     draft.victims = victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
@@ -97,13 +112,26 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     )];
     for process in &processes {
         let Some(rank) = process.rank else { continue };
-        let inside = process.threads.values().find_map(|thread| match &thread.doing {
-            Doing::Call(call) => Some(format!(" It is inside {}{}.", words::call(call), words::at(call.place.as_deref()))),
-            Doing::Wait(..) | Doing::Nothing => None,
-        });
+        let inside = process
+            .threads
+            .values()
+            .find_map(|thread| match &thread.doing {
+                Doing::Call(call) => Some(format!(
+                    " It is inside {}{}.",
+                    words::call(call),
+                    words::at(call.place.as_deref())
+                )),
+                Doing::Wait(..) | Doing::Nothing => None,
+            });
         let last = process.last_call.as_ref().map_or_else(
             || "it has made no call yet".to_owned(),
-            |call| format!("its last call was {}{}", words::call(call), words::at(call.place.as_deref())),
+            |call| {
+                format!(
+                    "its last call was {}{}",
+                    words::call(call),
+                    words::at(call.place.as_deref())
+                )
+            },
         );
         draft.why.push(format!(
             "Rank {rank}: {last}; its process is {}.{}",
@@ -112,7 +140,9 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         ));
     }
     if stall.failed {
-        draft.why.push("A wait for it has already ended in failure.".into());
+        draft
+            .why
+            .push("A wait for it has already ended in failure.".into());
     }
     draft.next = vec![format!(
         "Look at what {} {} doing now (py-spy dump --pid {}), and let {} reach the same calls as the others.",

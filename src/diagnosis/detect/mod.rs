@@ -179,7 +179,10 @@ impl Draft {
     pub fn new(about: &'static About, place: KeyPlace, evidence_at: Timestamp) -> Self {
         Self {
             about,
-            key: Key { code: about.code, place },
+            key: Key {
+                code: about.code,
+                place,
+            },
             severity: about.severity,
             effect: about.effect,
             confidence: Confidence::Supported,
@@ -205,7 +208,11 @@ impl Draft {
     pub fn proved_by(mut self, proof: Option<Certificate>) -> Self {
         let proof = proof.filter(|proof| {
             let verdict = certificate::check(proof);
-            debug_assert!(verdict.is_ok(), "{}: {verdict:?} {proof:?}", self.about.code);
+            debug_assert!(
+                verdict.is_ok(),
+                "{}: {verdict:?} {proof:?}",
+                self.about.code
+            );
             verdict.is_ok()
         });
         if proof.is_some() {

@@ -30,6 +30,12 @@ impl Detector for OpMismatch {
             why: "Different operations exchange different messages: neither side can complete.",
             next: "Make every rank of the group issue the same collectives in the same order. Look at the two lines: the call that only some ranks reach has to be reached by all of them, or by none.",
         };
-        divergence::drafts(situation, Mismatch::Op, &ABOUT, CertificateKind::UnsatisfiableJoin, &words)
+        divergence::drafts(
+            situation,
+            Mismatch::Op,
+            &ABOUT,
+            CertificateKind::UnsatisfiableJoin,
+            &words,
+        )
     }
 }

@@ -35,11 +35,15 @@ impl Detector for RankDied {
             .processes
             .values()
             .filter_map(|process| {
-                let Ending::Died(exit) = process.ending() else { return None };
+                let Ending::Died(exit) = process.ending() else {
+                    return None;
+                };
                 let rank = process.rank?;
                 let stalls: Vec<&Stall> = by_origin
                     .iter()
-                    .filter(|(origin, _)| matches!(origin, Origin::Died(dead) if dead.contains(&rank)))
+                    .filter(
+                        |(origin, _)| matches!(origin, Origin::Died(dead) if dead.contains(&rank)),
+                    )
                     .flat_map(|(_, stalls)| stalls.iter().copied())
                     .filter(|stall| is_process(situation, stall, rank, process))
                     .collect();
@@ -56,7 +60,10 @@ pub(super) fn is_process(
     rank: u32,
     process: &Process,
 ) -> bool {
-    situation.model.member(stall.group, rank).is_none_or(|member| member.id == process.id)
+    situation
+        .model
+        .member(stall.group, rank)
+        .is_none_or(|member| member.id == process.id)
 }
 
 fn draft(
@@ -97,7 +104,13 @@ fn draft(
     };
     let last = process.last_call.as_ref().map_or_else(
         || "before its first call".to_owned(),
-        |call| format!("after {}{}", words::call(call), words::at(call.place.as_deref())),
+        |call| {
+            format!(
+                "after {}{}",
+                words::call(call),
+                words::at(call.place.as_deref())
+            )
+        },
     );
     draft.summary = if draft.victims.is_empty() {
         format!("rank {rank} {how} {last}")
@@ -133,5 +146,8 @@ fn draft(
         code: exit.code.filter(|_| exit.signal.is_none()),
         signal: exit.signal,
     }];
-    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
+    Some(draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    })))
 }

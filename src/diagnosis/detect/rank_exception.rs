@@ -83,8 +83,7 @@ fn draft(
     diverted: Option<&Divergence>,
     stalls: &[&Stall],
 ) -> Draft {
-    let mut draft =
-        Draft::new(&ABOUT, KeyPlace::Process(rank, process.pid), exception.at);
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Process(rank, process.pid), exception.at);
     draft.fact = Some(ProcessFact {
         rank,
         at: exception.at,
@@ -107,17 +106,28 @@ fn draft(
             .into_iter()
             .map(|call| {
                 let own = call.rank == rank;
-                if own { with_place(call, exception.place.as_deref()) } else { call }
+                if own {
+                    with_place(call, exception.place.as_deref())
+                } else {
+                    call
+                }
             })
             .collect();
         draft.blocked_at = peers.clone().map(|(_, joined)| joined.call.at).min();
         if diverted.is_some() {
-            draft.victims.extend(peers.map(|(other, _)| *other).filter(|other| *other != rank));
+            draft.victims.extend(
+                peers
+                    .map(|(other, _)| *other)
+                    .filter(|other| *other != rank),
+            );
             draft.victims.sort_unstable();
             draft.victims.dedup();
         }
     } else {
-        draft.per_rank = vec![with_place(last_call(rank, process), exception.place.as_deref())];
+        draft.per_rank = vec![with_place(
+            last_call(rank, process),
+            exception.place.as_deref(),
+        )];
     }
 
     let text = words::short(&exception.text);
@@ -137,7 +147,11 @@ fn draft(
             process
                 .last_call
                 .as_ref()
-                .map(|call| format!(", {}{}", words::call(call), words::at(call.place.as_deref())))
+                .map(|call| format!(
+                    ", {}{}",
+                    words::call(call),
+                    words::at(call.place.as_deref())
+                ))
                 .unwrap_or_default()
         ),
         _ => format!("Nobody caught it: it ended rank {rank}, which makes no further call."),
@@ -155,7 +169,10 @@ fn draft(
         text: exception.text.to_string(),
         seen: exception.kind.to_string(),
     }];
-    draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts }))
+    draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    }))
 }
 
 /// Whether the exception looks like the failure of a peer: it left a collective, or speaks the
@@ -171,7 +188,9 @@ fn is_from_communication(process: &Process, exception: &Exception) -> bool {
         "roken pipe",
         "Timed out waiting",
     ];
-    process.exceptions.iter().any(|other| {
-        other.kind == ExceptionKind::LeftCollective && other.text == exception.text
-    }) || TRANSPORT.iter().any(|word| exception.text.contains(word))
+    process
+        .exceptions
+        .iter()
+        .any(|other| other.kind == ExceptionKind::LeftCollective && other.text == exception.text)
+        || TRANSPORT.iter().any(|word| exception.text.contains(word))
 }

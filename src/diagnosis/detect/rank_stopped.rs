@@ -1,8 +1,6 @@
 //! DD203 rank-stopped: SIGSTOP, a debugger, a frozen container.
 
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Effect, Fact, Severity,
-};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact, Severity};
 
 use super::early_exit::victims;
 use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
@@ -42,8 +40,12 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Optio
     let stall = *stalls.first()?;
     let first = *stopped.first()?;
     let process = situation.model.member(stall.group, first)?;
-    let mut living =
-        situation.model.processes.values().filter(|process| !process.has_ended()).peekable();
+    let mut living = situation
+        .model
+        .processes
+        .values()
+        .filter(|process| !process.has_ended())
+        .peekable();
     let all_stopped = living.peek().is_some() && living.all(|process| process.is_stopped());
 
     let mut draft = Draft::new(
@@ -60,7 +62,11 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Optio
     draft.victims = victims(stalls);
     draft.victims.retain(|rank| !stopped.contains(rank));
     draft.place = Some((stall.group, stall.seq));
-    let waiting = situation.join(stall.group, stall.seq)?.calls.values().next()?;
+    let waiting = situation
+        .join(stall.group, stall.seq)?
+        .calls
+        .values()
+        .next()?;
     draft.op = Some(waiting.call.op);
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
@@ -81,6 +87,12 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Optio
         "Let it go on: kill -CONT {}, or detach the debugger, or thaw the container. Host: {}.",
         process.pid, process.host
     )];
-    let facts = vec![Fact::Stopped { rank: first, pid: process.pid }];
-    Some(draft.proved_by(Some(Certificate { kind: CertificateKind::Observation, facts })))
+    let facts = vec![Fact::Stopped {
+        rank: first,
+        pid: process.pid,
+    }];
+    Some(draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    })))
 }

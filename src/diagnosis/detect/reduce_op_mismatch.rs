@@ -30,6 +30,12 @@ impl Detector for ReduceOpMismatch {
             why: "Each rank reduces with its own operator: the call completes, and ranks hold different results.",
             next: "Pass the same reduce op on every rank.",
         };
-        divergence::drafts(situation, Mismatch::ReduceOp, &ABOUT, CertificateKind::Contradiction, &words)
+        divergence::drafts(
+            situation,
+            Mismatch::ReduceOp,
+            &ABOUT,
+            CertificateKind::Contradiction,
+            &words,
+        )
     }
 }

@@ -30,6 +30,12 @@ impl Detector for RootMismatch {
             why: "Each side waits for, or sends to, another rank than the other side thinks.",
             next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
         };
-        divergence::drafts(situation, Mismatch::Root, &ABOUT, CertificateKind::UnsatisfiableJoin, &words)
+        divergence::drafts(
+            situation,
+            Mismatch::Root,
+            &ABOUT,
+            CertificateKind::UnsatisfiableJoin,
+            &words,
+        )
     }
 }

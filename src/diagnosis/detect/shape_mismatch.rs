@@ -30,6 +30,12 @@ impl Detector for ShapeMismatch {
             why: "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest for ever.",
             next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
         };
-        divergence::drafts(situation, Mismatch::Size, &ABOUT, CertificateKind::UnsatisfiableJoin, &words)
+        divergence::drafts(
+            situation,
+            Mismatch::Size,
+            &ABOUT,
+            CertificateKind::UnsatisfiableJoin,
+            &words,
+        )
     }
 }

@@ -67,7 +67,11 @@ fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call) ->
         waited_ms,
         op: call.op.name().map(str::to_owned),
         seq: (call.seq > 0).then_some(call.seq),
-        dtype: call.dtype.name().filter(|_| call.op != Op::Barrier).map(str::to_owned),
+        dtype: call
+            .dtype
+            .name()
+            .filter(|_| call.op != Op::Barrier)
+            .map(str::to_owned),
         shapes: call
             .shape
             .as_ref()

@@ -113,7 +113,10 @@ impl Group {
     /// Members that were seen but have not made their call at `seq`.
     #[must_use]
     pub fn missing(&self, seq: u64) -> Vec<u32> {
-        let behind = self.members.iter().filter(|(_, member)| member.issued < seq);
+        let behind = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.issued < seq);
         behind.map(|(&rank, _)| rank).collect()
     }
 
@@ -127,8 +130,14 @@ impl Group {
 
     /// A member made a call. Returns, where every member has now made its own and all agree, how
     /// long each of them waited for the last one.
-    pub(super) fn issue(&mut self, rank: u32, call: &Arc<Call>) -> Vec<(u32, Arc<Call>, Timestamp)> {
-        let Some(member) = self.members.get_mut(&rank) else { return Vec::new() };
+    pub(super) fn issue(
+        &mut self,
+        rank: u32,
+        call: &Arc<Call>,
+    ) -> Vec<(u32, Arc<Call>, Timestamp)> {
+        let Some(member) = self.members.get_mut(&rank) else {
+            return Vec::new();
+        };
         member.issued = member.issued.max(call.seq);
         let seq = call.seq;
         if self.diverged.is_some_and(|at| seq > at) && self.joins.len() >= KEPT_JOINS {
@@ -145,7 +154,13 @@ impl Group {
                 join.mismatched_at = Some(join.mismatched_at.map_or(met, |at| at.min(met)));
             }
         }
-        join.calls.insert(rank, JoinedCall { call: Arc::clone(call), wait: Wait::NotSeen });
+        join.calls.insert(
+            rank,
+            JoinedCall {
+                call: Arc::clone(call),
+                wait: Wait::NotSeen,
+            },
+        );
         if join.mismatch.is_some() {
             self.diverged = Some(self.diverged.map_or(seq, |at| at.min(seq)));
         }
@@ -158,12 +173,27 @@ impl Group {
         let join = self.joins.get(&seq);
         let agreed = join.is_some_and(|join| join.mismatch.is_none());
         if everybody && (agreed || self.diverged.is_some_and(|at| at < seq)) {
-            let Some(join) = self.joins.remove(&seq) else { return Vec::new() };
-            let last = join.calls.values().map(|joined| joined.call.at).max().unwrap_or_default();
-            return join.calls.into_iter().map(|(rank, j)| (rank, j.call, last)).collect();
+            let Some(join) = self.joins.remove(&seq) else {
+                return Vec::new();
+            };
+            let last = join
+                .calls
+                .values()
+                .map(|joined| joined.call.at)
+                .max()
+                .unwrap_or_default();
+            return join
+                .calls
+                .into_iter()
+                .map(|(rank, j)| (rank, j.call, last))
+                .collect();
         }
         while self.joins.len() > KEPT_JOINS {
-            let oldest = self.joins.keys().copied().find(|&seq| Some(seq) != self.diverged);
+            let oldest = self
+                .joins
+                .keys()
+                .copied()
+                .find(|&seq| Some(seq) != self.diverged);
             match oldest {
                 Some(seq) => self.joins.remove(&seq),
                 None => break,
@@ -184,7 +214,11 @@ impl Group {
     }
 
     pub(super) fn set_wait(&mut self, rank: u32, seq: u64, wait: Wait) {
-        if let Some(joined) = self.joins.get_mut(&seq).and_then(|join| join.calls.get_mut(&rank)) {
+        if let Some(joined) = self
+            .joins
+            .get_mut(&seq)
+            .and_then(|join| join.calls.get_mut(&rank))
+        {
             joined.wait = wait;
         }
     }
@@ -194,7 +228,11 @@ impl Join {
     /// Ranks whose calls here agree with one another, largest class first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
-        align::classes(self.calls.iter().map(|(&rank, joined)| (rank, &*joined.call)))
+        align::classes(
+            self.calls
+                .iter()
+                .map(|(&rank, joined)| (rank, &*joined.call)),
+        )
     }
 }
 
@@ -211,9 +249,11 @@ impl JoinedCall {
     pub fn needs(&self, rank: u32, missing: &[u32]) -> Vec<u32> {
         match self.call.op.direction() {
             Direction::Symmetric => missing.to_vec(),
-            Direction::FromRoot => {
-                missing.iter().copied().filter(|&m| Some(m) == self.call.root).collect()
-            }
+            Direction::FromRoot => missing
+                .iter()
+                .copied()
+                .filter(|&m| Some(m) == self.call.root)
+                .collect(),
             Direction::ToRoot if self.call.root == Some(rank) => missing.to_vec(),
             Direction::ToRoot | Direction::PointToPoint | Direction::Unknown => Vec::new(),
         }

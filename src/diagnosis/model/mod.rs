@@ -72,46 +72,77 @@ impl Model {
     /// The newest process of a rank that speaks for it.
     #[must_use]
     pub fn process_of(&self, rank: u32) -> Option<&Process> {
-        self.ranks.get(&rank)?.last().and_then(|id| self.processes.get(id))
+        self.ranks
+            .get(&rank)?
+            .last()
+            .and_then(|id| self.processes.get(id))
     }
 
     /// The process that is this rank in this group.
     #[must_use]
     pub fn member(&self, group: GroupId, rank: u32) -> Option<&Process> {
-        self.processes.get(&self.group(group).members.get(&rank)?.process)
+        self.processes
+            .get(&self.group(group).members.get(&rank)?.process)
     }
 
     /// The number of ranks there should be.
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {
-        self.processes.values().filter_map(|process| process.world_size).max()
+        self.processes
+            .values()
+            .filter_map(|process| process.world_size)
+            .max()
     }
 
     /// Takes one event.
     pub fn apply(&mut self, event: Event) {
         match event {
-            Event::JobStarted { job, attempt, host, at } => {
+            Event::JobStarted {
+                job,
+                attempt,
+                host,
+                at,
+            } => {
                 self.job = job;
                 self.attempt = attempt;
                 self.hosts.insert(host);
                 self.started = Some(self.started.map_or(at, |known| known.min(at)));
             }
-            Event::ProcessJoined { process, rank, world_size, host, pid, layer } => {
+            Event::ProcessJoined {
+                process,
+                rank,
+                world_size,
+                host,
+                pid,
+                layer,
+            } => {
                 self.joined(process, rank, world_size, host, pid, layer);
             }
             Event::GroupJoined { process, group } => {
                 self.group_joined(process, &group);
             }
             Event::GroupDestroyed { process, group, at } => {
-                let Some((id, rank)) = self.membership(process, &group) else { return };
+                let Some((id, rank)) = self.membership(process, &group) else {
+                    return;
+                };
                 if let Some(member) = self.groups[id.0 as usize].members.get_mut(&rank) {
                     member.destroyed = Some(at);
                 }
             }
             Event::Issued { process, call } => self.issued(process, &call),
-            Event::Returned { process, thread, call, at } => {
-                let Some(process) = self.processes.get_mut(&process) else { return };
-                if let Some(Thread { doing: Doing::Call(inside), .. }) = process.threads.get(&thread)
+            Event::Returned {
+                process,
+                thread,
+                call,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                if let Some(Thread {
+                    doing: Doing::Call(inside),
+                    ..
+                }) = process.threads.get(&thread)
                     && inside.op == Op::InitProcessGroup
                     && inside.id == call
                 {
@@ -119,21 +150,42 @@ impl Model {
                 }
                 process.returned(thread, call, at);
             }
-            Event::WaitBegin { process, thread, call, place, at } => {
-                let Some(process) = self.processes.get_mut(&process) else { return };
+            Event::WaitBegin {
+                process,
+                thread,
+                call,
+                place,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
                 let target = process.wait_begin(thread, call, place, at);
                 let rank = process.rank;
                 self.set_wait(rank, target, Wait::Since(at));
             }
-            Event::WaitEnd { process, thread, call, at } => {
-                let Some(process) = self.processes.get_mut(&process) else { return };
+            Event::WaitEnd {
+                process,
+                thread,
+                call,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
                 let target = process.wait_end(thread, call, at);
                 let rank = process.rank;
                 self.completed(rank, target);
                 self.set_wait(rank, target, Wait::Over(at));
             }
-            Event::Completed { process, call, at: _ } => {
-                let Some(process) = self.processes.get(&process) else { return };
+            Event::Completed {
+                process,
+                call,
+                at: _,
+            } => {
+                let Some(process) = self.processes.get(&process) else {
+                    return;
+                };
                 let (rank, target) = (process.rank, process.target(call));
                 self.completed(rank, target);
             }
@@ -151,23 +203,56 @@ impl Model {
                     process.phases.remove(i);
                 }
             }),
-            Event::Exception { process, kind, text, place, at } => {
+            Event::Exception {
+                process,
+                kind,
+                text,
+                place,
+                at,
+            } => {
                 if let Some(process) = self.processes.get_mut(&process) {
-                    process.raised(Exception { kind, text, place, at, after_calls: 0 });
+                    process.raised(Exception {
+                        kind,
+                        text,
+                        place,
+                        at,
+                        after_calls: 0,
+                    });
                 }
             }
-            Event::ExitAnnounced { process, code, how, at } => self.touch(process, at, |process| {
+            Event::ExitAnnounced {
+                process,
+                code,
+                how,
+                at,
+            } => self.touch(process, at, |process| {
                 process.announced = Some(Announced { code, how, at });
             }),
             Event::InputEnded { process, place, at } => {
-                self.touch(process, at, |process| process.input_ended = Some((at, place)));
+                self.touch(process, at, |process| {
+                    process.input_ended = Some((at, place))
+                });
             }
-            Event::Frontier { process, group, issued, p2p_issued: _ } => {
-                let Some((id, rank)) = self.membership(process, &group) else { return };
+            Event::Frontier {
+                process,
+                group,
+                issued,
+                p2p_issued: _,
+            } => {
+                let Some((id, rank)) = self.membership(process, &group) else {
+                    return;
+                };
                 self.groups[id.0 as usize].advance(rank, issued);
             }
-            Event::ProcessChanged { process, state, exit, at } => {
-                let Some(process) = self.processes.get_mut(&process) else { return };
+            Event::ProcessChanged {
+                process,
+                state,
+                exit,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
                 process.state = state;
                 process.state_at = at;
                 if state == ProcessState::Dead && process.end.is_none() {
@@ -179,12 +264,28 @@ impl Model {
                     process.lost += count;
                 }
             }
-            Event::Note { process, kind, rank, pid, text, at } => {
+            Event::Note {
+                process,
+                kind,
+                rank,
+                pid,
+                text,
+                at,
+            } => {
                 let process = process.and_then(|id| self.processes.get(&id));
                 let rank = rank.or_else(|| process.and_then(|process| process.rank));
                 let pid = pid.or_else(|| process.map(|process| process.pid));
-                let note = Note { kind, rank, pid, text, at };
-                let known = self.notes.iter().any(|n| n.kind == kind && n.pid == pid && n.rank == rank);
+                let note = Note {
+                    kind,
+                    rank,
+                    pid,
+                    text,
+                    at,
+                };
+                let known = self
+                    .notes
+                    .iter()
+                    .any(|n| n.kind == kind && n.pid == pid && n.rank == rank);
                 if !known {
                     self.notes.push(note);
                 }
@@ -207,8 +308,10 @@ impl Model {
         pid: u32,
         layer: Arc<str>,
     ) {
-        let process =
-            self.processes.entry(id).or_insert_with(|| Process::new(id, host, pid, layer));
+        let process = self
+            .processes
+            .entry(id)
+            .or_insert_with(|| Process::new(id, host, pid, layer));
         process.world_size = world_size.or(process.world_size);
         let Some(rank) = rank else { return };
         if process.rank == Some(rank) {
@@ -221,7 +324,9 @@ impl Model {
         let layer = Arc::clone(&process.layer);
         let before = self.ranks.entry(rank).or_default();
         let same_layer = |other: &&ProcessId| {
-            self.processes.get(other).is_some_and(|other| other.layer == layer)
+            self.processes
+                .get(other)
+                .is_some_and(|other| other.layer == layer)
         };
         let generation = before.iter().filter(same_layer).count() as u32;
         before.push(id);
@@ -231,7 +336,9 @@ impl Model {
     }
 
     fn group_joined(&mut self, process: ProcessId, info: &Arc<GroupInfo>) {
-        let Some(process) = self.processes.get_mut(&process) else { return };
+        let Some(process) = self.processes.get_mut(&process) else {
+            return;
+        };
         let Some(rank) = process.rank else { return };
         let key = (process.generation, info.key.clone());
         let next = GroupId(self.groups.len() as u32);
@@ -239,10 +346,19 @@ impl Model {
         if id == next {
             self.groups.push(Group::new(id, Arc::clone(info)));
         }
-        process.groups.insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
-        let member =
-            Member { process: process.id, issued: 0, completed: 0, destroyed: None };
-        self.groups[id.0 as usize].members.entry(rank).or_insert(member);
+        process
+            .groups
+            .insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
+        let member = Member {
+            process: process.id,
+            issued: 0,
+            completed: 0,
+            destroyed: None,
+        };
+        self.groups[id.0 as usize]
+            .members
+            .entry(rank)
+            .or_insert(member);
     }
 
     /// The group and the rank that a process means.
@@ -253,9 +369,14 @@ impl Model {
     }
 
     fn issued(&mut self, id: ProcessId, call: &Arc<Call>) {
-        let target = call.group.as_ref().and_then(|group| self.membership(id, group));
+        let target = call
+            .group
+            .as_ref()
+            .and_then(|group| self.membership(id, group));
         let joined = target.filter(|_| call.op.is_collective() && call.seq > 0);
-        let Some(process) = self.processes.get_mut(&id) else { return };
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
         process.issued(call, joined.map(|(group, _)| group));
         let Some((group, rank)) = target else { return };
         let group = &mut self.groups[group.0 as usize];
@@ -294,7 +415,9 @@ impl Model {
     }
 
     fn completed(&mut self, rank: Option<u32>, target: Option<(GroupId, u64)>) {
-        let (Some(rank), Some((group, seq))) = (rank, target) else { return };
+        let (Some(rank), Some((group, seq))) = (rank, target) else {
+            return;
+        };
         if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
             member.completed = member.completed.max(seq);
         }

@@ -213,7 +213,9 @@ impl Process {
     /// The exception that nobody caught.
     #[must_use]
     pub fn uncaught(&self) -> Option<&Exception> {
-        self.exceptions.iter().find(|exception| exception.kind == ExceptionKind::Uncaught)
+        self.exceptions
+            .iter()
+            .find(|exception| exception.kind == ExceptionKind::Uncaught)
     }
 
     /// The exception that was being handled when this call was issued.
@@ -227,7 +229,9 @@ impl Process {
     }
 
     fn announced_in_order(&self) -> bool {
-        self.announced.as_ref().is_some_and(|announced| announced.code == 0)
+        self.announced
+            .as_ref()
+            .is_some_and(|announced| announced.code == 0)
     }
 
     pub(super) fn issued(&mut self, call: &Arc<Call>, joined: Option<GroupId>) {
