@@ -1,0 +1,3 @@
+//! A diagnosis in the forms people and programs read.
+
+pub mod text;
