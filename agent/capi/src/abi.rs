@@ -102,3 +102,33 @@ impl CCall {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    #[test]
+    fn the_layout_is_that_of_the_header() {
+        // `tests/program.c` asserts the same numbers of the header's side.
+        assert_eq!(size_of::<CCall>(), 80);
+        assert_eq!(
+            [
+                offset_of!(CCall, op),
+                offset_of!(CCall, dtype),
+                offset_of!(CCall, reduce_op),
+                offset_of!(CCall, ndim),
+                offset_of!(CCall, flags),
+                offset_of!(CCall, group),
+                offset_of!(CCall, site),
+                offset_of!(CCall, tensors),
+                offset_of!(CCall, root),
+                offset_of!(CCall, tag),
+                offset_of!(CCall, numel),
+                offset_of!(CCall, dims),
+            ],
+            [0, 1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 40]
+        );
+        assert_eq!((size_of::<Text>(), size_of::<Identity>()), (16, 12));
+    }
+}

@@ -498,26 +498,28 @@ impl Writer {
     /// The call came back to its caller.
     pub fn returned(&self, call: u64) {
         let change = Change::Leave(inside::CALL, call);
-        self.about_call(RecordKind::Returned, call, 0, Some(change));
+        self.about_call(RecordKind::Returned, call, Some(change));
     }
 
     /// This thread is about to wait for a call (0: an unknown one) at a place (0: unknown).
     pub fn wait_begin(&self, call: u64, site: u32) {
         let known = self.calls.recall(call);
         let site = self.site_words(site).map_or(0, |_| site);
+        let now = sys::monotonic_ns();
         let frame = Frame {
             kind: inside::WAIT,
             op: known.op,
             group: known.group,
             call,
-            since: sys::monotonic_ns(),
+            since: now,
             site,
         };
-        self.about_call(
-            RecordKind::WaitBegin,
-            call,
-            site,
+        self.record(
             Some(Change::Enter(frame)),
+            Record {
+                site,
+                ..Self::of_call(RecordKind::WaitBegin, call, known, now)
+            },
         );
     }
 
@@ -525,35 +527,35 @@ impl Writer {
     pub fn wait_end(&self, call: u64) {
         self.count_completed(call);
         let change = Change::Leave(inside::WAIT, call);
-        self.about_call(RecordKind::WaitEnd, call, 0, Some(change));
+        self.about_call(RecordKind::WaitEnd, call, Some(change));
     }
 
     /// The call is complete.
     pub fn completed(&self, call: u64) {
         self.count_completed(call);
-        self.about_call(RecordKind::Completed, call, 0, None);
+        self.about_call(RecordKind::Completed, call, None);
     }
 
-    fn about_call(&self, kind: RecordKind, call: u64, site: u32, change: Option<Change>) {
+    fn about_call(&self, kind: RecordKind, call: u64, change: Option<Change>) {
         let known = self.calls.recall(call);
-        self.record(
-            change,
-            Record {
-                mono_ns: sys::monotonic_ns(),
-                kind,
-                op: known.op,
-                flags: if known.op.is_point_to_point() {
-                    flags::P2P
-                } else {
-                    0
-                },
-                group: known.group,
-                seq: known.seq,
-                call,
-                site,
-                ..Record::default()
-            },
-        );
+        let record = Self::of_call(kind, call, known, sys::monotonic_ns());
+        self.record(change, record);
+    }
+
+    /// A record about a call that was issued.
+    #[inline]
+    fn of_call(kind: RecordKind, call: u64, known: Known, now: u64) -> Record {
+        let p2p = known.op.is_point_to_point();
+        Record {
+            mono_ns: now,
+            kind,
+            op: known.op,
+            flags: if p2p { flags::P2P } else { 0 },
+            group: known.group,
+            seq: known.seq,
+            call,
+            ..Record::default()
+        }
     }
 
     fn count_completed(&self, call: u64) {
