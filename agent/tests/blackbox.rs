@@ -1,0 +1,542 @@
+//! A box written and read in one process.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ddp_doctor_agent::blackbox::{
+    Call, Frontier, Item, Options, Place, ReadRecord, Reader, Writer,
+};
+use ddp_doctor_proto::blackbox::{Capacities, RECORD_WORDS, WORD, flags, header, writing};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp};
+
+fn small() -> Capacities {
+    Capacities {
+        records: 64,
+        strings: 64,
+        heap_words: 512,
+        sites: 16,
+        groups: 8,
+        threads: 4,
+    }
+}
+
+fn options(capacities: Capacities) -> Options {
+    Options {
+        layer: "test".into(),
+        job: "job".into(),
+        rank: Some(3),
+        world_size: Some(8),
+        capacities,
+        ..Options::default()
+    }
+}
+
+fn pair(capacities: Capacities) -> (tempfile::TempDir, Writer, Reader) {
+    let directory = tempfile::tempdir().unwrap();
+    let writer = Writer::create(&Place::within(directory.path()), &options(capacities)).unwrap();
+    let reader = Reader::open(writer.path()).unwrap();
+    (directory, writer, reader)
+}
+
+fn poll(reader: &mut Reader) -> Vec<Item> {
+    let mut items = Vec::new();
+    reader.poll(usize::MAX, &mut |item| items.push(item));
+    items
+}
+
+fn records(items: &[Item]) -> Vec<&ReadRecord> {
+    items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Record(record) => Some(record),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let (_directory, writer, mut reader) = pair(small());
+    let group = writer.group(b"world", b"default_pg", b"gloo", 1, &[0, 2, 4, 6]);
+    let site = writer.site(b"train.py", b"main", 42);
+    let call = Call {
+        op: Op::AllReduce,
+        dtype: DType::Float32,
+        reduce_op: ReduceOp::Sum,
+        flags: flags::NUMEL | flags::SHAPE,
+        ndim: 2,
+        group,
+        site,
+        tensors: 1,
+        numel: 6,
+        dims: [2, 3, 0, 0, 0, 0, 0, 0, 0, 0],
+        ..Call::default()
+    };
+    assert_eq!(writer.step(), 1);
+    let phase = writer.string(b"warmup");
+    writer.phase_begin(phase);
+    let id = writer.issued(&call);
+    assert_eq!(id, 1);
+    let inside = reader.threads()[0].inside.unwrap();
+    assert_eq!(
+        (inside.op, inside.group, inside.call),
+        (Op::AllReduce, group, 1)
+    );
+    assert_eq!((inside.site, inside.is_wait), (site, false));
+    writer.returned(id);
+    assert_eq!(reader.threads()[0].inside, None);
+    writer.wait_begin(id, site);
+    assert!(reader.threads()[0].inside.unwrap().is_wait);
+    writer.wait_end(id);
+    writer.phase_end(phase);
+    writer.splits(id, true, 0..25);
+    writer.exception(ExceptionKind::LeftBackward, b"ValueError: no", site);
+    writer.note(NoteKind::NoHooks, b"old");
+    writer.input_ended(site);
+    writer.group_destroyed(group);
+    writer.exit(3, b"os._exit");
+
+    let items = poll(&mut reader);
+    let read = records(&items);
+    let kinds: Vec<_> = read.iter().map(|it| it.record.kind).collect();
+    use RecordKind as K;
+    assert_eq!(
+        kinds,
+        [
+            K::Step,
+            K::PhaseBegin,
+            K::Issued,
+            K::Returned,
+            K::WaitBegin,
+            K::WaitEnd,
+            K::PhaseEnd,
+            K::Splits,
+            K::Splits,
+            K::Exception,
+            K::Note,
+            K::InputEnded,
+            K::GroupDestroyed,
+            K::Exit
+        ]
+    );
+    let issued = &read[2].record;
+    assert_eq!(
+        (issued.seq, issued.call, issued.site, issued.step),
+        (1, 1, site, 1)
+    );
+    assert_eq!(issued.shape(), Some(&[2, 3][..]));
+    assert_eq!(read[2].phase, "warmup");
+    assert_eq!((read[3].record.seq, read[3].record.group), (1, group));
+    assert_eq!(read[6].text, "warmup");
+    assert_eq!(read[7].splits, (0..20).collect::<Vec<_>>());
+    assert_eq!(read[8].splits, (20..25).collect::<Vec<_>>());
+    assert_eq!(
+        (read[8].record.seq, read[8].record.flags),
+        (20, flags::OUTPUT)
+    );
+    assert_eq!(
+        (read[9].text.as_str(), read[9].record.code),
+        ("ValueError: no", 3)
+    );
+    assert_eq!(
+        (read[13].text.as_str(), read[13].record.code),
+        ("os._exit", 3)
+    );
+    assert_eq!(read[13].phase, "");
+    assert!(items.contains(&Item::Group {
+        id: group,
+        name: "world".into(),
+        description: "default_pg".into(),
+        backend: "gloo".into(),
+        epoch: 1,
+        ordinal: 0,
+        members: vec![0, 2, 4, 6],
+    }));
+    assert!(items.contains(&Item::Site {
+        id: site,
+        file: "train.py".into(),
+        function: "main".into(),
+        line: 42,
+    }));
+    let identity = reader.identity();
+    assert_eq!((identity.rank, identity.world_size), (Some(3), Some(8)));
+    assert_eq!(
+        (identity.local_rank, identity.pid),
+        (None, std::process::id())
+    );
+    assert_eq!(
+        (identity.layer.as_str(), identity.job.as_str()),
+        ("test", "job")
+    );
+    assert!(!identity.closed);
+    let version = reader.identity_version();
+    writer.close();
+    assert!(reader.identity().closed && reader.identity_version() != version);
+    assert_eq!(
+        reader.frontiers(),
+        [Frontier {
+            group,
+            issued: 1,
+            p2p_issued: 0
+        }]
+    );
+}
+
+#[test]
+fn delivered_and_lost_are_all_that_was_written() {
+    let (_directory, writer, mut reader) = pair(small());
+    const WRITERS: u64 = 4;
+    const EACH: u64 = 20_000;
+    let left = AtomicU64::new(WRITERS);
+    std::thread::scope(|scope| {
+        for name in 0..WRITERS {
+            let (writer, left) = (&writer, &left);
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    // Whatever is torn shows: all of these say the same.
+                    let mark = (name << 32 | i) as u32;
+                    writer.issued(&Call {
+                        op: Op::AllReduce,
+                        tensors: mark,
+                        root_or_peer: mark.cast_signed(),
+                        tag: mark.cast_signed(),
+                        numel: u64::from(mark),
+                        dims: [mark; 10],
+                        ..Call::default()
+                    });
+                }
+                left.fetch_sub(1, Ordering::Release);
+            });
+        }
+        let (mut delivered, mut lost, mut next) = (0, 0, 0);
+        let mut sink = |item| match item {
+            Item::Record(ReadRecord { ticket, record, .. }) => {
+                assert!(ticket >= next);
+                next = ticket + 1;
+                let mark = record.tensors;
+                assert_eq!(record.dims, [mark; 10]);
+                assert_eq!(record.numel, u64::from(mark));
+                assert_eq!(record.tag.cast_unsigned(), mark);
+                delivered += 1;
+            }
+            Item::Lost(count) => lost += count,
+            _ => {}
+        };
+        while left.load(Ordering::Acquire) != 0 {
+            reader.poll(32, &mut sink);
+        }
+        reader.finish(&mut sink);
+        assert_eq!(delivered + lost, WRITERS * EACH);
+        assert_eq!(reader.lost(), lost);
+        assert!(delivered >= 1);
+    });
+}
+
+fn issue(writer: &Writer, times: u64) {
+    for _ in 0..times {
+        let call = writer.issued(&Call {
+            op: Op::Barrier,
+            ..Call::default()
+        });
+        assert_ne!(call, 0);
+    }
+}
+
+fn lost(items: &[Item]) -> u64 {
+    items
+        .iter()
+        .map(|item| match item {
+            Item::Lost(count) => *count,
+            _ => 0,
+        })
+        .sum()
+}
+
+#[test]
+fn what_was_overwritten_is_counted_and_never_twice() {
+    let (_directory, writer, mut reader) = pair(small());
+    issue(&writer, 10);
+    assert_eq!(records(&poll(&mut reader)).len(), 10);
+    issue(&writer, 100);
+    let items = poll(&mut reader);
+    assert_eq!((records(&items).len(), lost(&items)), (64, 36));
+    assert!(matches!(
+        items.iter().find(|it| !matches!(it, Item::Thread { .. })),
+        Some(Item::Lost(36))
+    ));
+
+    reader.rewind();
+    let items = poll(&mut reader);
+    assert_eq!((records(&items).len(), lost(&items)), (64, 0));
+    assert!(items.iter().any(|item| matches!(item, Item::Thread { .. })));
+    reader.rewind_to(100);
+    let items = poll(&mut reader);
+    assert_eq!(records(&items)[0].ticket, 100);
+    assert!(!items.iter().any(|item| matches!(item, Item::Thread { .. })));
+    reader.rewind_to(u64::MAX);
+    assert_eq!(poll(&mut reader), []);
+    assert_eq!(reader.lost(), 36);
+}
+
+#[test]
+fn a_budget_is_kept_to() {
+    let (_directory, writer, mut reader) = pair(small());
+    issue(&writer, 50);
+    let mut count = 0;
+    assert_eq!(
+        reader.poll(20, &mut |item| count +=
+            usize::from(matches!(item, Item::Record(_)))),
+        20
+    );
+    assert_eq!(count, 20);
+    assert_eq!(reader.poll(0, &mut |_| {}), 0);
+    assert_eq!(records(&poll(&mut reader))[0].ticket, 20);
+}
+
+/// Overwrites a word of a box, as a writer that sleeps or died might have left it.
+fn poke(writer: &Writer, at: usize, value: u64) {
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(writer.path())
+        .unwrap();
+    file.write_all_at(&value.to_le_bytes(), (at * WORD) as u64)
+        .unwrap();
+}
+
+#[test]
+fn a_writer_asleep_in_its_slot_holds_nobody_up() {
+    let (_directory, writer, mut reader) = pair(small());
+    let ring_at = small().layout().ring_at;
+    issue(&writer, 10);
+    // A writer took ticket 10, claimed its slot, and went to sleep.
+    poke(&writer, header::RING_HEAD, 11);
+    poke(&writer, ring_at + 10 * RECORD_WORDS, writing(10));
+    assert_eq!(records(&poll(&mut reader)).len(), 10);
+    assert_eq!(poll(&mut reader), []);
+    issue(&writer, 5);
+    // It is waited for, and then it is not.
+    let items = loop {
+        let items = poll(&mut reader);
+        if !items.is_empty() {
+            break items;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(items[0], Item::Lost(1));
+    assert_eq!(records(&items).len(), 5);
+
+    // A lap later its slot is still held: that record is dropped, and all the others are there.
+    issue(&writer, 80);
+    let mut items = Vec::new();
+    reader.finish(&mut |item| items.push(item));
+    assert_eq!(records(&items).len() as u64 + lost(&items), 80);
+    assert!(records(&items).iter().all(|it| it.ticket != 74));
+    assert_eq!(records(&items).last().unwrap().ticket, 95);
+}
+
+#[test]
+fn a_thread_that_died_gives_its_entry_and_keeps_its_number() {
+    let capacities = Capacities {
+        threads: 2,
+        ..small()
+    };
+    let (_directory, writer, mut reader) = pair(capacities);
+    issue(&writer, 1);
+    for _ in 0..6 {
+        let task = std::thread::scope(|scope| {
+            let work = || {
+                issue(&writer, 1);
+                std::fs::read_link("/proc/thread-self").unwrap()
+            };
+            let named = std::thread::Builder::new().name("worker".into());
+            named.spawn_scoped(scope, work).unwrap().join().unwrap()
+        });
+        // Joined threads are not quite gone.
+        while Path::new("/proc").join(&task).exists() {
+            std::thread::yield_now();
+        }
+    }
+    let items = poll(&mut reader);
+    let threads: Vec<u32> = records(&items).iter().map(|it| it.record.thread).collect();
+    let mut distinct = threads.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 7, "{threads:?}");
+    // All but the last worker were gone before anybody looked: they are named nonetheless.
+    for id in threads {
+        let defined = items
+            .iter()
+            .position(|it| matches!(it, Item::Thread { id: it, .. } if *it == id));
+        let used = items
+            .iter()
+            .position(|it| matches!(it, Item::Record(it) if it.record.thread == id));
+        assert!(defined.unwrap() < used.unwrap());
+    }
+    let now = reader.threads();
+    assert_eq!(now.len(), 2);
+    assert_eq!(now[1].name, "worker");
+    assert_eq!(reader.definitions_dropped(), 0);
+}
+
+#[test]
+fn threads_beyond_the_table_are_counted_and_go_on() {
+    let capacities = Capacities {
+        threads: 1,
+        ..small()
+    };
+    let (_directory, writer, mut reader) = pair(capacities);
+    issue(&writer, 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| issue(&writer, 2));
+    });
+    let items = poll(&mut reader);
+    let threads: Vec<u32> = records(&items).iter().map(|it| it.record.thread).collect();
+    assert_eq!(threads, [1, 0, 0]);
+    assert_eq!(reader.definitions_dropped(), 1);
+}
+
+#[test]
+fn definitions_without_room_are_counted() {
+    let (_directory, writer, mut reader) = pair(Capacities {
+        strings: 4,
+        sites: 2,
+        groups: 2,
+        ..small()
+    });
+    let group = writer.group(b"world", b"", b"gloo", 0, &[0, 1]);
+    assert_eq!(group, 1);
+    // The text is known already, and so are the members.
+    assert_eq!(writer.group(b"world", b"", b"gloo", 0, &[0, 1]), 2);
+    assert_eq!(writer.group(b"world", b"", b"gloo", 0, &[0, 1]), 0);
+    assert_eq!(writer.site(b"world", b"", 1), 1);
+    assert_eq!(writer.site(b"world", b"", 2), 2);
+    assert_eq!(writer.site(b"world", b"", 3), 0);
+    assert_eq!(writer.string(b"last"), 4);
+    assert_eq!(writer.string(b"none"), 0);
+    assert_eq!(reader.definitions_dropped(), 3);
+    issue(&writer, 1);
+    let items = poll(&mut reader);
+    let ordinals: Vec<u32> = items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Group { ordinal, .. } => Some(*ordinal),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ordinals, [0, 1]);
+    // Members are no text.
+    let strings = items
+        .iter()
+        .filter(|it| matches!(it, Item::String { .. }))
+        .count();
+    assert_eq!(strings, 3);
+}
+
+#[test]
+fn the_same_group_again_is_counted_by_its_whole_key() {
+    let (_directory, writer, mut reader) = pair(small());
+    writer.group(b"a", b"", b"", 0, &[0, 1]);
+    writer.group(b"a", b"", b"", 0, &[1, 0]);
+    writer.group(b"a", b"", b"", 1, &[0, 1]);
+    writer.group(b"b", b"", b"", 0, &[0, 1]);
+    writer.group(b"a", b"other", b"nccl", 0, &[0, 1]);
+    let ordinals: Vec<u32> = poll(&mut reader)
+        .iter()
+        .filter_map(|item| match item {
+            Item::Group { ordinal, .. } => Some(*ordinal),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ordinals, [0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn numbers_in_a_group_count_what_they_say() {
+    let (_directory, writer, mut reader) = pair(small());
+    let members: Vec<u32> = (0..4).collect();
+    let a = writer.group(b"a", b"", b"", 0, &members);
+    let b = writer.group(b"b", b"", b"", 0, &members);
+    let to = |op, group, peer| {
+        writer.issued(&Call {
+            op,
+            group,
+            root_or_peer: peer,
+            flags: flags::ROOT,
+            ..Call::default()
+        });
+    };
+    to(Op::AllReduce, a, 0);
+    to(Op::Send, a, 1);
+    to(Op::Send, a, 2);
+    to(Op::Send, a, 1);
+    to(Op::Recv, a, 1);
+    to(Op::Broadcast, b, 3);
+    to(Op::Barrier, a, 0);
+    to(Op::NewGroup, a, 0);
+    to(Op::Send, a, 9);
+    to(Op::Send, a, -1);
+    let seqs: Vec<u64> = records(&poll(&mut reader))
+        .iter()
+        .map(|it| it.record.seq)
+        .collect();
+    assert_eq!(seqs, [1, 1, 1, 2, 1, 1, 2, 0, 0, 0]);
+    assert_eq!(
+        reader.frontiers(),
+        [
+            Frontier {
+                group: a,
+                issued: 2,
+                p2p_issued: 6
+            },
+            Frontier {
+                group: b,
+                issued: 1,
+                p2p_issued: 0
+            },
+        ]
+    );
+}
+
+#[test]
+fn long_text_is_cut_and_long_splits_too() {
+    let (_directory, writer, mut reader) = pair(Capacities {
+        heap_words: 2048,
+        ..small()
+    });
+    let long = "é".repeat(3000);
+    let id = writer.string(long.as_bytes());
+    assert_ne!(id, 0);
+    writer.splits(1, false, 0..100_000);
+    let items = poll(&mut reader);
+    let text = items.iter().find_map(|item| match item {
+        Item::String { id: it, value } if *it == id => Some(value),
+        _ => None,
+    });
+    assert_eq!(text.map(|it| it.chars().count()), Some(2048));
+    let sizes: usize = records(&items).iter().map(|it| it.splits.len()).sum();
+    assert_eq!(sizes, 1000);
+}
+
+#[test]
+fn a_reader_says_who_it_is() {
+    let (_directory, _writer, reader) = pair(small());
+    assert_eq!(reader.claimed_by(), None);
+    reader.claim(77, 1234);
+    assert_eq!(reader.claimed_by(), Some((77, 1234)));
+}
+
+#[test]
+fn an_identity_may_become_known_later() {
+    let (_directory, writer, reader) = pair(small());
+    let before = reader.identity_version();
+    writer.set_identity(Some(0), Some(2), Some(0));
+    assert_ne!(reader.identity_version(), before);
+    writer.set_identity(None, Some(4), None);
+    let identity = reader.identity();
+    assert_eq!(
+        (identity.rank, identity.world_size, identity.local_rank),
+        (Some(0), Some(4), Some(0))
+    );
+}
