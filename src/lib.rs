@@ -5,7 +5,9 @@
 //! [`evidence::decode`], to the engine in [`diagnosis`]; [`report`] puts what the engine found into
 //! words and files. [`demo`] has jobs with a planted fault to try it all on.
 
+pub mod cli;
 pub mod coordinator;
 pub mod diagnosis;
 pub mod evidence;
 pub mod node;
+pub mod report;

@@ -204,20 +204,27 @@ pub const fn exit_of(status: i32) -> Exit {
     }
 }
 
-/// Waits until a child has ended, without reaping it: its `/proc` entry stays.
+/// Waits until a child has ended, without reaping it: its `/proc` entry stays. Says how it ended.
 ///
 /// # Errors
 ///
 /// When there is no such child.
-pub fn wait_without_reaping(pid: u32) -> io::Result<()> {
+pub fn wait_without_reaping(pid: u32) -> io::Result<Exit> {
     loop {
-        // SAFETY: the pointer is to a live value for which zeros are valid.
-        let result = unsafe {
+        // SAFETY: the pointer is to a live value for which zeros are valid; after success it is the
+        // kind of information that has a status.
+        let (result, info, status) = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
-            libc::waitid(libc::P_PID, pid, &raw mut info, libc::WEXITED | libc::WNOWAIT)
+            let flags = libc::WEXITED | libc::WNOWAIT;
+            let result = libc::waitid(libc::P_PID, pid, &raw mut info, flags);
+            (result, info, info.si_status())
         };
         if result == 0 {
-            return Ok(());
+            return Ok(if info.si_code == libc::CLD_EXITED {
+                Exit { code: Some(status), signal: None }
+            } else {
+                Exit { code: None, signal: Some(status) }
+            });
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
