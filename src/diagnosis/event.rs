@@ -23,10 +23,18 @@ pub struct CallId(pub u64);
 /// Events of one process come in the order in which they happened. Between processes the order says
 /// nothing; the end of a process comes after everything it recorded.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the fields are those of `ddpdoctor/v1/agent.proto`")]
+#[expect(
+    missing_docs,
+    reason = "the fields are those of `ddpdoctor/v1/agent.proto`"
+)]
 pub enum Event {
     /// A node started (its part of) the job.
-    JobStarted { job: String, attempt: u32, host: Arc<str>, at: Timestamp },
+    JobStarted {
+        job: String,
+        attempt: u32,
+        host: Arc<str>,
+        at: Timestamp,
+    },
     /// A process joined a process group, or its rank became known.
     ProcessJoined {
         process: ProcessId,
@@ -37,13 +45,25 @@ pub enum Event {
         layer: Arc<str>,
     },
     /// A process became a member of a group.
-    GroupJoined { process: ProcessId, group: Arc<GroupInfo> },
+    GroupJoined {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+    },
     /// A process left a group.
-    GroupDestroyed { process: ProcessId, group: Arc<GroupInfo>, at: Timestamp },
+    GroupDestroyed {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+        at: Timestamp,
+    },
     /// A call is about to be made.
     Issued { process: ProcessId, call: Arc<Call> },
     /// A call came back to its caller.
-    Returned { process: ProcessId, thread: ThreadId, call: CallId, at: Timestamp },
+    Returned {
+        process: ProcessId,
+        thread: ThreadId,
+        call: CallId,
+        at: Timestamp,
+    },
     /// A thread is about to wait for an earlier call; `None`: it is not known which.
     WaitBegin {
         process: ProcessId,
@@ -53,15 +73,36 @@ pub enum Event {
         at: Timestamp,
     },
     /// That wait is over.
-    WaitEnd { process: ProcessId, thread: ThreadId, call: Option<CallId>, at: Timestamp },
+    WaitEnd {
+        process: ProcessId,
+        thread: ThreadId,
+        call: Option<CallId>,
+        at: Timestamp,
+    },
     /// A call is known to be complete.
-    Completed { process: ProcessId, call: CallId, at: Timestamp },
+    Completed {
+        process: ProcessId,
+        call: CallId,
+        at: Timestamp,
+    },
     /// A training step begins.
-    Step { process: ProcessId, step: u64, at: Timestamp },
+    Step {
+        process: ProcessId,
+        step: u64,
+        at: Timestamp,
+    },
     /// A named phase begins.
-    PhaseBegin { process: ProcessId, name: Arc<str>, at: Timestamp },
+    PhaseBegin {
+        process: ProcessId,
+        name: Arc<str>,
+        at: Timestamp,
+    },
     /// A named phase ends.
-    PhaseEnd { process: ProcessId, name: Arc<str>, at: Timestamp },
+    PhaseEnd {
+        process: ProcessId,
+        name: Arc<str>,
+        at: Timestamp,
+    },
     /// An exception was seen.
     Exception {
         process: ProcessId,
@@ -71,13 +112,32 @@ pub enum Event {
         at: Timestamp,
     },
     /// The process said that it is about to end by itself.
-    ExitAnnounced { process: ProcessId, code: i32, how: Arc<str>, at: Timestamp },
+    ExitAnnounced {
+        process: ProcessId,
+        code: i32,
+        how: Arc<str>,
+        at: Timestamp,
+    },
     /// An iterator over the program's input came to its end.
-    InputEnded { process: ProcessId, place: Option<Arc<Where>>, at: Timestamp },
+    InputEnded {
+        process: ProcessId,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
     /// How far a process has come in a group, by counters that lose nothing.
-    Frontier { process: ProcessId, group: Arc<GroupInfo>, issued: u64, p2p_issued: u64 },
+    Frontier {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+        issued: u64,
+        p2p_issued: u64,
+    },
     /// The operating system's view of a process changed. `Dead` is the last event of a process.
-    ProcessChanged { process: ProcessId, state: ProcessState, exit: Exit, at: Timestamp },
+    ProcessChanged {
+        process: ProcessId,
+        state: ProcessState,
+        exit: Exit,
+        at: Timestamp,
+    },
     /// Records of a process were lost.
     RecordsLost { process: ProcessId, count: u64 },
     /// The evidence is incomplete in a known way.

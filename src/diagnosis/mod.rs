@@ -1,54 +1,361 @@
 //! The engine: evidence in, findings out.
+//!
+//! A state machine without I/O, clock or thread. Events go in with [`Engine::handle`], which only
+//! fills the [`model`]; [`Engine::poll_change`] looks at the model as a whole and concludes. Nothing
+//! is remembered between two looks but when a finding was first seen: the same evidence gives the
+//! same findings, whether it came live, from a journal or out of a scenario file.
+//!
+//! ```text
+//! event ─► model ─► situation ─────────────► detect/* ─► judge ─► report
+//!                    stalls, divergences      drafts      causal order
+//!                    waits, cycles            with certificates
+//! ```
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Report, Timestamp};
+use ddp_doctor_proto::report::{
+    Confidence, Effect, Evidence, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp,
+    Tool, Verdict, WaitingIn,
+};
 
+pub mod align;
+pub mod cause;
+pub mod certificate;
+pub mod detect;
 pub mod event;
+pub mod judge;
+pub mod model;
+pub mod situation;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod waits;
+pub mod words;
 
 pub use event::Event;
+
+use detect::Key;
+use judge::Judged;
+use model::{Doing, Ending, Model, Process};
+use situation::Situation;
+
+/// A wait is shown on its rank after this long.
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
+/// How often a job that stands still is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the engine is set up with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A wait that nothing proves hopeless becomes a finding after this long.
+    /// A wait that nothing proves hopeless becomes a finding after this long, or after three times
+    /// the longest wait seen before at the same line, whichever is more.
     pub stall_after: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            stall_after: Duration::from_secs(60),
+        }
+    }
 }
 
 /// The state machine.
 #[derive(Debug)]
 pub struct Engine {
-    _config: Config,
+    config: Config,
+    model: Model,
+    now: Timestamp,
+    dirty: bool,
+    /// When each finding that stands was first seen.
+    first_seen: BTreeMap<Key, Timestamp>,
+    findings: Vec<Finding>,
+    /// The ranks as they were reported last, waits rounded off.
+    ranks: Vec<Rank>,
+    timeout: Option<Timestamp>,
 }
 
 impl Engine {
     /// An engine that knows nothing yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { _config: config }
+        Self {
+            config,
+            model: Model::default(),
+            now: Timestamp::default(),
+            dirty: false,
+            first_seen: BTreeMap::new(),
+            findings: Vec::new(),
+            ranks: Vec::new(),
+            timeout: None,
+        }
     }
 
     /// Takes one event. Cheap: nothing is concluded before [`Engine::poll_change`].
-    pub fn handle(&mut self, _event: Event, _now: Timestamp) {}
+    pub fn handle(&mut self, event: Event, now: Timestamp) {
+        self.now = self.now.max(now);
+        self.dirty = true;
+        self.model.apply(event);
+    }
 
     /// Time has passed.
-    pub fn handle_timeout(&mut self, _now: Timestamp) {}
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.now = self.now.max(now);
+        self.dirty = true;
+    }
 
     /// When to call [`Engine::handle_timeout`] if no event comes before.
     #[must_use]
-    pub fn poll_timeout(&self) -> Option<Timestamp> {
-        None
+    pub const fn poll_timeout(&self) -> Option<Timestamp> {
+        self.timeout
     }
 
-    /// Concludes what can be concluded. Whether findings, verdict or the set of ranks changed since
-    /// it was last asked; call it after a batch of events.
+    /// Concludes what can be concluded. Whether findings or the ranks' states changed since it was
+    /// last asked; call it after a batch of events and after [`Engine::handle_timeout`].
     pub fn poll_change(&mut self) -> bool {
-        false
+        if !std::mem::take(&mut self.dirty) {
+            return false;
+        }
+        let situation = Situation::of(&self.model, &self.config, self.now);
+        let drafts = detect::ALL
+            .iter()
+            .flat_map(|detector| detector.detect(&situation))
+            .collect();
+        let judged = judge::judge(&situation, drafts);
+        let timeout = next_look(&situation);
+        let findings = conclude(&situation, judged, &mut self.first_seen);
+        let ranks = self.rank_states();
+        let changed = !same_findings(&findings, &self.findings) || !same_ranks(&ranks, &self.ranks);
+        self.findings = findings;
+        self.ranks = ranks;
+        self.timeout = timeout;
+        changed
     }
 
-    /// Everything known now: the report.
+    /// Everything known at the last look: the report.
     #[must_use]
-    pub fn report(&self, _now: Timestamp) -> Report {
-        unimplemented!()
+    pub fn report(&self) -> Report {
+        let model = &self.model;
+        let world_size = model.world_size();
+        let expected = world_size.unwrap_or(0);
+        let missing = (0..expected).filter(|rank| !model.ranks.contains_key(rank));
+        let mut layers: Vec<String> = model
+            .processes
+            .values()
+            .map(|process| process.layer.to_string())
+            .collect();
+        layers.sort_unstable();
+        layers.dedup();
+        let mut backends: Vec<String> = model
+            .groups()
+            .map(|group| group.info.backend.to_string())
+            .filter(|backend| !backend.is_empty())
+            .collect();
+        backends.sort_unstable();
+        backends.dedup();
+        Report {
+            schema: ddp_doctor_proto::report::SCHEMA.into(),
+            schema_version: ddp_doctor_proto::report::SCHEMA_VERSION.into(),
+            tool: Tool::this(),
+            job: Job {
+                id: model.job.clone(),
+                attempt: model.attempt,
+                world_size,
+                nodes: model.hosts.len() as u32,
+                backends,
+                started_at: model.started,
+                ended_at: model.ended,
+            },
+            verdict: self.verdict(),
+            evidence: Evidence {
+                ranks_expected: world_size,
+                ranks_reporting: model.ranks.len() as u32,
+                missing_ranks: missing.collect(),
+                layers,
+                records: model
+                    .processes
+                    .values()
+                    .map(|process| process.records)
+                    .sum(),
+                records_lost: model.processes.values().map(|process| process.lost).sum(),
+                clock_uncertainty_ms: 0.0,
+            },
+            findings: self.findings.clone(),
+            ranks: self.ranks.clone(),
+        }
     }
+
+    /// The one word about the job.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let leading = self
+            .findings
+            .iter()
+            .find(|finding| finding.role == Role::Initiating && finding.effect != Effect::None);
+        match leading.map(|finding| finding.effect) {
+            Some(Effect::Blocks) => Verdict::Hang,
+            Some(Effect::Crashes) => Verdict::Crash,
+            Some(Effect::Corrupts) => Verdict::Wrong,
+            Some(Effect::Slows) => Verdict::Slow,
+            Some(Effect::None) | None => {
+                // Gaps in the evidence are findings without effect; an error among them says that
+                // nothing can be judged.
+                let blind = self.findings.iter().any(|f| f.severity >= Severity::Error);
+                if blind {
+                    Verdict::Insufficient
+                } else {
+                    Verdict::Healthy
+                }
+            }
+        }
+    }
+
+    fn rank_states(&self) -> Vec<Rank> {
+        self.model
+            .ranks
+            .keys()
+            .filter_map(|&rank| Some((rank, self.model.process_of(rank)?)))
+            .map(|(rank, process)| self.rank_state(rank, process))
+            .collect()
+    }
+
+    fn rank_state(&self, rank: u32, process: &Process) -> Rank {
+        let waiting_in = if process.has_ended() {
+            None
+        } else {
+            self.waiting_in(rank, process)
+        };
+        let state = match process.ending() {
+            Ending::InOrder => RankState::Exited,
+            _ if process.has_ended() => RankState::Dead,
+            _ if process.is_stopped() => RankState::Stopped,
+            _ if waiting_in.is_some() => RankState::Waiting,
+            _ => RankState::Running,
+        };
+        Rank {
+            rank,
+            host: process.host.to_string(),
+            pid: process.pid,
+            state,
+            exit: process.end.map(|end| end.exit).unwrap_or_default(),
+            step: process.step,
+            place: process
+                .last_call
+                .as_ref()
+                .and_then(|call| call.place.as_deref())
+                .cloned(),
+            waiting_in,
+        }
+    }
+
+    /// The call or wait that a rank has been in for more than a moment, the longest of its threads'.
+    fn waiting_in(&self, rank: u32, process: &Process) -> Option<WaitingIn> {
+        let waits = process.threads.values().filter_map(|thread| {
+            let (call, since) = match &thread.doing {
+                Doing::Call(call) => (Some(call), call.at),
+                Doing::Wait(_, since, _) => (thread.last_call.as_ref(), *since),
+                Doing::Nothing => {
+                    // DDP waits for its own calls unseen: one that peers have not joined is a wait.
+                    let last = thread.last_call.as_ref().filter(|call| call.hidden)?;
+                    let (group, seq) = process.target(last.id)?;
+                    self.model.group(group).join(seq)?.calls.get(&rank)?;
+                    (Some(last), last.at)
+                }
+            };
+            let waited = self.now.since(since);
+            (waited >= SHOWN_AFTER).then(|| WaitingIn {
+                group: call
+                    .and_then(|call| call.group.as_ref())
+                    .map(|group| group.key.name.clone())
+                    .unwrap_or_default(),
+                seq: call.map(|call| call.seq).filter(|&seq| seq > 0),
+                op: call.map_or_else(|| "wait".to_owned(), |call| call.op.to_string()),
+                waited_ms: waited.as_millis() as u64,
+            })
+        });
+        waits.max_by_key(|waiting| waiting.waited_ms)
+    }
+}
+
+/// Drafts as findings, with the moment each was first seen; forgets those that no longer hold.
+fn conclude(
+    situation: &Situation<'_>,
+    judged: Vec<Judged>,
+    first_seen: &mut BTreeMap<Key, Timestamp>,
+) -> Vec<Finding> {
+    let keys: Vec<Key> = judged.iter().map(|one| one.draft.key.clone()).collect();
+    first_seen.retain(|key, _| keys.contains(key));
+    judged
+        .into_iter()
+        .map(|one| {
+            let detected_at = *first_seen
+                .entry(one.draft.key.clone())
+                .or_insert(situation.now);
+            let cause = one
+                .caused_by
+                .and_then(|cause| keys.iter().position(|key| *key == cause));
+            let mut finding = one.draft.into_finding(situation, detected_at);
+            finding.role = one.role;
+            finding.caused_by = cause.into_iter().collect();
+            if finding.code.starts_with("DD1") || finding.code.starts_with("DD4") {
+                finding
+                    .cause
+                    .get_or_insert(ddp_doctor_proto::report::Cause {
+                        kind: ddp_doctor_proto::report::CauseKind::Unknown,
+                        confidence: Confidence::Suspected,
+                    });
+            } else {
+                finding.cause = None;
+            }
+            finding
+        })
+        .collect()
+}
+
+/// When time alone may change what can be concluded.
+fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
+    let model = situation.model;
+    let busy = model.processes.values().any(|process| {
+        !process.has_ended()
+            && process.threads.values().any(|thread| {
+                let hidden = thread.last_call.as_ref().is_some_and(|call| call.hidden);
+                !matches!(thread.doing, Doing::Nothing) || hidden
+            })
+    });
+    let again = busy.then(|| situation.now.plus(LOOK_AGAIN));
+    let overdue = situation
+        .stalls
+        .iter()
+        .map(|stall| situation.overdue_at(stall))
+        .filter(|&at| at > situation.now);
+    overdue.chain(again).min()
+}
+
+/// Equal but for the time that goes by.
+fn same_findings(a: &[Finding], b: &[Finding]) -> bool {
+    let timeless = |findings: &[Finding]| -> Vec<Finding> {
+        findings
+            .iter()
+            .cloned()
+            .map(|mut finding| {
+                for call in &mut finding.per_rank {
+                    call.waited_ms = None;
+                }
+                finding
+            })
+            .collect()
+    };
+    timeless(a) == timeless(b)
+}
+
+/// Equal but for the time that goes by.
+fn same_ranks(a: &[Rank], b: &[Rank]) -> bool {
+    let timeless = |rank: &Rank| {
+        let mut rank = rank.clone();
+        if let Some(waiting) = &mut rank.waiting_in {
+            waiting.waited_ms = 0;
+        }
+        rank
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| timeless(a) == timeless(b))
 }

@@ -1,0 +1,225 @@
+//! What the findings about calls that cannot match have in common.
+
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Effect, Severity, Timestamp,
+};
+
+use super::{About, Draft, KeyPlace, issued, rank_calls};
+use crate::diagnosis::align::{Mismatch, OddOnes, compare, odd_ones};
+use crate::diagnosis::cause;
+use crate::diagnosis::model::{Ending, Join, Wait};
+use crate::diagnosis::situation::{Divergence, Origin, Situation};
+use crate::diagnosis::words::{self, Ranks};
+
+/// Calls that met under an open wait for this long did not complete by accident of timing.
+const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// What a finding about one mismatch adds.
+pub(super) struct Words {
+    /// Names what differs: "different collectives".
+    pub(super) what: &'static str,
+    /// Why that cannot work.
+    pub(super) why: &'static str,
+    /// What to change.
+    pub(super) next: &'static str,
+}
+
+/// A draft for each divergence whose first difference is this one.
+pub(super) fn drafts(
+    situation: &Situation<'_>,
+    mismatch: Mismatch,
+    about: &'static About,
+    proof: CertificateKind,
+    words: &Words,
+) -> Vec<Draft> {
+    situation
+        .divergences
+        .iter()
+        .filter(|divergence| matches!(divergence.origin, Origin::Diverged(..)))
+        .filter_map(|divergence| {
+            let join = situation.join(divergence.group, divergence.seq)?;
+            (join.mismatch == Some(mismatch))
+                .then(|| draft(situation, divergence, join, about, proof, words))
+        })
+        .collect()
+}
+
+fn draft(
+    situation: &Situation<'_>,
+    divergence: &Divergence,
+    join: &Join,
+    about: &'static About,
+    proof: CertificateKind,
+    words: &Words,
+) -> Draft {
+    let (group_id, seq) = (divergence.group, divergence.seq);
+    let met = join.mismatched_at.unwrap_or_default();
+    let everybody: Vec<u32> = join.calls.keys().copied().collect();
+    let classes = join.classes();
+    let (root, root_confidence) = match odd_ones(&classes) {
+        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
+        OddOnes::Tie(all) => (all, Confidence::Suspected),
+        OddOnes::None => (everybody.clone(), Confidence::Suspected),
+    };
+    let mut victims: Vec<u32> = everybody
+        .iter()
+        .copied()
+        .filter(|r| !root.contains(r))
+        .collect();
+    for stall in &situation.stalls {
+        if stall.origin == Origin::Diverged(group_id, seq) {
+            victims.extend(stall.waiting.iter().filter(|rank| !root.contains(rank)));
+        }
+    }
+    victims.sort_unstable();
+    victims.dedup();
+
+    let mut draft = Draft::new(about, KeyPlace::Join(group_id, seq), met);
+    draft.place = Some((group_id, seq));
+    draft.op = join.calls.values().next().map(|joined| joined.call.op);
+    draft.per_rank = rank_calls(situation, group_id, seq);
+    draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
+    (draft.effect, draft.severity) = effect(situation, divergence, join, about, &everybody);
+    draft.cause = Some(cause::of(situation, &root, &others(&everybody, &root), met));
+    draft.root_confidence = root_confidence;
+
+    let group = words::group(&situation.model.group(group_id).info);
+    let sides: Vec<String> = classes
+        .iter()
+        .filter_map(|ranks| {
+            let call = &join.calls.get(ranks.first()?)?.call;
+            Some(format!(
+                "{} {} {}{}",
+                Ranks(ranks),
+                words::number(ranks, "calls", "call"),
+                words::signature(call),
+                words::at(call.place.as_deref()),
+            ))
+        })
+        .collect();
+    draft.summary = format!(
+        "{} meet as #{seq} of {group}: {}",
+        words.what,
+        sides.join(", ")
+    );
+    draft.why = vec![format!(
+        "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
+        words.why
+    )];
+    let differences = all_differences(join);
+    if differences.len() > 1 {
+        draft
+            .why
+            .push(format!("The calls differ in {}.", differences.join(", ")));
+    }
+    if let OddOnes::Outnumbered(odd) = odd_ones(&classes) {
+        draft.why.push(format!(
+            "{} {} apart from {} others that agree.",
+            Ranks(&odd),
+            words::number(&odd, "stands", "stand"),
+            everybody.len() - odd.len(),
+        ));
+    }
+    draft.next = vec![words.next.to_owned()];
+    draft.root = root;
+    draft.victims = victims;
+
+    let certain = everybody.iter().all(|&rank| {
+        situation
+            .model
+            .member(group_id, rank)
+            .is_some_and(|p| p.lost == 0)
+    });
+    draft.proved_by(certain.then(|| certificate(join, about, proof)).flatten())
+}
+
+/// Two calls that disagree are enough.
+fn certificate(join: &Join, about: &About, kind: CertificateKind) -> Option<Certificate> {
+    let mut calls = join.calls.iter();
+    while let Some((&a, first)) = calls.next() {
+        for (&b, second) in calls.clone() {
+            if compare(&first.call, &second.call) == join.mismatch {
+                let facts = vec![issued(a, &first.call)?, issued(b, &second.call)?];
+                return Some(Certificate { kind, facts });
+            }
+        }
+    }
+    debug_assert!(false, "{}: no two calls disagree", about.code);
+    None
+}
+
+fn all_differences(join: &Join) -> Vec<&'static str> {
+    let mut found = Vec::new();
+    let mut calls = join.calls.values();
+    while let Some(first) = calls.next() {
+        for second in calls.clone() {
+            found.extend(crate::diagnosis::align::differences(
+                &first.call,
+                &second.call,
+            ));
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    let name = |mismatch: &Mismatch| match mismatch {
+        Mismatch::Op => "operation",
+        Mismatch::Size => "size",
+        Mismatch::DType => "dtype",
+        Mismatch::ReduceOp => "reduce op",
+        Mismatch::Root => "root",
+    };
+    found.iter().map(name).collect()
+}
+
+/// What the mismatch did to the job: blocks, crashes, or runs on with wrong numbers.
+fn effect(
+    situation: &Situation<'_>,
+    divergence: &Divergence,
+    join: &Join,
+    about: &About,
+    everybody: &[u32],
+) -> (Effect, Severity) {
+    match about.effect {
+        Effect::Corrupts => {
+            // These mostly complete, with garbage in the result.
+            let blocked = join.calls.values().any(|joined| {
+                let until = |since: Timestamp| situation.now.since(since) >= BLOCKED_AFTER;
+                match joined.wait {
+                    Wait::Since(since) => until(since),
+                    Wait::NotSeen => joined.call.hidden && until(joined.call.at),
+                    Wait::Over(_) => false,
+                }
+            });
+            if blocked {
+                (Effect::Blocks, Severity::Error)
+            } else {
+                (about.effect, about.severity)
+            }
+        }
+        Effect::Crashes => {
+            let crashed = everybody.iter().any(|&rank| {
+                situation
+                    .model
+                    .member(divergence.group, rank)
+                    .is_some_and(|process| {
+                        matches!(process.ending(), Ending::Raised(_) | Ending::Died(_))
+                    })
+            });
+            let effect = if crashed {
+                Effect::Crashes
+            } else {
+                Effect::Blocks
+            };
+            (effect, about.severity)
+        }
+        effect => (effect, about.severity),
+    }
+}
+
+fn others(everybody: &[u32], root: &[u32]) -> Vec<u32> {
+    everybody
+        .iter()
+        .copied()
+        .filter(|rank| !root.contains(rank))
+        .collect()
+}

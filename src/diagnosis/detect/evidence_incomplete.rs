@@ -1,0 +1,159 @@
+//! DD901 evidence-incomplete: ranks or layers never seen, and what that hides.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::NoteKind;
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Effect, Fact, Severity, Timestamp,
+};
+
+use super::{About, Detector, Draft, KeyPlace, order};
+use crate::diagnosis::model::Note;
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{Ranks, number};
+
+/// A rank that has joined the world has a black box by then; its node may report that late.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
+
+static ABOUT: About = About {
+    code: "DD901",
+    name: "evidence-incomplete",
+    says: "ranks or layers were never seen",
+    severity: Severity::Note,
+    effect: Effect::None,
+    order: order::EVIDENCE,
+};
+
+/// DD901: what could not be seen.
+pub(super) struct EvidenceIncomplete;
+
+impl Detector for EvidenceIncomplete {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let mut drafts: Vec<Draft> = situation
+            .model
+            .notes
+            .iter()
+            .map(|note| of_note(situation, note))
+            .collect();
+        drafts.extend(unseen_ranks(situation));
+        drafts.extend(nothing_seen(situation));
+        drafts
+    }
+}
+
+/// Whether anything at all can be judged.
+fn is_blind(situation: &Situation<'_>) -> bool {
+    !situation
+        .model
+        .processes
+        .values()
+        .any(|process| process.last_call.is_some())
+}
+
+fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
+    let pid = note.pid.unwrap_or(0);
+    let place = KeyPlace::Process(note.rank.unwrap_or(u32::MAX), pid);
+    let mut draft = Draft::new(&ABOUT, place, note.at);
+    if is_blind(situation) {
+        draft.severity = Severity::Error;
+    }
+    let who = match (note.rank, note.pid) {
+        (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
+        (Some(rank), None) => format!("rank {rank}"),
+        (None, Some(pid)) => format!("process {pid}"),
+        (None, None) => "a process".into(),
+    };
+    draft.root = note.rank.into_iter().collect();
+    draft.summary = format!("the collectives of {who} are not seen: {}", note.text);
+    draft.why = vec![match note.kind {
+        NoteKind::NoHooks => "Before 2.14, PyTorch tells nobody about its collectives.".into(),
+        NoteKind::CaptureLost => {
+            "The capture is switched on by environment variables, which this process did not get or was told to ignore.".into()
+        }
+        NoteKind::NoBlackBox => {
+            "Records go into a file in shared memory; without room for it there are none.".into()
+        }
+        NoteKind::NoLibrary => "Records are written by a native library.".into(),
+        _ => "Findings about this rank, and about ranks that wait for it, cannot be made.".into(),
+    }];
+    draft.next = vec![match note.kind {
+        NoteKind::NoHooks => "Run the job with PyTorch 2.14 or later.".into(),
+        NoteKind::CaptureLost => {
+            "Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the environment is rebuilt.".into()
+        }
+        NoteKind::NoBlackBox => {
+            "Make room in /dev/shm (about 2 MiB per rank), or name another directory in DDP_DOCTOR_BOX_DIR.".into()
+        }
+        NoteKind::NoLibrary => "Name libddp_doctor.so in DDP_DOCTOR_LIBRARY.".into(),
+        _ => "Start every rank under ddp-doctor run.".into(),
+    }];
+    missing(draft, note.rank, note.pid, &note.text)
+}
+
+/// Ranks of the world that never reported though the world is complete, or over.
+fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
+    let model = situation.model;
+    let world_size = model.world_size()?;
+    let joined = model.world_joined.map(|at| at.plus(SEEN_WITHIN));
+    let due = joined.into_iter().chain(model.ended).min()?;
+    if due > situation.now {
+        return None;
+    }
+    let named: Vec<u32> = model.notes.iter().filter_map(|note| note.rank).collect();
+    let unseen: Vec<u32> = (0..world_size)
+        .filter(|rank| !model.ranks.contains_key(rank) && !named.contains(rank))
+        .collect();
+    if unseen.is_empty() {
+        return None;
+    }
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(Vec::new()), due);
+    draft.summary = format!(
+        "{} of {world_size} {} never seen: findings about {} cannot be made",
+        Ranks(&unseen),
+        number(&unseen, "was", "were"),
+        number(&unseen, "it", "them")
+    );
+    draft.why = vec![
+        "The world was joined by all its ranks, but these have no black box that a node reported."
+            .into(),
+    ];
+    draft.next =
+        vec!["Start every rank under ddp-doctor run, on other nodes with --coordinator.".into()];
+    draft.root = unseen;
+    Some(missing(draft, None, None, "ranks that never reported"))
+}
+
+/// The job is over and no rank was seen in it.
+fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
+    let model = situation.model;
+    let ended: Timestamp = model.ended?;
+    if !model.processes.is_empty() || !model.notes.is_empty() {
+        return None;
+    }
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Job, ended);
+    draft.severity = Severity::Error;
+    draft.summary =
+        "no process of this job joined a process group: there is nothing to judge".into();
+    draft.next = vec![
+        "If this was a training job: start it with PyTorch 2.14 or later, or link the agent."
+            .into(),
+    ];
+    Some(missing(draft, None, None, "any rank"))
+}
+
+fn missing(mut draft: Draft, rank: Option<u32>, pid: Option<u32>, what: &str) -> Draft {
+    draft.root_confidence = Confidence::Supported;
+    let facts = vec![Fact::Missing {
+        rank,
+        pid,
+        what: what.to_owned(),
+    }];
+    draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    }))
+}

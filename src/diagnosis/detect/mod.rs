@@ -1,0 +1,289 @@
+//! The findings, one file each: what it says, when it holds, its words, its tests.
+//!
+//! To add a finding: write its file, with an [`About`] and a [`Detector`], and name it in [`ALL`].
+//! Which finding a stall leads to when several could fit is not decided here but where all of them
+//! are in view: [`super::situation`] finds what a stall comes from, [`super::judge`] puts findings
+//! in their causal order.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{
+    Blame, CallSignature, Cause, Certificate, Confidence, Effect, Fact, Finding, Group, RankCall,
+    Role, Severity, Timestamp,
+};
+
+use super::certificate;
+use super::event::Call;
+use super::model::GroupId;
+use super::situation::Situation;
+
+mod divergence;
+mod dtype_mismatch;
+mod early_exit;
+mod evidence_incomplete;
+mod group_order_deadlock;
+mod missing_rank;
+mod op_mismatch;
+mod rank_died;
+mod rank_exception;
+mod rank_stopped;
+mod reduce_op_mismatch;
+mod root_mismatch;
+mod shape_mismatch;
+mod view;
+
+pub use view::rank_calls;
+
+/// Every detector, by code.
+pub const ALL: &[&dyn Detector] = &[
+    &missing_rank::MissingRank,
+    &early_exit::EarlyExit,
+    &op_mismatch::OpMismatch,
+    &shape_mismatch::ShapeMismatch,
+    &dtype_mismatch::DTypeMismatch,
+    &reduce_op_mismatch::ReduceOpMismatch,
+    &root_mismatch::RootMismatch,
+    &group_order_deadlock::GroupOrderDeadlock,
+    &rank_died::RankDied,
+    &rank_exception::RankException,
+    &rank_stopped::RankStopped,
+    &evidence_incomplete::EvidenceIncomplete,
+];
+
+/// Finds one kind of thing.
+pub trait Detector: Sync {
+    /// What it finds.
+    fn about(&self) -> &'static About;
+
+    /// Everything of that kind that holds in this situation.
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft>;
+}
+
+/// What is always true of a finding of some code.
+#[derive(Debug)]
+pub struct About {
+    /// "DD102".
+    pub code: &'static str,
+    /// "early-exit".
+    pub name: &'static str,
+    /// What it says, in half a sentence.
+    pub says: &'static str,
+    /// How bad it is, as a rule.
+    pub severity: Severity,
+    /// What it does to the job, as a rule.
+    pub effect: Effect,
+    /// Its place when several findings could be the initiating one: the lower leads.
+    pub order: u8,
+}
+
+/// The places in the order of initiating findings.
+pub mod order {
+    /// An exception ended or diverted a rank.
+    pub const EXCEPTION: u8 = 10;
+    /// A rank died.
+    pub const DIED: u8 = 20;
+    /// A rank is stopped.
+    pub const STOPPED: u8 = 30;
+    /// A rank ended in order.
+    pub const LEFT: u8 = 40;
+    /// What met on the wire.
+    pub const WIRE: u8 = 50;
+    /// Cycles of waits.
+    pub const CYCLE: u8 = 60;
+    /// What needs time to pass.
+    pub const TIME: u8 = 90;
+    /// What is said about the evidence.
+    pub const EVIDENCE: u8 = 100;
+}
+
+/// Names a finding over time: what has the same key is the same finding, refined.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Its code.
+    pub code: &'static str,
+    /// Where it is.
+    pub place: KeyPlace,
+}
+
+/// The part of a key that tells findings of one code apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeyPlace {
+    /// A place in a group.
+    Join(GroupId, u64),
+    /// A set of ranks.
+    Ranks(Vec<u32>),
+    /// A process of a rank.
+    Process(u32, u32),
+    /// The job.
+    Job,
+}
+
+/// A finding before it has a place in the causal chain.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// Its code and what belongs to that.
+    pub about: &'static About,
+    /// Its name over time.
+    pub key: Key,
+    /// How bad.
+    pub severity: Severity,
+    /// What it does.
+    pub effect: Effect,
+    /// How sure the fact is, certificate aside.
+    pub confidence: Confidence,
+    /// The proof, if there is one.
+    pub certificate: Option<Certificate>,
+    /// Who did it.
+    pub root: Vec<u32>,
+    /// How sure that is.
+    pub root_confidence: Confidence,
+    /// Who suffers.
+    pub victims: Vec<u32>,
+    /// The place in a group it is about.
+    pub place: Option<(GroupId, u64)>,
+    /// The collective at its centre.
+    pub op: Option<Op>,
+    /// Both sides.
+    pub per_rank: Vec<RankCall>,
+    /// One sentence.
+    pub summary: String,
+    /// The reasoning.
+    pub why: Vec<String>,
+    /// What to do.
+    pub next: Vec<String>,
+    /// Why it happened.
+    pub cause: Option<Cause>,
+    /// When ranks began to wait because of it.
+    pub blocked_at: Option<Timestamp>,
+    /// When the evidence sufficed.
+    pub evidence_at: Timestamp,
+    /// A fact about a rank's process that this finding states.
+    pub fact: Option<ProcessFact>,
+}
+
+/// A fact about a rank's process, for the causal order.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessFact {
+    /// The rank.
+    pub rank: u32,
+    /// When.
+    pub at: Timestamp,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// It came out of a communication call, as the failure of a peer does.
+    pub from_communication: bool,
+}
+
+impl Draft {
+    /// A draft with everything that its code implies.
+    #[must_use]
+    pub fn new(about: &'static About, place: KeyPlace, evidence_at: Timestamp) -> Self {
+        Self {
+            about,
+            key: Key {
+                code: about.code,
+                place,
+            },
+            severity: about.severity,
+            effect: about.effect,
+            confidence: Confidence::Supported,
+            certificate: None,
+            root: Vec::new(),
+            root_confidence: Confidence::Suspected,
+            victims: Vec::new(),
+            place: None,
+            op: None,
+            per_rank: Vec::new(),
+            summary: String::new(),
+            why: Vec::new(),
+            next: Vec::new(),
+            cause: None,
+            blocked_at: None,
+            evidence_at,
+            fact: None,
+        }
+    }
+
+    /// Attaches a proof, and with it the confidence, if the checker accepts it.
+    #[must_use]
+    pub fn proved_by(mut self, proof: Option<Certificate>) -> Self {
+        let proof = proof.filter(|proof| {
+            let verdict = certificate::check(proof);
+            debug_assert!(
+                verdict.is_ok(),
+                "{}: {verdict:?} {proof:?}",
+                self.about.code
+            );
+            verdict.is_ok()
+        });
+        if proof.is_some() {
+            self.confidence = Confidence::Proved;
+            self.certificate = proof;
+        }
+        self
+    }
+
+    /// The finding, with its place in the causal chain still to be set.
+    #[must_use]
+    pub fn into_finding(self, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
+        let group = self.place.map(|(group, _)| {
+            let group = &situation.model.group(group).info;
+            Group {
+                name: group.key.name.clone(),
+                description: group.description.to_string(),
+                layer: group.key.layer.clone(),
+                ranks: group.key.members.clone(),
+            }
+        });
+        Finding {
+            code: self.about.code.into(),
+            name: self.about.name.into(),
+            severity: self.severity,
+            effect: self.effect,
+            confidence: self.confidence,
+            role: Role::Initiating,
+            caused_by: Vec::new(),
+            summary: self.summary,
+            cause: self.cause,
+            ranks: Blame {
+                root: self.root,
+                root_confidence: self.root_confidence,
+                victims: self.victims,
+            },
+            group,
+            seq: self.place.map(|(_, seq)| seq).filter(|&seq| seq > 0),
+            op: self.op.and_then(Op::name).map(str::to_owned),
+            per_rank: self.per_rank,
+            parameters: Vec::new(),
+            certificate: self.certificate,
+            why: self.why,
+            next: self.next,
+            blocked_at: self.blocked_at,
+            detected_at,
+            latency_ms: detected_at.since(self.evidence_at).as_millis() as u64,
+        }
+    }
+}
+
+/// The part of a call that its peers must agree with, for a certificate.
+#[must_use]
+pub fn signature(call: &Call) -> CallSignature {
+    CallSignature {
+        op: call.op.to_string(),
+        numel: super::align::size(call),
+        dtype: call.dtype.name().map(str::to_owned),
+        reduce_op: call.reduce_op.name().map(str::to_owned),
+        root: call.root.or(call.peer),
+    }
+}
+
+/// The fact that a rank issued a call.
+#[must_use]
+pub fn issued(rank: u32, call: &Call) -> Option<Fact> {
+    Some(Fact::Issued {
+        rank,
+        group: call.group.as_ref()?.key.clone(),
+        seq: call.seq,
+        call: signature(call),
+        step: call.step,
+    })
+}

@@ -1,0 +1,153 @@
+//! DD201 rank-died: a signal, an abort, a non-zero exit without an exception.
+
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Effect, Exit, Fact, Severity,
+};
+
+use super::early_exit::victims;
+use super::view::last_call;
+use super::{About, Detector, Draft, KeyPlace, ProcessFact, order, rank_calls};
+use crate::diagnosis::model::{Ending, Process, libc_signal};
+use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: "DD201",
+    name: "rank-died",
+    says: "a rank's process died: a signal, an abort, a non-zero exit",
+    severity: Severity::Critical,
+    effect: Effect::Crashes,
+    order: order::DIED,
+};
+
+/// DD201: a process ended in a way that no program means to.
+pub(super) struct RankDied;
+
+impl Detector for RankDied {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let by_origin = situation.stalls_by_origin();
+        situation
+            .model
+            .processes
+            .values()
+            .filter_map(|process| {
+                let Ending::Died(exit) = process.ending() else {
+                    return None;
+                };
+                let rank = process.rank?;
+                let stalls: Vec<&Stall> = by_origin
+                    .iter()
+                    .filter(
+                        |(origin, _)| matches!(origin, Origin::Died(dead) if dead.contains(&rank)),
+                    )
+                    .flat_map(|(_, stalls)| stalls.iter().copied())
+                    .filter(|stall| is_process(situation, stall, rank, process))
+                    .collect();
+                draft(situation, process, rank, exit, &stalls)
+            })
+            .collect()
+    }
+}
+
+/// Whether this very process, not an earlier or later one of the same rank, is what a stall misses.
+pub(super) fn is_process(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    rank: u32,
+    process: &Process,
+) -> bool {
+    situation
+        .model
+        .member(stall.group, rank)
+        .is_none_or(|member| member.id == process.id)
+}
+
+fn draft(
+    situation: &Situation<'_>,
+    process: &Process,
+    rank: u32,
+    exit: Exit,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let end = process.end?;
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Process(rank, process.pid), end.at);
+    draft.fact = Some(ProcessFact {
+        rank,
+        at: end.at,
+        signal: exit.signal,
+        from_communication: false,
+    });
+    draft.root = vec![rank];
+    draft.root_confidence = Confidence::Proved;
+    draft.victims = victims(stalls);
+    match stalls.first() {
+        Some(stall) => {
+            draft.place = Some((stall.group, stall.seq));
+            draft.op = situation
+                .join(stall.group, stall.seq)
+                .and_then(|join| join.calls.values().next())
+                .map(|joined| joined.call.op);
+            draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+            draft.blocked_at = Some(stall.since);
+        }
+        None => draft.per_rank = vec![last_call(rank, process)],
+    }
+
+    let how = match (exit.signal, exit.code) {
+        (Some(signal), _) => format!("was killed by {}", libc_signal::name(signal)),
+        (None, Some(code)) => format!("ended with status {code}"),
+        (None, None) => "vanished; nobody saw its status".into(),
+    };
+    let last = process.last_call.as_ref().map_or_else(
+        || "before its first call".to_owned(),
+        |call| {
+            format!(
+                "after {}{}",
+                words::call(call),
+                words::at(call.place.as_deref())
+            )
+        },
+    );
+    draft.summary = if draft.victims.is_empty() {
+        format!("rank {rank} {how} {last}")
+    } else {
+        format!(
+            "rank {rank} {how} {last}; {} {} for it",
+            Ranks(&draft.victims),
+            number(&draft.victims, "waits", "wait")
+        )
+    };
+    draft.why = vec![format!(
+        "The operating system reports that process {} of rank {rank} {how}; no exception was recorded before it.",
+        process.pid
+    )];
+    draft.next = vec![match exit.signal {
+        Some(libc_signal::KILL) => format!(
+            "Look for who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person. Host of the process: {}.",
+            process.host
+        ),
+        Some(libc_signal::TERM | libc_signal::INT) => {
+            "Look for who asked it to end: the launcher after another rank failed, a batch system, a person.".into()
+        }
+        Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
+        None => format!("Look at the output of rank {rank}: it chose to end with that status."),
+    }];
+    if exit.signal.is_none() && exit.code.is_none() {
+        draft.confidence = Confidence::Supported;
+        return Some(draft);
+    }
+    let facts = vec![Fact::Ended {
+        rank,
+        pid: process.pid,
+        code: exit.code.filter(|_| exit.signal.is_none()),
+        signal: exit.signal,
+    }];
+    Some(draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    })))
+}

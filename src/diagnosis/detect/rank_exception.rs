@@ -1,0 +1,196 @@
+//! DD202 rank-exception: an exception ended or diverted a rank.
+
+use ddp_doctor_proto::ExceptionKind;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact, Severity};
+
+use super::early_exit::victims;
+use super::rank_died::is_process;
+use super::view::{last_call, with_place};
+use super::{About, Detector, Draft, KeyPlace, ProcessFact, order, rank_calls};
+use crate::diagnosis::model::{Exception, Process};
+use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: "DD202",
+    name: "rank-exception",
+    says: "an exception ended or diverted a rank",
+    severity: Severity::Critical,
+    effect: Effect::Crashes,
+    order: order::EXCEPTION,
+};
+
+/// DD202: an exception took a rank off its path.
+pub(super) struct RankException;
+
+impl Detector for RankException {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        situation
+            .model
+            .processes
+            .values()
+            .filter_map(|process| {
+                let rank = process.rank?;
+                let named = |origin: &Origin| {
+                    matches!(origin, Origin::Raised(ranks) if ranks.contains(&rank))
+                };
+                let stalls: Vec<&Stall> = situation
+                    .stalls
+                    .iter()
+                    .filter(|stall| named(&stall.origin))
+                    .filter(|stall| is_process(situation, stall, rank, process))
+                    .collect();
+                let diverted = situation.divergences.iter().find(|divergence| {
+                    named(&divergence.origin)
+                        && situation
+                            .model
+                            .member(divergence.group, rank)
+                            .is_some_and(|member| member.id == process.id)
+                });
+                let exception = decisive(situation, process, rank, diverted)?;
+                Some(draft(situation, process, rank, exception, diverted, &stalls))
+            })
+            .collect()
+    }
+}
+
+/// The exception that took the rank off its path: one that nobody caught, or one that was in flight
+/// at the call which met the wrong peers. An interrupt by a person is none.
+fn decisive<'a>(
+    situation: &Situation<'_>,
+    process: &'a Process,
+    rank: u32,
+    diverted: Option<&Divergence>,
+) -> Option<&'a Exception> {
+    let in_flight = diverted.and_then(|divergence| {
+        let join = situation.join(divergence.group, divergence.seq)?;
+        process.in_flight_at(&join.calls.get(&rank)?.call)
+    });
+    in_flight
+        .or_else(|| process.uncaught())
+        .filter(|exception| !exception.text.starts_with("KeyboardInterrupt"))
+}
+
+fn draft(
+    situation: &Situation<'_>,
+    process: &Process,
+    rank: u32,
+    exception: &Exception,
+    diverted: Option<&Divergence>,
+    stalls: &[&Stall],
+) -> Draft {
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Process(rank, process.pid), exception.at);
+    draft.fact = Some(ProcessFact {
+        rank,
+        at: exception.at,
+        signal: None,
+        from_communication: is_from_communication(process, exception),
+    });
+    draft.root = vec![rank];
+    draft.root_confidence = Confidence::Proved;
+    draft.victims = victims(stalls);
+    let place = diverted
+        .map(|divergence| (divergence.group, divergence.seq))
+        .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)));
+    if let Some((group, seq)) = place {
+        let join = situation.join(group, seq);
+        draft.place = Some((group, seq));
+        let peers = join.into_iter().flat_map(|join| &join.calls);
+        let peer = peers.clone().find(|(other, _)| **other != rank);
+        draft.op = peer.map(|(_, joined)| joined.call.op);
+        draft.per_rank = rank_calls(situation, group, seq)
+            .into_iter()
+            .map(|call| {
+                let own = call.rank == rank;
+                if own {
+                    with_place(call, exception.place.as_deref())
+                } else {
+                    call
+                }
+            })
+            .collect();
+        draft.blocked_at = peers.clone().map(|(_, joined)| joined.call.at).min();
+        if diverted.is_some() {
+            draft.victims.extend(
+                peers
+                    .map(|(other, _)| *other)
+                    .filter(|other| *other != rank),
+            );
+            draft.victims.sort_unstable();
+            draft.victims.dedup();
+        }
+    } else {
+        draft.per_rank = vec![with_place(
+            last_call(rank, process),
+            exception.place.as_deref(),
+        )];
+    }
+
+    let text = words::short(&exception.text);
+    let at = words::at(exception.place.as_deref());
+    draft.summary = if draft.victims.is_empty() {
+        format!("rank {rank} raised {text}{at}")
+    } else {
+        format!(
+            "rank {rank} raised {text}{at}; {} {} for it",
+            Ranks(&draft.victims),
+            number(&draft.victims, "waits", "wait")
+        )
+    };
+    draft.why = vec![match exception.kind {
+        ExceptionKind::InFlight => format!(
+            "The exception was in flight when rank {rank} made its next call{}: a clean-up call that its peers do not make.",
+            process
+                .last_call
+                .as_ref()
+                .map(|call| format!(
+                    ", {}{}",
+                    words::call(call),
+                    words::at(call.place.as_deref())
+                ))
+                .unwrap_or_default()
+        ),
+        _ => format!("Nobody caught it: it ended rank {rank}, which makes no further call."),
+    }];
+    draft.next = vec![format!("Mend the exception{at}.")];
+    if exception.kind == ExceptionKind::InFlight {
+        draft.next.push(
+            "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \
+             the other ranks do not make it."
+                .into(),
+        );
+    }
+    let facts = vec![Fact::Raised {
+        rank,
+        text: exception.text.to_string(),
+        seen: exception.kind.to_string(),
+    }];
+    draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    }))
+}
+
+/// Whether the exception looks like the failure of a peer: it left a collective, or speaks the
+/// words of a transport.
+fn is_from_communication(process: &Process, exception: &Exception) -> bool {
+    const TRANSPORT: [&str; 8] = [
+        "gloo",
+        "NCCL",
+        "ProcessGroup",
+        "TCPStore",
+        "onnection closed by peer",
+        "onnection reset by peer",
+        "roken pipe",
+        "Timed out waiting",
+    ];
+    process
+        .exceptions
+        .iter()
+        .any(|other| other.kind == ExceptionKind::LeftCollective && other.text == exception.text)
+        || TRANSPORT.iter().any(|word| exception.text.contains(word))
+}

@@ -1,0 +1,41 @@
+//! DD104 shape-mismatch: sizes that must agree do not.
+
+use ddp_doctor_proto::report::{CertificateKind, Effect, Severity};
+
+use super::divergence::{self, Words};
+use super::{About, Detector, Draft, order};
+use crate::diagnosis::align::Mismatch;
+use crate::diagnosis::situation::Situation;
+
+static ABOUT: About = About {
+    code: "DD104",
+    name: "shape-mismatch",
+    says: "sizes that must agree do not",
+    severity: Severity::Error,
+    effect: Effect::Crashes,
+    order: order::WIRE,
+};
+
+/// DD104: the element counts of two calls of one collective differ.
+pub(super) struct ShapeMismatch;
+
+impl Detector for ShapeMismatch {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let words = Words {
+            what: "Tensors of different sizes",
+            why: "Peers expect as many bytes as they send themselves: the transport aborts, or waits for the rest for ever.",
+            next: "Give the tensor the same number of elements on every rank: pad it, agree on the size first (all_reduce of the length with MAX), or gather objects instead of tensors.",
+        };
+        divergence::drafts(
+            situation,
+            Mismatch::Size,
+            &ABOUT,
+            CertificateKind::UnsatisfiableJoin,
+            &words,
+        )
+    }
+}

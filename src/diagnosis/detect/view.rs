@@ -1,0 +1,107 @@
+//! What each rank did at one place of a group: the `per_rank` part of findings.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{CallState, RankCall, Where};
+
+use crate::diagnosis::event::Call;
+use crate::diagnosis::model::{GroupId, Process, Wait};
+use crate::diagnosis::situation::Situation;
+
+/// Every seen member of the group at this sequence number. A rank that has not come is shown with
+/// the call it made last.
+#[must_use]
+pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
+    let join = situation.join(group, seq);
+    let members = &situation.model.group(group).members;
+    members
+        .iter()
+        .filter_map(|(&rank, member)| {
+            let process = situation.model.member(group, rank)?;
+            let joined = join.and_then(|join| join.calls.get(&rank));
+            Some(match joined {
+                Some(joined) => {
+                    let (state, until) = match joined.wait {
+                        Wait::Over(at) => (CallState::Returned, at),
+                        Wait::Since(_) => (CallState::Waiting, situation.now),
+                        Wait::NotSeen if joined.is_awaited() => (CallState::Waiting, situation.now),
+                        Wait::NotSeen => (CallState::Issued, situation.now),
+                    };
+                    // A dead process waits no longer.
+                    let until = process.end.map_or(until, |end| until.min(end.at));
+                    let waited = until.since(joined.call.at).as_millis() as u64;
+                    describe(rank, state, Some(waited), &joined.call)
+                }
+                None if member.issued >= seq => RankCall {
+                    state: CallState::Returned,
+                    seq: Some(seq),
+                    ..unknown(rank, process)
+                },
+                None => last_call(rank, process),
+            })
+        })
+        .collect()
+}
+
+/// A rank that has not made the call, with the one it made last.
+#[must_use]
+pub(super) fn last_call(rank: u32, process: &Process) -> RankCall {
+    process.last_call.as_ref().map_or_else(
+        || unknown(rank, process),
+        |call| describe(rank, CallState::NotIssued, None, call),
+    )
+}
+
+/// A rank's line, where an exception names a better one than its last call.
+#[must_use]
+pub(super) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall {
+    if let Some(place) = place {
+        call.place = Some(place.clone());
+    }
+    call
+}
+
+fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call) -> RankCall {
+    RankCall {
+        rank,
+        state,
+        waited_ms,
+        op: call.op.name().map(str::to_owned),
+        seq: (call.seq > 0).then_some(call.seq),
+        dtype: call
+            .dtype
+            .name()
+            .filter(|_| call.op != Op::Barrier)
+            .map(str::to_owned),
+        shapes: call
+            .shape
+            .as_ref()
+            .filter(|_| call.tensors == 1)
+            .map(|shape| vec![shape.iter().map(|&dim| u64::from(dim)).collect()]),
+        numel: call.numel,
+        reduce_op: call.reduce_op.name().map(str::to_owned),
+        root: call.root,
+        peer: call.peer,
+        tag: call.tag,
+        step: Some(call.step).filter(|&step| step > 0),
+        place: call.place.as_deref().cloned(),
+    }
+}
+
+fn unknown(rank: u32, process: &Process) -> RankCall {
+    RankCall {
+        rank,
+        state: CallState::NotIssued,
+        waited_ms: None,
+        op: None,
+        seq: None,
+        dtype: None,
+        shapes: None,
+        numel: None,
+        reduce_op: None,
+        root: None,
+        peer: None,
+        tag: None,
+        step: Some(process.step).filter(|&step| step > 0),
+        place: None,
+    }
+}

@@ -1,0 +1,192 @@
+//! The causal order: which finding began it, and which followed.
+//!
+//! One cause has one initiating finding. Facts about a rank's process are cascade where the rank was
+//! already held up by something else, where they are the transport's echo of a peer that failed
+//! before, or where the launcher ended the rest of the job. Everything else initiates.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Confidence, Role, Timestamp};
+
+use super::detect::{Draft, Key, ProcessFact};
+use super::model::libc_signal;
+use super::situation::Situation;
+
+/// The failure of a peer may be seen this much before the peer's own end is.
+const ECHO: Duration = Duration::from_secs(2);
+/// A launcher that has asked ranks to end kills them after a grace period, not at once.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A draft with its place in the causal chain.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    /// The draft.
+    pub draft: Draft,
+    /// Its place.
+    pub role: Role,
+    /// What it followed from.
+    pub caused_by: Option<Key>,
+}
+
+/// Puts drafts into their causal order: initiating first, by the order of what leads; then what
+/// followed, by time.
+#[must_use]
+pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
+    let causes: Vec<Option<usize>> = (0..drafts.len())
+        .map(|at| cause(situation, &drafts, at))
+        .collect();
+    let mut judged: Vec<Judged> = drafts
+        .iter()
+        .zip(&causes)
+        .map(|(draft, cause)| Judged {
+            draft: draft.clone(),
+            role: if cause.is_some() {
+                Role::Cascade
+            } else {
+                Role::Initiating
+            },
+            caused_by: cause.map(|at| drafts[at].key.clone()),
+        })
+        .collect();
+    judged.sort_by(|a, b| {
+        let rank = |j: &Judged| (j.role != Role::Initiating, j.draft.about.order);
+        rank(a)
+            .cmp(&rank(b))
+            .then(b.draft.severity.cmp(&a.draft.severity))
+            .then(a.draft.evidence_at.cmp(&b.draft.evidence_at))
+            .then(a.draft.key.cmp(&b.draft.key))
+    });
+    merge(judged)
+}
+
+/// What a draft followed from, if it did not begin by itself.
+fn cause(situation: &Situation<'_>, drafts: &[Draft], at: usize) -> Option<usize> {
+    let draft = &drafts[at];
+    let fact = draft.fact?;
+    let others = || drafts.iter().enumerate().filter(move |(i, _)| *i != at);
+
+    // The rank was already held up by something that it is not itself the fact of.
+    let held = others()
+        .filter(|(_, other)| {
+            let began = other.blocked_at.unwrap_or(other.evidence_at);
+            let drawn_in = other.victims.contains(&fact.rank)
+                || (other.fact.is_none()
+                    && other.root.contains(&fact.rank)
+                    && other.place.is_some());
+            drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
+        })
+        .min_by_key(|(_, other)| (other.about.order, other.evidence_at));
+    if let Some((i, _)) = held {
+        return Some(i);
+    }
+    // The transport's echo of another rank's end.
+    if fact.from_communication {
+        let first = others()
+            .filter_map(|(i, other)| Some((i, other.fact?)))
+            .filter(|(_, other)| {
+                other.rank != fact.rank
+                    && other.at <= fact.at.plus(ECHO)
+                    && (!other.from_communication || other.at < fact.at)
+            })
+            .min_by_key(|(_, other)| (other.from_communication, other.at));
+        if let Some((i, _)) = first {
+            return Some(i);
+        }
+        // The peer may also have left in order, after all its calls.
+        let left = others().find(|(_, other)| other.fact.is_none() && other.evidence_at <= fact.at);
+        if let Some((i, other)) = left
+            && other.about.order < super::detect::order::EVIDENCE
+        {
+            return Some(i);
+        }
+    }
+    // The launcher, or a person, ending what is left.
+    let grace = match fact.signal {
+        Some(libc_signal::TERM | libc_signal::INT) => Duration::ZERO,
+        Some(libc_signal::KILL) => GRACE,
+        _ => return None,
+    };
+    others()
+        .filter(|(_, other)| {
+            other.about.order < super::detect::order::EVIDENCE
+                && begins(situation, other).plus(grace) <= fact.at
+                && !other
+                    .fact
+                    .is_some_and(|f| f.signal == fact.signal && f.at > fact.at)
+        })
+        .filter(|(_, other)| {
+            other
+                .fact
+                .is_none_or(|f| f.signal != fact.signal || f.at < fact.at)
+        })
+        .min_by_key(|(_, other)| (other.about.order, other.evidence_at))
+        .map(|(i, _)| i)
+}
+
+/// Whether the other finding is one that this very fact brought about.
+fn is_caused_by(other: &Draft, fact: ProcessFact, draft: &Draft) -> bool {
+    other
+        .fact
+        .is_some_and(|theirs| draft.victims.contains(&theirs.rank) && fact.at <= theirs.at)
+}
+
+fn begins(_situation: &Situation<'_>, draft: &Draft) -> Timestamp {
+    draft
+        .blocked_at
+        .map_or(draft.evidence_at, |at| at.min(draft.evidence_at))
+}
+
+/// Joins cascades of one code and one cause: a launcher that ends 511 ranks is one event.
+fn merge(judged: Vec<Judged>) -> Vec<Judged> {
+    let mut merged: Vec<Judged> = Vec::new();
+    for one in judged {
+        let twin = merged.iter_mut().find(|other| {
+            one.role == Role::Cascade
+                && other.role == Role::Cascade
+                && other.draft.about.code == one.draft.about.code
+                && other.caused_by == one.caused_by
+        });
+        match twin {
+            Some(twin) => absorb(&mut twin.draft, one.draft),
+            None => merged.push(one),
+        }
+    }
+    merged
+}
+
+fn absorb(into: &mut Draft, other: Draft) {
+    into.root.extend(other.root);
+    into.root.sort_unstable();
+    into.root.dedup();
+    into.victims.extend(other.victims);
+    into.victims.retain(|rank| !into.root.contains(rank));
+    into.victims.sort_unstable();
+    into.victims.dedup();
+    let known: Vec<u32> = into.per_rank.iter().map(|call| call.rank).collect();
+    into.per_rank.extend(
+        other
+            .per_rank
+            .into_iter()
+            .filter(|call| !known.contains(&call.rank)),
+    );
+    into.per_rank.sort_by_key(|call| call.rank);
+    into.root_confidence = into.root_confidence.min(other.root_confidence);
+    // Each fact is one observation; those of the first stand for all, which is no proof of the rest.
+    if into.certificate.is_some() && other.certificate.is_none() {
+        into.confidence = into.confidence.min(Confidence::Supported);
+        into.certificate = None;
+    }
+    into.summary = format!(
+        "{} ended likewise, the first of them so: {}",
+        super::words::Ranks(&into.root),
+        strip(&into.summary)
+    );
+    into.evidence_at = into.evidence_at.max(other.evidence_at);
+}
+
+/// The summary of a merged finding without the part that merging put before it.
+fn strip(summary: &str) -> &str {
+    summary
+        .split_once("the first of them so: ")
+        .map_or(summary, |(_, rest)| rest)
+}

@@ -1,0 +1,261 @@
+//! A process group: how far each member has come, and the calls that have not all met yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
+
+use crate::diagnosis::align::{self, Mismatch};
+use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
+
+/// Most joins a group keeps while it cannot see all its members, and after its ranks diverged.
+const KEPT_JOINS: usize = 1024;
+
+/// Names a group within the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u32);
+
+/// A process group over all its members.
+#[derive(Debug)]
+pub struct Group {
+    /// Its name in the model.
+    pub id: GroupId,
+    /// What every member knows about it.
+    pub info: Arc<GroupInfo>,
+    /// The members that were seen, by global rank.
+    pub members: BTreeMap<u32, Member>,
+    /// Calls by sequence number, as long as not every member made theirs; and the first divergence.
+    pub joins: BTreeMap<u64, Join>,
+    /// Sequence number at which calls first met that cannot match.
+    pub diverged: Option<u64>,
+    /// Point-to-point traffic by (sender, receiver).
+    pub channels: BTreeMap<(u32, u32), Channel>,
+}
+
+/// One rank in a group.
+#[derive(Debug)]
+pub struct Member {
+    /// The process that is this rank.
+    pub process: ProcessId,
+    /// Highest sequence number issued.
+    pub issued: u64,
+    /// Highest sequence number whose completion was seen.
+    pub completed: u64,
+    /// When it destroyed the group.
+    pub destroyed: Option<Timestamp>,
+}
+
+/// Calls that met at one sequence number.
+#[derive(Debug, Default)]
+pub struct Join {
+    /// By global rank.
+    pub calls: BTreeMap<u32, JoinedCall>,
+    /// The gravest disagreement among them.
+    pub mismatch: Option<Mismatch>,
+    /// When calls first met here that disagree.
+    pub mismatched_at: Option<Timestamp>,
+}
+
+/// One rank's call in a join.
+#[derive(Clone, Debug)]
+pub struct JoinedCall {
+    /// The call.
+    pub call: Arc<Call>,
+    /// What is known about the wait for it.
+    pub wait: Wait,
+}
+
+/// The wait for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Nobody waited for it, as far as was seen.
+    NotSeen,
+    /// A thread waits for it since.
+    Since(Timestamp),
+    /// The wait is over, well or badly.
+    Over(Timestamp),
+}
+
+/// Point-to-point calls from one rank to another.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Channel {
+    /// Sends issued.
+    pub sent: u64,
+    /// Receives issued.
+    pub received: u64,
+}
+
+impl Group {
+    pub(super) fn new(id: GroupId, info: Arc<GroupInfo>) -> Self {
+        Self {
+            id,
+            info,
+            members: BTreeMap::new(),
+            joins: BTreeMap::new(),
+            diverged: None,
+            channels: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a probe sees every member.
+    #[must_use]
+    pub fn is_fully_seen(&self) -> bool {
+        self.members.len() == self.info.key.members.len()
+    }
+
+    /// The join at a sequence number, while it is open or the first divergence.
+    #[must_use]
+    pub fn join(&self, seq: u64) -> Option<&Join> {
+        self.joins.get(&seq)
+    }
+
+    /// Members that were seen but have not made their call at `seq`.
+    #[must_use]
+    pub fn missing(&self, seq: u64) -> Vec<u32> {
+        let behind = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.issued < seq);
+        behind.map(|(&rank, _)| rank).collect()
+    }
+
+    /// The lowest sequence number that some seen member has made its call at and another has not.
+    #[must_use]
+    pub fn first_open(&self) -> Option<u64> {
+        let lowest = self.members.values().map(|member| member.issued).min()?;
+        let highest = self.members.values().map(|member| member.issued).max()?;
+        (lowest < highest).then_some(lowest + 1)
+    }
+
+    /// A member made a call. Returns, where every member has now made its own and all agree, how
+    /// long each of them waited for the last one.
+    pub(super) fn issue(
+        &mut self,
+        rank: u32,
+        call: &Arc<Call>,
+    ) -> Vec<(u32, Arc<Call>, Timestamp)> {
+        let Some(member) = self.members.get_mut(&rank) else {
+            return Vec::new();
+        };
+        member.issued = member.issued.max(call.seq);
+        let seq = call.seq;
+        if self.diverged.is_some_and(|at| seq > at) && self.joins.len() >= KEPT_JOINS {
+            return Vec::new();
+        }
+        let join = self.joins.entry(seq).or_default();
+        for (other, joined) in &join.calls {
+            if *other == rank {
+                continue;
+            }
+            if let Some(mismatch) = align::compare(&joined.call, call) {
+                join.mismatch = Some(join.mismatch.map_or(mismatch, |known| known.min(mismatch)));
+                let met = joined.call.at.max(call.at);
+                join.mismatched_at = Some(join.mismatched_at.map_or(met, |at| at.min(met)));
+            }
+        }
+        join.calls.insert(
+            rank,
+            JoinedCall {
+                call: Arc::clone(call),
+                wait: Wait::NotSeen,
+            },
+        );
+        if join.mismatch.is_some() {
+            self.diverged = Some(self.diverged.map_or(seq, |at| at.min(seq)));
+        }
+        self.settle(seq)
+    }
+
+    /// Drops the join once everybody came and agreed, and whatever is too old to be needed.
+    fn settle(&mut self, seq: u64) -> Vec<(u32, Arc<Call>, Timestamp)> {
+        let everybody = self.is_fully_seen() && self.members.values().all(|m| m.issued >= seq);
+        let join = self.joins.get(&seq);
+        let agreed = join.is_some_and(|join| join.mismatch.is_none());
+        if everybody && (agreed || self.diverged.is_some_and(|at| at < seq)) {
+            let Some(join) = self.joins.remove(&seq) else {
+                return Vec::new();
+            };
+            let last = join
+                .calls
+                .values()
+                .map(|joined| joined.call.at)
+                .max()
+                .unwrap_or_default();
+            return join
+                .calls
+                .into_iter()
+                .map(|(rank, j)| (rank, j.call, last))
+                .collect();
+        }
+        while self.joins.len() > KEPT_JOINS {
+            let oldest = self
+                .joins
+                .keys()
+                .copied()
+                .find(|&seq| Some(seq) != self.diverged);
+            match oldest {
+                Some(seq) => self.joins.remove(&seq),
+                None => break,
+            };
+        }
+        Vec::new()
+    }
+
+    /// Counters said that the member has come this far; records of it may have been lost.
+    pub(super) fn advance(&mut self, rank: u32, issued: u64) {
+        if let Some(member) = self.members.get_mut(&rank) {
+            member.issued = member.issued.max(issued);
+        }
+        let open: Vec<u64> = self.joins.keys().copied().collect();
+        for seq in open {
+            self.settle(seq);
+        }
+    }
+
+    pub(super) fn set_wait(&mut self, rank: u32, seq: u64, wait: Wait) {
+        if let Some(joined) = self
+            .joins
+            .get_mut(&seq)
+            .and_then(|join| join.calls.get_mut(&rank))
+        {
+            joined.wait = wait;
+        }
+    }
+}
+
+impl Join {
+    /// Ranks whose calls here agree with one another, largest class first.
+    #[must_use]
+    pub fn classes(&self) -> Vec<Vec<u32>> {
+        align::classes(
+            self.calls
+                .iter()
+                .map(|(&rank, joined)| (rank, &*joined.call)),
+        )
+    }
+}
+
+impl JoinedCall {
+    /// Whether the program surely waits for this call: it asked to, or waits, or did; or DDP issued
+    /// it, which waits before its backward pass or its forward goes on.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
+    }
+
+    /// Which of the members that have not come this rank's call must wait for.
+    #[must_use]
+    pub fn needs(&self, rank: u32, missing: &[u32]) -> Vec<u32> {
+        match self.call.op.direction() {
+            Direction::Symmetric => missing.to_vec(),
+            Direction::FromRoot => missing
+                .iter()
+                .copied()
+                .filter(|&m| Some(m) == self.call.root)
+                .collect(),
+            Direction::ToRoot if self.call.root == Some(rank) => missing.to_vec(),
+            Direction::ToRoot | Direction::PointToPoint | Direction::Unknown => Vec::new(),
+        }
+    }
+}

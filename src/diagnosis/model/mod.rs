@@ -1,0 +1,433 @@
+//! Everything that is known about the job. Filled by events; concludes nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{GroupRef, Timestamp};
+use ddp_doctor_proto::{NoteKind, Op, ProcessState};
+
+use super::event::{Call, Event, GroupInfo, ProcessId};
+
+mod group;
+mod process;
+
+pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
+pub use process::{Announced, Doing, End, Ending, Exception, Process, Thread, libc_signal};
+
+/// The job, its ranks and its groups.
+#[derive(Debug, Default)]
+pub struct Model {
+    /// Id of the job.
+    pub job: String,
+    /// The n-th start of it.
+    pub attempt: u32,
+    /// When the first node started it.
+    pub started: Option<Timestamp>,
+    /// When every node that started it had ended it.
+    pub ended: Option<Timestamp>,
+    /// Hosts that started it.
+    pub hosts: BTreeSet<Arc<str>>,
+    /// Hosts on which it has ended.
+    nodes_ended: usize,
+    /// Its processes.
+    pub processes: BTreeMap<ProcessId, Process>,
+    /// The processes of each rank, oldest first: restarts and layers make several.
+    pub ranks: BTreeMap<u32, Vec<ProcessId>>,
+    /// Its groups.
+    groups: Vec<Group>,
+    group_ids: HashMap<(u32, GroupRef), GroupId>,
+    /// What is known to be missing.
+    pub notes: Vec<Note>,
+    /// When a rank first came back from joining the world, which takes all ranks.
+    pub world_joined: Option<Timestamp>,
+}
+
+/// A known gap in the evidence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Note {
+    /// Why.
+    pub kind: NoteKind,
+    /// Which rank.
+    pub rank: Option<u32>,
+    /// Which process.
+    pub pid: Option<u32>,
+    /// In words.
+    pub text: Arc<str>,
+    /// When it was noticed.
+    pub at: Timestamp,
+}
+
+impl Model {
+    /// A group by its name.
+    #[must_use]
+    pub fn group(&self, id: GroupId) -> &Group {
+        &self.groups[id.0 as usize]
+    }
+
+    /// All groups.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter()
+    }
+
+    /// The newest process of a rank that speaks for it.
+    #[must_use]
+    pub fn process_of(&self, rank: u32) -> Option<&Process> {
+        self.ranks
+            .get(&rank)?
+            .last()
+            .and_then(|id| self.processes.get(id))
+    }
+
+    /// The process that is this rank in this group.
+    #[must_use]
+    pub fn member(&self, group: GroupId, rank: u32) -> Option<&Process> {
+        self.processes
+            .get(&self.group(group).members.get(&rank)?.process)
+    }
+
+    /// The number of ranks there should be.
+    #[must_use]
+    pub fn world_size(&self) -> Option<u32> {
+        self.processes
+            .values()
+            .filter_map(|process| process.world_size)
+            .max()
+    }
+
+    /// Takes one event.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::JobStarted {
+                job,
+                attempt,
+                host,
+                at,
+            } => {
+                self.job = job;
+                self.attempt = attempt;
+                self.hosts.insert(host);
+                self.started = Some(self.started.map_or(at, |known| known.min(at)));
+            }
+            Event::ProcessJoined {
+                process,
+                rank,
+                world_size,
+                host,
+                pid,
+                layer,
+            } => {
+                self.joined(process, rank, world_size, host, pid, layer);
+            }
+            Event::GroupJoined { process, group } => {
+                self.group_joined(process, &group);
+            }
+            Event::GroupDestroyed { process, group, at } => {
+                let Some((id, rank)) = self.membership(process, &group) else {
+                    return;
+                };
+                if let Some(member) = self.groups[id.0 as usize].members.get_mut(&rank) {
+                    member.destroyed = Some(at);
+                }
+            }
+            Event::Issued { process, call } => self.issued(process, &call),
+            Event::Returned {
+                process,
+                thread,
+                call,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                if let Some(Thread {
+                    doing: Doing::Call(inside),
+                    ..
+                }) = process.threads.get(&thread)
+                    && inside.op == Op::InitProcessGroup
+                    && inside.id == call
+                {
+                    self.world_joined.get_or_insert(at);
+                }
+                process.returned(thread, call, at);
+            }
+            Event::WaitBegin {
+                process,
+                thread,
+                call,
+                place,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                let target = process.wait_begin(thread, call, place, at);
+                let rank = process.rank;
+                self.set_wait(rank, target, Wait::Since(at));
+            }
+            Event::WaitEnd {
+                process,
+                thread,
+                call,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                let target = process.wait_end(thread, call, at);
+                let rank = process.rank;
+                self.completed(rank, target);
+                self.set_wait(rank, target, Wait::Over(at));
+            }
+            Event::Completed {
+                process,
+                call,
+                at: _,
+            } => {
+                let Some(process) = self.processes.get(&process) else {
+                    return;
+                };
+                let (rank, target) = (process.rank, process.target(call));
+                self.completed(rank, target);
+            }
+            Event::Step { process, step, at } => {
+                self.touch(process, at, |process| {
+                    process.step = process.step.max(step);
+                    process.step_at = at;
+                });
+            }
+            Event::PhaseBegin { process, name, at } => {
+                self.touch(process, at, |process| process.phases.push(name));
+            }
+            Event::PhaseEnd { process, name, at } => self.touch(process, at, |process| {
+                if let Some(i) = process.phases.iter().rposition(|open| *open == name) {
+                    process.phases.remove(i);
+                }
+            }),
+            Event::Exception {
+                process,
+                kind,
+                text,
+                place,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.raised(Exception {
+                        kind,
+                        text,
+                        place,
+                        at,
+                        after_calls: 0,
+                    });
+                }
+            }
+            Event::ExitAnnounced {
+                process,
+                code,
+                how,
+                at,
+            } => self.touch(process, at, |process| {
+                process.announced = Some(Announced { code, how, at });
+            }),
+            Event::InputEnded { process, place, at } => {
+                self.touch(process, at, |process| {
+                    process.input_ended = Some((at, place))
+                });
+            }
+            Event::Frontier {
+                process,
+                group,
+                issued,
+                p2p_issued: _,
+            } => {
+                let Some((id, rank)) = self.membership(process, &group) else {
+                    return;
+                };
+                self.groups[id.0 as usize].advance(rank, issued);
+            }
+            Event::ProcessChanged {
+                process,
+                state,
+                exit,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                process.state = state;
+                process.state_at = at;
+                if state == ProcessState::Dead && process.end.is_none() {
+                    process.end = Some(End { at, exit });
+                }
+            }
+            Event::RecordsLost { process, count } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.lost += count;
+                }
+            }
+            Event::Note {
+                process,
+                kind,
+                rank,
+                pid,
+                text,
+                at,
+            } => {
+                let process = process.and_then(|id| self.processes.get(&id));
+                let rank = rank.or_else(|| process.and_then(|process| process.rank));
+                let pid = pid.or_else(|| process.map(|process| process.pid));
+                let note = Note {
+                    kind,
+                    rank,
+                    pid,
+                    text,
+                    at,
+                };
+                let known = self
+                    .notes
+                    .iter()
+                    .any(|n| n.kind == kind && n.pid == pid && n.rank == rank);
+                if !known {
+                    self.notes.push(note);
+                }
+            }
+            Event::JobEnded { status: _, at } => {
+                self.nodes_ended += 1;
+                if self.nodes_ended >= self.hosts.len() {
+                    self.ended = Some(at);
+                }
+            }
+        }
+    }
+
+    fn joined(
+        &mut self,
+        id: ProcessId,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+        host: Arc<str>,
+        pid: u32,
+        layer: Arc<str>,
+    ) {
+        let process = self
+            .processes
+            .entry(id)
+            .or_insert_with(|| Process::new(id, host, pid, layer));
+        process.world_size = world_size.or(process.world_size);
+        let Some(rank) = rank else { return };
+        if process.rank == Some(rank) {
+            return;
+        }
+        if let Some(list) = process.rank.and_then(|old| self.ranks.get_mut(&old)) {
+            list.retain(|&other| other != id);
+        }
+        process.rank = Some(rank);
+        let layer = Arc::clone(&process.layer);
+        let before = self.ranks.entry(rank).or_default();
+        let same_layer = |other: &&ProcessId| {
+            self.processes
+                .get(other)
+                .is_some_and(|other| other.layer == layer)
+        };
+        let generation = before.iter().filter(same_layer).count() as u32;
+        before.push(id);
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.generation = generation;
+        }
+    }
+
+    fn group_joined(&mut self, process: ProcessId, info: &Arc<GroupInfo>) {
+        let Some(process) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let Some(rank) = process.rank else { return };
+        let key = (process.generation, info.key.clone());
+        let next = GroupId(self.groups.len() as u32);
+        let id = *self.group_ids.entry(key).or_insert(next);
+        if id == next {
+            self.groups.push(Group::new(id, Arc::clone(info)));
+        }
+        process
+            .groups
+            .insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
+        let member = Member {
+            process: process.id,
+            issued: 0,
+            completed: 0,
+            destroyed: None,
+        };
+        self.groups[id.0 as usize]
+            .members
+            .entry(rank)
+            .or_insert(member);
+    }
+
+    /// The group and the rank that a process means.
+    fn membership(&self, process: ProcessId, info: &Arc<GroupInfo>) -> Option<(GroupId, u32)> {
+        let process = self.processes.get(&process)?;
+        let (_, id) = process.groups.get(&(Arc::as_ptr(info) as usize))?;
+        Some((*id, process.rank?))
+    }
+
+    fn issued(&mut self, id: ProcessId, call: &Arc<Call>) {
+        let target = call
+            .group
+            .as_ref()
+            .and_then(|group| self.membership(id, group));
+        let joined = target.filter(|_| call.op.is_collective() && call.seq > 0);
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        process.issued(call, joined.map(|(group, _)| group));
+        let Some((group, rank)) = target else { return };
+        let group = &mut self.groups[group.0 as usize];
+        if joined.is_some() {
+            for (rank, call, last) in group.issue(rank, call) {
+                let Some(process) = group.members.get(&rank).map(|member| member.process) else {
+                    continue;
+                };
+                let (Some(process), Some(place)) =
+                    (self.processes.get_mut(&process), call.place.clone())
+                else {
+                    continue;
+                };
+                let waited = last.since(call.at).as_nanos() as u64;
+                let longest = process.waits.entry(place).or_default();
+                *longest = (*longest).max(waited);
+            }
+        } else if let (true, Some(peer)) = (call.op.is_point_to_point(), call.peer) {
+            match call.op {
+                Op::Send => {
+                    let channel = group.channels.entry((rank, peer)).or_default();
+                    channel.sent = channel.sent.max(call.seq);
+                }
+                _ => {
+                    let channel = group.channels.entry((peer, rank)).or_default();
+                    channel.received = channel.received.max(call.seq);
+                }
+            }
+        }
+    }
+
+    fn set_wait(&mut self, rank: Option<u32>, target: Option<(GroupId, u64)>, wait: Wait) {
+        if let (Some(rank), Some((group, seq))) = (rank, target) {
+            self.groups[group.0 as usize].set_wait(rank, seq, wait);
+        }
+    }
+
+    fn completed(&mut self, rank: Option<u32>, target: Option<(GroupId, u64)>) {
+        let (Some(rank), Some((group, seq))) = (rank, target) else {
+            return;
+        };
+        if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
+            member.completed = member.completed.max(seq);
+        }
+    }
+
+    fn touch(&mut self, process: ProcessId, at: Timestamp, change: impl FnOnce(&mut Process)) {
+        if let Some(process) = self.processes.get_mut(&process) {
+            process.records += 1;
+            process.last_at = at;
+            change(process);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Builders for unit tests of the engine's parts.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{GroupRef, Timestamp};
+use ddp_doctor_proto::{DType, Op, ReduceOp};
+
+use super::event::{Call, CallId, GroupInfo, ThreadId};
+
+pub(crate) struct CallBuilder(Call);
+
+/// A call of the default group of two ranks, about which nothing but its op is known.
+pub(crate) fn call(op: Op) -> CallBuilder {
+    CallBuilder(Call {
+        id: CallId(1),
+        at: Timestamp(0),
+        thread: ThreadId(1),
+        group: Some(group("0", "gloo", &[0, 1])),
+        seq: 1,
+        op,
+        dtype: DType::Unspecified,
+        reduce_op: ReduceOp::Unspecified,
+        root: None,
+        peer: None,
+        tag: None,
+        numel: None,
+        shape: None,
+        tensors: 1,
+        is_async: false,
+        hidden: false,
+        splits: [Vec::new(), Vec::new()],
+        step: 0,
+        phase: None,
+        place: None,
+    })
+}
+
+pub(crate) fn group(name: &str, backend: &str, members: &[u32]) -> Arc<GroupInfo> {
+    Arc::new(GroupInfo {
+        key: GroupRef {
+            layer: "c10d".into(),
+            epoch: 0,
+            name: name.into(),
+            ordinal: 0,
+            members: members.into(),
+        },
+        description: "".into(),
+        backend: backend.into(),
+    })
+}
+
+impl CallBuilder {
+    pub(crate) fn numel(mut self, numel: u64) -> Self {
+        self.0.numel = Some(numel);
+        self
+    }
+
+    pub(crate) fn dtype(mut self, dtype: DType) -> Self {
+        self.0.dtype = dtype;
+        self
+    }
+
+    pub(crate) fn reduce_op(mut self, reduce_op: ReduceOp) -> Self {
+        self.0.reduce_op = reduce_op;
+        self
+    }
+
+    pub(crate) fn root(mut self, root: u32) -> Self {
+        self.0.root = Some(root);
+        self
+    }
+
+    pub(crate) fn backend(mut self, backend: &str) -> Self {
+        self.0.group = Some(group("0", backend, &[0, 1]));
+        self
+    }
+
+    pub(crate) fn build(self) -> Call {
+        self.0
+    }
+}

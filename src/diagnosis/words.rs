@@ -1,0 +1,163 @@
+//! Phrases that several findings use, so that all of them speak alike.
+
+use std::fmt::{self, Display, Write as _};
+
+use ddp_doctor_proto::report::Where;
+
+use super::event::{Call, GroupInfo};
+
+/// "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
+#[derive(Clone, Copy, Debug)]
+pub struct Ranks<'a>(pub &'a [u32]);
+
+impl Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = runs(self.0);
+        match &parts[..] {
+            [] => f.write_str("no rank"),
+            [one] if self.0.len() == 1 => write!(f, "rank {one}"),
+            [one] => write!(f, "ranks {one}"),
+            [first @ .., last] => write!(f, "ranks {} and {last}", first.join(", ")),
+        }
+    }
+}
+
+/// The same without the word "rank": "1", "0, 2", "0–5, 7".
+#[must_use]
+pub fn rank_list(ranks: &[u32]) -> String {
+    runs(ranks).join(", ")
+}
+
+/// Ascending ranks as text, three or more in a row as a range.
+fn runs(ranks: &[u32]) -> Vec<String> {
+    let mut parts = Vec::new();
+    let mut rest = ranks;
+    while let [first, ..] = *rest {
+        let length = 1 + rest
+            .windows(2)
+            .take_while(|pair| pair[1] == pair[0] + 1)
+            .count();
+        if length >= 3 {
+            parts.push(format!("{first}–{}", rest[length - 1]));
+            rest = &rest[length..];
+        } else {
+            parts.push(first.to_string());
+            rest = &rest[1..];
+        }
+    }
+    parts
+}
+
+/// "is" or "are", "has" or "have", …: the first word for one, the second for several.
+#[must_use]
+pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a str {
+    if ranks.len() == 1 { one } else { several }
+}
+
+/// "all_reduce #23".
+#[must_use]
+pub fn call(call: &Call) -> String {
+    if call.seq == 0 {
+        call.op.to_string()
+    } else {
+        format!("{} #{}", call.op, call.seq)
+    }
+}
+
+/// What a call says about its data: "all_reduce float32[3, 1560] sum".
+#[must_use]
+pub fn signature(call: &Call) -> String {
+    let mut text = call.op.to_string();
+    let dtype = call.dtype.name();
+    let size = match (&call.shape, call.numel) {
+        (Some(shape), _) => Some(format!("{shape:?}")),
+        (None, Some(numel)) => Some(format!("[{numel} elements]")),
+        (None, None) => None,
+    };
+    if call.op != ddp_doctor_proto::Op::Barrier && (dtype.is_some() || size.is_some()) {
+        let _infallible = write!(
+            text,
+            " {}{}",
+            dtype.unwrap_or("?"),
+            size.unwrap_or_else(|| "[?]".into())
+        );
+    }
+    if let (Some(reduce_op), true) = (call.reduce_op.name(), call.op.reduces()) {
+        text.push(' ');
+        text.push_str(reduce_op);
+    }
+    if let (Some(root), true) = (call.root, call.op.is_rooted()) {
+        let _infallible = write!(text, ", root {root}");
+    }
+    text
+}
+
+/// What people call a group: its description where it has one, and its name where that is not enough.
+#[must_use]
+pub fn group(group: &GroupInfo) -> String {
+    match &*group.description {
+        "" | "undefined" => format!("group {:?}", group.key.name),
+        "default_pg" => "the default group".into(),
+        description => format!("group {description:?}"),
+    }
+}
+
+/// " at train.py:9", or nothing.
+#[must_use]
+pub fn at(place: Option<&Where>) -> String {
+    place
+        .map(|place| format!(" at {}", line(place)))
+        .unwrap_or_default()
+}
+
+/// "train.py:9": the file's name without its folders, since findings list the full path apart.
+#[must_use]
+pub fn line(place: &Where) -> String {
+    let file = place.file.rsplit('/').next().unwrap_or(&place.file);
+    format!("{file}:{}", place.line)
+}
+
+/// Cuts a text that came from the job to what fits a sentence.
+#[must_use]
+pub fn short(text: &str) -> String {
+    const LONGEST: usize = 160;
+    let first_line = text.lines().next().unwrap_or("");
+    match first_line.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("{}…", &first_line[..at]),
+        None => first_line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::{DType, Op, ReduceOp};
+
+    use super::*;
+    use crate::diagnosis::testing;
+
+    #[test]
+    fn ranks_read_like_a_sentence() {
+        assert_eq!(Ranks(&[1]).to_string(), "rank 1");
+        assert_eq!(Ranks(&[0, 2]).to_string(), "ranks 0 and 2");
+        assert_eq!(Ranks(&[0, 1, 2, 3]).to_string(), "ranks 0–3");
+        assert_eq!(Ranks(&[0, 1, 2, 4, 6]).to_string(), "ranks 0–2, 4 and 6");
+        assert_eq!(rank_list(&[0, 1, 5]), "0, 1, 5");
+    }
+
+    #[test]
+    fn signatures_say_what_was_seen_and_no_more() {
+        let mut call = testing::call(Op::AllReduce)
+            .dtype(DType::Float32)
+            .numel(6)
+            .build();
+        assert_eq!(signature(&call), "all_reduce float32[6 elements]");
+        call.shape = Some(vec![2, 3]);
+        call.reduce_op = ReduceOp::Sum;
+        assert_eq!(signature(&call), "all_reduce float32[2, 3] sum");
+        assert_eq!(signature(&testing::call(Op::Barrier).build()), "barrier");
+        assert_eq!(
+            signature(&testing::call(Op::Broadcast).root(3).build()),
+            "broadcast, root 3"
+        );
+    }
+}

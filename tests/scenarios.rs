@@ -1,0 +1,48 @@
+//! Every scenario file holds.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::scenario::Scenario;
+
+#[test]
+fn every_scenario_holds() {
+    let mut files = Vec::new();
+    collect(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios"),
+        &mut files,
+    );
+    files.sort();
+    let mut failures = Vec::new();
+    for file in &files {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        match Scenario::read(file) {
+            Ok(scenario) => {
+                assert!(
+                    scenario.about.len() > 10,
+                    "{name} does not say what it is about"
+                );
+                if let Err(failure) = scenario.check() {
+                    failures.push(format!("{name}: {failure}"));
+                }
+            }
+            Err(failure) => failures.push(failure),
+        }
+    }
+    println!("{} scenarios", files.len());
+    assert!(!files.is_empty(), "no scenario was found");
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "toml")
+        {
+            files.push(path);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What tests share.
+
+pub(crate) mod scenario;
