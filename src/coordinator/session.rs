@@ -217,7 +217,7 @@ impl Session {
 
     fn publish(&mut self, ended: bool) {
         let at = Timestamp::now();
-        let report = Some(self.engine.report(at));
+        let report = Some(self.engine.report());
         self.publisher.send_replace(Arc::new(Published { report, at, ended }));
     }
 
