@@ -1,3 +1,5 @@
 //! A diagnosis in the forms people and programs read.
 
+pub mod json;
+pub mod live;
 pub mod text;

@@ -1,0 +1,139 @@
+//! Arguments → a command → an exit code.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use crate::report::live::Verbosity;
+use crate::report::text::Style;
+
+mod coordinator;
+mod run;
+
+/// Exit code of a command line that makes no sense.
+const USAGE: u8 = 2;
+/// Exit code of a tool that failed.
+const FAILED: u8 = 3;
+
+/// Tells why a distributed training job hangs: which rank, which call, which line, and what to
+/// change.
+#[derive(Debug, Parser)]
+#[command(name = "ddp-doctor", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a job and watch every rank of it on this node
+    Run(run::Run),
+    /// Serve several nodes and jobs until interrupted
+    Coordinator(coordinator::Coordinator),
+}
+
+/// Options that every command has.
+#[derive(Clone, Debug, Args)]
+struct Global {
+    /// When to use colours
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", env = "DDP_DOCTOR_COLOR")]
+    color: Color,
+    /// Say less: once, neither the first nor the last line; twice, nothing
+    #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_QUIET")]
+    quiet: u8,
+    /// Say more: notes, too
+    #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_VERBOSE")]
+    verbose: u8,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+impl Global {
+    const fn verbosity(&self) -> Verbosity {
+        Verbosity { quiet: self.quiet, verbose: self.verbose }
+    }
+
+    /// The style of what goes to a terminal, if it is one.
+    fn style(&self, is_terminal: bool) -> Style {
+        let wanted = || std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let color = match self.color {
+            Color::Auto => is_terminal && wanted(),
+            Color::Always => true,
+            Color::Never => false,
+        };
+        Style { color }
+    }
+}
+
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    ExitCode::from(run_with(std::env::args_os()))
+}
+
+fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nothing can be done about a terminal that takes no message.
+            error.print().ok();
+            return if error.use_stderr() { USAGE } else { 0 };
+        }
+    };
+    let result = match cli.command {
+        Command::Run(run) => Ok(run.run(&cli.global)),
+        Command::Coordinator(coordinator) => coordinator.run(),
+    };
+    result.unwrap_or_else(|error| {
+        // Who reads us no more wants nothing more.
+        let broken_pipe = error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+        if broken_pipe {
+            return 0;
+        }
+        writeln!(io::stderr(), "ddp-doctor: {error:#}").ok();
+        FAILED
+    })
+}
+
+/// Whether messages go to a terminal.
+fn stderr_is_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_make_sense() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_long_option_is_a_variable_too() {
+        for command in std::iter::once(&Cli::command()).chain(Cli::command().get_subcommands()) {
+            for argument in command.get_arguments() {
+                let Some(long) = argument.get_long() else { continue };
+                if ["help", "version"].contains(&long) {
+                    continue;
+                }
+                let wanted = format!("DDP_DOCTOR_{}", long.to_uppercase().replace('-', "_"));
+                let variable = argument.get_env().map(|name| name.to_string_lossy().into_owned());
+                assert_eq!(variable, Some(wanted));
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `ddp-doctor run`
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::{Global, stderr_is_terminal};
+use crate::node::environment;
+use crate::node::job::{self, Options};
+use crate::node::kill::Patience;
+
+/// Start a job and watch every rank of it on this node.
+///
+/// The command runs as it would without us: same terminal, same signals, same exit status.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "ddp-doctor run [OPTIONS] -- COMMAND [ARGUMENTS]…\n       \
+                      ddp-doctor run [OPTIONS] --nproc-per-node N SCRIPT [ARGUMENTS]…",
+    after_help = "Exit status: that of the job (128+N for signal N; 126, 127 as in a shell), or 75 if \
+                  --on-hang kill ended it."
+)]
+pub(super) struct Run {
+    /// Run SCRIPT with torchrun, this many ranks on this node
+    #[arg(long, value_name = "N", alias = "nproc_per_node", env = "DDP_DOCTOR_NPROC_PER_NODE")]
+    nproc_per_node: Option<String>,
+    /// Report to this coordinator instead of one of our own
+    #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
+    coordinator: Option<String>,
+    /// Name of the job, the same on all its nodes [default: a new one]
+    #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
+    job: Option<String>,
+    /// Where evidence and report go [default: ddp-doctor-runs/<job>-<time>]
+    #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_RUN_DIR")]
+    run_dir: Option<PathBuf>,
+    /// Write the report there too, at every change
+    #[arg(long, value_name = "FILE", env = "DDP_DOCTOR_REPORT")]
+    report: Option<PathBuf>,
+    /// What to do with a job that surely hangs
+    #[arg(long, value_name = "WHAT", default_value = "report", env = "DDP_DOCTOR_ON_HANG")]
+    on_hang: OnHang,
+    /// How long it has to hang before it is killed [default: 5 if proved, 30 otherwise]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_KILL_AFTER")]
+    kill_after: Option<Duration>,
+    /// How long a wait may last that nothing proves hopeless
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = seconds,
+        default_value = "60",
+        env = "DDP_DOCTOR_STALL_AFTER"
+    )]
+    stall_after: Duration,
+    /// The command, or the script for --nproc-per-node
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnHang {
+    /// Say so
+    Report,
+    /// End it, once the evidence is on disk
+    Kill,
+}
+
+impl Run {
+    /// Runs the job; returns what to exit with.
+    pub(super) fn run(self, global: &Global) -> u8 {
+        let mut command = self.command;
+        if let Some(count) = self.nproc_per_node {
+            let torchrun = ["torchrun".into(), "--nproc-per-node".into(), count.into()];
+            command.splice(0..0, torchrun);
+        }
+        // Switched off, or watched by a `run` outside of this one.
+        if environment::is_switched_off() || environment::is_watched_already() {
+            return job::become_command(&command, &mut io::stderr());
+        }
+        let outcome = job::run(Options {
+            command,
+            job: self.job,
+            run_dir: self.run_dir,
+            report: self.report,
+            coordinator: self.coordinator,
+            kill: (self.on_hang == OnHang::Kill).then(|| Patience::new(self.kill_after)),
+            stall_after: self.stall_after,
+            verbosity: global.verbosity(),
+            style: global.style(stderr_is_terminal()),
+            out: Box::new(io::stderr()),
+        });
+        outcome.status
+    }
+}
+
+/// A number of seconds, from 0 to a year.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if (0.0..=31_536_000.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err("not between 0 and a year".into())
+    }
+}

@@ -1,0 +1,90 @@
+//! The gRPC services: a hub, seen from outside.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::v1;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use v1::agent_service_server::AgentService;
+use v1::viewer_service_server::ViewerService;
+
+use super::hub::{AttachError, Hub};
+
+/// Requests of one node or updates of one viewer on their way out.
+const OUTGOING: usize = 2;
+
+#[derive(Clone, Debug)]
+pub(super) struct Services {
+    hub: Arc<Hub>,
+}
+
+impl Services {
+    pub(super) const fn new(hub: Arc<Hub>) -> Self {
+        Self { hub }
+    }
+}
+
+#[tonic::async_trait]
+impl AgentService for Services {
+    type AttachStream = ReceiverStream<Result<v1::Request, Status>>;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::Report>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        // A broken stream has ended: the node attaches again.
+        let reports = request.into_inner().take_while(Result::is_ok).filter_map(Result::ok);
+        let mut requests = self.hub.attach(Box::pin(reports)).await?;
+        let (sender, receiver) = mpsc::channel(OUTGOING);
+        tokio::spawn(async move {
+            while let Some(request) = requests.recv().await {
+                if sender.send(Ok(request)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+#[tonic::async_trait]
+impl ViewerService for Services {
+    type WatchStream = ReceiverStream<Result<v1::Update, Status>>;
+
+    async fn watch(
+        &self,
+        request: Request<v1::WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let mut updates = self.hub.watch(&request.into_inner().job, true)?;
+        let (sender, receiver) = mpsc::channel(OUTGOING);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    update = updates.next() => {
+                        let Some(update) = update else { return };
+                        if sender.send(Ok(update)).await.is_err() {
+                            return;
+                        }
+                    }
+                    () = sender.closed() => return,
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+}
+
+impl From<AttachError> for Status {
+    fn from(error: AttachError) -> Self {
+        let text = error.to_string();
+        match error {
+            AttachError::NoHello | AttachError::BadJobId => Self::invalid_argument(text),
+            AttachError::NoSuchJob => Self::not_found(text),
+            AttachError::TooManyJobs | AttachError::TooManyViewers => {
+                Self::resource_exhausted(text)
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! One job: the task that owns its engine.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Report, Timestamp};
+use ddp_doctor_proto::{VERSION, v1};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use v1::request::Kind;
+
+use crate::diagnosis::{Config, Engine, Event};
+use crate::evidence::decode::Decoder;
+
+/// Reports taken in before the engine is asked for conclusions: bounds how old they get.
+const REPORTS_AT_ONCE: usize = 64;
+/// How long an event may wait for more about it (an `all_to_all` for its splits).
+const HOLD: Duration = Duration::from_millis(30);
+/// How often ranks are refreshed for viewers that watch them.
+const REFRESH: Duration = Duration::from_secs(1);
+/// A job whose nodes are all gone without having ended is given up after this long.
+const ABANDONED: Duration = Duration::from_secs(120);
+/// Most nodes of a job.
+const MAX_NODES: usize = 8192;
+/// Stall limit of a job whose nodes name none.
+const STALL_AFTER: Duration = Duration::from_secs(60);
+
+/// What reaches a session.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A node's stream began.
+    Attached { attachment: u64, hello: v1::Hello, requests: mpsc::Sender<v1::Request> },
+    /// It said something.
+    Report { attachment: u64, report: v1::Report },
+    /// It ended.
+    Detached { attachment: u64 },
+}
+
+/// The latest that is known about a job.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Published {
+    /// `None` until there is something to say.
+    pub(super) report: Option<Report>,
+    /// When the report was made.
+    pub(super) at: Timestamp,
+    /// Nothing more will come.
+    pub(super) ended: bool,
+}
+
+/// One job.
+#[derive(Debug)]
+pub(super) struct Session {
+    engine: Engine,
+    nodes: Vec<Node>,
+    by_key: BTreeMap<NodeKey, usize>,
+    by_attachment: BTreeMap<u64, usize>,
+    publisher: watch::Sender<Arc<Published>>,
+    live_viewers: Arc<AtomicUsize>,
+    /// Events between decoder and engine; empty between batches.
+    events: Vec<Event>,
+}
+
+/// What makes it the same node when it attaches again: the same start of the job on the same boot.
+type NodeKey = (String, String, u64);
+
+#[derive(Debug)]
+struct Node {
+    decoder: Decoder,
+    /// The stream it is attached by now.
+    attached: Option<(u64, mpsc::Sender<v1::Request>)>,
+    ended: bool,
+    /// It has ended and has not been told that this was taken in.
+    awaits_finished: bool,
+}
+
+impl Session {
+    pub(super) fn new(
+        hello: &v1::Hello,
+        publisher: watch::Sender<Arc<Published>>,
+        live_viewers: Arc<AtomicUsize>,
+    ) -> Self {
+        let stall_after = match hello.stall_after_s {
+            0 => STALL_AFTER,
+            seconds => Duration::from_secs(u64::from(seconds)),
+        };
+        Self {
+            engine: Engine::new(Config { stall_after }),
+            nodes: Vec::new(),
+            by_key: BTreeMap::new(),
+            by_attachment: BTreeMap::new(),
+            publisher,
+            live_viewers,
+            events: Vec::new(),
+        }
+    }
+
+    /// Runs until every node has ended, or all are gone for good.
+    pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+        let mut refresh = tokio::time::interval(REFRESH);
+        refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut alone_since = None;
+        while !self.has_ended() {
+            if self.by_attachment.is_empty() {
+                let since = *alone_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > ABANDONED {
+                    break;
+                }
+            } else {
+                alone_since = None;
+            }
+            let timeout = self.timeout();
+            let mut wanted = false;
+            tokio::select! {
+                input = inputs.recv() => {
+                    let Some(input) = input else { break };
+                    self.take(input);
+                    for _ in 1..REPORTS_AT_ONCE {
+                        let Ok(input) = inputs.try_recv() else { break };
+                        self.take(input);
+                    }
+                }
+                () = tokio::time::sleep_until(timeout) => self.time_passed(),
+                _ = refresh.tick() => wanted = self.live_viewers.load(Ordering::Relaxed) > 0,
+            }
+            self.conclude(wanted);
+        }
+        self.publish(true);
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Attached { attachment, hello, requests } => {
+                let key = (hello.host, hello.boot_id, hello.started_unix_ns);
+                let known = self.by_key.get(&key).copied();
+                if known.is_none() && self.nodes.len() >= MAX_NODES {
+                    return;
+                }
+                let index = known.unwrap_or_else(|| {
+                    self.nodes.push(Node::new(self.nodes.len() as u32));
+                    self.by_key.insert(key, self.nodes.len() - 1);
+                    self.nodes.len() - 1
+                });
+                if let Some((old, _)) = self.nodes[index].attached.take() {
+                    self.by_attachment.remove(&old);
+                }
+                let welcome = v1::Welcome { coordinator_version: VERSION.into() };
+                ask(&requests, Kind::Welcome(welcome));
+                self.nodes[index].attached = Some((attachment, requests));
+                self.by_attachment.insert(attachment, index);
+            }
+            Input::Report { attachment, report } => {
+                let Some(&index) = self.by_attachment.get(&attachment) else { return };
+                self.nodes[index].decoder.decode(report, &mut self.events);
+                self.feed(index);
+            }
+            Input::Detached { attachment } => {
+                if let Some(index) = self.by_attachment.remove(&attachment) {
+                    self.nodes[index].attached = None;
+                }
+            }
+        }
+    }
+
+    /// The engine gets what was decoded of that node's.
+    fn feed(&mut self, index: usize) {
+        let now = Timestamp::now();
+        for event in self.events.drain(..) {
+            if matches!(event, Event::JobEnded { .. }) {
+                self.nodes[index].ended = true;
+                self.nodes[index].awaits_finished = true;
+            }
+            self.engine.handle(event, now);
+        }
+    }
+
+    fn time_passed(&mut self) {
+        for index in 0..self.nodes.len() {
+            self.nodes[index].decoder.release(&mut self.events);
+            self.feed(index);
+        }
+        let now = Timestamp::now();
+        if self.engine.poll_timeout().is_some_and(|at| at <= now) {
+            self.engine.handle_timeout(now);
+        }
+    }
+
+    /// When [`Session::time_passed`] is due.
+    fn timeout(&self) -> Instant {
+        let now = Timestamp::now();
+        // A far timeout is looked at again before that, which also bounds the arithmetic.
+        let mut after = Duration::from_secs(30);
+        if let Some(at) = self.engine.poll_timeout() {
+            after = after.min(at.since(now).max(Duration::from_millis(1)));
+        }
+        if self.nodes.iter().any(|node| node.decoder.holds()) {
+            after = after.min(HOLD);
+        }
+        Instant::now() + after
+    }
+
+    /// Publishes what follows from the events so far, if it is new or wanted.
+    fn conclude(&mut self, wanted: bool) {
+        let changed = self.engine.poll_change();
+        let ended = self.nodes.iter().any(|node| node.awaits_finished);
+        if changed || wanted || ended {
+            self.publish(false);
+        }
+        for node in self.nodes.iter_mut().filter(|node| node.awaits_finished) {
+            node.awaits_finished = false;
+            if let Some((_, requests)) = &node.attached {
+                ask(requests, Kind::Finished(v1::Finished {}));
+            }
+        }
+    }
+
+    fn publish(&mut self, ended: bool) {
+        let at = Timestamp::now();
+        let report = Some(self.engine.report());
+        self.publisher.send_replace(Arc::new(Published { report, at, ended }));
+    }
+
+    fn has_ended(&self) -> bool {
+        !self.nodes.is_empty() && self.nodes.iter().all(|node| node.ended)
+    }
+}
+
+impl Node {
+    fn new(number: u32) -> Self {
+        Self {
+            decoder: Decoder::new(number),
+            attached: None,
+            ended: false,
+            awaits_finished: false,
+        }
+    }
+}
+
+/// Asks something of a node. One that does not listen is not waited for.
+fn ask(requests: &mpsc::Sender<v1::Request>, kind: Kind) {
+    drop(requests.try_send(v1::Request { kind: Some(kind) }));
+}

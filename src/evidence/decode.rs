@@ -1,0 +1,237 @@
+//! Messages of one node → events for the engine.
+//!
+//! A node speaks in numbers that earlier messages gave a meaning to, counts time on its own
+//! monotonic clock and repeats itself when it attaches again. Behind the decoder all that is gone:
+//! every event stands for itself, its time is in nanoseconds since the Unix epoch, and every record
+//! comes once.
+//!
+//! What comes in is hostile until shown otherwise: every table has a bound, every number is looked
+//! up before it is believed, and whatever makes no sense is left out and counted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Exit, Timestamp};
+use ddp_doctor_proto::{NoteKind, ProcessState, v1};
+use v1::event::Kind;
+
+use super::process::{Process, Limits};
+use crate::diagnosis::event::{Event, ProcessId};
+
+/// Most processes one node may name over the life of a job.
+const MAX_PROCESSES: usize = 65_536;
+/// Longest text taken from a node, in bytes.
+const MAX_TEXT: usize = 8192;
+/// Longest name (job, host, layer) taken from a node, in bytes.
+const MAX_NAME: usize = 256;
+
+/// Turns the reports of one node, in order, into events.
+#[derive(Debug)]
+pub struct Decoder {
+    /// Distinguishes the processes of this node from those of others.
+    node: u32,
+    host: Arc<str>,
+    processes: HashMap<u32, Process>,
+    rejected: u64,
+    limits: Limits,
+    holding: bool,
+}
+
+impl Decoder {
+    /// A decoder for the node that has this number within its job.
+    #[must_use]
+    pub fn new(node: u32) -> Self {
+        Self {
+            node,
+            host: "".into(),
+            processes: HashMap::new(),
+            rejected: 0,
+            limits: Limits::default(),
+            holding: false,
+        }
+    }
+
+    /// Messages that were left out because they made no sense or were too many.
+    #[must_use]
+    pub const fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    /// Decodes one report; events go to `out` in order.
+    pub fn decode(&mut self, report: v1::Report, out: &mut Vec<Event>) {
+        for event in report.events {
+            let taken = event.kind.and_then(|kind| self.event(kind, out));
+            if taken.is_none() {
+                self.rejected += 1;
+            }
+        }
+    }
+
+    /// Whether an event waits for more about it: then [`Decoder::release`] is due a moment later.
+    #[must_use]
+    pub const fn holds(&self) -> bool {
+        self.holding
+    }
+
+    /// Gives out the events that waited. A journal's reader calls it at the end.
+    pub fn release(&mut self, out: &mut Vec<Event>) {
+        self.holding = false;
+        let mut numbers: Vec<u32> = self.processes.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            if let Some(process) = self.processes.get_mut(&number) {
+                process.release(process_id(self.node, number), out);
+            }
+        }
+    }
+
+    /// `None`: it made no sense.
+    fn event(&mut self, kind: Kind, out: &mut Vec<Event>) -> Option<()> {
+        match kind {
+            Kind::Hello(hello) => {
+                self.host = name(&hello.host);
+                out.push(Event::JobStarted {
+                    job: name(&hello.job).as_ref().into(),
+                    attempt: hello.attempt,
+                    host: self.host.clone(),
+                    at: Timestamp(hello.started_unix_ns),
+                });
+            }
+            Kind::ProcessJoined(joined) => return self.joined(&joined, out),
+            // Texts of records travel with them; the table serves those who keep it.
+            Kind::StringDefined(string) => {
+                self.process(string.process)?;
+            }
+            Kind::ThreadDefined(thread) => {
+                self.process(thread.process)?;
+            }
+            Kind::SiteDefined(site) => {
+                let (_, process, limits) = self.process(site.process)?;
+                return process.define_site(site, limits);
+            }
+            Kind::GroupDefined(group) => {
+                let (id, process, limits) = self.process(group.process)?;
+                return process.define_group(id, group, limits, out);
+            }
+            Kind::Record(record) => {
+                let (id, process, limits) = self.process(record.process)?;
+                let taken = process.record(id, record, limits, out);
+                self.holding |= process.holds();
+                return taken;
+            }
+            Kind::GroupFrontier(frontier) => {
+                let (id, process, _) = self.process(frontier.process)?;
+                let group = process.group(frontier.group)?.clone();
+                out.push(Event::Frontier {
+                    process: id,
+                    group,
+                    issued: frontier.issued,
+                    p2p_issued: frontier.p2p_issued,
+                });
+            }
+            Kind::ProcessChanged(changed) => return self.changed(&changed, out),
+            Kind::RecordsLost(lost) => {
+                let (process, known, _) = self.process(lost.process)?;
+                known.announce_loss(lost.count);
+                out.push(Event::RecordsLost { process, count: lost.count });
+            }
+            Kind::Note(note) => return self.note(&note, out),
+            Kind::JobEnded(ended) => out.push(Event::JobEnded {
+                status: ended.status,
+                at: Timestamp(ended.unix_ns),
+            }),
+        }
+        Some(())
+    }
+
+    fn joined(&mut self, joined: &v1::ProcessJoined, out: &mut Vec<Event>) -> Option<()> {
+        let number = u32::try_from(joined.process).ok()?;
+        let is_new = !self.processes.contains_key(&number);
+        if is_new && self.processes.len() >= MAX_PROCESSES {
+            return None;
+        }
+        let process = self
+            .processes
+            .entry(number)
+            .or_insert_with(|| Process::new(name(&joined.layer)));
+        if process.join(joined, is_new) {
+            out.push(Event::ProcessJoined {
+                process: process_id(self.node, number),
+                rank: joined.rank,
+                world_size: joined.world_size,
+                host: self.host.clone(),
+                pid: joined.pid,
+                layer: process.layer().clone(),
+            });
+        }
+        Some(())
+    }
+
+    fn changed(&mut self, changed: &v1::ProcessChanged, out: &mut Vec<Event>) -> Option<()> {
+        let state = ProcessState::from_number(u8::try_from(changed.state).ok()?);
+        let (process, known, _) = self.process(changed.process)?;
+        if state == ProcessState::Unspecified || known.has_ended() {
+            return None;
+        }
+        if state == ProcessState::Dead {
+            known.end(process, out);
+        }
+        out.push(Event::ProcessChanged {
+            process,
+            state,
+            exit: Exit { code: changed.exit_code, signal: changed.exit_signal },
+            at: Timestamp(changed.unix_ns),
+        });
+        Some(())
+    }
+
+    fn note(&mut self, note: &v1::Note, out: &mut Vec<Event>) -> Option<()> {
+        let kind = NoteKind::from_number(u8::try_from(note.kind).ok()?);
+        let process = match note.process {
+            0 => None,
+            process => Some(self.process(process)?.0),
+        };
+        out.push(Event::Note {
+            process,
+            kind,
+            rank: note.rank,
+            pid: (note.pid != 0).then_some(note.pid),
+            text: text(&note.text),
+            at: Timestamp(note.unix_ns),
+        });
+        Some(())
+    }
+
+    fn process(&mut self, number: u64) -> Option<(ProcessId, &mut Process, &mut Limits)> {
+        let number = u32::try_from(number).ok()?;
+        let process = self.processes.get_mut(&number)?;
+        Some((process_id(self.node, number), process, &mut self.limits))
+    }
+}
+
+/// Makes the number of a process unique within the job.
+fn process_id(node: u32, process: u32) -> ProcessId {
+    ProcessId(u64::from(node) << 32 | u64::from(process))
+}
+
+/// A short name, cut where it is longer than names are.
+pub(super) fn name(text: &str) -> Arc<str> {
+    cut(text, MAX_NAME).into()
+}
+
+/// A text, cut where it is longer than we keep.
+pub(super) fn text(text: &str) -> Arc<str> {
+    cut(text, MAX_TEXT).into()
+}
+
+fn cut(text: &str, bytes: usize) -> &str {
+    let mut end = text.len().min(bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;

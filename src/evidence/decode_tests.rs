@@ -1,0 +1,236 @@
+use std::time::Duration;
+
+use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::{Op, RecordKind};
+
+use super::*;
+
+fn report(kinds: Vec<Kind>) -> v1::Report {
+    let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) }).collect();
+    v1::Report { sent_unix_ns: 1, events }
+}
+
+fn joined() -> Kind {
+    Kind::ProcessJoined(v1::ProcessJoined {
+        process: 1,
+        pid: 42,
+        start_ticks: 7,
+        rank: Some(3),
+        world_size: Some(4),
+        layer: "c10d".into(),
+        anchor_mono_ns: 1_000,
+        anchor_unix_ns: 5_000_000,
+        ..Default::default()
+    })
+}
+
+fn group() -> Kind {
+    Kind::GroupDefined(v1::GroupDefined {
+        process: 1,
+        id: 1,
+        name: "0".into(),
+        members: vec![3, 1],
+        ..Default::default()
+    })
+}
+
+fn record(ticket: u64, kind: RecordKind, call: u64) -> v1::Record {
+    v1::Record {
+        process: 1,
+        ticket,
+        mono_ns: 1_500,
+        kind: i32::from(kind.number()),
+        group: 1,
+        seq: 1,
+        call,
+        op: i32::from(Op::Broadcast.number()),
+        root: Some(1),
+        ..Default::default()
+    }
+}
+
+fn decode(decoder: &mut Decoder, kinds: Vec<Kind>) -> Vec<Event> {
+    let mut out = Vec::new();
+    decoder.decode(report(kinds), &mut out);
+    out
+}
+
+fn known() -> Decoder {
+    let mut decoder = Decoder::new(2);
+    decode(&mut decoder, vec![joined(), group()]);
+    decoder
+}
+
+#[test]
+fn a_call_is_resolved() {
+    let mut decoder = known();
+    let site = v1::SiteDefined { process: 1, id: 9, file: "t.py".into(), line: 4, function: "f".into() };
+    let mut issued = record(0, RecordKind::Issued, 1);
+    issued.site = 9;
+    issued.flags = u32::from(flags::ASYNC);
+    let events = decode(&mut decoder, vec![Kind::SiteDefined(site), Kind::Record(issued)]);
+    let [Event::Issued { process, call }] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(*process, ProcessId(2 << 32 | 1));
+    assert_eq!((call.root, call.peer), (Some(1), None), "group rank 1 is global rank 1");
+    assert_eq!(call.at, Timestamp(5_000_500));
+    assert_eq!(call.place.as_ref().unwrap().line, 4);
+    assert!(call.is_async && !call.hidden);
+    assert_eq!(call.group.as_ref().unwrap().key.layer, "c10d");
+}
+
+#[test]
+fn a_repeated_stream_says_nothing_twice() {
+    let mut decoder = known();
+    let first = decode(&mut decoder, vec![Kind::Record(record(0, RecordKind::Issued, 1))]);
+    assert_eq!(first.len(), 1);
+    let again = decode(
+        &mut decoder,
+        vec![
+            joined(),
+            group(),
+            Kind::Record(record(0, RecordKind::Issued, 1)),
+            Kind::Record(record(1, RecordKind::Returned, 1)),
+        ],
+    );
+    assert!(matches!(again.as_slice(), [Event::Returned { .. }]), "{again:?}");
+    assert_eq!(decoder.rejected(), 0);
+}
+
+#[test]
+fn a_gap_is_a_loss_unless_it_was_announced() {
+    let mut decoder = known();
+    let events = decode(&mut decoder, vec![Kind::Record(record(5, RecordKind::WaitEnd, 0))]);
+    assert!(matches!(events[0], Event::RecordsLost { count: 5, .. }), "{events:?}");
+    let lost = v1::RecordsLost { process: 1, count: 3 };
+    let events = decode(
+        &mut decoder,
+        vec![Kind::RecordsLost(lost), Kind::Record(record(9, RecordKind::WaitEnd, 0))],
+    );
+    let counts: Vec<u64> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::RecordsLost { count, .. } => Some(*count),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(counts, [3]);
+}
+
+#[test]
+fn splits_are_attached_to_their_call() {
+    let mut decoder = known();
+    let mut issued = record(0, RecordKind::Issued, 8);
+    issued.op = i32::from(Op::AllToAll.number());
+    let piece = |ticket, at, output, splits: &[u32]| v1::Record {
+        seq: at,
+        flags: if output { u32::from(flags::OUTPUT) } else { 0 },
+        splits: splits.to_vec(),
+        ..record(ticket, RecordKind::Splits, 8)
+    };
+    let events = decode(&mut decoder, vec![Kind::Record(issued)]);
+    assert!(events.is_empty() && decoder.holds());
+    let events = decode(
+        &mut decoder,
+        vec![
+            Kind::Record(piece(1, 0, false, &[1, 2])),
+            Kind::Record(piece(2, 2, false, &[3])),
+            Kind::Record(piece(3, 0, true, &[4])),
+            Kind::Record(record(4, RecordKind::Returned, 8)),
+        ],
+    );
+    let [Event::Issued { call, .. }, Event::Returned { .. }] = events.as_slice() else {
+        panic!("{events:?}")
+    };
+    assert_eq!(call.splits, [vec![1, 2, 3], vec![4]]);
+}
+
+#[test]
+fn what_is_held_is_released_when_nothing_follows() {
+    let mut decoder = known();
+    let mut issued = record(0, RecordKind::Issued, 8);
+    issued.op = i32::from(Op::AllToAll.number());
+    decode(&mut decoder, vec![Kind::Record(issued)]);
+    let mut out = Vec::new();
+    decoder.release(&mut out);
+    assert!(matches!(out.as_slice(), [Event::Issued { .. }]) && !decoder.holds());
+}
+
+#[test]
+fn death_is_the_last_event_of_a_process() {
+    let mut decoder = known();
+    let dead = Kind::ProcessChanged(v1::ProcessChanged {
+        process: 1,
+        state: i32::from(ProcessState::Dead.number()),
+        unix_ns: 3,
+        exit_code: None,
+        exit_signal: Some(9),
+    });
+    let events = decode(
+        &mut decoder,
+        vec![dead.clone(), dead, Kind::Record(record(0, RecordKind::WaitEnd, 0))],
+    );
+    let [Event::ProcessChanged { exit, .. }] = events.as_slice() else { panic!("{events:?}") };
+    assert_eq!(exit.signal, Some(9));
+    assert_eq!(decoder.rejected(), 2);
+}
+
+#[test]
+fn nonsense_is_counted_and_changes_nothing() {
+    let mut decoder = known();
+    let far = |process| v1::Record { process, ..record(0, RecordKind::Issued, 1) };
+    let events = decode(
+        &mut decoder,
+        vec![
+            Kind::Record(far(0)),
+            Kind::Record(far(77)),
+            Kind::Record(far(u64::MAX)),
+            Kind::Record(v1::Record { group: 99, ..record(0, RecordKind::Issued, 1) }),
+            Kind::Record(v1::Record { kind: -5, ..record(1, RecordKind::Issued, 1) }),
+            Kind::Record(record(u64::MAX, RecordKind::Issued, 1)),
+            Kind::GroupDefined(v1::GroupDefined { process: 1, id: 4, ..Default::default() }),
+            Kind::ProcessChanged(v1::ProcessChanged { process: 1, state: 4000, ..Default::default() }),
+            Kind::Note(v1::Note { process: 5, ..Default::default() }),
+        ],
+    );
+    assert!(events.is_empty(), "{events:?}");
+    assert_eq!(decoder.rejected(), 9);
+    let mut out = Vec::new();
+    decoder.decode(v1::Report { sent_unix_ns: 0, events: vec![v1::Event { kind: None }] }, &mut out);
+    assert_eq!(decoder.rejected(), 10);
+}
+
+#[test]
+fn roots_beyond_the_group_are_unknown_and_times_do_not_wrap() {
+    let mut decoder = known();
+    for (ticket, (root, mono_ns)) in [(-1, 0), (2, u64::MAX), (i32::MAX, 1)].into_iter().enumerate() {
+        let mut issued = record(ticket as u64, RecordKind::Issued, 1);
+        issued.root = Some(root);
+        issued.mono_ns = mono_ns;
+        let events = decode(&mut decoder, vec![Kind::Record(issued)]);
+        let [Event::Issued { call, .. }] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(call.root, None);
+        assert!(call.at >= Timestamp(5_000_000 - 1_000), "{:?}", call.at);
+    }
+}
+
+#[test]
+fn tables_are_bounded() {
+    let mut decoder = known();
+    let endless = "x".repeat(1 << 20);
+    let started = std::time::Instant::now();
+    let mut kept = 0;
+    for id in 1..100_000 {
+        let site = v1::SiteDefined {
+            process: 1,
+            id,
+            file: if id < 50 { endless.clone() } else { "f".into() },
+            line: 1,
+            function: String::new(),
+        };
+        let before = decoder.rejected();
+        decode(&mut decoder, vec![Kind::SiteDefined(site)]);
+        kept += u32::from(decoder.rejected() == before);
+    }
+    assert_eq!(kept, 65_536);
+    assert!(started.elapsed() < Duration::from_secs(60));
+}

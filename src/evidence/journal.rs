@@ -1,0 +1,314 @@
+//! The journal: what the reader of a node has read, on disk.
+//!
+//! ```text
+//! "DDPJ" u32 version            header, 8 bytes
+//! u32 length, u32 crc32, bytes  a frame: one protobuf `Report`; numbers are little-endian
+//! …
+//! ```
+//!
+//! It is only ever appended to. A process that is killed while it writes leaves half a frame at the
+//! end and nothing worse: the reader takes what is whole and names what it left out.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use ddp_doctor_proto::v1::Report;
+use prost::Message;
+
+/// First bytes of every journal.
+const MAGIC: [u8; 4] = *b"DDPJ";
+/// Version of the format.
+const VERSION: u32 = 1;
+/// Bytes of the header.
+pub const HEADER: usize = 8;
+/// Bytes before the message of a frame.
+const FRAME_HEADER: usize = 8;
+/// Longest frame that is written or believed. Batches are kept far below it.
+pub const MAX_FRAME: usize = 8 << 20;
+
+/// Why a journal cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The file system said no.
+    #[error("the journal cannot be used: {0}")]
+    Io(#[from] io::Error),
+    /// It is another kind of file.
+    #[error("this is no journal")]
+    NotAJournal,
+    /// It was written by a later version.
+    #[error("the journal has format version {0}; this program reads up to {VERSION}")]
+    Version(u32),
+}
+
+/// Appends reports to a journal.
+#[derive(Debug)]
+pub struct Writer {
+    file: File,
+    frame: Vec<u8>,
+}
+
+impl Writer {
+    /// Makes a new journal; it must not exist yet.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be made or written.
+    pub fn create(path: &Path) -> Result<Self, JournalError> {
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        let mut header = [0; HEADER];
+        header[..4].copy_from_slice(&MAGIC);
+        header[4..].copy_from_slice(&VERSION.to_le_bytes());
+        file.write_all(&header)?;
+        Ok(Self { file, frame: Vec::new() })
+    }
+
+    /// Appends one report with a single write.
+    ///
+    /// # Errors
+    ///
+    /// When the file system does not take it. Nothing may be appended after that: half a frame may
+    /// stand at the end, and what follows it would be lost.
+    pub fn append(&mut self, report: &Report) -> Result<(), JournalError> {
+        self.frame.clear();
+        self.frame.resize(FRAME_HEADER, 0);
+        report
+            .encode(&mut self.frame)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+        let length = self.frame.len() - FRAME_HEADER;
+        if length > MAX_FRAME {
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
+        }
+        let crc = crc32fast::hash(&self.frame[FRAME_HEADER..]);
+        self.frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
+        self.frame[4..8].copy_from_slice(&crc.to_le_bytes());
+        self.file.write_all(&self.frame)?;
+        Ok(())
+    }
+
+    /// Returns once everything appended is on the disk.
+    ///
+    /// # Errors
+    ///
+    /// When the disk does not confirm it.
+    pub fn sync(&self) -> Result<(), JournalError> {
+        Ok(self.file.sync_data()?)
+    }
+}
+
+/// Reads the reports of a journal, one after the other.
+#[derive(Debug)]
+pub struct Reader<R> {
+    from: R,
+    at: u64,
+    skipped: Option<Skipped>,
+    done: bool,
+}
+
+/// What a reader left out at the end of a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Where, in bytes from the start.
+    pub at: u64,
+    /// Why.
+    pub reason: &'static str,
+}
+
+impl std::fmt::Display for Skipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the journal was read up to byte {}: {}", self.at, self.reason)
+    }
+}
+
+impl Reader<BufReader<File>> {
+    /// Opens a journal.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read or is no journal of a known version.
+    pub fn open(path: &Path) -> Result<Self, JournalError> {
+        Self::new(BufReader::new(File::open(path)?))
+    }
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reader::open`].
+    pub fn new(mut from: R) -> Result<Self, JournalError> {
+        let mut header = [0; HEADER];
+        if fill(&mut from, &mut header)? < HEADER || header[..4] != MAGIC {
+            return Err(JournalError::NotAJournal);
+        }
+        let version = word(&header, 4);
+        if version == 0 || version > VERSION {
+            return Err(JournalError::Version(version));
+        }
+        Ok(Self { from, at: HEADER as u64, skipped: None, done: false })
+    }
+
+    /// The next report; `None` at the end, or where the rest cannot be read: see
+    /// [`Reader::skipped`].
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read.
+    pub fn read(&mut self) -> Result<Option<Report>, JournalError> {
+        if self.done {
+            return Ok(None);
+        }
+        let mut header = [0; FRAME_HEADER];
+        match fill(&mut self.from, &mut header)? {
+            0 => return Ok(self.end(None)),
+            FRAME_HEADER => {}
+            _ => return Ok(self.end(Some("the last frame is cut off"))),
+        }
+        let length = word(&header, 0) as usize;
+        if length > MAX_FRAME {
+            return Ok(self.end(Some("a frame claims to be longer than frames are")));
+        }
+        // `take` reads what is there: a length that lies costs no memory.
+        let mut bytes = Vec::new();
+        (&mut self.from).take(length as u64).read_to_end(&mut bytes)?;
+        if bytes.len() < length {
+            return Ok(self.end(Some("the last frame is cut off")));
+        }
+        if crc32fast::hash(&bytes) != word(&header, 4) {
+            return Ok(self.end(Some("a frame's checksum is wrong")));
+        }
+        let Ok(report) = Report::decode(bytes.as_slice()) else {
+            return Ok(self.end(Some("a frame holds no report")));
+        };
+        self.at += (FRAME_HEADER + length) as u64;
+        Ok(Some(report))
+    }
+
+    /// What was left out, once [`Reader::read`] has returned `None`.
+    #[must_use]
+    pub const fn skipped(&self) -> Option<&Skipped> {
+        self.skipped.as_ref()
+    }
+
+    fn end(&mut self, reason: Option<&'static str>) -> Option<Report> {
+        self.done = true;
+        self.skipped = reason.map(|reason| Skipped { at: self.at, reason });
+        None
+    }
+}
+
+/// Fills the buffer as far as there are bytes; says how far.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match from.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::v1::{Event, JobEnded, RecordsLost, event::Kind};
+
+    use super::*;
+
+    fn reports() -> Vec<Report> {
+        let event = |kind| Event { kind: Some(kind) };
+        vec![
+            Report {
+                sent_unix_ns: 5,
+                events: vec![
+                    event(Kind::RecordsLost(RecordsLost { process: 1, count: 300 })),
+                    event(Kind::JobEnded(JobEnded { unix_ns: 9, status: 137 })),
+                ],
+            },
+            Report::default(),
+            Report { sent_unix_ns: 7, events: Vec::new() },
+        ]
+    }
+
+    fn journal() -> Vec<u8> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.ddpj");
+        let mut writer = Writer::create(&path).unwrap();
+        for report in reports() {
+            writer.append(&report).unwrap();
+        }
+        writer.sync().unwrap();
+        std::fs::read(path).unwrap()
+    }
+
+    fn read_all(bytes: &[u8]) -> Result<(Vec<Report>, Option<Skipped>), JournalError> {
+        let mut reader = Reader::new(bytes)?;
+        let mut found = Vec::new();
+        while let Some(report) = reader.read()? {
+            found.push(report);
+        }
+        Ok((found, reader.skipped().cloned()))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (found, skipped) = read_all(&journal()).unwrap();
+        assert_eq!(found, reports());
+        assert_eq!(skipped, None);
+    }
+
+    #[test]
+    fn a_journal_cut_anywhere_gives_its_whole_frames_and_says_so() {
+        let bytes = journal();
+        let mut ends = vec![HEADER];
+        for report in reports() {
+            ends.push(ends[ends.len() - 1] + FRAME_HEADER + report.encoded_len());
+        }
+        for cut in 0..bytes.len() {
+            let result = read_all(&bytes[..cut]);
+            if cut < HEADER {
+                assert!(matches!(result, Err(JournalError::NotAJournal)), "{cut}");
+                continue;
+            }
+            let (found, skipped) = result.unwrap();
+            let whole = ends.iter().filter(|&&end| end <= cut).count() - 1;
+            assert_eq!(found, reports()[..whole], "{cut}");
+            assert_eq!(skipped.is_some(), !ends.contains(&cut), "{cut}");
+            if let Some(skipped) = skipped {
+                assert_eq!(skipped.at as usize, ends[whole]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_byte_anywhere_loses_no_frame_before_it_and_invents_none() {
+        let bytes = journal();
+        for at in HEADER..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[at] ^= 0x41;
+            let (found, skipped) = read_all(&bytes).unwrap();
+            assert!(skipped.is_some(), "{at}");
+            assert_eq!(found, reports()[..found.len()], "{at}");
+        }
+    }
+
+    #[test]
+    fn later_versions_are_refused_by_name() {
+        let mut bytes = journal();
+        bytes[4] = 2;
+        let error = read_all(&bytes).unwrap_err();
+        assert!(error.to_string().contains("format version 2"), "{error}");
+    }
+}

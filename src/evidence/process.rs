@@ -1,0 +1,319 @@
+//! What the decoder remembers of one process, and how its records become events.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp, v1};
+
+use super::decode::{name, text};
+use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
+
+/// Most call sites of a process.
+const MAX_SITES: usize = 65_536;
+/// Most process groups of a process.
+const MAX_GROUPS: usize = 8192;
+/// Most split sizes kept of one `all_to_all`, each way.
+const MAX_SPLITS: usize = 65_536;
+/// Bytes that the tables of all processes of a node may take together.
+const TABLE_BYTES: usize = 256 << 20;
+
+/// What all processes of a node share: the memory their tables may still take.
+#[derive(Debug)]
+pub(super) struct Limits {
+    bytes: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bytes: TABLE_BYTES }
+    }
+}
+
+impl Limits {
+    fn take(&mut self, bytes: usize) -> Option<()> {
+        self.bytes = self.bytes.checked_sub(bytes)?;
+        Some(())
+    }
+}
+
+/// One black box, as far as it was told.
+#[derive(Debug)]
+pub(super) struct Process {
+    layer: Arc<str>,
+    identity: v1::ProcessJoined,
+    sites: HashMap<u32, Arc<Where>>,
+    groups: HashMap<u32, Arc<GroupInfo>>,
+    phases: HashMap<String, Arc<str>>,
+    /// The record that comes next, if none is lost or repeated.
+    next_ticket: u64,
+    /// Lost records that were announced and whose gap has not been passed yet.
+    announced: u64,
+    /// An `all_to_all` whose splits may still follow.
+    held: Option<Box<Call>>,
+    ended: bool,
+}
+
+impl Process {
+    pub(super) fn new(layer: Arc<str>) -> Self {
+        Self {
+            layer,
+            identity: v1::ProcessJoined::default(),
+            sites: HashMap::new(),
+            groups: HashMap::new(),
+            phases: HashMap::new(),
+            next_ticket: 0,
+            announced: 0,
+            held: None,
+            ended: false,
+        }
+    }
+
+    pub(super) const fn layer(&self) -> &Arc<str> {
+        &self.layer
+    }
+
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Takes its identity; whether that says anything new.
+    pub(super) fn join(&mut self, joined: &v1::ProcessJoined, is_new: bool) -> bool {
+        let mut joined = joined.clone();
+        joined.layer.clear();
+        let changed = is_new || joined != self.identity;
+        self.identity = joined;
+        changed
+    }
+
+    pub(super) fn define_site(&mut self, site: v1::SiteDefined, limits: &mut Limits) -> Option<()> {
+        if self.sites.contains_key(&site.id) {
+            return Some(());
+        }
+        if site.id == 0 || self.sites.len() >= MAX_SITES {
+            return None;
+        }
+        let place = Where {
+            file: text(&site.file).as_ref().into(),
+            line: site.line,
+            function: text(&site.function).as_ref().into(),
+        };
+        limits.take(place.file.len() + place.function.len() + 64)?;
+        self.sites.insert(site.id, Arc::new(place));
+        Some(())
+    }
+
+    pub(super) fn define_group(
+        &mut self,
+        process: ProcessId,
+        group: v1::GroupDefined,
+        limits: &mut Limits,
+        out: &mut Vec<Event>,
+    ) -> Option<()> {
+        if self.groups.contains_key(&group.id) {
+            return Some(());
+        }
+        if group.id == 0 || self.groups.len() >= MAX_GROUPS || group.members.is_empty() {
+            return None;
+        }
+        let info = GroupInfo {
+            key: GroupRef {
+                layer: self.layer.as_ref().into(),
+                epoch: group.epoch,
+                name: name(&group.name).as_ref().into(),
+                ordinal: group.ordinal,
+                members: group.members,
+            },
+            description: name(&group.description),
+            backend: name(&group.backend),
+        };
+        limits.take(info.key.members.len() * 4 + info.key.name.len() + info.description.len() + 256)?;
+        let info = Arc::new(info);
+        self.groups.insert(group.id, info.clone());
+        out.push(Event::GroupJoined { process, group: info });
+        Some(())
+    }
+
+    pub(super) fn group(&self, id: u32) -> Option<&Arc<GroupInfo>> {
+        self.groups.get(&id)
+    }
+
+    /// So many records will be missing before the next one.
+    pub(super) const fn announce_loss(&mut self, count: u64) {
+        self.announced = self.announced.saturating_add(count);
+    }
+
+    /// The process has ended: nothing follows.
+    pub(super) fn end(&mut self, process: ProcessId, out: &mut Vec<Event>) {
+        self.release(process, out);
+        self.ended = true;
+    }
+
+    /// Whether an event waits for splits that may follow it.
+    pub(super) const fn holds(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Gives out what was held.
+    pub(super) fn release(&mut self, process: ProcessId, out: &mut Vec<Event>) {
+        if let Some(call) = self.held.take() {
+            out.push(Event::Issued { process, call: Arc::from(call) });
+        }
+    }
+
+    /// Takes one record; `None` where it makes no sense. A repeated one makes sense and no event.
+    pub(super) fn record(
+        &mut self,
+        process: ProcessId,
+        record: v1::Record,
+        limits: &mut Limits,
+        out: &mut Vec<Event>,
+    ) -> Option<()> {
+        if self.ended || record.ticket == u64::MAX {
+            return None;
+        }
+        if record.ticket < self.next_ticket {
+            return Some(());
+        }
+        let missing = (record.ticket - self.next_ticket).saturating_sub(self.announced);
+        if missing > 0 {
+            out.push(Event::RecordsLost { process, count: missing });
+        }
+        self.announced = 0;
+        self.next_ticket = record.ticket + 1;
+
+        let kind = number(record.kind, RecordKind::from_number);
+        if kind == RecordKind::Splits {
+            return self.splits(&record);
+        }
+        self.release(process, out);
+        let at = self.time(record.mono_ns);
+        let thread = ThreadId(record.thread);
+        let call = CallId(record.call);
+        let named_call = (record.call != 0).then_some(call);
+        let place = self.sites.get(&record.site).cloned();
+        out.push(match kind {
+            RecordKind::Issued => {
+                let call = self.call(record, limits)?;
+                if call.op == Op::AllToAll {
+                    self.held = Some(Box::new(call));
+                    return Some(());
+                }
+                Event::Issued { process, call: Arc::new(call) }
+            }
+            RecordKind::Returned => Event::Returned { process, thread, call: named_call?, at },
+            RecordKind::WaitBegin => {
+                Event::WaitBegin { process, thread, call: named_call, place, at }
+            }
+            RecordKind::WaitEnd => Event::WaitEnd { process, thread, call: named_call, at },
+            RecordKind::Completed => Event::Completed { process, call: named_call?, at },
+            RecordKind::Step => Event::Step { process, step: u64::from(record.step), at },
+            RecordKind::PhaseBegin => Event::PhaseBegin { process, name: name(&record.text), at },
+            RecordKind::PhaseEnd => Event::PhaseEnd { process, name: name(&record.text), at },
+            RecordKind::GroupDestroyed => {
+                let group = self.groups.get(&record.group)?.clone();
+                Event::GroupDestroyed { process, group, at }
+            }
+            RecordKind::Exception => Event::Exception {
+                process,
+                kind: number(record.code, ExceptionKind::from_number),
+                text: text(&record.text),
+                place,
+                at,
+            },
+            RecordKind::Exit => {
+                Event::ExitAnnounced { process, code: record.code, how: text(&record.text), at }
+            }
+            RecordKind::Note => Event::Note {
+                process: Some(process),
+                kind: number(record.code, NoteKind::from_number),
+                rank: self.identity.rank,
+                pid: Some(self.identity.pid),
+                text: text(&record.text),
+                at,
+            },
+            RecordKind::InputEnded => Event::InputEnded { process, place, at },
+            RecordKind::Splits | RecordKind::Unspecified => return None,
+        });
+        Some(())
+    }
+
+    fn call(&mut self, record: v1::Record, limits: &mut Limits) -> Option<Call> {
+        let op = number(record.op, Op::from_number);
+        let group = match record.group {
+            0 => None,
+            group => Some(self.groups.get(&group)?.clone()),
+        };
+        let partner = record.root.and_then(|rank| global(group.as_deref(), rank));
+        let has = |flag: u16| record.flags & u32::from(flag) != 0;
+        Some(Call {
+            id: CallId(record.call),
+            at: self.time(record.mono_ns),
+            thread: ThreadId(record.thread),
+            group,
+            seq: record.seq,
+            op,
+            dtype: number(record.dtype, DType::from_number),
+            reduce_op: number(record.reduce_op, ReduceOp::from_number),
+            root: partner.filter(|_| op.is_rooted()),
+            peer: partner.filter(|_| op.is_point_to_point()),
+            tag: record.tag,
+            numel: record.numel,
+            shape: record.shape_known.then(|| record.dims.into_iter().take(64).collect()),
+            tensors: record.tensors,
+            is_async: has(flags::ASYNC),
+            hidden: has(flags::HIDDEN),
+            splits: [Vec::new(), Vec::new()],
+            step: u64::from(record.step),
+            phase: self.phase(&record.phase, limits),
+            place: self.sites.get(&record.site).cloned(),
+        })
+    }
+
+    /// Adds a piece of split sizes to the call they belong to. Pieces come in order, right behind
+    /// their call; what comes otherwise is none.
+    fn splits(&mut self, record: &v1::Record) -> Option<()> {
+        let call = self.held.as_mut().filter(|call| call.id.0 == record.call)?;
+        let output = record.flags & u32::from(flags::OUTPUT) != 0;
+        let sizes = &mut call.splits[usize::from(output)];
+        if record.seq != sizes.len() as u64 || sizes.len() + record.splits.len() > MAX_SPLITS {
+            return None;
+        }
+        sizes.extend(&record.splits);
+        Some(())
+    }
+
+    /// Phases have few names and every record carries one: each is kept once.
+    fn phase(&mut self, phase: &str, limits: &mut Limits) -> Option<Arc<str>> {
+        if phase.is_empty() {
+            return None;
+        }
+        if let Some(known) = self.phases.get(phase) {
+            return Some(known.clone());
+        }
+        let new = name(phase);
+        if limits.take(2 * phase.len() + 64).is_some() {
+            self.phases.insert(phase.to_owned(), new.clone());
+        }
+        Some(new)
+    }
+
+    /// A moment on the host's monotonic clock in nanoseconds since the Unix epoch.
+    fn time(&self, mono_ns: u64) -> Timestamp {
+        let offset = i128::from(mono_ns) - i128::from(self.identity.anchor_mono_ns);
+        let unix = i128::from(self.identity.anchor_unix_ns) + offset;
+        Timestamp(unix.clamp(0, i128::from(u64::MAX)) as u64)
+    }
+}
+
+/// A number that may be none of ours.
+fn number<T: Default>(number: i32, from_number: impl Fn(u8) -> T) -> T {
+    u8::try_from(number).map_or_else(|_| T::default(), from_number)
+}
+
+/// Group rank → global rank.
+fn global(group: Option<&GroupInfo>, rank: i32) -> Option<u32> {
+    let members = &group?.key.members;
+    members.get(usize::try_from(rank).ok()?).copied()
+}

@@ -1,0 +1,210 @@
+//! Keeps a node attached to its coordinator, wherever that is and however often it is lost.
+
+use std::net::ToSocketAddrs;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use ddp_doctor_proto::v1;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use v1::agent_service_client::AgentServiceClient;
+use v1::request::Kind;
+use v1::viewer_service_client::ViewerServiceClient;
+
+use super::Say;
+use super::follow::Command;
+use crate::coordinator::{Hub, MAX_UPDATE, Updates};
+
+/// Batches on their way to the coordinator.
+const QUEUE: usize = 1024;
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// First and longest time between two attempts.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// Where the diagnosis is made.
+#[derive(Clone, Debug)]
+pub enum Coordinator {
+    /// In this process.
+    Here(Arc<Hub>),
+    /// In another one: `host:port`.
+    There(String),
+}
+
+/// Why a coordinator cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CoordinatorError {
+    /// It has no address.
+    #[error("{address} is no address: {error}")]
+    Unresolved {
+        /// What was given.
+        address: String,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// It is on another machine, and what we send is not encrypted.
+    #[error("{0} is not on this machine: only a loopback address can be used without encryption")]
+    NotLoopback(String),
+}
+
+/// Checks that a coordinator's address names this machine.
+///
+/// # Errors
+///
+/// When it names none, or another.
+pub fn check_address(address: &str) -> Result<(), CoordinatorError> {
+    let unresolved = |error| CoordinatorError::Unresolved { address: address.to_owned(), error };
+    let mut addresses = address.to_socket_addrs().map_err(unresolved)?;
+    if addresses.all(|address| address.ip().is_loopback()) {
+        Ok(())
+    } else {
+        Err(CoordinatorError::NotLoopback(address.to_owned()))
+    }
+}
+
+impl Coordinator {
+    /// Keeps the node attached until the coordinator has taken in the end of the job.
+    pub async fn keep_attached(
+        self,
+        follower: Sender<Command>,
+        say: Say,
+        finished: oneshot::Sender<()>,
+    ) {
+        let mut backoff = BACKOFF.0;
+        let mut complained = false;
+        loop {
+            match self.attach(&follower, &mut backoff).await {
+                Ok(End::Finished) => break,
+                Ok(End::FollowerGone) => return,
+                Ok(End::Lost) => {}
+                Err(error) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        say.say(&format!("{error}; the job runs on, and so do the attempts"));
+                    }
+                }
+            }
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(BACKOFF.1);
+        }
+        // Nobody waits for it any more: no harm.
+        finished.send(()).ok();
+    }
+
+    async fn attach(
+        &self,
+        follower: &Sender<Command>,
+        backoff: &mut Duration,
+    ) -> anyhow::Result<End> {
+        let (reports, queue) = mpsc::channel(QUEUE);
+        let reports = Command::Attached(reports);
+        match self {
+            Self::Here(hub) => {
+                if follower.send(reports).is_err() {
+                    return Ok(End::FollowerGone);
+                }
+                let mut requests = hub.attach(ReceiverStream::new(queue)).await?;
+                *backoff = BACKOFF.0;
+                while let Some(request) = requests.recv().await {
+                    if let Some(end) = obey(request, follower) {
+                        return Ok(end);
+                    }
+                }
+            }
+            Self::There(address) => {
+                // Connected first: the follower repeats everything for every new stream.
+                let mut client = AgentServiceClient::new(connect(address).await?);
+                if follower.send(reports).is_err() {
+                    return Ok(End::FollowerGone);
+                }
+                let requests = client.attach(ReceiverStream::new(queue)).await;
+                let mut requests = requests
+                    .map_err(|status| anyhow::anyhow!("coordinator {address}: {}", status.message()))?
+                    .into_inner();
+                *backoff = BACKOFF.0;
+                while let Ok(Some(request)) = requests.message().await {
+                    if let Some(end) = obey(request, follower) {
+                        return Ok(end);
+                    }
+                }
+            }
+        }
+        Ok(End::Lost)
+    }
+
+    /// Follows the diagnosis of a job and hands on every update, until the job has ended or nobody
+    /// takes them.
+    pub async fn follow_updates(self, job: String, take: impl Fn(v1::Update) -> bool) {
+        loop {
+            let ended = match &self {
+                Self::Here(hub) => match hub.watch(&job, false) {
+                    Ok(updates) => hand_on(updates, &take).await,
+                    Err(_) => false,
+                },
+                Self::There(address) => watch(address, &job, &take).await.unwrap_or(false),
+            };
+            if ended {
+                return;
+            }
+            tokio::time::sleep(BACKOFF.0).await;
+        }
+    }
+}
+
+/// How an attachment ended.
+enum End {
+    /// The coordinator has taken in the end of the job.
+    Finished,
+    /// There is nobody left to report.
+    FollowerGone,
+    /// The stream broke.
+    Lost,
+}
+
+fn obey(request: v1::Request, follower: &Sender<Command>) -> Option<End> {
+    let command = match request.kind? {
+        Kind::Welcome(_) => return None,
+        Kind::Finished(_) => return Some(End::Finished),
+        Kind::SendRecords(v1::SendRecords { process, from_ticket: ticket }) => {
+            Command::Repeat { process, ticket }
+        }
+    };
+    follower.send(command).is_err().then_some(End::FollowerGone)
+}
+
+async fn connect(address: &str) -> anyhow::Result<Channel> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+        .connect_timeout(CONNECT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(Duration::from_secs(20));
+    endpoint.connect().await.map_err(|_| anyhow::anyhow!("no coordinator answers at {address}"))
+}
+
+/// Whether there is nothing more to come, or nobody to take it.
+async fn hand_on(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) -> bool {
+    while let Some(update) = updates.next().await {
+        if !take(update) {
+            return true;
+        }
+    }
+    true
+}
+
+async fn watch(
+    address: &str,
+    job: &str,
+    take: &impl Fn(v1::Update) -> bool,
+) -> anyhow::Result<bool> {
+    let mut client = ViewerServiceClient::new(connect(address).await?)
+        .max_decoding_message_size(MAX_UPDATE);
+    let request = v1::WatchRequest { job: job.to_owned() };
+    let mut updates = client.watch(request).await?.into_inner();
+    while let Some(update) = updates.message().await? {
+        let ended = update.ended;
+        if !take(update) || ended {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,307 @@
+//! The directory in which the ranks of this node make their black boxes.
+//!
+//! It is in shared memory, where writing costs no disk and what is written survives the writer. It
+//! belongs to this user alone, says whose it is, and is gone when the job is: what the boxes hold
+//! goes to the run directory.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::{proc, sys};
+
+/// Where shared memory is mounted.
+pub const SHARED_MEMORY: &str = "/dev/shm";
+/// Free bytes below which shared memory is left alone: it belongs to the job.
+const MIN_FREE: u64 = 32 << 20;
+/// File that says whose directory it is.
+const OWNER: &str = "owner";
+/// End of the name of a black box.
+const BOX: &str = ".box";
+
+/// The directory of black boxes of one run.
+#[derive(Debug)]
+pub struct BoxDir {
+    path: PathBuf,
+    /// Where boxes are kept after the end; `None`: nowhere.
+    keep: Option<PathBuf>,
+    is_shared_memory: bool,
+}
+
+impl BoxDir {
+    /// Makes the directory: in shared memory, or in the run directory where that cannot be.
+    /// What dead runs of this user left in shared memory is put where it belongs.
+    ///
+    /// # Errors
+    ///
+    /// When there is room in neither.
+    pub fn create(shared_memory: &Path, job: &str, run_dir: Option<&Path>) -> io::Result<Self> {
+        let keep = run_dir.map(|dir| dir.join("boxes"));
+        if let Some(keep) = &keep {
+            private_dir(keep)?;
+        }
+        match in_shared_memory(shared_memory, job, run_dir) {
+            Ok(path) => Ok(Self { path, keep, is_shared_memory: true }),
+            Err(error) => match &keep {
+                Some(dir) => Ok(Self { path: dir.clone(), keep, is_shared_memory: false }),
+                None => Err(error),
+            },
+        }
+    }
+
+    /// Where ranks make their boxes.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Everywhere a box may turn up: a rank that finds no room in the first place takes the second.
+    #[must_use]
+    pub fn places(&self) -> Vec<PathBuf> {
+        let mut places = vec![self.path.clone()];
+        places.extend(self.keep.clone().filter(|keep| *keep != self.path));
+        places
+    }
+
+    /// Puts a box where it is kept; it may still be read through its old mapping.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such place or no room in it.
+    pub fn keep(&self, file: &Path) -> io::Result<()> {
+        let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
+        if file.parent() == Some(keep) {
+            return Ok(());
+        }
+        relocate(file, keep)
+    }
+
+    /// Copies all boxes as they are now to where they are kept.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such place or no room in it.
+    pub fn snapshot(&self) -> io::Result<()> {
+        let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
+        if self.is_shared_memory {
+            for file in boxes_in(&self.path)? {
+                copy(&file, keep)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what is left, and removes the directory.
+    ///
+    /// # Errors
+    ///
+    /// When a box could not be kept.
+    pub fn remove(self) -> io::Result<()> {
+        if !self.is_shared_memory {
+            return Ok(());
+        }
+        let kept = match &self.keep {
+            Some(keep) => boxes_in(&self.path)?.iter().try_for_each(|file| relocate(file, keep)),
+            None => Ok(()),
+        };
+        fs::remove_dir_all(&self.path)?;
+        kept
+    }
+}
+
+/// Makes a directory that only this user may enter, with its parents.
+///
+/// # Errors
+///
+/// When it cannot be made, or is somebody else's.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let metadata = fs::symlink_metadata(path)?;
+    if !metadata.is_dir() || metadata.uid() != sys::user_id() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{} does not belong to this user", path.display()),
+        ));
+    }
+    Ok(())
+}
+
+fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Result<PathBuf> {
+    if sys::free_bytes(&File::open(base)?)? < MIN_FREE {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    let user = base.join(format!("ddp-doctor-{}", sys::user_id()));
+    private_dir(&user)?;
+    sweep(&user);
+    let pid = std::process::id();
+    // Two runs of one job on one node (two tasks of one batch job, say) have one directory each.
+    for name in [job.to_owned(), format!("{job}.{pid}")] {
+        let path = user.join(name);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => {
+                let keep = run_dir.map_or(Path::new(""), |dir| dir);
+                let start = proc::Stat::of(pid)?.start_ticks;
+                let boot = proc::boot_id();
+                let owner = format!("{pid} {start} {boot}\n{}\n", keep.display());
+                fs::write(path.join(OWNER), owner)?;
+                return Ok(path);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Clears away what runs left that were killed: their boxes go to their run directories.
+///
+/// A directory without an owner's file is not ours to judge, and one with a living rank is in use.
+fn sweep(user: &Path) {
+    let Ok(entries) = fs::read_dir(user) else { return };
+    for dir in entries.flatten().map(|entry| entry.path()) {
+        let Ok(owner) = fs::read_to_string(dir.join(OWNER)) else { continue };
+        let mut lines = owner.lines();
+        let Some(alive) = lines.next().and_then(owner_is_alive) else { continue };
+        let boxes = boxes_in(&dir).unwrap_or_default();
+        if alive || boxes.iter().any(|file| writer_is_alive(file)) {
+            continue;
+        }
+        let keep = lines.next().map(|run_dir| Path::new(run_dir).join("boxes"));
+        if let Some(keep) = keep.filter(|keep| keep.is_dir())
+            && boxes.iter().any(|file| relocate(file, &keep).is_err())
+        {
+            continue;
+        }
+        // If it cannot be removed now, the next run tries again.
+        drop(fs::remove_dir_all(&dir));
+    }
+}
+
+fn owner_is_alive(line: &str) -> Option<bool> {
+    let mut words = line.split(' ');
+    let (pid, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some(words.next()? == proc::boot_id() && proc::is_alive(pid, start))
+}
+
+/// Boxes are named `<pid>.<start ticks>.<layer>.box`.
+fn writer_is_alive(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let mut words = name.split('.');
+    let mut number = || words.next()?.parse::<u64>().ok();
+    match (number(), number()) {
+        (Some(pid), Some(start)) => u32::try_from(pid).is_ok_and(|pid| proc::is_alive(pid, start)),
+        _ => false,
+    }
+}
+
+/// All black boxes in a directory.
+///
+/// # Errors
+///
+/// When it cannot be read.
+pub fn boxes_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut boxes: Vec<PathBuf> = fs::read_dir(dir)?
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.as_os_str().as_encoded_bytes().ends_with(BOX.as_bytes()))
+        .collect();
+    boxes.sort_unstable();
+    Ok(boxes)
+}
+
+fn relocate(file: &Path, to: &Path) -> io::Result<()> {
+    let Some(name) = file.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    if fs::rename(file, to.join(name)).is_ok() {
+        return Ok(());
+    }
+    // Another file system.
+    copy(file, to)?;
+    fs::remove_file(file)
+}
+
+/// Copies a box so that a half-made copy never has a box's name.
+fn copy(file: &Path, to: &Path) -> io::Result<()> {
+    let Some(name) = file.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let half = to.join(format!("{}.part", name.display()));
+    fs::copy(file, &half)?;
+    File::open(&half)?.sync_data()?;
+    fs::rename(half, to.join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dirs() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let (shm, run) = (dir.path().join("shm"), dir.path().join("run"));
+        fs::create_dir(&shm).unwrap();
+        fs::create_dir(&run).unwrap();
+        (dir, shm, run)
+    }
+
+    #[test]
+    fn boxes_end_in_the_run_directory_and_shared_memory_is_left_clean() {
+        let (_dir, shm, run) = dirs();
+        let boxes = BoxDir::create(&shm, "job", Some(&run)).unwrap();
+        assert_eq!(fs::metadata(boxes.path()).unwrap().mode() & 0o777, 0o700);
+        let path = boxes.path().to_owned();
+        fs::write(path.join("1.2.c10d.box"), "x").unwrap();
+        fs::write(path.join("3.4.c10d.box"), "y").unwrap();
+        boxes.snapshot().unwrap();
+        assert!(run.join("boxes/1.2.c10d.box").exists() && path.join("1.2.c10d.box").exists());
+        boxes.keep(&path.join("1.2.c10d.box")).unwrap();
+        boxes.remove().unwrap();
+        assert_eq!(boxes_in(&run.join("boxes")).unwrap().len(), 2);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn two_runs_of_one_job_do_not_share() {
+        let (_dir, shm, run) = dirs();
+        let first = BoxDir::create(&shm, "job", Some(&run)).unwrap();
+        let second = BoxDir::create(&shm, "job", Some(&run)).unwrap();
+        assert_ne!(first.path(), second.path());
+    }
+
+    #[test]
+    fn without_shared_memory_the_run_directory_serves() {
+        let (_dir, shm, run) = dirs();
+        let boxes = BoxDir::create(&shm.join("none"), "job", Some(&run)).unwrap();
+        assert_eq!(boxes.path(), run.join("boxes"));
+        assert_eq!(boxes.places().len(), 1);
+        boxes.remove().unwrap();
+        assert!(run.join("boxes").exists());
+        assert!(BoxDir::create(&shm.join("none"), "job", None).is_err());
+    }
+
+    #[test]
+    fn what_a_killed_run_left_goes_where_it_belongs() {
+        let (_dir, shm, run) = dirs();
+        let dead = BoxDir::create(&shm, "dead", Some(&run)).unwrap();
+        fs::write(dead.path().join("1.2.c10d.box"), "x").unwrap();
+        let owner = dead.path().join(OWNER);
+        let said = fs::read_to_string(&owner).unwrap();
+        // The owner lives: nothing happens.
+        BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
+        assert!(dead.path().exists());
+        let pid = std::process::id().to_string();
+        fs::write(&owner, said.replacen(&pid, "4194304", 1)).unwrap();
+        BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
+        assert!(!dead.path().exists());
+        assert!(run.join("boxes/1.2.c10d.box").exists());
+    }
+
+    #[test]
+    fn a_directory_with_a_living_rank_stays() {
+        let (_dir, shm, run) = dirs();
+        let dead = BoxDir::create(&shm, "dead", Some(&run)).unwrap();
+        let pid = std::process::id();
+        let start = proc::Stat::of(pid).unwrap().start_ticks;
+        fs::write(dead.path().join(format!("{pid}.{start}.c10d.box")), "x").unwrap();
+        fs::write(dead.path().join(OWNER), "4194304 1 gone\n\n").unwrap();
+        BoxDir::create(&shm, "next", None).unwrap();
+        assert!(dead.path().exists());
+    }
+}

@@ -1,0 +1,276 @@
+//! The processes below the command: which of them should be seen as ranks and are not.
+//!
+//! Capture reaches Python through the environment. A process that was started with another
+//! environment, or told to ignore it, trains unseen: that is worth saying before anybody trusts a
+//! diagnosis that knows nothing of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::environment;
+use super::proc::{self, Stat};
+
+/// A process is looked at when it is so old: it may still have to `exec`, or to load PyTorch.
+const CHECKS: [Duration; 7] = [
+    Duration::from_millis(500),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(20),
+    Duration::from_secs(40),
+    Duration::from_secs(80),
+];
+/// Libraries of which PyTorch consists.
+const TORCH: [&str; 3] = ["libtorch_cpu.", "libtorch_python.", "libtorch.so"];
+
+/// A process that trains unseen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostCapture {
+    /// Which.
+    pub pid: u32,
+    /// Its rank, by its environment.
+    pub rank: Option<u32>,
+    /// Why, in words.
+    pub text: String,
+}
+
+/// Follows the processes below one.
+#[derive(Debug)]
+pub struct Descendants {
+    root: u32,
+    activation: Option<PathBuf>,
+    known: HashMap<u32, Known>,
+}
+
+/// What is remembered of any process of this host.
+#[derive(Debug)]
+struct Known {
+    start_ticks: u64,
+    parent: u32,
+    is_below: bool,
+    first_seen: Instant,
+    checks: usize,
+    noted: bool,
+}
+
+impl Descendants {
+    /// Those of the process with this number. `activation`: see
+    /// [`environment::Environment::activation`].
+    #[must_use]
+    pub fn new(root: u32, activation: Option<PathBuf>) -> Self {
+        Self { root, activation, known: HashMap::new() }
+    }
+
+    /// Looks around; returns what was newly found to train unseen. Costs one system call for every
+    /// process that was not there the last time.
+    pub fn scan(&mut self, now: Instant) -> Vec<LostCapture> {
+        let mut pids = proc::all().unwrap_or_default();
+        // Parents come before their children, nearly always; the next scan knows the others.
+        pids.sort_unstable();
+        self.known.retain(|pid, _| pids.binary_search(pid).is_ok());
+        for &pid in &pids {
+            if !self.known.contains_key(&pid) {
+                self.discover(pid, now);
+            }
+        }
+        let due: Vec<u32> = pids.into_iter().filter(|pid| self.is_due(*pid, now)).collect();
+        due.into_iter().filter_map(|pid| self.check(pid)).collect()
+    }
+
+    fn discover(&mut self, pid: u32, now: Instant) {
+        let Ok(stat) = Stat::of(pid) else { return };
+        let is_below = pid == self.root
+            || stat.parent == self.root
+            || self.known.get(&stat.parent).is_some_and(|parent| parent.is_below);
+        let known = Known {
+            start_ticks: stat.start_ticks,
+            parent: stat.parent,
+            is_below,
+            first_seen: now,
+            checks: 0,
+            noted: false,
+        };
+        self.known.insert(pid, known);
+    }
+
+    fn is_due(&self, pid: u32, now: Instant) -> bool {
+        self.known.get(&pid).is_some_and(|known| {
+            let due = CHECKS.get(known.checks);
+            known.is_below && due.is_some_and(|due| now.duration_since(known.first_seen) >= *due)
+        })
+    }
+
+    fn check(&mut self, pid: u32) -> Option<LostCapture> {
+        self.known.get_mut(&pid)?.checks += 1;
+        let arguments = proc::arguments(pid);
+        let environment = proc::environment(pid);
+        let reason = lost(&arguments, &environment, self.activation.as_deref())?;
+        if !proc::maps_library(pid, &TORCH) {
+            return None;
+        }
+        let rank = variable(&environment, "RANK").and_then(|rank| rank.parse().ok());
+        // Workers of a rank that was named, and launchers, are no ranks.
+        if self.parent_was_noted(pid) || (rank.is_none() && is_launcher(&arguments)) {
+            return None;
+        }
+        let known = self.known.get_mut(&pid)?;
+        known.checks = CHECKS.len();
+        if std::mem::replace(&mut known.noted, true) {
+            return None;
+        }
+        let who = rank.map_or_else(|| format!("process {pid}"), |rank| format!("rank {rank} (process {pid})"));
+        Some(LostCapture { pid, rank, text: format!("{who} runs PyTorch without capture: {reason}") })
+    }
+
+    fn parent_was_noted(&self, pid: u32) -> bool {
+        let mut at = self.known.get(&pid).map(|known| known.parent);
+        while let Some(known) = at.and_then(|pid| self.known.get(&pid)).filter(|known| known.is_below) {
+            if known.noted {
+                return true;
+            }
+            at = Some(known.parent);
+        }
+        false
+    }
+}
+
+/// All processes below `root` now, and their start times.
+#[must_use]
+pub fn below(root: u32) -> Vec<(u32, u64)> {
+    let stats: BTreeMap<u32, Stat> =
+        proc::all().unwrap_or_default().into_iter().filter_map(|pid| Some((pid, Stat::of(pid).ok()?))).collect();
+    let mut found = vec![root];
+    let mut looked_at = 0;
+    while let Some(&parent) = found.get(looked_at) {
+        found.extend(stats.iter().filter(|(_, stat)| stat.parent == parent).map(|(pid, _)| *pid));
+        looked_at += 1;
+    }
+    found[1..].iter().filter_map(|pid| Some((*pid, stats.get(pid)?.start_ticks))).collect()
+}
+
+impl Descendants {
+    /// All processes that were ever seen below the root and are there still: also those whose parent
+    /// has ended since.
+    #[must_use]
+    pub fn remembered(&self) -> Vec<(u32, u64)> {
+        let below = self.known.iter().filter(|(pid, known)| known.is_below && **pid != self.root);
+        let mut found: Vec<_> = below.map(|(pid, known)| (*pid, known.start_ticks)).collect();
+        found.sort_unstable();
+        found
+    }
+}
+
+/// Why a process with these arguments and this environment is not captured; `None`: it is, or was
+/// meant not to be, or nothing is known about it.
+fn lost(arguments: &[String], environment: &[String], activation: Option<&Path>) -> Option<String> {
+    let activation = activation?;
+    if environment.is_empty() || variable(environment, environment::SWITCH) == Some("0") {
+        return None;
+    }
+    let program = arguments.first()?.rsplit('/').next().unwrap_or_default();
+    if !program.starts_with("python") {
+        return None;
+    }
+    if let Some(flag) = isolating_flag(&arguments[1..]) {
+        return Some(format!("Python was started with -{flag}, which ignores what `run` sets up"));
+    }
+    if variable(environment, environment::JOB).is_none() {
+        return Some("it was started with an environment that lacks what `run` sets up".into());
+    }
+    let python_path = variable(environment, "PYTHONPATH").unwrap_or_default();
+    if !python_path.split(':').any(|entry| Path::new(entry) == activation) {
+        return Some("PYTHONPATH was replaced before it was started".into());
+    }
+    None
+}
+
+/// The first of Python's own flags that makes it ignore `PYTHONPATH` or `sitecustomize`.
+fn isolating_flag(arguments: &[String]) -> Option<char> {
+    let mut arguments = arguments.iter();
+    while let Some(flags) = arguments.next().and_then(|argument| argument.strip_prefix('-')) {
+        if flags.starts_with('-') {
+            continue;
+        }
+        for (at, flag) in flags.char_indices() {
+            match flag {
+                'I' | 'E' | 'S' => return Some(flag),
+                // The rest is the program, and what follows its arguments.
+                'c' | 'm' => return None,
+                // The rest, or else the next argument, is the flag's value.
+                'W' | 'X' => {
+                    if at + 1 == flags.len() {
+                        arguments.next();
+                    }
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+fn is_launcher(arguments: &[String]) -> bool {
+    arguments.iter().take(8).any(|argument| {
+        let name = argument.rsplit('/').next().unwrap_or_default();
+        ["torchrun", "torch.distributed.run", "torch.distributed.launch"].contains(&name)
+    })
+}
+
+fn variable<'a>(environment: &'a [String], name: &str) -> Option<&'a str> {
+    environment.iter().find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn is_lost(arguments: &str, environment: &str) -> bool {
+        lost(&words(arguments), &words(environment), Some(Path::new("/p/a"))).is_some()
+    }
+
+    #[test]
+    fn what_loses_capture_is_told_from_what_does_not() {
+        let whole = "DDP_DOCTOR_JOB=j PYTHONPATH=/p/a:/p";
+        assert!(!is_lost("/usr/bin/python3 train.py -I", whole));
+        assert!(!is_lost("python -c pass -E", whole));
+        assert!(!is_lost("python -W ignore -X dev train.py", whole));
+        assert!(!is_lost("python -m torch.distributed.run -S", whole));
+        assert!(is_lost("python -I train.py", whole));
+        assert!(is_lost("python3.12 -uIs train.py", whole));
+        assert!(is_lost("python -W ignore -E train.py", whole));
+        assert!(is_lost("python train.py", "PATH=/bin"));
+        assert!(is_lost("python train.py", "DDP_DOCTOR_JOB=j PYTHONPATH=/p/other"));
+        assert!(!is_lost("python -I train.py", "DDP_DOCTOR=0"));
+        assert!(!is_lost("./trainer", "PATH=/bin"));
+        assert!(!is_lost("python train.py", ""), "unreadable is not lost");
+    }
+
+    #[test]
+    fn children_and_grandchildren_are_below() {
+        let mut child = Command::new("sh").args(["-c", "sleep 30 & sleep 30 & wait"]).spawn().unwrap();
+        let mut following = Descendants::new(child.id(), None);
+        let started = Instant::now();
+        while below(child.id()).len() < 2 {
+            assert!(started.elapsed() < Duration::from_secs(20));
+        }
+        let found = below(child.id());
+        following.scan(Instant::now());
+        assert_eq!(following.remembered().len(), 2);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        following.scan(Instant::now());
+        assert_eq!(following.remembered(), found, "orphans are remembered");
+        for (pid, start) in found {
+            assert!(proc::is_alive(pid, start));
+            super::super::sys::PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
+        }
+    }
+}

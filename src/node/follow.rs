@@ -1,0 +1,389 @@
+//! Follows all ranks of a node, from outside: one thread that looks into their black boxes.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant, SystemTime};
+
+use ddp_doctor_proto::report::{Exit, Timestamp};
+use ddp_doctor_proto::{NoteKind, ProcessState, v1};
+use tokio::sync::mpsc;
+use v1::event::Kind;
+
+use super::boxes::BoxDir;
+use super::descendants::Descendants;
+use super::outbox::Outbox;
+use super::proc::{self, Watched};
+use super::rank::Rank;
+use super::sys::{self, PidFd};
+
+/// Time between two looks while there is traffic …
+const BUSY_TICK: Duration = Duration::from_millis(20);
+/// … and while there is none. Both are small against the 250 ms in which a provable finding has to
+/// be there.
+const IDLE_TICK: Duration = Duration::from_millis(40);
+/// Looks without traffic after which a node is idle.
+const IDLE_AFTER: u32 = 5;
+/// How often the states of processes are looked at.
+const STATES_EVERY: Duration = Duration::from_millis(250);
+/// A change between running and sleeping is worth a message so often.
+const SCHEDULING_EVERY: Duration = Duration::from_secs(5);
+/// How often processes below the command are looked for, and the node says that it lives.
+const SCAN_EVERY: Duration = Duration::from_secs(1);
+/// A box that cannot be opened for so long is unreadable, not half-made.
+const HALF_MADE: Duration = Duration::from_secs(2);
+/// How long ranks may take to end after the command did before they count as left behind.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+/// Time between two looks that can only mean that we ourselves were stopped.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Black boxes of one node that are followed.
+const MAX_BOXES: usize = 4096;
+
+/// What the follower is told.
+#[derive(Debug)]
+pub enum Command {
+    /// A coordinator listens: tell it everything.
+    Attached(mpsc::Sender<v1::Report>),
+    /// The coordinator wants records again.
+    Repeat {
+        /// Of this box.
+        process: u64,
+        /// From this one on.
+        ticket: u64,
+    },
+    /// We were continued after a stop.
+    Continued,
+    /// Put all evidence on the disk. The answer says whether it is there, and which processes there
+    /// are below the command.
+    Secure(Sender<Secured>),
+    /// The command has ended, as a shell would report it.
+    CommandEnded(i32),
+    /// Nothing more is wanted.
+    Stop,
+}
+
+/// Answer to [`Command::Secure`].
+#[derive(Debug)]
+pub struct Secured {
+    /// Whether the evidence is on the disk.
+    pub on_disk: bool,
+    /// Processes that were ever seen below the command, and their start times.
+    pub descendants: Vec<(u32, u64)>,
+}
+
+/// The follower's state.
+#[derive(Debug)]
+pub struct Follower {
+    hello: v1::Hello,
+    boxes: BoxDir,
+    out: Outbox,
+    commands: Receiver<Command>,
+    descendants: Descendants,
+    ranks: Vec<Rank>,
+    places: Vec<Place>,
+    /// Boxes that could not be opened, and since when.
+    closed_boxes: HashMap<PathBuf, Instant>,
+    /// Notes and the end of the job, for coordinators that attach later.
+    said: Vec<Kind>,
+    last_scheduling: Instant,
+    last_look: (Instant, Timestamp),
+    pause: Option<(Timestamp, Instant)>,
+    job_ended: bool,
+}
+
+/// A directory in which boxes turn up.
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    /// When it had changed last when it was last read; `None`: read it again.
+    modified: Option<SystemTime>,
+    seen: HashMap<std::ffi::OsString, ()>,
+}
+
+impl Follower {
+    /// Follows what turns up in `boxes`.
+    #[must_use]
+    pub fn new(
+        hello: v1::Hello,
+        boxes: BoxDir,
+        out: Outbox,
+        commands: Receiver<Command>,
+        descendants: Descendants,
+    ) -> Self {
+        let place = |path| Place { path, modified: None, seen: HashMap::new() };
+        Self {
+            places: boxes.places().into_iter().map(place).collect(),
+            hello,
+            boxes,
+            out,
+            commands,
+            descendants,
+            ranks: Vec::new(),
+            closed_boxes: HashMap::new(),
+            said: Vec::new(),
+            last_scheduling: Instant::now(),
+            last_look: (Instant::now(), Timestamp::now()),
+            pause: None,
+            job_ended: false,
+        }
+    }
+
+    /// Follows until it is told to stop.
+    ///
+    /// # Errors
+    ///
+    /// When a box could not be moved to where it is kept.
+    pub fn run(mut self) -> std::io::Result<()> {
+        self.out.push(Kind::Hello(self.hello.clone()));
+        let mut quiet = 0;
+        let mut next_states = Instant::now();
+        let mut next_scan = Instant::now() + SCAN_EVERY;
+        loop {
+            self.notice_pause();
+            if self.obey() {
+                break;
+            }
+            let now = Instant::now();
+            let records = self.look(now);
+            if !self.job_ended && now >= next_states {
+                next_states = now + STATES_EVERY;
+                self.look_at_states(now);
+            }
+            if !self.job_ended && now >= next_scan {
+                next_scan = now + SCAN_EVERY;
+                self.scan(now);
+                self.out.heartbeat();
+            }
+            self.out.flush();
+            quiet = if records > 0 { 0 } else { quiet + 1 };
+            self.wait(if quiet < IDLE_AFTER { BUSY_TICK } else { IDLE_TICK });
+        }
+        self.out.close();
+        self.boxes.remove()
+    }
+
+    /// Waits for the next look, or until a process ends.
+    fn wait(&self, tick: Duration) {
+        let alive = self.ranks.iter().filter(|rank| !rank.has_ended());
+        let fds: Vec<_> =
+            alive.filter_map(|rank| rank.watched()?.fd()).map(PidFd::as_fd).collect();
+        if sys::poll(&fds, tick).is_err() {
+            std::thread::sleep(tick);
+        }
+    }
+
+    /// Does what it was told; whether it was told to stop.
+    fn obey(&mut self) -> bool {
+        loop {
+            use std::sync::mpsc::TryRecvError;
+            match self.commands.try_recv() {
+                Ok(Command::Attached(coordinator)) => self.repeat(coordinator),
+                Ok(Command::Repeat { process, ticket }) => {
+                    self.ranks.iter_mut().for_each(|rank| rank.repeat_from(process, ticket));
+                }
+                Ok(Command::Continued) => self.was_continued(),
+                Ok(Command::Secure(answer)) => {
+                    let on_disk = self.boxes.snapshot().is_ok() && self.out.sync();
+                    let descendants = self.descendants.remembered();
+                    // Nobody waits any more: no harm.
+                    drop(answer.send(Secured { on_disk, descendants }));
+                }
+                Ok(Command::CommandEnded(status)) => self.command_ended(status),
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return true,
+                Err(TryRecvError::Empty) => return false,
+            }
+        }
+    }
+
+    /// Tells a coordinator everything.
+    fn repeat(&mut self, coordinator: mpsc::Sender<v1::Report>) {
+        self.out.connect(coordinator);
+        self.out.push_live(Kind::Hello(self.hello.clone()));
+        for rank in &mut self.ranks {
+            rank.repeat(&mut self.out);
+        }
+        for kind in &self.said {
+            self.out.push_live(kind.clone());
+        }
+        self.out.flush();
+    }
+
+    /// Looks for boxes, into boxes, and for ends; how many records were found.
+    fn look(&mut self, now: Instant) -> usize {
+        if self.job_ended {
+            return 0;
+        }
+        self.look_for_boxes(now);
+        let mut records = 0;
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
+            // Ended first, read second: nothing is written in between.
+            let ended = rank.watched().is_none_or(Watched::has_ended);
+            records += rank.poll(&mut self.out);
+            if ended {
+                rank.end(&mut self.out);
+                // One that cannot be moved stays until the end, when there is another try.
+                drop(self.boxes.keep(rank.path()));
+            }
+        }
+        records
+    }
+
+    fn look_for_boxes(&mut self, now: Instant) {
+        for index in 0..self.places.len() {
+            let place = &mut self.places[index];
+            let modified = fs::metadata(&place.path).and_then(|metadata| metadata.modified()).ok();
+            if modified.is_some() && place.modified == modified {
+                continue;
+            }
+            place.modified = modified;
+            let Ok(entries) = fs::read_dir(&place.path) else { continue };
+            let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+            names.sort_unstable();
+            for name in names {
+                let place = &mut self.places[index];
+                let text = name.to_string_lossy().into_owned();
+                if place.seen.len() >= MAX_BOXES || place.seen.contains_key(&name) {
+                    continue;
+                }
+                let path = place.path.join(&name);
+                if text.starts_with("nobox.") {
+                    place.seen.insert(name, ());
+                    self.note_no_box(&text);
+                } else if text.ends_with(".box") {
+                    // One that we moved ourselves is known by another path.
+                    let is_known = self.ranks.iter().any(|rank| rank.path().file_name() == Some(&name));
+                    if is_known || self.open(&path, now) {
+                        self.places[index].seen.insert(name, ());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether that is settled: opened, or given up.
+    fn open(&mut self, path: &Path, now: Instant) -> bool {
+        match Rank::open(self.ranks.len() as u64 + 1, path) {
+            Ok(rank) => {
+                self.closed_boxes.remove(path);
+                self.ranks.push(rank);
+                true
+            }
+            Err(error) => {
+                let since = *self.closed_boxes.entry(path.to_owned()).or_insert(now);
+                if now.duration_since(since) < HALF_MADE {
+                    // Look again, although nothing in the directory may change.
+                    self.places.iter_mut().for_each(|place| place.modified = None);
+                    return false;
+                }
+                self.note(NoteKind::Unreadable, None, 0, error.to_string());
+                true
+            }
+        }
+    }
+
+    fn look_at_states(&mut self, now: Instant) {
+        let scheduling = now.duration_since(self.last_scheduling) >= SCHEDULING_EVERY;
+        if scheduling {
+            self.last_scheduling = now;
+        }
+        let mut frozen: HashMap<PathBuf, bool> = HashMap::new();
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
+            let Some(watched) = rank.watched() else { continue };
+            let Some(stat) = watched.stat() else { continue };
+            let mut state = stat.state();
+            if let Some(cgroup) = watched.cgroup() {
+                let known = frozen.get(cgroup).copied();
+                let is_frozen = known.unwrap_or_else(|| proc::is_frozen(cgroup));
+                if known.is_none() {
+                    frozen.insert(cgroup.to_owned(), is_frozen);
+                }
+                if is_frozen {
+                    state = ProcessState::Stopped;
+                }
+            }
+            let before = rank.state();
+            let stopped = |state| state == ProcessState::Stopped;
+            let matters = before == ProcessState::Unspecified || stopped(before) != stopped(state);
+            // The end of a zombie is told by itself.
+            let is_over = matches!(state, ProcessState::Zombie | ProcessState::Dead);
+            if !is_over && before != state && (matters || scheduling) {
+                rank.change(state, Exit::default(), Timestamp::now(), &mut self.out);
+            }
+        }
+    }
+
+    fn scan(&mut self, now: Instant) {
+        for lost in self.descendants.scan(now) {
+            self.note(NoteKind::CaptureLost, lost.rank, lost.pid, lost.text);
+        }
+    }
+
+    /// `nobox.<pid>.<rank or x>`
+    fn note_no_box(&mut self, name: &str) {
+        let mut words = name.split('.').skip(1);
+        let pid = words.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+        let rank: Option<u32> = words.next().and_then(|rank| rank.parse().ok());
+        let who = rank.map_or_else(|| format!("process {pid}"), |rank| format!("rank {rank} (process {pid})"));
+        let text = format!("{who} found no room for a black box: its calls are not seen");
+        self.note(NoteKind::NoBlackBox, rank, pid, text);
+    }
+
+    fn note(&mut self, kind: NoteKind, rank: Option<u32>, pid: u32, text: String) {
+        self.say(Kind::Note(v1::Note {
+            process: 0,
+            kind: i32::from(kind.number()),
+            rank,
+            pid,
+            text,
+            unix_ns: Timestamp::now().0,
+        }));
+    }
+
+    /// Says something that no box holds.
+    fn say(&mut self, kind: Kind) {
+        self.said.push(kind.clone());
+        self.out.push(kind);
+    }
+
+    /// The ranks have a moment to end, and then whatever is known by then is what is known.
+    fn command_ended(&mut self, status: i32) {
+        let deadline = Instant::now() + LAST_WORDS;
+        loop {
+            self.look(Instant::now());
+            let all_ended = self.ranks.iter().all(Rank::has_ended);
+            if all_ended || Instant::now() >= deadline {
+                break;
+            }
+            self.out.flush();
+            self.wait(BUSY_TICK);
+        }
+        self.scan(Instant::now());
+        self.say(Kind::JobEnded(v1::JobEnded { unix_ns: Timestamp::now().0, status }));
+        self.out.flush();
+        self.job_ended = true;
+    }
+
+    /// A gap between two looks may mean that we were stopped along with the job.
+    fn notice_pause(&mut self) {
+        let (then, at) = self.last_look;
+        let now = Instant::now();
+        if now.duration_since(then) >= PAUSE {
+            self.pause = Some((at, now));
+        }
+        self.last_look = (now, Timestamp::now());
+    }
+
+    /// We were stopped, and the ranks with us: nobody could see it, so it is said now.
+    fn was_continued(&mut self) {
+        let Some((at, until)) = self.pause.take() else { return };
+        if until.elapsed() > PAUSE {
+            return;
+        }
+        for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
+            rank.change(ProcessState::Stopped, Exit::default(), at, &mut self.out);
+            rank.change(ProcessState::Running, Exit::default(), Timestamp::now(), &mut self.out);
+        }
+    }
+}

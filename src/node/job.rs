@@ -1,0 +1,373 @@
+//! `run`: starts the command, with everything around it that watches, and ends with its status.
+//!
+//! To the command it is as if we were not there: it has our descriptors, our terminal and our
+//! process group. What the terminal sends (Ctrl-C, Ctrl-Z, hang-up) reaches it directly; what is
+//! sent to us alone is handed on.
+//!
+//! Threads: this one waits for the command; one hands on signals; one follows the black boxes
+//! ([`super::follow`]); one writes the journal; one prints ([`super::screen`]); one runs the
+//! coordinator and the connection to it. The command is started before any of them.
+
+use std::ffi::OsString;
+use std::io;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Exit, Job, Report, Timestamp};
+use ddp_doctor_proto::{VERSION, v1};
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+
+use super::attach::{Coordinator, check_address};
+use super::boxes::{self, BoxDir};
+use super::descendants::Descendants;
+use super::environment::{self, Environment};
+use super::follow::{self, Follower};
+use super::kill::Patience;
+use super::outbox::{Journal, Outbox};
+use super::screen::{self, Message, Screen};
+use super::sys::{self, PidFd, Signals};
+use super::{Say, names, proc};
+use crate::coordinator::{Hub, serve};
+use crate::report::live::{Live, Verbosity};
+use crate::report::text::Style;
+
+/// Status of a run that was ended because it hung.
+pub const KILLED_STATUS: u8 = 75;
+/// How long the coordinator may take to conclude after the end of the job.
+const CONCLUSION: Duration = Duration::from_secs(5);
+/// How long its last words may take to arrive after that.
+const LAST_UPDATE: Duration = Duration::from_millis(500);
+/// How long viewers of our own coordinator have to take their last update.
+const GOODBYE: Duration = Duration::from_millis(100);
+
+/// What `run` is asked to do.
+pub struct Options {
+    /// The command and its arguments; not empty.
+    pub command: Vec<OsString>,
+    /// Id of the job; `None`: a new one.
+    pub job: Option<String>,
+    /// Where evidence and report go; `None`: a directory of its own below the working directory.
+    pub run_dir: Option<PathBuf>,
+    /// Another place for the report.
+    pub report: Option<PathBuf>,
+    /// Address of a coordinator; `None`: our own.
+    pub coordinator: Option<String>,
+    /// Ends a job that hangs for that long; `None`: never.
+    pub kill: Option<Patience>,
+    /// A wait that nothing proves hopeless becomes a finding after this long.
+    pub stall_after: Duration,
+    /// How much is printed.
+    pub verbosity: Verbosity,
+    /// How it looks.
+    pub style: Style,
+    /// Where it goes.
+    pub out: Box<dyn Write + Send>,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What we exit with.
+    pub status: u8,
+    /// The last diagnosis; `None` where the command could not be started.
+    pub report: Option<Report>,
+}
+
+/// Runs the command to its end.
+#[must_use]
+pub fn run(options: Options) -> Outcome {
+    let job = options.job.map_or_else(names::new_job, |job| names::file_name(&job));
+    let started = Timestamp::now();
+    let asked_run_dir = options.run_dir.clone();
+    let run_dir = make_run_dir(options.run_dir, &job, started);
+    let mut files: Vec<PathBuf> = options.report.into_iter().collect();
+    files.extend(run_dir.as_ref().ok().map(|dir| dir.join("report.json")));
+    let about = Job { id: job.clone(), nodes: 1, started_at: Some(started), ..Job::default() };
+    let mut live = Live::new(options.out, options.style, options.verbosity, about, files);
+    if let Err(error) = &run_dir {
+        let dir = asked_run_dir.unwrap_or_else(|| PathBuf::from(names::RUNS));
+        live.say(&format!("nothing is kept: no run directory in {}: {error}", dir.display()));
+    }
+    let run_dir = run_dir.ok();
+    let boxes = BoxDir::create(Path::new(boxes::SHARED_MEMORY), &job, run_dir.as_deref());
+    if let Err(error) = &boxes {
+        live.say(&format!("no rank can be watched: there is no room for black boxes: {error}"));
+    }
+    let (coordinator, listener) = place_of_diagnosis(options.coordinator, &mut live);
+    let address = match &coordinator {
+        Some(Coordinator::There(address)) => Some(address.clone()),
+        _ => listener.as_ref().and_then(|it| it.local_addr().ok()).map(|it| it.to_string()),
+    };
+    let environment = boxes.as_ref().ok().map(|boxes| Environment {
+        job: job.clone(),
+        box_dir: boxes.path().to_owned(),
+        run_dir: run_dir.clone(),
+        coordinator: address.clone(),
+        library: environment::find_library(),
+        python: environment::find_python(),
+    });
+    let connect = address.as_deref().unwrap_or("nowhere");
+    let kept = run_dir.as_ref().map_or_else(|| "nothing is kept".into(), |dir| dir.display().to_string());
+    live.announce(&format!("watching job {job} · coordinator {connect} · {kept}"));
+
+    let signals = Signals::take_over();
+    let mut child = match start(&options.command, environment.as_ref(), signals) {
+        Ok(child) => child,
+        Err(error) => {
+            live.say(&format!("{}: {error}", options.command[0].display()));
+            if let Ok(boxes) = boxes {
+                drop(boxes.remove());
+            }
+            return Outcome { status: status_of_failure(&error), report: None };
+        }
+    };
+    let hello = v1::Hello {
+        job: job.clone(),
+        attempt: names::attempt(),
+        started_unix_ns: started.0,
+        host: sys::host_name(),
+        boot_id: proc::boot_id(),
+        tool_version: VERSION.into(),
+        command: options.command.iter().map(|word| word.display().to_string()).collect(),
+        stall_after_s: u32::try_from(options.stall_after.as_secs()).unwrap_or(u32::MAX),
+    };
+    if let Some(dir) = &run_dir
+        && let Err(error) = names::describe(dir, &hello, address.as_deref())
+    {
+        live.say(&format!("run.json cannot be written: {error}"));
+    }
+    let watch = Watch::start(WatchParts {
+        child: child.id(),
+        hello,
+        boxes: boxes.ok(),
+        run_dir: run_dir.as_deref(),
+        activation: environment.as_ref().and_then(Environment::activation),
+        coordinator,
+        listener,
+        live,
+        kill: options.kill,
+    });
+    let exit = sys::wait_without_reaping(child.id()).unwrap_or_default();
+    let ended = watch.end(shell_status(exit), run_dir.as_deref());
+    // Reaped last: until then `/proc` tells how it ended.
+    drop(child.wait());
+    let status = if ended.killed { KILLED_STATUS } else { shell_status(exit) as u8 };
+    Outcome { status, report: ended.report }
+}
+
+/// Becomes the command, without a trace of us. Returns only if that cannot be, with the status.
+#[must_use]
+pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
+    use std::os::unix::process::CommandExt;
+    let error = Command::new(&command[0]).args(&command[1..]).exec();
+    drop(writeln!(out, "ddp-doctor: {}: {error}", command[0].display()));
+    status_of_failure(&error)
+}
+
+fn make_run_dir(asked: Option<PathBuf>, job: &str, started: Timestamp) -> io::Result<PathBuf> {
+    let dir = asked.unwrap_or_else(|| Path::new(names::RUNS).join(names::run_dir(job, started)));
+    boxes::private_dir(&dir)?;
+    dir.canonicalize()
+}
+
+/// The coordinator that was asked for, or our own and where it listens.
+fn place_of_diagnosis(
+    asked: Option<String>,
+    live: &mut Live,
+) -> (Option<Coordinator>, Option<TcpListener>) {
+    if let Some(address) = asked {
+        return match check_address(&address) {
+            Ok(()) => (Some(Coordinator::There(address)), None),
+            Err(error) => {
+                live.say(&format!("{error}; the diagnosis is made here"));
+                place_of_diagnosis(None, live)
+            }
+        };
+    }
+    let listener = TcpListener::bind(("127.0.0.1", 0));
+    if let Err(error) = &listener {
+        live.say(&format!("nobody can watch from outside: cannot listen: {error}"));
+    }
+    (Some(Coordinator::Here(Arc::new(Hub::new()))), listener.ok())
+}
+
+fn start(
+    command: &[OsString],
+    environment: Option<&Environment>,
+    signals: Signals,
+) -> io::Result<Child> {
+    let mut start = Command::new(&command[0]);
+    start.args(&command[1..]);
+    if let Some(environment) = environment {
+        start.envs(environment.variables());
+    }
+    signals.restore_in(&mut start);
+    start.spawn()
+}
+
+/// 127: there is no such command; 126: there is, but it cannot be run.
+fn status_of_failure(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+}
+
+fn shell_status(exit: Exit) -> i32 {
+    exit.code.unwrap_or_else(|| 128 + exit.signal.unwrap_or(0))
+}
+
+/// What [`Watch::start`] needs.
+struct WatchParts<'a> {
+    child: u32,
+    hello: v1::Hello,
+    boxes: Option<BoxDir>,
+    run_dir: Option<&'a Path>,
+    activation: Option<PathBuf>,
+    coordinator: Option<Coordinator>,
+    listener: Option<TcpListener>,
+    live: Live,
+    kill: Option<Patience>,
+}
+
+/// Everything that runs beside the command.
+struct Watch {
+    runtime: Option<Runtime>,
+    finished: oneshot::Receiver<()>,
+    updates: Option<tokio::task::JoinHandle<()>>,
+    is_remote: bool,
+    follower: Sender<follow::Command>,
+    following: Option<JoinHandle<io::Result<()>>>,
+    screen: Sender<Message>,
+    showing: Option<JoinHandle<screen::Shown>>,
+    stop_serving: oneshot::Sender<()>,
+}
+
+impl Watch {
+    /// Starts the threads. Whatever cannot be started is said and left out.
+    fn start(parts: WatchParts<'_>) -> Self {
+        let (screen, messages) = channel();
+        let to_screen = screen.clone();
+        let say = Say::new(move |line| drop(to_screen.send(Message::Say(line.to_owned()))));
+        let (follower, commands) = channel();
+
+        let journal = parts.run_dir.and_then(|dir| {
+            let journal = Journal::create(&dir.join("journal.ddpj"), say.clone());
+            journal.map_err(|error| say.say(&error.to_string())).ok()
+        });
+        let descendants = Descendants::new(parts.child, parts.activation);
+        let job = parts.hello.job.clone();
+        let following = parts.boxes.and_then(|boxes| {
+            let out = Outbox::new(journal);
+            let it = Follower::new(parts.hello, boxes, out, commands, descendants);
+            spawn("ddp-follow", &say, move || it.run())
+        });
+
+        let child = PidFd::open(parts.child).ok();
+        let tell = follower.clone();
+        // It waits for signals until we exit.
+        drop(spawn("ddp-signals", &say, move || hand_on_signals(child.as_ref(), &tell)));
+        let it = Screen::new(parts.live, parts.child, parts.kill, follower.clone());
+        let showing = spawn("ddp-screen", &say, move || it.run(&messages));
+
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).thread_name("ddp-coordinator").enable_all();
+        let runtime = builder.build();
+        let runtime = runtime.map_err(|error| say.say(&format!("no diagnosis: {error}"))).ok();
+        let (finish, finished) = oneshot::channel();
+        let (stop_serving, stop) = oneshot::channel();
+        let is_remote = matches!(parts.coordinator, Some(Coordinator::There(_)));
+        let mut updates = None;
+        if let (Some(runtime), Some(coordinator)) = (&runtime, parts.coordinator) {
+            if let (Some(listener), Coordinator::Here(hub)) = (parts.listener, &coordinator) {
+                let (hub, say) = (hub.clone(), say.clone());
+                runtime.spawn(async move {
+                    let stop = async { drop(stop.await) };
+                    if let Err(error) = serve(listener, hub, stop).await {
+                        say.say(&error.to_string());
+                    }
+                });
+            }
+            runtime.spawn(coordinator.clone().keep_attached(follower.clone(), say, finish));
+            let to_screen = screen.clone();
+            let take = move |update| to_screen.send(Message::Update(Box::new(update))).is_ok();
+            updates = Some(runtime.spawn(coordinator.follow_updates(job, take)));
+        }
+        Self {
+            runtime,
+            finished,
+            updates,
+            is_remote,
+            follower,
+            following,
+            screen,
+            showing,
+            stop_serving,
+        }
+    }
+
+    /// The command has ended: concludes, and puts everything away.
+    fn end(self, status: i32, run_dir: Option<&Path>) -> screen::Shown {
+        let say = |line: String| drop(self.screen.send(Message::Say(line)));
+        // Whoever is not there any more needs no message.
+        drop(self.screen.send(Message::CommandEnded));
+        drop(self.follower.send(follow::Command::CommandEnded(status)));
+        if let (Some(runtime), Some(updates), true) =
+            (&self.runtime, self.updates, self.following.is_some())
+        {
+            let concluded = runtime.block_on(async {
+                let finished = tokio::time::timeout(CONCLUSION, self.finished).await;
+                // A remote coordinator's job may go on: on other nodes.
+                let last = if self.is_remote { LAST_UPDATE } else { CONCLUSION };
+                drop(tokio::time::timeout(last, updates).await);
+                matches!(finished, Ok(Ok(())))
+            });
+            if !concluded {
+                say("the coordinator did not take in the end of the job".into());
+            }
+        }
+        drop(self.follower.send(follow::Command::Stop));
+        if let Some(Ok(Err(error))) = self.following.map(JoinHandle::join) {
+            say(format!("a black box could not be kept: {error}"));
+        }
+        let report = run_dir.map(|dir| dir.join("report.json"));
+        drop(self.screen.send(Message::Finish { status, report }));
+        let shown = self.showing.and_then(|it| it.join().ok()).unwrap_or_default();
+        self.stop_serving.send(()).ok();
+        if let Some(runtime) = self.runtime {
+            runtime.shutdown_timeout(GOODBYE);
+        }
+        shown
+    }
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    say: &Say,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> Option<JoinHandle<T>> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+    thread.map_err(|error| say.say(&format!("cannot start a thread: {error}"))).ok()
+}
+
+/// Hands on what is sent to us alone, stops with the job and says when it is continued.
+fn hand_on_signals(child: Option<&PidFd>, follower: &Sender<follow::Command>) {
+    loop {
+        let Some(arrived) = sys::wait_for_signal() else { continue };
+        if arrived.by_process
+            && let Some(child) = child
+        {
+            // A command that has ended meanwhile needs it no more.
+            drop(child.signal(arrived.signal));
+        }
+        match arrived.signal {
+            libc::SIGTSTP => sys::stop_self(),
+            libc::SIGCONT => drop(follower.send(follow::Command::Continued)),
+            _ => {}
+        }
+    }
+}

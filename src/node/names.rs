@@ -1,0 +1,99 @@
+//! Names of jobs and run directories.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::path::Path;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::v1;
+
+use super::proc;
+
+/// Where run directories are made when none is named.
+pub const RUNS: &str = "ddp-doctor-runs";
+/// Longest job id: what a black box has room for, less what we append to file names.
+const MAX_JOB: usize = 96;
+
+/// A new job id: short, and not given twice.
+#[must_use]
+pub fn new_job() -> String {
+    let seconds = Timestamp::now().0 / 1_000_000_000;
+    // The keys of a hash map are random, and all the randomness needed here.
+    let random = RandomState::new().build_hasher().finish() ^ u64::from(std::process::id());
+    format!("{}-{}", base_36(seconds % 36_u64.pow(5), 5), base_36(random % 36_u64.pow(4), 4))
+}
+
+/// A name as a file name: no separators, no dots in front, not too long.
+#[must_use]
+pub fn file_name(name: &str) -> String {
+    let keep = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+    let name: String = name.chars().map(keep).take(MAX_JOB).collect();
+    match name.trim_start_matches('.') {
+        "" => new_job(),
+        name => name.to_owned(),
+    }
+}
+
+/// Name of the run directory of a job.
+#[must_use]
+pub fn run_dir(job: &str, started: Timestamp) -> String {
+    // 2026-01-31T12:00:00.000Z → 20260131T120000
+    let time = started.to_string();
+    let time: String = time.chars().filter(|c| !"-:".contains(*c)).take(15).collect();
+    format!("{job}-{time}")
+}
+
+/// The n-th start of the job, from 0, as the launcher or the batch system counts.
+#[must_use]
+pub fn attempt() -> u32 {
+    let variables = ["DDP_DOCTOR_ATTEMPT", "SLURM_RESTART_COUNT"];
+    let values = variables.iter().filter_map(|name| std::env::var(name).ok());
+    values.filter_map(|value| value.parse().ok()).next().unwrap_or(0)
+}
+
+/// Writes `run.json`: what a viewer has to know to find this run while it lives.
+///
+/// # Errors
+///
+/// When it cannot be written.
+pub fn describe(dir: &Path, hello: &v1::Hello, coordinator: Option<&str>) -> io::Result<()> {
+    let pid = std::process::id();
+    let description = serde_json::json!({
+        "job": hello.job,
+        "attempt": hello.attempt,
+        "host": hello.host,
+        "boot_id": hello.boot_id,
+        "pid": pid,
+        "start_ticks": proc::Stat::of(pid)?.start_ticks,
+        "coordinator": coordinator,
+        "started_at": Timestamp(hello.started_unix_ns),
+        "command": hello.command,
+        "tool_version": hello.tool_version,
+    });
+    std::fs::write(dir.join("run.json"), format!("{description:#}\n"))
+}
+
+fn base_36(mut number: u64, digits: usize) -> String {
+    let mut text = vec![b'0'; digits];
+    for digit in text.iter_mut().rev() {
+        *digit = b"0123456789abcdefghijklmnopqrstuvwxyz"[(number % 36) as usize];
+        number /= 36;
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_safe_as_file_names() {
+        assert_eq!(file_name("exp 1/../x"), "exp_1_.._x");
+        assert_eq!(file_name("../../etc"), "_.._etc");
+        assert!(file_name(&"x".repeat(500)).len() <= MAX_JOB);
+        assert!(!file_name("...").is_empty());
+        assert_eq!(base_36(35, 3), "00z");
+        assert_ne!(new_job(), new_job());
+        assert_eq!(run_dir("j", Timestamp(0)), "j-19700101T000000");
+    }
+}

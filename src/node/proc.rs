@@ -1,0 +1,314 @@
+//! Facts about processes, from `/proc`.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use ddp_doctor_proto::ProcessState;
+use ddp_doctor_proto::report::Exit;
+
+use super::sys::{self, PidFd};
+
+/// What `/proc/PID/stat` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// State letter.
+    pub letter: u8,
+    /// Parent.
+    pub parent: u32,
+    /// Start time in clock ticks since boot: tells a process from a later one with its number.
+    pub start_ticks: u64,
+    /// Wait status of a zombie; 0 where we may not know.
+    pub exit_code: i32,
+}
+
+impl Stat {
+    /// Reads it for a process.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such process.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        parse(&fs::read(format!("/proc/{pid}/stat"))?).ok_or_else(unreadable)
+    }
+
+    /// The state in our terms.
+    #[must_use]
+    pub const fn state(&self) -> ProcessState {
+        match self.letter {
+            b'R' => ProcessState::Running,
+            b'S' | b'I' => ProcessState::Sleeping,
+            b'D' => ProcessState::DiskSleep,
+            b'T' | b't' => ProcessState::Stopped,
+            b'Z' => ProcessState::Zombie,
+            b'X' | b'x' => ProcessState::Dead,
+            _ => ProcessState::Unspecified,
+        }
+    }
+}
+
+/// A process that is watched: its state, and how it ends.
+#[derive(Debug)]
+pub struct Watched {
+    pid: u32,
+    start_ticks: u64,
+    /// Kept open: reading it again costs one system call.
+    stat: File,
+    fd: Option<PidFd>,
+    /// `cgroup.events` of its cgroup, where that can be frozen.
+    cgroup: Option<PathBuf>,
+}
+
+impl Watched {
+    /// Watches the process that has this number and start time; `None` if it is gone.
+    #[must_use]
+    pub fn new(pid: u32, start_ticks: u64) -> Option<Self> {
+        // The descriptor first: what is read after it is about the same process, or nothing.
+        let fd = PidFd::open(pid).ok();
+        let stat = File::open(format!("/proc/{pid}/stat")).ok()?;
+        let watched = Self { pid, start_ticks, stat, fd, cgroup: cgroup_events(pid) };
+        watched.stat().map(|_| watched)
+    }
+
+    /// Readable once the process has ended; `None` on kernels without pidfds.
+    #[must_use]
+    pub const fn fd(&self) -> Option<&PidFd> {
+        self.fd.as_ref()
+    }
+
+    /// Its cgroup's events file.
+    #[must_use]
+    pub fn cgroup(&self) -> Option<&Path> {
+        self.cgroup.as_deref()
+    }
+
+    /// What the kernel says about it now; `None` once it is gone.
+    #[must_use]
+    pub fn stat(&self) -> Option<Stat> {
+        let mut buffer = [0; 1024];
+        let length = self.stat.read_at(&mut buffer, 0).ok()?;
+        parse(&buffer[..length]).filter(|stat| stat.start_ticks == self.start_ticks)
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        match &self.fd {
+            Some(fd) => fd.has_ended(),
+            None => self.stat().is_none_or(|stat| stat.state() == ProcessState::Zombie),
+        }
+    }
+
+    /// How it ended, as far as anybody can know: from the zombie, or from the kernel's memory of it.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        if let Some(stat) = self.stat().filter(|stat| stat.state() == ProcessState::Zombie) {
+            // A status that we may not see reads as 0; then the kernel is asked below, once it can.
+            if stat.exit_code != 0 || may_inspect(self.pid) {
+                return sys::exit_of(stat.exit_code);
+            }
+        }
+        self.fd.as_ref().and_then(PidFd::exit).unwrap_or_default()
+    }
+}
+
+/// Whether the cgroup with these events is frozen.
+#[must_use]
+pub fn is_frozen(cgroup_events: &Path) -> bool {
+    fs::read_to_string(cgroup_events).is_ok_and(|text| text.lines().any(|line| line == "frozen 1"))
+}
+
+/// Whether a process with this number and start time lives on this boot.
+#[must_use]
+pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
+    Stat::of(pid).is_ok_and(|stat| {
+        stat.start_ticks == start_ticks
+            && !matches!(stat.state(), ProcessState::Zombie | ProcessState::Dead)
+    })
+}
+
+/// Identifies this boot of this host.
+#[must_use]
+pub fn boot_id() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// All process numbers there are now.
+///
+/// # Errors
+///
+/// When `/proc` cannot be read.
+pub fn all() -> io::Result<Vec<u32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Arguments of a process; empty where we may not know.
+#[must_use]
+pub fn arguments(pid: u32) -> Vec<String> {
+    zero_separated(pid, "cmdline")
+}
+
+/// Environment of a process as it was started; empty where we may not know.
+#[must_use]
+pub fn environment(pid: u32) -> Vec<String> {
+    zero_separated(pid, "environ")
+}
+
+/// Whether a library whose file name begins so is mapped.
+#[must_use]
+pub fn maps_library(pid: u32, prefixes: &[&str]) -> bool {
+    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else { return false };
+    maps.lines().any(|line| {
+        let file = line.rsplit('/').next().unwrap_or_default();
+        prefixes.iter().any(|prefix| file.starts_with(prefix))
+    })
+}
+
+/// Most bytes of a command line or an environment that we look at.
+const MAX_BLOCK: u64 = 1 << 20;
+
+fn zero_separated(pid: u32, file: &str) -> Vec<String> {
+    let mut bytes = Vec::new();
+    let read = File::open(format!("/proc/{pid}/{file}"))
+        .and_then(|file| file.take(MAX_BLOCK).read_to_end(&mut bytes));
+    if read.is_err() {
+        return Vec::new();
+    }
+    let pieces = bytes.split(|&byte| byte == 0).filter(|piece| !piece.is_empty());
+    pieces.map(|piece| String::from_utf8_lossy(piece).into_owned()).collect()
+}
+
+/// Whether the kernel shows us what only the owner of a process may see.
+fn may_inspect(pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
+    let us = sys::user_id();
+    us == 0 || owner.is_ok_and(|owner| owner == us)
+}
+
+fn cgroup_events(pid: u32) -> Option<PathBuf> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let events = Path::new("/sys/fs/cgroup").join(path).join("cgroup.events");
+    events.exists().then_some(events)
+}
+
+/// The command name is in parentheses and may contain any of the separators: fields are counted
+/// from the last closing one.
+fn parse(bytes: &[u8]) -> Option<Stat> {
+    let text = String::from_utf8_lossy(bytes);
+    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    // `fields[0]` is field 3 of proc(5).
+    let field = |number: usize| fields.get(number - 3).copied();
+    Some(Stat {
+        letter: *field(3)?.as_bytes().first()?,
+        parent: field(4)?.parse().ok()?,
+        start_ticks: field(22)?.parse().ok()?,
+        exit_code: field(52)?.parse().ok()?,
+    })
+}
+
+fn unreadable() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the kernel's words about a process were not understood")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn shell(script: &str) -> Child {
+        Command::new("sh").args(["-c", script]).spawn().unwrap()
+    }
+
+    fn watch(child: &Child) -> Watched {
+        let stat = Stat::of(child.id()).unwrap();
+        Watched::new(child.id(), stat.start_ticks).unwrap()
+    }
+
+    fn eventually(what: impl Fn() -> bool) {
+        let started = Instant::now();
+        while !what() {
+            assert!(started.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_process_may_hold_anything() {
+        let stat = format!("7 (a) R) (b) S 3 {} 99 {} 1280", "0 ".repeat(17), "0 ".repeat(29));
+        let stat = parse(stat.as_bytes()).unwrap();
+        assert_eq!((stat.letter, stat.parent, stat.start_ticks), (b'S', 3, 99));
+        assert_eq!(stat.exit_code, 1280);
+        assert_eq!(parse(b"7 (cut"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn a_zombie_tells_its_status() {
+        let mut child = shell("exec sleep 0.2; exit 0");
+        let watched = watch(&child);
+        assert!(!watched.has_ended());
+        assert_eq!(watched.exit(), Exit::default());
+        eventually(|| watched.has_ended());
+        assert_eq!(watched.exit(), Exit { code: Some(0), signal: None });
+        child.wait().unwrap();
+
+        let mut child = shell("sleep 0.1; exit 7");
+        let watched = watch(&child);
+        eventually(|| watched.has_ended());
+        assert_eq!(watched.exit(), Exit { code: Some(7), signal: None });
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_signal_that_killed_is_known_and_so_is_who_was_reaped() {
+        let mut child = shell("kill -9 $$");
+        let Some(watched) = Watched::new(child.id(), Stat::of(child.id()).unwrap().start_ticks) else {
+            panic!("a child that is not reaped has an entry in /proc");
+        };
+        eventually(|| watched.has_ended());
+        assert_eq!(watched.exit(), Exit { code: None, signal: Some(9) });
+        child.wait().unwrap();
+        assert_eq!(watched.stat(), None);
+        // After that only newer kernels know.
+        let late = watched.exit();
+        assert!(late == Exit::default() || late == Exit { code: None, signal: Some(9) }, "{late:?}");
+    }
+
+    #[test]
+    fn stop_and_continue_are_seen() {
+        let mut child = shell("exec sleep 30");
+        let watched = watch(&child);
+        let fd = PidFd::open(child.id()).unwrap();
+        fd.signal(libc::SIGSTOP).unwrap();
+        eventually(|| watched.stat().unwrap().state() == ProcessState::Stopped);
+        fd.signal(libc::SIGCONT).unwrap();
+        eventually(|| watched.stat().unwrap().state() == ProcessState::Sleeping);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_reused_number_is_another_process() {
+        let pid = std::process::id();
+        let ticks = Stat::of(pid).unwrap().start_ticks;
+        assert!(is_alive(pid, ticks));
+        assert!(!is_alive(pid, ticks + 1));
+        assert!(Watched::new(pid, ticks + 1).is_none());
+    }
+
+    #[test]
+    fn what_we_are_is_what_we_read() {
+        let pid = std::process::id();
+        assert!(all().unwrap().contains(&pid));
+        assert_eq!(arguments(pid), std::env::args().collect::<Vec<_>>());
+        assert!(maps_library(pid, &["libc"]) && !maps_library(pid, &["libtorch"]));
+        assert!(!boot_id().is_empty());
+    }
+}

@@ -1,0 +1,166 @@
+//! The thread that talks to the user: prints what is found, and ends a job that hangs for too long.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use ddp_doctor_proto::report::Report;
+use ddp_doctor_proto::v1;
+
+use super::follow::{self, Secured};
+use super::kill::{Condemned, Judge, Patience};
+use super::sys::PidFd;
+use crate::report::live::Live;
+
+/// How long a job that was told to end may take before it is made to.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long it may take to put the evidence on the disk.
+const SECURING: Duration = Duration::from_secs(10);
+/// Nothing happens for longer than that.
+const FAR: Duration = Duration::from_secs(3600);
+
+/// What the screen is told.
+#[derive(Debug)]
+pub enum Message {
+    /// The diagnosis changed.
+    Update(Box<v1::Update>),
+    /// A line for the user.
+    Say(String),
+    /// The command has ended: nothing is left to be ended.
+    CommandEnded,
+    /// Nothing more will come.
+    Finish {
+        /// Status of the command.
+        status: i32,
+        /// Where the report is.
+        report: Option<PathBuf>,
+    },
+}
+
+/// What is left when the screen is done.
+#[derive(Debug, Default)]
+pub struct Shown {
+    /// The last diagnosis.
+    pub report: Option<Report>,
+    /// Whether the job was ended because it hung.
+    pub killed: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Screen {
+    live: Live,
+    child: u32,
+    judge: Option<Judge>,
+    follower: Sender<follow::Command>,
+    /// A job that was told to end, and when it is made to.
+    condemned: Option<(Condemned, Instant)>,
+    killed: bool,
+}
+
+impl Screen {
+    /// A screen for the command with this process number.
+    #[must_use]
+    pub fn new(
+        live: Live,
+        child: u32,
+        kill: Option<Patience>,
+        follower: Sender<follow::Command>,
+    ) -> Self {
+        Self {
+            live,
+            child,
+            judge: kill.map(Judge::new),
+            follower,
+            condemned: None,
+            killed: false,
+        }
+    }
+
+    /// Runs until it is told to finish.
+    #[must_use]
+    pub fn run(mut self, messages: &Receiver<Message>) -> Shown {
+        loop {
+            match messages.recv_timeout(self.timeout()) {
+                Ok(Message::Update(update)) => {
+                    let now = Instant::now();
+                    self.live.apply(*update, now);
+                    if let Some(judge) = &mut self.judge {
+                        judge.consider(self.live.findings(), now);
+                    }
+                }
+                Ok(Message::Say(line)) => self.live.say(&line),
+                Ok(Message::CommandEnded) => self.command_ended(),
+                Ok(Message::Finish { status, report }) => return self.finish(status, report),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.finish(0, None),
+            }
+            let now = Instant::now();
+            if self.live.due().is_some_and(|due| due <= now) {
+                self.live.print();
+            }
+            if self.judge.as_ref().and_then(Judge::due).is_some_and(|due| due <= now) {
+                self.condemn();
+            }
+            if self.condemned.as_ref().is_some_and(|(_, due)| *due <= now) {
+                self.execute();
+            }
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        let judged = self.judge.as_ref().and_then(Judge::due);
+        let condemned = self.condemned.as_ref().map(|(_, due)| *due);
+        let due = [self.live.due(), judged, condemned].into_iter().flatten().min();
+        due.map_or(FAR, |due| due.saturating_duration_since(Instant::now()))
+    }
+
+    /// The job has hung for long enough: what is known of it goes to the disk, and it is told to end.
+    fn condemn(&mut self) {
+        self.judge = None;
+        self.live.print();
+        let (answer, secured) = channel();
+        let asked = self.follower.send(follow::Command::Secure(answer)).is_ok();
+        let secured = asked.then(|| secured.recv_timeout(SECURING).ok()).flatten();
+        let Some(Secured { on_disk: true, descendants }) = secured else {
+            self.live.say("the job hangs, but is not ended: its evidence could not be written to disk");
+            return;
+        };
+        let Ok(child) = PidFd::open(self.child) else { return };
+        if child.has_ended() || child.signal(libc::SIGTERM).is_err() {
+            return;
+        }
+        self.killed = true;
+        self.live.say("the job hangs: it is ended (--on-hang kill)");
+        self.condemned = Some((Condemned::new(self.child, descendants), Instant::now() + GRACE));
+    }
+
+    fn execute(&mut self) {
+        if let Some((condemned, _)) = self.condemned.take() {
+            condemned.kill();
+        }
+    }
+
+    /// What was told to end and is still there outlived its launcher: it waits for nothing any more.
+    fn command_ended(&mut self) {
+        self.judge = None;
+        if let Some((condemned, due)) = &self.condemned {
+            while condemned.is_alive() && Instant::now() < *due {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        self.execute();
+    }
+
+    fn finish(mut self, status: i32, report: Option<PathBuf>) -> Shown {
+        let last = self.live.finish();
+        let ended = match status {
+            0 => "the job has ended".to_owned(),
+            128.. => format!("the job was ended by signal {}", status - 128),
+            _ => format!("the job has ended with status {status}"),
+        };
+        let place = report.map_or_else(String::new, |path| format!(" · {}", path.display()));
+        self.live.announce(&format!("{ended} · verdict: {}{place}", last.verdict));
+        Shown { report: Some(last), killed: self.killed }
+    }
+}

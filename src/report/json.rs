@@ -1,0 +1,140 @@
+//! The report as JSON, put together from updates.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use ddp_doctor_proto::report::{
+    Evidence, Finding, Job, Rank, Report, SCHEMA, SCHEMA_VERSION, Tool, Verdict,
+};
+use ddp_doctor_proto::v1;
+
+/// Puts the report together from updates.
+#[derive(Clone, Debug)]
+pub struct Assembler {
+    job: Job,
+    verdict: Verdict,
+    evidence: Evidence,
+    findings: Vec<Finding>,
+    ranks: BTreeMap<u32, Rank>,
+}
+
+impl Assembler {
+    /// A report about a job of which nothing is known yet.
+    #[must_use]
+    pub fn new(job: Job) -> Self {
+        Self {
+            job,
+            verdict: Verdict::Insufficient,
+            evidence: Evidence::default(),
+            findings: Vec::new(),
+            ranks: BTreeMap::new(),
+        }
+    }
+
+    /// Takes an update; whether the findings changed.
+    pub fn apply(&mut self, update: v1::Update) -> bool {
+        if let Some(job) = update.job {
+            self.job = Job::from(job);
+        }
+        if let Some(evidence) = update.evidence {
+            self.evidence = Evidence::from(evidence);
+        }
+        // A verdict that this version has no word for is at least no healthy one.
+        self.verdict = Verdict::from_word(&update.verdict).unwrap_or(Verdict::Insufficient);
+        for rank in update.ranks {
+            self.ranks.insert(rank.rank, Rank::from(rank));
+        }
+        if update.findings_changed {
+            self.findings = update.findings.into_iter().map(Finding::from).collect();
+        }
+        update.findings_changed
+    }
+
+    /// Findings now.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// The verdict now.
+    #[must_use]
+    pub const fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// The whole report.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        Report {
+            schema: SCHEMA.into(),
+            schema_version: SCHEMA_VERSION.into(),
+            tool: Tool::this(),
+            job: self.job.clone(),
+            verdict: self.verdict,
+            evidence: self.evidence.clone(),
+            findings: self.findings.clone(),
+            ranks: self.ranks.values().cloned().collect(),
+        }
+    }
+}
+
+/// Writes a report so that a reader of the file sees the old one or the new one, never a half.
+///
+/// # Errors
+///
+/// When the file cannot be written; the old one is then untouched.
+pub fn write(report: &Report, path: &Path) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(report)?;
+    text.push(b'\n');
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let half = path.with_file_name(format!(".{}.{}", name.display(), std::process::id()));
+    let written = File::create(&half)
+        .and_then(|mut file| file.write_all(&text))
+        .and_then(|()| fs::rename(&half, path));
+    if written.is_err() {
+        // What cannot be removed could not be made either.
+        drop(fs::remove_file(&half));
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_add_up_to_a_report() {
+        let mut assembler = Assembler::new(Job { id: "j".into(), ..Job::default() });
+        assert_eq!(assembler.report().verdict, Verdict::Insufficient);
+        let finding = v1::Finding { code: "DD102".into(), severity: "error".into(), ..Default::default() };
+        let rank = |rank, step| v1::RankStatus { rank, step, state: "running".into(), ..Default::default() };
+        assert!(assembler.apply(v1::Update {
+            verdict: "hang".into(),
+            findings_changed: true,
+            findings: vec![finding],
+            ranks: vec![rank(1, 1), rank(0, 1)],
+            ..Default::default()
+        }));
+        let update = v1::Update { verdict: "hang".into(), ranks: vec![rank(1, 2)], ..Default::default() };
+        assert!(!assembler.apply(update));
+        let report = assembler.report();
+        assert_eq!(report.findings.len(), 1, "not sent again, not forgotten");
+        let steps: Vec<_> = report.ranks.iter().map(|rank| (rank.rank, rank.step)).collect();
+        assert_eq!(steps, [(0, 1), (1, 2)]);
+    }
+
+    #[test]
+    fn a_report_replaces_the_one_before_and_leaves_nothing_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report.json");
+        let report = Assembler::new(Job::default()).report();
+        write(&report, &path).unwrap();
+        write(&report, &path).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        let read: Report = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(read, report);
+        assert!(write(&report, &dir.path().join("no/such/dir")).is_err());
+    }
+}

@@ -1,0 +1,305 @@
+//! The diagnosis of a running job on its terminal and in its report files.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ddp_doctor_proto::report::{Finding, Job, Report, Severity};
+use ddp_doctor_proto::v1;
+
+use super::json::{self, Assembler};
+use super::text::{self, Style};
+
+/// A finding is often refined a moment after it was made: printed is what stands for so long …
+const SETTLE: Duration = Duration::from_millis(150);
+/// … but findings that keep changing are printed after that long all the same.
+const SETTLE_AT_MOST: Duration = Duration::from_secs(1);
+
+/// How much is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Verbosity {
+    /// 1: neither the line at the start nor the one at the end; 2: nothing at all.
+    pub quiet: u8,
+    /// 1: notes too.
+    pub verbose: u8,
+}
+
+/// Prints findings as they come and keeps the report files up to date.
+pub struct Live {
+    out: Box<dyn Write + Send>,
+    style: Style,
+    verbosity: Verbosity,
+    assembler: Assembler,
+    /// Report files. One that cannot be written is complained about once and given up.
+    files: Vec<PathBuf>,
+    /// What stands on the terminal.
+    printed: Vec<Finding>,
+    /// Since when it is out of date, and when to print.
+    settling: Option<(Instant, Instant)>,
+}
+
+impl Live {
+    /// Prints to `out`, writes to `files`.
+    #[must_use]
+    pub fn new(
+        out: Box<dyn Write + Send>,
+        style: Style,
+        verbosity: Verbosity,
+        job: Job,
+        files: Vec<PathBuf>,
+    ) -> Self {
+        Self {
+            out,
+            style,
+            verbosity,
+            assembler: Assembler::new(job),
+            files,
+            printed: Vec::new(),
+            settling: None,
+        }
+    }
+
+    /// A line of ours. Trouble is said unless nothing is to be said at all.
+    pub fn say(&mut self, line: &str) {
+        if self.verbosity.quiet < 2 {
+            self.line(line);
+        }
+    }
+
+    /// A line that says where things are, at the start and at the end.
+    pub fn announce(&mut self, line: &str) {
+        if self.verbosity.quiet < 1 {
+            self.line(line);
+        }
+    }
+
+    /// Takes an update.
+    pub fn apply(&mut self, update: v1::Update, now: Instant) {
+        let ended = update.ended;
+        let verdict = self.assembler.verdict();
+        let changed = self.assembler.apply(update);
+        if changed || ended || verdict != self.assembler.verdict() {
+            self.write_files();
+        }
+        if !changed {
+            return;
+        }
+        self.settling = if self.is_up_to_date() {
+            None
+        } else {
+            let since = self.settling.map_or(now, |(since, _)| since);
+            Some((since, (now + SETTLE).min(since + SETTLE_AT_MOST)))
+        };
+    }
+
+    /// When to call [`Live::print`] if no update comes before.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.settling.map(|(_, due)| due)
+    }
+
+    /// Findings now.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        self.assembler.findings()
+    }
+
+    /// Prints what is new, what changed who did it or what it does, and what was withdrawn.
+    pub fn print(&mut self) {
+        self.settling = None;
+        let current = self.worth_printing();
+        let mut before = std::mem::take(&mut self.printed);
+        for finding in &current {
+            let same = take_same(&mut before, finding);
+            if same.is_none_or(|printed| changed_its_mind(&printed, finding)) {
+                self.finding(finding);
+            }
+        }
+        for finding in before {
+            self.say(&format!("withdrawn: {} {}", finding.code, finding.name));
+        }
+        self.printed = current;
+    }
+
+    /// Prints and writes what is left.
+    pub fn finish(&mut self) -> Report {
+        self.print();
+        self.write_files();
+        self.assembler.report()
+    }
+
+    fn worth_printing(&self) -> Vec<Finding> {
+        let least = match self.verbosity.verbose {
+            0 => Severity::Warning,
+            _ => Severity::Note,
+        };
+        let findings = self.assembler.findings().iter();
+        findings.filter(|finding| finding.severity >= least).cloned().collect()
+    }
+
+    fn is_up_to_date(&self) -> bool {
+        let mut before = self.printed.clone();
+        let current = self.worth_printing();
+        current.iter().all(|finding| {
+            take_same(&mut before, finding).is_some_and(|printed| !changed_its_mind(&printed, finding))
+        }) && before.is_empty()
+    }
+
+    fn finding(&mut self, finding: &Finding) {
+        if self.verbosity.quiet < 2 {
+            // One write: what the job prints at the same time stays out of it.
+            let mut block = b"\n".to_vec();
+            let ranks = self.assembler.report().ranks;
+            drop(text::finding(&mut block, finding, &ranks, self.style));
+            block.push(b'\n');
+            self.write(&block);
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        self.write(format!("ddp-doctor: {}\n", text::plain(line)).as_bytes());
+    }
+
+    /// A terminal that is gone is no reason to stop.
+    fn write(&mut self, bytes: &[u8]) {
+        drop(self.out.write_all(bytes).and_then(|()| self.out.flush()));
+    }
+
+    fn write_files(&mut self) {
+        let report = self.assembler.report();
+        let mut failed = Vec::new();
+        self.files.retain(|file| match json::write(&report, file) {
+            Ok(()) => true,
+            Err(error) => {
+                failed.push(format!("the report {} cannot be written: {error}", file.display()));
+                false
+            }
+        });
+        failed.iter().for_each(|line| self.say(line));
+    }
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("assembler", &self.assembler).finish_non_exhaustive()
+    }
+}
+
+/// Takes out the finding that `finding` continues: the one at the same place, if possible with the
+/// same culprits.
+fn take_same(before: &mut Vec<Finding>, finding: &Finding) -> Option<Finding> {
+    let here = |other: &Finding| {
+        other.code == finding.code && other.group == finding.group && other.seq == finding.seq
+    };
+    let same = |other: &&Finding| here(other) && other.ranks.root == finding.ranks.root;
+    let exact = before.iter().position(|other| same(&other));
+    let index = exact.or_else(|| before.iter().position(here))?;
+    Some(before.remove(index))
+}
+
+fn changed_its_mind(printed: &Finding, finding: &Finding) -> bool {
+    printed.ranks.root != finding.ranks.root || printed.effect != finding.effect
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Screen(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Screen {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Screen {
+        fn take(&self) -> String {
+            String::from_utf8(std::mem::take(&mut self.0.lock().unwrap())).unwrap()
+        }
+    }
+
+    fn live(verbosity: Verbosity) -> (Live, Screen) {
+        let screen = Screen::default();
+        let out = Box::new(screen.clone());
+        (Live::new(out, Style::default(), verbosity, Job::default(), Vec::new()), screen)
+    }
+
+    fn finding(code: &str, root: u32, severity: &str, summary: &str) -> v1::Finding {
+        v1::Finding {
+            code: code.into(),
+            severity: severity.into(),
+            summary: summary.into(),
+            ranks: Some(v1::Ranks { root: vec![root], ..Default::default() }),
+            ..Default::default()
+        }
+    }
+
+    fn update(findings: Vec<v1::Finding>) -> v1::Update {
+        v1::Update { findings_changed: true, findings, ..Default::default() }
+    }
+
+    #[test]
+    fn a_finding_that_is_refined_at_once_is_printed_once() {
+        let (mut live, screen) = live(Verbosity::default());
+        let start = Instant::now();
+        live.apply(update(vec![finding("DD101", 0, "error", "first")]), start);
+        let due = live.due().unwrap();
+        assert_eq!(due, start + SETTLE);
+        live.apply(update(vec![finding("DD102", 1, "error", "second")]), start + SETTLE / 2);
+        assert!(live.due().unwrap() > due);
+        live.print();
+        let text = screen.take();
+        assert!(!text.contains("first") && text.contains("second"), "{text}");
+        assert_eq!(live.due(), None);
+    }
+
+    #[test]
+    fn printing_is_not_put_off_forever() {
+        let (mut live, _) = live(Verbosity::default());
+        let start = Instant::now();
+        for millis in (0..2000).step_by(100) {
+            let now = start + Duration::from_millis(millis);
+            live.apply(update(vec![finding("DD101", millis as u32, "error", "s")]), now);
+        }
+        assert_eq!(live.due(), Some(start + SETTLE_AT_MOST));
+    }
+
+    #[test]
+    fn another_culprit_is_printed_again_other_words_are_not() {
+        let (mut live, screen) = live(Verbosity::default());
+        let mut show = |findings| {
+            live.apply(update(findings), Instant::now());
+            let due = live.due().is_some();
+            live.print();
+            (due, screen.take())
+        };
+        assert!(show(vec![finding("DD101", 0, "error", "a")]).1.contains("DD101"));
+        assert_eq!(show(vec![finding("DD101", 0, "error", "b")]), (false, String::new()));
+        assert!(show(vec![finding("DD101", 1, "error", "c")]).1.contains("error[DD101]"));
+        let (due, text) = show(vec![]);
+        assert!(due && text.contains("withdrawn: DD101"), "{text}");
+    }
+
+    #[test]
+    fn notes_are_for_those_who_ask_and_quiet_is_quiet() {
+        let note = || update(vec![finding("DD901", 0, "note", "n")]);
+        for (verbosity, printed) in [
+            (Verbosity::default(), false),
+            (Verbosity { verbose: 1, quiet: 0 }, true),
+            (Verbosity { verbose: 1, quiet: 2 }, false),
+        ] {
+            let (mut live, screen) = live(verbosity);
+            live.apply(note(), Instant::now());
+            live.finish();
+            assert_eq!(!screen.take().is_empty(), printed, "{verbosity:?}");
+        }
+    }
+}
