@@ -45,7 +45,10 @@ def record(kind, exception, traceback=None):
         _seen[key] = None
         if traceback is None:
             traceback = exception.__traceback__
-        _box.lib.exception(kind, text(_describe(exception), _MOST_BYTES), _sites.site_of_traceback(traceback))
+        site = _sites.site_of_traceback(traceback)
+        if not site:  # raised by PyTorch itself: the user's frame has not been left yet
+            site = _sites.site_of(sys._getframe(1))
+        _box.lib.exception(kind, text(_describe(exception), _MOST_BYTES), site)
     except Exception:
         pass
 

@@ -15,6 +15,8 @@ from . import _box, _exceptions, _words
 from ._native import text
 
 _hooked = False
+# The interpreter forgets it before it calls us.
+_main_file = None
 _left_by_exit = None
 _uncaught = None
 
@@ -38,11 +40,9 @@ def _record(code, how):
 
 
 def _names_system_exit():
-    main = sys.modules.get("__main__")
-    file = getattr(main, "__file__", None)
-    if not file:
+    if not _main_file:
         return True
-    with open(file, "rb") as source:
+    with open(_main_file, "rb") as source:
         body = source.read(1 << 20)
     return re.search(rb"SystemExit|(?<![\w.])(?:exit|quit)\s*\(", body) is not None
 
@@ -77,10 +77,13 @@ def _at_exit():
 
 
 def _hook_interpreter():
-    global _hooked
+    global _hooked, _main_file
     if _hooked:
         return
     _hooked = True
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if file:
+        _main_file = os.path.abspath(file)
     atexit.register(_at_exit)
     leave = sys.exit
     leave_now = os._exit

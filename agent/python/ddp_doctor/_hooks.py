@@ -56,12 +56,14 @@ _MOST_WORKS = 4096
 _SELF_CHECKS = 4
 
 _getframe = sys._getframe
-_exc_info = sys.exc_info
+# The exception being handled; Python 3.11 has it without the tuple.
+_exception = getattr(sys, "exception", None) or (lambda: sys.exc_info()[1])
 _codes = _sites.codes
 _learn = _sites.learn
 _locate = _sites.locate
 _HIDDEN = _words.HIDDEN
 _ASYNC = _words.ASYNC
+_ALL_TO_ALL = _words.ALL_TO_ALL
 _P2P = (_words.SEND, _words.RECV)
 
 # int(HookOpName) → an entry of _OPS
@@ -86,6 +88,9 @@ _checks_left = _SELF_CHECKS
 _works_known = False
 # Threads whose next wait is to be checked against an address.
 _to_check = {}
+
+# Generation of the black box that is open; 0: none is.
+_live = 0
 
 issued_at = returned = wait_begin = wait_end = None
 
@@ -116,13 +121,16 @@ def prepare(c10d):
 
 
 def _bind():
-    global issued_at, returned, wait_begin, wait_end
+    global issued_at, returned, wait_begin, wait_end, _live
+    _live = _box.generation
     lib = _box.lib
     issued_at, returned = lib.issued_at, lib.returned
     wait_begin, wait_end = lib.wait_begin, lib.wait_end
 
 
 def _reset():
+    global _live
+    _live = 0
     _inside.clear()
     _sync.clear()
     _works.clear()
@@ -206,28 +214,27 @@ def make(group):
 
     def before(args):
         try:
-            if group.generation != _box.generation or not _box.is_open:
+            if group.generation != _live:
                 return
             thread = get_ident()
             try:
                 frame = _getframe(1)
             except ValueError:  # no Python on this thread
-                frame = None
-                places = None
-                site, flags = _locate(None)
+                frame = places = None
             else:
                 code = frame.f_code
                 entry = _codes.get(id(code))
                 if entry is None or entry[0] is not code:
                     entry = _learn(code)
                 places = entry[3]
-                site, flags = _locate(frame)
 
             values = None
             if places is None:
+                site, flags = _locate(frame)
                 code = None
                 what = _ops.get(int(args.name), _UNKNOWN)
             else:
+                site, flags = _locate(frame.f_back)
                 # A place in c10d always makes the same call.
                 instruction = frame.f_lasti
                 what = places.get(instruction, 0)
@@ -256,25 +263,32 @@ def make(group):
             reduce_op = 0
             tag = None
             splits = False
-            if values is not None:
-                if op in _P2P:
+            if values is None:
+                if args.async_op and op not in _P2P:
+                    flags |= _ASYNC
+            else:
+                value = values.get("op")
+                if value is not None:
+                    reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
+                    if values.get("async_op"):
+                        flags |= _ASYNC
+                elif op in _P2P:
                     tag = values.get("tag")
                     # send() and recv() wait for what isend() and irecv() return.
                     outer = frame.f_back
                     name = outer.f_code.co_name if outer is not None else ""
                     if name != "send" and name != "recv":
                         flags |= _ASYNC
-                elif op == _words.ALL_TO_ALL:
-                    splits = bool(values.get("input_split_sizes") or values.get("output_split_sizes"))
                 else:
-                    value = values.get("op")
-                    if value is None:
+                    if args.async_op:
+                        flags |= _ASYNC
+                    if op == _ALL_TO_ALL:
+                        splits = bool(values.get("input_split_sizes") or values.get("output_split_sizes"))
+                    else:
                         many = values.get("op_list")
                         value = many[0].redop if many else None
-                    if value is not None:
-                        reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
-            if args.async_op and op not in _P2P:
-                flags |= _ASYNC
+                        if value is not None:
+                            reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
 
             if tensor is None:
                 key = (op, 0, None, flags, reduce_op, args.root if rooted else None, tag, count)
@@ -285,7 +299,7 @@ def make(group):
             if prepared is None:
                 prepared = _record(key)
 
-            exception = _exc_info()[1]
+            exception = _exception()
             if exception is not None:
                 _exceptions.in_flight(exception)
                 exception = None
@@ -294,7 +308,10 @@ def make(group):
             if stale is not None:  # the call before raised before its second hook
                 returned(stale[0])
             call = issued_at(prepared[1], group.number, site)
-            _inside[thread] = (call, site, code, flags)
+            if op in _P2P:  # c10d waits for those from another function
+                code = None
+            # The reducer's own Works are never seen by Python.
+            _inside[thread] = (call, site, code, flags & _ASYNC, places is not None or not flags & _HIDDEN)
             if splits:
                 _splits(call, values)
         except Exception:
@@ -306,23 +323,18 @@ def make(group):
             inside = _inside.pop(thread, None)
             if inside is None:
                 return
-            call, site, code, flags = inside
+            call, site, code, asynchronous, visible = inside
             returned(call)
-            if flags & _ASYNC:
-                if thread in _sync:
-                    del _sync[thread]
-                # The reducer's own calls are waited for in C++.
-                if code is not None or not flags & _HIDDEN:
-                    _remember(args.work, call)
-            elif code is not None:
+            if code is not None and not asynchronous:
                 _sync[thread] = (call, site, code)
                 if _checks_left:
                     work = args.work
                     if work is not None:
                         _to_check[thread] = _address(id(work) + _offset).value
-            elif not flags & _HIDDEN:
-                # A synchronous call from somewhere else: whoever gets the Work may wait for it.
-                _remember(args.work, call)
+            else:
+                _sync[thread] = None
+                if visible:
+                    _remember(args.work, call)
         except Exception:
             pass
 
@@ -357,16 +369,8 @@ def _check(thread, work):
         _works.clear()
 
 
-def waiting(work, frame):
-    """Records that this thread is about to wait; returns the call it waits for."""
-    thread = get_ident()
-    last = _sync.pop(thread, None)
-    if last is not None and last[2] is frame.f_code:
-        call = last[0]
-        if _checks_left:
-            _check(thread, work)
-        wait_begin(call, last[1])
-        return call
+def _waits(work, frame):
+    """Begins the wait for a Work that came from elsewhere; returns its call."""
     call = NO_CALL
     if _works_known:
         call = _works.pop(_address(id(work) + _offset).value, NO_CALL)
@@ -379,18 +383,28 @@ def wrap_wait(original):
 
     def wait(self, *args, **kwargs):
         call = None
-        if _box.is_open:
+        if _live:
             try:
-                call = waiting(self, _getframe(1))
+                thread = get_ident()
+                last = _sync.pop(thread, None)
+                frame = _getframe(1)
+                if last is not None and last[2] is frame.f_code:
+                    call, site, _ = last
+                    if _checks_left:
+                        _check(thread, self)
+                    wait_begin(call, site)
+                else:
+                    call = _waits(self, frame)
+                frame = None
             except Exception:
-                call = None
+                pass
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
             _exceptions.record(_words.LEFT_COLLECTIVE, error)
             raise
         finally:
-            if call is not None and _box.is_open:
+            if call is not None:
                 wait_end(call)
 
     wait.__doc__ = original.__doc__

@@ -34,6 +34,7 @@ _CALL_FILES = (
     "distributed/device_mesh.py",
     "distributed/nn/",
     "_ops.py",
+    "_library/",
     "utils/_contextlib.py",
     "overrides.py",
 )
