@@ -14,12 +14,23 @@
 //! ring     16 words per record, overwriting, a sequence lock per slot
 //! ```
 //!
+//! # Numbers of definitions
+//!
+//! Strings, sites and groups are numbered from 1 in the order of their tables: number `n` is entry
+//! `n - 1`, and 0 says "none" or "found no room". Entries of threads are used again once a thread is
+//! dead, so the number of a thread is made of its entry and a generation, see [`thread::id`].
+//!
+//! A definition is published before any record that names it is committed. Whoever copies a record
+//! and looks at the tables afterwards finds everything that the record names.
+//!
 //! # The ring's protocol
 //!
 //! A writer takes ticket `t` from the head (fetch-add), and slot `t % capacity`. It claims the slot
-//! by a compare-exchange of its lock from the even value it found to [`writing`]`(t)`; where that
-//! fails, or the lock is odd, another writer has been asleep in the slot for a whole lap: the record
-//! is dropped and counted. It stores the 15 payload words and then [`committed`]`(t)`.
+//! by a compare-exchange of its lock from the even value it found to [`writing`]`(t)`. Where the lock
+//! is odd or the exchange fails, another writer has been asleep in the slot for a whole lap; where
+//! the lock is of a later ticket, this writer has. Either way the record is dropped and counted. A
+//! release fence follows the claim; then come the 15 payload words and, as a release,
+//! [`committed`]`(t)`.
 //!
 //! A reader of ticket `t` wants the lock to be `committed(t)` before and after it copied the payload
 //! (Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). A lock of
@@ -239,6 +250,9 @@ pub mod string {
     /// Longest entry in bytes that the index can describe.
     pub const MAX_BYTES: usize = (1 << 20) - 1;
 
+    /// Set in an entry whose bytes are no text but the members of a group.
+    pub const BINARY: u64 = 1 << 62;
+
     /// Index entry of a string of so many bytes at so many words into the heap.
     #[must_use]
     pub const fn entry(at: u32, bytes: u32) -> u64 {
@@ -251,10 +265,7 @@ pub mod string {
         if entry & PUBLISHED == 0 {
             return None;
         }
-        Some((
-            ((entry & !PUBLISHED) >> 20) as u32,
-            (entry & 0xf_ffff) as u32,
-        ))
+        Some(((entry >> 20) as u32, (entry & 0xf_ffff) as u32))
     }
 }
 
@@ -346,7 +357,8 @@ pub mod members {
 
 /// Words of a thread.
 pub mod thread {
-    /// `PUBLISHED | tid`.
+    /// `PUBLISHED | generation << 32 | tid`. The generation (16 bits) counts how often the entry was
+    /// used before, each time for a thread that had died.
     pub const TID: usize = 0;
     /// String id of its name.
     pub const NAME: usize = 1;
@@ -362,6 +374,33 @@ pub mod thread {
     pub const SITE: usize = 6;
     /// Records this thread has written.
     pub const RECORDS: usize = 7;
+
+    /// Most threads of a table, because of how [`id`] is made.
+    pub const MAX_THREADS: usize = 0xffff;
+
+    /// Number of a thread: what records call it. Never 0.
+    #[must_use]
+    pub const fn id(entry: u16, generation: u16) -> u32 {
+        (entry as u32 + 1) | (generation as u32) << 16
+    }
+
+    /// `(entry, generation)` of a thread's number; `None` for 0.
+    #[must_use]
+    pub const fn parse_id(id: u32) -> Option<(u16, u16)> {
+        match (id & 0xffff) as u16 {
+            0 => None,
+            entry => Some((entry - 1, (id >> 16) as u16)),
+        }
+    }
+
+    /// `(tid, generation)` out of a published first word.
+    #[must_use]
+    pub const fn parse(word: u64) -> Option<(u32, u16)> {
+        if word & super::PUBLISHED == 0 {
+            return None;
+        }
+        Some((word as u32, (word >> 32) as u16))
+    }
 }
 
 /// What a thread is inside of.
@@ -435,6 +474,7 @@ pub struct Record {
 
 impl Record {
     /// The payload words of a slot: all but its lock.
+    #[inline]
     #[must_use]
     pub fn pack(&self) -> [u64; RECORD_WORDS - 1] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -599,6 +639,23 @@ mod tests {
             Some((70_000, 4096))
         );
         assert_eq!(string::parse(0), None);
+        assert_eq!(
+            string::parse(string::entry(u32::MAX, 5) | string::BINARY),
+            Some((u32::MAX, 5))
+        );
+    }
+
+    #[test]
+    fn numbers_of_threads_lead_back_to_entry_and_generation() {
+        for (entry, generation) in [(0, 0), (127, 3), (0xfffe, 0xffff)] {
+            let id = thread::id(entry, generation);
+            assert_ne!(id, 0);
+            assert_eq!(thread::parse_id(id), Some((entry, generation)));
+        }
+        assert_eq!(thread::parse_id(0), None);
+        assert_eq!(thread::parse_id(3 << 16), None);
+        assert_eq!(thread::parse(PUBLISHED | 7 << 32 | 1234), Some((1234, 7)));
+        assert_eq!(thread::parse(1234), None);
     }
 
     #[test]

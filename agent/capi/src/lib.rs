@@ -1,1 +1,270 @@
-//! C API.
+//! `libddp_doctor.so`: the agent for programs in C and C++, and for whatever can call C.
+//!
+//! The interface is `include/ddp_doctor.h`; what it says is not repeated here. Every function is
+//! wrapped so that nothing unwinds into its caller.
+#![expect(unsafe_code, reason = "exports functions to C, which pass pointers")]
+#![expect(
+    missing_docs,
+    clippy::missing_safety_doc,
+    reason = "what each function does, and what its caller must keep to, is in the header"
+)]
+
+mod abi;
+mod ptr;
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ddp_doctor_agent::blackbox::{Place, Writer};
+use ddp_doctor_agent::{Opened, close, current, is_disabled, open, options_from_env};
+use ddp_doctor_proto::{ExceptionKind, NoteKind};
+
+use abi::{ABI_VERSION, Status};
+pub use abi::{CCall, Identity, Text};
+use ptr::BadPointer;
+
+/// Runs `work`; where it panics, which nothing in it should, the answer is the default.
+#[inline]
+fn guarded<T: Default>(work: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(value) => value,
+        Err(payload) => {
+            // Dropping it might panic again.
+            mem::forget(payload);
+            T::default()
+        }
+    }
+}
+
+/// Runs `work` on the open box. Without one, and where an argument cannot be used, the answer is the
+/// default.
+#[inline]
+fn with_box<T: Default>(work: impl FnOnce(&'static Writer) -> Result<T, BadPointer>) -> T {
+    guarded(|| {
+        current()
+            .and_then(|writer| work(writer).ok())
+            .unwrap_or_default()
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_abi_version() -> u32 {
+    ABI_VERSION
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_open(layer: Text, identity: *const Identity) -> i32 {
+    guarded(|| {
+        if is_disabled() {
+            return Some(Status::Disabled);
+        }
+        // SAFETY: the caller vouches for both pointers.
+        let (layer, identity) = unsafe { (ptr::bytes(layer), ptr::value(identity)) };
+        let (Ok(layer), Ok(identity)) = (layer, identity) else {
+            return Some(Status::BadArgument);
+        };
+        let mut options = options_from_env(&String::from_utf8_lossy(layer));
+        (options.rank, options.world_size, options.local_rank) = identity.known();
+        let status = match open(&Place::from_env(&options.job), &options) {
+            Ok(Opened::Now) => Status::Ok,
+            Ok(Opened::Already) => Status::AlreadyOpen,
+            Err(_) => Status::NoRoom,
+        };
+        Some(status)
+    })
+    .unwrap_or(Status::NoRoom) as i32
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_set_identity(identity: *const Identity) {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the pointer.
+        let (rank, world_size, local_rank) = unsafe { ptr::value(identity) }?.known();
+        writer.set_identity(rank, world_size, local_rank);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_is_open() -> i32 {
+    with_box(|_| Ok(1))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_close() {
+    guarded(close);
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_string(text: Text) -> u32 {
+    // SAFETY: the caller vouches for the text.
+    with_box(|writer| Ok(writer.string(unsafe { ptr::bytes(text) }?)))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_site(file: Text, function: Text, line: u32) -> u32 {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for both texts.
+        let (file, function) = unsafe { (ptr::bytes(file)?, ptr::bytes(function)?) };
+        Ok(writer.site(file, function, line))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_group(
+    name: Text,
+    description: Text,
+    backend: Text,
+    epoch: u32,
+    members: *const u32,
+    member_count: usize,
+) -> u32 {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the texts and for the members.
+        let (name, description, backend, members) = unsafe {
+            (
+                ptr::bytes(name)?,
+                ptr::bytes(description)?,
+                ptr::bytes(backend)?,
+                ptr::values(members, member_count)?,
+            )
+        };
+        Ok(writer.group(name, description, backend, epoch, members))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_group_destroyed(group: u32) {
+    with_box(|writer| {
+        writer.group_destroyed(group);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_issued(call: *const CCall) -> u64 {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the pointer.
+        let call = unsafe { ptr::value(call) }?;
+        Ok(writer.issued(&call.at(call.group, call.site)))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_issued_at(call: *const CCall, group: u32, site: u32) -> u64 {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the pointer.
+        let call = unsafe { ptr::value(call) }?;
+        Ok(writer.issued(&call.at(group, site)))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_splits(
+    call: u64,
+    output: i32,
+    sizes: *const i64,
+    count: usize,
+) {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the sizes.
+        let sizes = unsafe { ptr::values(sizes, count) }?;
+        // A size that no box can hold is at least not a small one; a negative one is none.
+        let clamped = sizes
+            .iter()
+            .map(|&size| u32::try_from(size.max(0)).unwrap_or(u32::MAX));
+        writer.splits(call, output != 0, clamped);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_returned(call: u64) {
+    with_box(|writer| {
+        writer.returned(call);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_wait_begin(call: u64, site: u32) {
+    with_box(|writer| {
+        writer.wait_begin(call, site);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_wait_end(call: u64) {
+    with_box(|writer| {
+        writer.wait_end(call);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_completed(call: u64) {
+    with_box(|writer| {
+        writer.completed(call);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_step() -> u32 {
+    with_box(|writer| Ok(writer.step()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_phase_begin(name: u32) {
+    with_box(|writer| {
+        writer.phase_begin(name);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_phase_end(name: u32) {
+    with_box(|writer| {
+        writer.phase_end(name);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_exception(kind: i32, text: Text, site: u32) {
+    with_box(|writer| {
+        let kind =
+            u8::try_from(kind).map_or(ExceptionKind::Unspecified, ExceptionKind::from_number);
+        // SAFETY: the caller vouches for the text.
+        writer.exception(kind, unsafe { ptr::bytes(text) }?, site);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_input_ended(site: u32) {
+    with_box(|writer| {
+        writer.input_ended(site);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_exit(code: i32, how: Text) {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the text.
+        writer.exit(code, unsafe { ptr::bytes(how) }?);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_note(kind: i32, text: Text) {
+    with_box(|writer| {
+        let kind = u8::try_from(kind).map_or(NoteKind::Unspecified, NoteKind::from_number);
+        // SAFETY: the caller vouches for the text.
+        writer.note(kind, unsafe { ptr::bytes(text) }?);
+        Ok(())
+    });
+}

@@ -1,0 +1,134 @@
+//! The types of `ddp_doctor.h`.
+
+use ddp_doctor_agent::blackbox::Call;
+use ddp_doctor_proto::blackbox::{MAX_DIMS, flags};
+use ddp_doctor_proto::{DType, Op, ReduceOp};
+
+/// Version of the interface.
+pub(crate) const ABI_VERSION: u32 = 1;
+
+/// Status of `ddp_doctor_open`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub(crate) enum Status {
+    Ok = 0,
+    AlreadyOpen = 1,
+    Disabled = 2,
+    NoRoom = 3,
+    BadArgument = 4,
+}
+
+/// `ddp_doctor_text`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Text {
+    /// Bytes; may be null where there are none.
+    pub data: *const u8,
+    /// How many.
+    pub length: usize,
+}
+
+/// `ddp_doctor_identity`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Identity {
+    /// Global rank; -1: not known.
+    pub rank: i32,
+    /// Number of ranks; -1: not known.
+    pub world_size: i32,
+    /// Rank within the node; -1: not known.
+    pub local_rank: i32,
+}
+
+impl Identity {
+    /// Rank, number of ranks and rank within the node, where they are known.
+    pub(crate) fn known(self) -> (Option<u32>, Option<u32>, Option<u32>) {
+        let known = |value: i32| u32::try_from(value).ok();
+        (
+            known(self.rank),
+            known(self.world_size),
+            known(self.local_rank),
+        )
+    }
+}
+
+/// `ddp_doctor_call`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+#[expect(missing_docs, reason = "explained field by field in the header")]
+pub struct CCall {
+    pub op: u8,
+    pub dtype: u8,
+    pub reduce_op: u8,
+    pub ndim: u8,
+    pub flags: u16,
+    pub reserved: u16,
+    pub group: u32,
+    pub site: u32,
+    pub tensors: u32,
+    pub root: i32,
+    pub tag: i32,
+    pub reserved2: u32,
+    pub numel: u64,
+    pub dims: [u32; MAX_DIMS],
+}
+
+/// Flags that a caller may set.
+const FLAGS: u16 = flags::ASYNC
+    | flags::HIDDEN
+    | flags::NUMEL
+    | flags::SHAPE
+    | flags::ROOT
+    | flags::TAG
+    | flags::BORROWED_SITE;
+
+impl CCall {
+    /// The call as the box takes it. Numbers that nobody knows become "unspecified".
+    #[inline]
+    pub(crate) fn at(&self, group: u32, site: u32) -> Call {
+        Call {
+            op: Op::from_number(self.op),
+            dtype: DType::from_number(self.dtype),
+            reduce_op: ReduceOp::from_number(self.reduce_op),
+            flags: self.flags & FLAGS,
+            ndim: self.ndim,
+            group,
+            site,
+            tensors: self.tensors,
+            root_or_peer: self.root,
+            tag: self.tag,
+            numel: self.numel,
+            dims: self.dims,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    #[test]
+    fn the_layout_is_that_of_the_header() {
+        // `tests/program.c` asserts the same numbers of the header's side.
+        assert_eq!(size_of::<CCall>(), 80);
+        assert_eq!(
+            [
+                offset_of!(CCall, op),
+                offset_of!(CCall, dtype),
+                offset_of!(CCall, reduce_op),
+                offset_of!(CCall, ndim),
+                offset_of!(CCall, flags),
+                offset_of!(CCall, group),
+                offset_of!(CCall, site),
+                offset_of!(CCall, tensors),
+                offset_of!(CCall, root),
+                offset_of!(CCall, tag),
+                offset_of!(CCall, numel),
+                offset_of!(CCall, dims),
+            ],
+            [0, 1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 40]
+        );
+        assert_eq!((size_of::<Text>(), size_of::<Identity>()), (16, 12));
+    }
+}

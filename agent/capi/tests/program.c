@@ -1,0 +1,153 @@
+/* Does what a training program would, through ddp_doctor.h alone. Exits with the line that failed. */
+#include "ddp_doctor.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static_assert(sizeof(ddp_doctor_call) == 80, "size");
+static_assert(offsetof(ddp_doctor_call, op) == 0, "op");
+static_assert(offsetof(ddp_doctor_call, dtype) == 1, "dtype");
+static_assert(offsetof(ddp_doctor_call, reduce_op) == 2, "reduce_op");
+static_assert(offsetof(ddp_doctor_call, ndim) == 3, "ndim");
+static_assert(offsetof(ddp_doctor_call, flags) == 4, "flags");
+static_assert(offsetof(ddp_doctor_call, group) == 8, "group");
+static_assert(offsetof(ddp_doctor_call, site) == 12, "site");
+static_assert(offsetof(ddp_doctor_call, tensors) == 16, "tensors");
+static_assert(offsetof(ddp_doctor_call, root) == 20, "root");
+static_assert(offsetof(ddp_doctor_call, tag) == 24, "tag");
+static_assert(offsetof(ddp_doctor_call, numel) == 32, "numel");
+static_assert(offsetof(ddp_doctor_call, dims) == 40, "dims");
+static_assert(sizeof(ddp_doctor_text) == 16, "text");
+static_assert(sizeof(ddp_doctor_identity) == 12, "identity");
+
+#define CHECK(condition) \
+    do { \
+        if (!(condition)) { \
+            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1); \
+        } \
+    } while (0)
+
+static ddp_doctor_text text(const char *value)
+{
+    ddp_doctor_text result = {value, strlen(value)};
+    return result;
+}
+
+static void nothing_happens(void)
+{
+    ddp_doctor_call call = {0};
+    uint32_t member = 0;
+    CHECK(!ddp_doctor_is_open());
+    CHECK(ddp_doctor_string(text("x")) == 0);
+    CHECK(ddp_doctor_site(text("x"), text("y"), 1) == 0);
+    CHECK(ddp_doctor_group(text("x"), text(""), text(""), 0, &member, 1) == 0);
+    CHECK(ddp_doctor_issued(&call) == 0);
+    CHECK(ddp_doctor_step() == 0);
+    ddp_doctor_returned(1);
+    ddp_doctor_close();
+}
+
+/* Runs after the thread-specific data of Rust's side may be gone. */
+static void at_thread_end(void *group)
+{
+    ddp_doctor_call call = {.op = 5, .group = *(uint32_t *)group};
+    CHECK(ddp_doctor_issued(&call) != 0);
+}
+
+static pthread_key_t key;
+
+static void *in_thread(void *group)
+{
+    pthread_setspecific(key, group);
+    return NULL;
+}
+
+int main(void)
+{
+    ddp_doctor_identity identity = {1, 2, -1};
+    ddp_doctor_identity world = {1, 4, 0};
+    ddp_doctor_text no_text = {NULL, 7};
+    ddp_doctor_text empty = {NULL, 0};
+    uint32_t members[2] = {1, 3};
+    int64_t sizes[3] = {4, -1, (int64_t)1 << 40};
+    int status;
+
+    CHECK(ddp_doctor_abi_version() == DDP_DOCTOR_ABI_VERSION);
+    nothing_happens();
+    CHECK(ddp_doctor_open(text("c"), NULL) == DDP_DOCTOR_BAD_ARGUMENT);
+    CHECK(ddp_doctor_open(no_text, &identity) == DDP_DOCTOR_BAD_ARGUMENT);
+    setenv("DDP_DOCTOR", "0", 1);
+    CHECK(ddp_doctor_open(text("c"), &identity) == DDP_DOCTOR_DISABLED);
+    unsetenv("DDP_DOCTOR");
+    CHECK(ddp_doctor_open(text("c"), &identity) == DDP_DOCTOR_OK);
+    CHECK(ddp_doctor_open(text("c"), &identity) == DDP_DOCTOR_ALREADY_OPEN);
+    CHECK(ddp_doctor_is_open() == 1);
+    ddp_doctor_set_identity(&world);
+
+    uint32_t group = ddp_doctor_group(text("pair"), empty, text("gloo"), 0, members, 2);
+    uint32_t site = ddp_doctor_site(text("program.c"), text("main"), 7);
+    CHECK(group != 0 && site != 0);
+    CHECK(ddp_doctor_group(text("bad"), empty, empty, 0, NULL, 2) == 0);
+
+    ddp_doctor_call call = {
+        .op = 1, .dtype = 1, .reduce_op = 1, .ndim = 1, .tensors = 1, .numel = 8, .dims = {8},
+        .flags = DDP_DOCTOR_NUMEL | DDP_DOCTOR_SHAPE | DDP_DOCTOR_P2P,
+        .group = group, .site = site,
+    };
+    CHECK(ddp_doctor_step() == 1);
+    uint32_t phase = ddp_doctor_string(text("checkpoint"));
+    ddp_doctor_phase_begin(phase);
+    uint64_t id = ddp_doctor_issued(&call);
+    CHECK(id == 1);
+    ddp_doctor_returned(id);
+    ddp_doctor_phase_end(phase);
+    ddp_doctor_wait_begin(id, site);
+    ddp_doctor_wait_end(id);
+    ddp_doctor_completed(id);
+
+    call.op = 4;
+    id = ddp_doctor_issued_at(&call, group, site);
+    CHECK(id == 2);
+    ddp_doctor_splits(id, 0, sizes, 3);
+    ddp_doctor_splits(id, 0, NULL, 3);
+    ddp_doctor_returned(id);
+
+    /* Nonsense is survived. */
+    memset(&call, 0xff, sizeof call);
+    CHECK(ddp_doctor_issued(&call) == 3);
+    CHECK(ddp_doctor_issued(NULL) == 0);
+    ddp_doctor_returned(UINT64_MAX);
+    ddp_doctor_wait_begin(0, UINT32_MAX);
+    ddp_doctor_wait_end(0);
+    ddp_doctor_group_destroyed(UINT32_MAX);
+    ddp_doctor_exception(-1, text("E\xff: x"), site);
+    ddp_doctor_exception(4, no_text, site);
+    ddp_doctor_note(1, text("remark"));
+    ddp_doctor_input_ended(site);
+
+    pthread_t thread;
+    CHECK(pthread_key_create(&key, at_thread_end) == 0);
+    CHECK(pthread_create(&thread, NULL, in_thread, &group) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        nothing_happens();
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+
+    ddp_doctor_group_destroyed(group);
+    ddp_doctor_exit(0, text("main returned"));
+    ddp_doctor_close();
+    nothing_happens();
+    return 0;
+}

@@ -1,0 +1,283 @@
+//! The Rust side of the agent.
+
+use std::fmt;
+use std::panic::Location;
+use std::path::PathBuf;
+
+use ddp_doctor_proto::blackbox::Capacities;
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
+
+use crate::blackbox::{CreateError, Options, Place, Writer};
+use crate::call::{CallBuilder, CallId, WaitGuard};
+use crate::current::{self, Opened, current};
+use crate::facts;
+
+/// Reports what this process does. A process has one black box, which all agents write; the agent
+/// that opened it closes it when it is dropped.
+///
+/// Without a box, as after `DDP_DOCTOR=0`, an agent does nothing.
+#[derive(Debug)]
+pub struct Agent {
+    opened: bool,
+}
+
+impl Agent {
+    /// Begins to say who this process is.
+    pub fn builder() -> Builder {
+        Builder {
+            options: facts::options_from_env("rust"),
+            place: None,
+        }
+    }
+
+    /// An agent that makes no box. It writes the one that the process has, if any.
+    #[must_use]
+    pub fn without_box() -> Self {
+        Self { opened: false }
+    }
+
+    /// Whether there is a box to write.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        current().is_some()
+    }
+
+    /// The rank became known, or another one with a new generation.
+    pub fn set_rank(&self, rank: u32, world_size: u32) {
+        with(|writer| writer.set_identity(Some(rank), Some(world_size), None));
+    }
+
+    /// Registers a process group with these members: global ranks in group order. Call it again for
+    /// a group that was made again.
+    #[must_use = "calls are made in the group"]
+    pub fn group(&self, name: &str, description: &str, backend: &str, members: &[u32]) -> Group {
+        self.group_of_epoch(name, description, backend, 0, members)
+    }
+
+    /// The same where the world was initialised before: `epoch` counts that, from 0.
+    #[must_use = "calls are made in the group"]
+    pub fn group_of_epoch(
+        &self,
+        name: &str,
+        description: &str,
+        backend: &str,
+        epoch: u32,
+        members: &[u32],
+    ) -> Group {
+        let id = current().map_or(0, |writer| {
+            writer.group(
+                name.as_bytes(),
+                description.as_bytes(),
+                backend.as_bytes(),
+                epoch,
+                members,
+            )
+        });
+        Group { id }
+    }
+
+    /// This process left the group.
+    pub fn group_destroyed(&self, group: Group) {
+        with(|writer| writer.group_destroyed(group.id));
+    }
+
+    /// Describes a call that is about to be made here.
+    #[track_caller]
+    pub fn call(&self, group: &Group, op: Op) -> CallBuilder {
+        CallBuilder::new(group.id, op, Location::caller())
+    }
+
+    /// Says that this thread waits here for a call, until the guard is dropped.
+    #[track_caller]
+    pub fn wait(&self, call: impl Into<CallId>) -> WaitGuard {
+        WaitGuard::begin(call.into(), Location::caller())
+    }
+
+    /// Says that a call is complete.
+    pub fn completed(&self, call: impl Into<CallId>) {
+        let call = call.into();
+        with(|writer| writer.completed(call.number()));
+    }
+
+    /// A training step begins. Gives its number, from 1; 0: there is no box.
+    pub fn step(&self) -> u32 {
+        current().map_or(0, Writer::step)
+    }
+
+    /// A phase such as "checkpoint" begins, and lasts until the guard is dropped.
+    pub fn phase(&self, name: &str) -> PhaseGuard {
+        PhaseGuard {
+            phase: current().map(|writer| {
+                let name = writer.string(name.as_bytes());
+                writer.phase_begin(name);
+                (writer, name)
+            }),
+        }
+    }
+
+    /// An error was seen: "Type: message".
+    #[track_caller]
+    pub fn exception(&self, kind: ExceptionKind, text: &str) {
+        let place = Location::caller();
+        with(|writer| writer.exception(kind, text.as_bytes(), writer.rust_site(place)));
+    }
+
+    /// The program's input came to its end here: an iterator over its data has no more.
+    #[track_caller]
+    pub fn input_ended(&self) {
+        let place = Location::caller();
+        with(|writer| writer.input_ended(writer.rust_site(place)));
+    }
+
+    /// The process is about to end by itself.
+    pub fn exit(&self, code: i32, how: &str) {
+        with(|writer| writer.exit(code, how.as_bytes()));
+    }
+
+    /// A remark about the capture itself.
+    pub fn note(&self, kind: NoteKind, text: &str) {
+        with(|writer| writer.note(kind, text.as_bytes()));
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if self.opened {
+            current::close();
+        }
+    }
+}
+
+fn with(work: impl FnOnce(&'static Writer)) {
+    if let Some(writer) = current() {
+        work(writer);
+    }
+}
+
+/// Says who this process is.
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before `start`"]
+pub struct Builder {
+    options: Options,
+    place: Option<PathBuf>,
+}
+
+impl Builder {
+    /// What reports; "rust" unless said otherwise.
+    pub fn layer(mut self, layer: &str) -> Self {
+        layer.clone_into(&mut self.options.layer);
+        self
+    }
+
+    /// The job; `DDP_DOCTOR_JOB`, or what the launcher calls it, unless said otherwise.
+    pub fn job(mut self, job: &str) -> Self {
+        job.clone_into(&mut self.options.job);
+        self
+    }
+
+    /// Global rank.
+    pub fn rank(mut self, rank: u32) -> Self {
+        self.options.rank = Some(rank);
+        self
+    }
+
+    /// Number of ranks.
+    pub fn world_size(mut self, world_size: u32) -> Self {
+        self.options.world_size = Some(world_size);
+        self
+    }
+
+    /// Rank within the node.
+    pub fn local_rank(mut self, local_rank: u32) -> Self {
+        self.options.local_rank = Some(local_rank);
+        self
+    }
+
+    /// The n-th start of the job, from 0.
+    pub fn attempt(mut self, attempt: u32) -> Self {
+        self.options.attempt = attempt;
+        self
+    }
+
+    /// Sizes of the box.
+    pub fn capacities(mut self, capacities: Capacities) -> Self {
+        self.options.capacities = capacities;
+        self
+    }
+
+    /// Where the box goes; see [`Place::from_env`] for where it goes otherwise.
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.place = Some(directory.into());
+        self
+    }
+
+    /// Makes the box. With `DDP_DOCTOR=0` the agent does nothing, and that is no error.
+    pub fn start(self) -> Result<Agent, StartError> {
+        if facts::is_disabled() {
+            return Ok(Agent::without_box());
+        }
+        let place = self
+            .place
+            .map_or_else(|| Place::from_env(&self.options.job), Place::within);
+        let opened = current::open(&place, &self.options).map_err(StartError)?;
+        Ok(Agent {
+            opened: opened == Opened::Now,
+        })
+    }
+}
+
+/// Why there is no black box. The program may go on with [`Agent::without_box`].
+#[derive(Debug)]
+pub struct StartError(CreateError);
+
+impl StartError {
+    /// What exactly went wrong.
+    #[must_use]
+    pub fn reason(&self) -> &CreateError {
+        &self.0
+    }
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// A process group of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    id: u32,
+}
+
+impl Group {
+    /// Its number in the box; 0: it found no room.
+    #[must_use]
+    pub fn id(self) -> u32 {
+        self.id
+    }
+}
+
+/// A phase that lasts until this is dropped.
+#[derive(Debug)]
+#[must_use = "the phase ends when this is dropped"]
+pub struct PhaseGuard {
+    phase: Option<(&'static Writer, u32)>,
+}
+
+impl Drop for PhaseGuard {
+    fn drop(&mut self) {
+        if let Some((writer, name)) = self.phase
+            && is_current(writer)
+        {
+            writer.phase_end(name);
+        }
+    }
+}
+
+/// Whether a box may still be written: not when it was closed, nor in a forked child.
+pub(crate) fn is_current(writer: &'static Writer) -> bool {
+    current().is_some_and(|current| std::ptr::eq(current, writer))
+}

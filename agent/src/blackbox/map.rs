@@ -1,0 +1,94 @@
+//! A file as words in memory, shared with every process that maps it too.
+#![expect(
+    unsafe_code,
+    reason = "maps files, and lends the memory as atomic words"
+)]
+
+#[cfg(target_endian = "big")]
+compile_error!("black boxes are little-endian, and so far are only written in place");
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::atomic::AtomicU64;
+
+use ddp_doctor_proto::blackbox::WORD;
+
+use crate::sys;
+
+/// The first words of a file.
+///
+/// All access is atomic, so that another process that writes at the same time is no data race. A
+/// read-only map lends the same type: its words may be loaded and nothing else.
+#[derive(Debug)]
+pub(super) struct Map {
+    start: NonNull<AtomicU64>,
+    words: usize,
+}
+
+// SAFETY: the memory is shared with other processes anyway, and is only lent as atomic words.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Makes the file that long and maps it for writing. The room is taken first: a full file system
+    /// is an error here and not a signal later.
+    pub(super) fn create(file: &File, words: usize) -> io::Result<Self> {
+        let bytes = words.checked_mul(WORD).ok_or(io::ErrorKind::InvalidInput)?;
+        sys::reserve(file, bytes as u64)?;
+        // Populated, so that the hot path meets no page fault that it could be spared.
+        Self::of_file(
+            file,
+            words,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
+        )
+    }
+
+    /// Maps a file for reading. A file that is shorter is an error here; it would be a SIGBUS later.
+    pub(super) fn read_only(file: &File, words: usize) -> io::Result<Self> {
+        let bytes = words.checked_mul(WORD).ok_or(io::ErrorKind::InvalidInput)?;
+        if file.metadata()?.len() < bytes as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Self::of_file(file, words, libc::PROT_READ, libc::MAP_SHARED)
+    }
+
+    fn of_file(file: &File, words: usize, protection: i32, flags: i32) -> io::Result<Self> {
+        // SAFETY: asks for a new mapping at an address of the kernel's choice, which touches no
+        // memory that anybody uses.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                words * WORD,
+                protection,
+                flags,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self { start, words })
+    }
+
+    /// The words of the file.
+    #[inline]
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; any bits
+        // are a valid word. Of a read-only map nobody in this folder stores into the words.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: unmaps exactly what `of_file` mapped; nothing borrowed from `self` is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * WORD) };
+    }
+}

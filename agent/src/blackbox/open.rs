@@ -1,0 +1,204 @@
+//! Opening a file that may be a black box, and finding the tables in it.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ddp_doctor_proto::blackbox::{
+    GROUP_WORDS, LAYOUT_VERSION, MAGIC, RECORD_WORDS, SITE_WORDS, THREAD_WORDS, WORD, header,
+    thread,
+};
+
+use super::MAX_WORDS;
+
+/// Why a file cannot be read as a black box.
+#[derive(Debug)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are what their names say")]
+pub enum OpenError {
+    /// The operating system did not let us.
+    Io { path: PathBuf, source: io::Error },
+    /// It is something else.
+    NotABox { path: PathBuf },
+    /// A later ddp-doctor wrote it.
+    NewerLayout { path: PathBuf, found: u64 },
+    /// It is shorter than it was made; lengths in bytes.
+    Truncated {
+        path: PathBuf,
+        expected: u64,
+        found: u64,
+    },
+    /// Its header contradicts itself.
+    Damaged { path: PathBuf, what: &'static str },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, source } => write!(f, "cannot read {}: {source}", path.display()),
+            Self::NotABox { path } => write!(
+                f,
+                "{} is not a black box: it does not begin like one",
+                path.display()
+            ),
+            Self::NewerLayout { path, found } => write!(
+                f,
+                "{} has layout {found}, and this is ddp-doctor {}, which reads layouts up to \
+                 {LAYOUT_VERSION}: read it with the ddp-doctor that wrote it, or a later one",
+                path.display(),
+                ddp_doctor_proto::VERSION,
+            ),
+            Self::Truncated {
+                path,
+                expected,
+                found,
+            } => write!(
+                f,
+                "{} has {found} bytes of {expected}: copy it again, whole",
+                path.display()
+            ),
+            Self::Damaged { path, what } => write!(
+                f,
+                "{} is a damaged black box ({what}): copy it again, or leave it out",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// Where a table is, in words; checked against the length of the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table {
+    pub(super) at: usize,
+    pub(super) capacity: usize,
+}
+
+/// The tables of a box.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tables {
+    pub(super) ring: Table,
+    pub(super) strings: Table,
+    pub(super) heap: Table,
+    pub(super) sites: Table,
+    pub(super) groups: Table,
+    pub(super) threads: Table,
+}
+
+/// Opens a file for reading, and for writing too where that is permitted: a reader may say who it
+/// is.
+pub(super) fn file(path: &Path) -> Result<File, OpenError> {
+    let open = |write| {
+        OpenOptions::new()
+            .read(true)
+            .write(write)
+            // The name may lead to a pipe or a terminal, which must not hold us up.
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
+            .open(path)
+    };
+    let regular = |metadata: io::Result<std::fs::Metadata>| {
+        if metadata?.is_file() {
+            Ok(())
+        } else {
+            Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it is not a regular file",
+            ))
+        }
+    };
+    // Twice, for what the name leads to may change in between; and opening some things does harm.
+    regular(path.metadata())
+        .and_then(|()| open(true).or_else(|_| open(false)))
+        .and_then(|file| regular(file.metadata()).map(|()| file))
+        .map_err(|source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        })
+}
+
+/// Reads the header: where the tables are, and how many words the box has.
+pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenError> {
+    let io = |source| OpenError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let damaged = |what| OpenError::Damaged {
+        path: path.to_owned(),
+        what,
+    };
+    let found = file.metadata().map_err(io)?.len();
+    let mut bytes = vec![0; header::WORDS * WORD];
+    let have = usize::try_from(found).map_or(bytes.len(), |it| it.min(bytes.len()));
+    file.read_exact_at(bytes.get_mut(..have).unwrap_or_default(), 0)
+        .map_err(io)?;
+    let word = |at: usize| {
+        let bytes = bytes.get(at * WORD..).and_then(<[u8]>::first_chunk);
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    };
+
+    if word(header::MAGIC) != MAGIC {
+        return Err(OpenError::NotABox {
+            path: path.to_owned(),
+        });
+    }
+    let version = word(header::VERSION);
+    if version > LAYOUT_VERSION && have >= (header::VERSION + 1) * WORD {
+        return Err(OpenError::NewerLayout {
+            path: path.to_owned(),
+            found: version,
+        });
+    }
+    let truncated = |expected: usize| OpenError::Truncated {
+        path: path.to_owned(),
+        expected: expected as u64,
+        found,
+    };
+    if have < bytes.len() {
+        return Err(truncated(bytes.len()));
+    }
+    if version == 0 {
+        return Err(damaged("its layout has no version"));
+    }
+    let words = usize::try_from(word(header::FILE_WORDS))
+        .ok()
+        .filter(|words| (header::WORDS..=MAX_WORDS).contains(words))
+        .ok_or_else(|| damaged("its length is impossible"))?;
+    if found < (words * WORD) as u64 {
+        return Err(truncated(words * WORD));
+    }
+
+    let table = |at: usize, capacity: usize, entry_words: usize| {
+        let find = || {
+            let at = usize::try_from(word(at)).ok()?;
+            let capacity = usize::try_from(word(capacity)).ok()?;
+            let end = capacity.checked_mul(entry_words)?.checked_add(at)?;
+            (at >= header::WORDS && end <= words).then_some(Table { at, capacity })
+        };
+        find().ok_or_else(|| damaged("a table lies outside of it"))
+    };
+    let tables = Tables {
+        ring: table(header::RING_AT, header::RING_CAPACITY, RECORD_WORDS)?,
+        strings: table(header::STRINGS_AT, header::STRINGS_CAPACITY, 1)?,
+        heap: table(header::HEAP_AT, header::HEAP_CAPACITY, 1)?,
+        sites: table(header::SITES_AT, header::SITES_CAPACITY, SITE_WORDS)?,
+        groups: table(header::GROUPS_AT, header::GROUPS_CAPACITY, GROUP_WORDS)?,
+        threads: table(header::THREADS_AT, header::THREADS_CAPACITY, THREAD_WORDS)?,
+    };
+    if !tables.ring.capacity.is_power_of_two() {
+        return Err(damaged("the length of its ring is no power of two"));
+    }
+    if tables.threads.capacity > thread::MAX_THREADS {
+        return Err(damaged("it has too many threads"));
+    }
+    Ok((tables, words))
+}

@@ -1,0 +1,194 @@
+//! A call from its issue to the end of its waits.
+
+use std::panic::Location;
+
+use ddp_doctor_proto::blackbox::{MAX_DIMS, flags};
+use ddp_doctor_proto::{DType, Op, ReduceOp};
+
+use crate::agent::is_current;
+use crate::blackbox::{Call, Writer};
+use crate::current::current;
+
+/// Describes a call that is about to be made.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is recorded before `issue`"]
+pub struct CallBuilder {
+    call: Call,
+    place: &'static Location<'static>,
+}
+
+impl CallBuilder {
+    pub(crate) fn new(group: u32, op: Op, place: &'static Location<'static>) -> Self {
+        Self {
+            call: Call {
+                op,
+                group,
+                tensors: 1,
+                ..Call::default()
+            },
+            place,
+        }
+    }
+
+    /// Element type.
+    pub fn dtype(mut self, dtype: DType) -> Self {
+        self.call.dtype = dtype;
+        self
+    }
+
+    /// Shape of the first tensor. Of one with more dimensions than a record holds, the number of
+    /// elements is kept.
+    pub fn shape(mut self, shape: &[u64]) -> Self {
+        let numel = shape.iter().fold(1_u64, |all, &it| all.saturating_mul(it));
+        let fits = shape.len() <= MAX_DIMS && shape.iter().all(|&it| u32::try_from(it).is_ok());
+        if fits {
+            for (to, from) in self.call.dims.iter_mut().zip(shape) {
+                *to = *from as u32;
+            }
+            self.call.ndim = shape.len() as u8;
+            self.call.flags |= flags::SHAPE;
+        }
+        self.numel(numel)
+    }
+
+    /// Elements of the first tensor, where its shape is not known.
+    pub fn numel(mut self, numel: u64) -> Self {
+        self.call.numel = numel;
+        self.call.flags |= flags::NUMEL;
+        self
+    }
+
+    /// Number of tensors; 1 unless said otherwise.
+    pub fn tensors(mut self, tensors: u32) -> Self {
+        self.call.tensors = tensors;
+        self
+    }
+
+    /// Reduction operator.
+    pub fn reduce_op(mut self, reduce_op: ReduceOp) -> Self {
+        self.call.reduce_op = reduce_op;
+        self
+    }
+
+    /// Group rank of the root.
+    pub fn root(mut self, rank: u32) -> Self {
+        if let Ok(rank) = i32::try_from(rank) {
+            self.call.root_or_peer = rank;
+            self.call.flags |= flags::ROOT;
+        }
+        self
+    }
+
+    /// Group rank of the peer of a send or receive.
+    pub fn peer(self, rank: u32) -> Self {
+        self.root(rank)
+    }
+
+    /// Tag of a send or receive.
+    pub fn tag(mut self, tag: i32) -> Self {
+        self.call.tag = tag;
+        self.call.flags |= flags::TAG;
+        self
+    }
+
+    /// The caller does not ask to wait for it.
+    pub fn asynchronous(mut self) -> Self {
+        self.call.flags |= flags::ASYNC;
+        self
+    }
+
+    /// Records the call. Make it next, and drop the guard when it comes back.
+    pub fn issue(self) -> CallGuard {
+        CallGuard {
+            issued: current().map(|writer| {
+                let mut call = self.call;
+                call.site = writer.rust_site(self.place);
+                (writer, writer.issued(&call))
+            }),
+        }
+    }
+}
+
+/// A call that has not come back to its caller: it has when this is dropped.
+#[derive(Debug)]
+#[must_use = "the call is taken to have come back when this is dropped"]
+pub struct CallGuard {
+    issued: Option<(&'static Writer, u64)>,
+}
+
+impl CallGuard {
+    /// Names the call, for [`wait`](crate::Agent::wait) and [`completed`](crate::Agent::completed).
+    #[must_use]
+    pub fn id(&self) -> CallId {
+        CallId(self.issued.map_or(0, |(_, call)| call))
+    }
+
+    /// Split sizes of an `all_to_all`, of the input and of the output.
+    pub fn splits(&self, input: &[u32], output: &[u32]) {
+        if let Some((writer, call)) = self.issued
+            && is_current(writer)
+        {
+            writer.splits(call, false, input.iter().copied());
+            writer.splits(call, true, output.iter().copied());
+        }
+    }
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        if let Some((writer, call)) = self.issued
+            && is_current(writer)
+        {
+            writer.returned(call);
+        }
+    }
+}
+
+/// Names a call within its process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(u64);
+
+impl CallId {
+    /// A call that is not known.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// The number in records; 0: unknown.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<&CallGuard> for CallId {
+    fn from(guard: &CallGuard) -> Self {
+        guard.id()
+    }
+}
+
+/// A wait that lasts until this is dropped.
+#[derive(Debug)]
+#[must_use = "the wait ends when this is dropped"]
+pub struct WaitGuard {
+    wait: Option<(&'static Writer, CallId)>,
+}
+
+impl WaitGuard {
+    pub(crate) fn begin(call: CallId, place: &'static Location<'static>) -> Self {
+        Self {
+            wait: current().map(|writer| {
+                writer.wait_begin(call.number(), writer.rust_site(place));
+                (writer, call)
+            }),
+        }
+    }
+}
+
+impl Drop for WaitGuard {
+    fn drop(&mut self) {
+        if let Some((writer, call)) = self.wait
+            && is_current(writer)
+        {
+            writer.wait_end(call.number());
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Who this process is, as the operating system tells it.
+
+use std::env;
+use std::fs;
+
+use crate::blackbox::{JOB, Options};
+
+/// Switches capture off when it is "0".
+const SWITCH: &str = "DDP_DOCTOR";
+/// The n-th start of the job, set by whoever started it.
+const ATTEMPT: &str = "DDP_DOCTOR_ATTEMPT";
+
+/// Whether capture is switched off: `DDP_DOCTOR=0`.
+#[must_use]
+pub fn is_disabled() -> bool {
+    env::var_os(SWITCH).is_some_and(|value| value == "0")
+}
+
+/// Job and attempt as whoever started this process said it, or as its launcher did.
+#[must_use]
+pub fn options_from_env(layer: &str) -> Options {
+    let first = |names: &[&str]| {
+        names
+            .iter()
+            .filter_map(|name| env::var(name).ok())
+            .find(|value| !value.is_empty() && value != "none")
+    };
+    Options {
+        layer: layer.to_owned(),
+        job: first(&[JOB, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"])
+            .unwrap_or_else(|| "default".to_owned()),
+        attempt: first(&[ATTEMPT, "TORCHELASTIC_RESTART_COUNT"])
+            .and_then(|it| it.parse().ok())
+            .unwrap_or(0),
+        ..Options::default()
+    }
+}
+
+/// Start time of a process in clock ticks since boot, which tells a reused pid; `None`: there is no
+/// such process, or it is hidden.
+#[must_use]
+pub fn start_ticks_of(pid: u32) -> Option<u64> {
+    start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// What the header of a black box says about its process.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) start_ticks: u64,
+    /// The boot id as two little-endian words.
+    pub(crate) boot_id: (u64, u64),
+    pub(crate) host: String,
+}
+
+impl Process {
+    pub(crate) fn this() -> Self {
+        let stat = fs::read("/proc/self/stat").unwrap_or_default();
+        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self {
+            pid: std::process::id(),
+            start_ticks: start_ticks(&stat).unwrap_or(0),
+            boot_id: parse_boot_id(&boot_id),
+            host: host.trim_end().to_owned(),
+        }
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`. The second field is a name in parentheses that may contain
+/// anything, parentheses included.
+fn start_ticks(stat: &[u8]) -> Option<u64> {
+    let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end_of_name + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// A UUID as its 16 bytes in two words; zeros where it is none.
+fn parse_boot_id(text: &str) -> (u64, u64) {
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let half = |range| {
+        digits
+            .get(range)
+            .and_then(|half| u64::from_str_radix(half, 16).ok())
+            // The first digits are the first bytes.
+            .map_or(0, u64::swap_bytes)
+    };
+    (half(0..16), half(16..32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_forge_the_start_time() {
+        let stat = b"7 (a) R 1 (b)) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        assert_eq!(start_ticks(stat), Some(4711));
+        assert_eq!(start_ticks(b""), None);
+        assert_eq!(start_ticks(b"7 (a) S 1"), None);
+        assert!(Process::this().start_ticks > 0);
+    }
+
+    #[test]
+    fn the_boot_id_keeps_its_bytes() {
+        let (low, high) = parse_boot_id("00112233-4455-6677-8899-aabbccddeeff\n");
+        assert_eq!(
+            low.to_le_bytes(),
+            [0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]
+        );
+        assert_eq!(
+            high.to_le_bytes(),
+            [0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff]
+        );
+        assert_eq!(parse_boot_id("x"), (0, 0));
+    }
+}

@@ -1,0 +1,96 @@
+//! What the operating system is asked, as safe functions.
+#![expect(unsafe_code, reason = "every function here is a call into libc")]
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Nanoseconds on the monotonic clock: the clock of all records. Answered by the vDSO, without a
+/// system call.
+#[inline]
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is valid for the write, and nothing else is touched.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    (now.tv_sec.cast_unsigned())
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec.cast_unsigned())
+}
+
+/// Effective user of this process.
+pub(crate) fn effective_uid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Number of the calling thread.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
+/// Whether this process has a thread with that number.
+pub(crate) fn thread_lives(tid: u32) -> bool {
+    let Ok(tid) = i32::try_from(tid) else {
+        return false;
+    };
+    // SAFETY: takes numbers only; signal 0 is sent to nobody.
+    let answer = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) };
+    // Anything but "no such thread" says nothing about its death.
+    answer == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// Name of the calling thread, with its length.
+pub(crate) fn thread_name() -> ([u8; 16], usize) {
+    let mut name = [0_u8; 16];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes, which `name` has.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let length = name.iter().position(|&byte| byte == 0).unwrap_or(16);
+    (name, length)
+}
+
+/// Bytes that a file in this directory could take for an ordinary user.
+pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: `path` ends in a zero and outlives the call; `answer` is valid for the write.
+    let status = unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all zeros are a valid `statvfs`, and the call succeeded besides.
+    let answer = unsafe { answer.assume_init() };
+    Ok(answer.f_bavail.saturating_mul(answer.f_frsize))
+}
+
+/// Gives the file that many bytes for certain: what is mapped of it later can be written without a
+/// SIGBUS for want of room.
+pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    let bytes = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
+    for _ in 0..16 {
+        // SAFETY: takes numbers only.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+    Err(io::ErrorKind::Interrupted.into())
+}
+
+/// Has `handler` called in every child that this process forks, before `fork` returns there.
+pub(crate) fn after_fork_in_child(handler: extern "C" fn()) -> io::Result<()> {
+    // SAFETY: `handler` is a plain function that lives as long as this code does; libc forgets it
+    // when a shared object that contains it is unloaded.
+    match unsafe { libc::pthread_atfork(None, None, Some(handler)) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}

@@ -1,0 +1,233 @@
+//! A box written and read in one process.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ddp_doctor_agent::blackbox::{
+    Call, Frontier, Item, Options, Place, ReadRecord, Reader, Writer,
+};
+use ddp_doctor_proto::blackbox::{Capacities, flags};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp};
+
+fn small() -> Capacities {
+    Capacities {
+        records: 64,
+        strings: 64,
+        heap_words: 512,
+        sites: 16,
+        groups: 8,
+        threads: 4,
+    }
+}
+
+fn options(capacities: Capacities) -> Options {
+    Options {
+        layer: "test".into(),
+        job: "job".into(),
+        rank: Some(3),
+        world_size: Some(8),
+        capacities,
+        ..Options::default()
+    }
+}
+
+fn pair(capacities: Capacities) -> (tempfile::TempDir, Writer, Reader) {
+    let directory = tempfile::tempdir().unwrap();
+    let writer = Writer::create(&Place::within(directory.path()), &options(capacities)).unwrap();
+    let reader = Reader::open(writer.path()).unwrap();
+    (directory, writer, reader)
+}
+
+fn poll(reader: &mut Reader) -> Vec<Item> {
+    let mut items = Vec::new();
+    reader.poll(usize::MAX, &mut |item| items.push(item));
+    items
+}
+
+fn records(items: &[Item]) -> Vec<&ReadRecord> {
+    items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Record(record) => Some(record),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let (_directory, writer, mut reader) = pair(small());
+    let group = writer.group(b"world", b"default_pg", b"gloo", 1, &[0, 2, 4, 6]);
+    let site = writer.site(b"train.py", b"main", 42);
+    let call = Call {
+        op: Op::AllReduce,
+        dtype: DType::Float32,
+        reduce_op: ReduceOp::Sum,
+        flags: flags::NUMEL | flags::SHAPE,
+        ndim: 2,
+        group,
+        site,
+        tensors: 1,
+        numel: 6,
+        dims: [2, 3, 0, 0, 0, 0, 0, 0, 0, 0],
+        ..Call::default()
+    };
+    assert_eq!(writer.step(), 1);
+    let phase = writer.string(b"warmup");
+    writer.phase_begin(phase);
+    let id = writer.issued(&call);
+    assert_eq!(id, 1);
+    let inside = reader.threads()[0].inside.unwrap();
+    assert_eq!(
+        (inside.op, inside.group, inside.call),
+        (Op::AllReduce, group, 1)
+    );
+    assert_eq!((inside.site, inside.is_wait), (site, false));
+    writer.returned(id);
+    assert_eq!(reader.threads()[0].inside, None);
+    writer.wait_begin(id, site);
+    assert!(reader.threads()[0].inside.unwrap().is_wait);
+    writer.wait_end(id);
+    writer.phase_end(phase);
+    writer.splits(id, true, 0..25);
+    writer.exception(ExceptionKind::LeftBackward, b"ValueError: no", site);
+    writer.note(NoteKind::NoHooks, b"old");
+    writer.input_ended(site);
+    writer.group_destroyed(group);
+    writer.exit(3, b"os._exit");
+
+    let items = poll(&mut reader);
+    let read = records(&items);
+    let kinds: Vec<_> = read.iter().map(|it| it.record.kind).collect();
+    use RecordKind as K;
+    assert_eq!(
+        kinds,
+        [
+            K::Step,
+            K::PhaseBegin,
+            K::Issued,
+            K::Returned,
+            K::WaitBegin,
+            K::WaitEnd,
+            K::PhaseEnd,
+            K::Splits,
+            K::Splits,
+            K::Exception,
+            K::Note,
+            K::InputEnded,
+            K::GroupDestroyed,
+            K::Exit
+        ]
+    );
+    let issued = &read[2].record;
+    assert_eq!(
+        (issued.seq, issued.call, issued.site, issued.step),
+        (1, 1, site, 1)
+    );
+    assert_eq!(issued.shape(), Some(&[2, 3][..]));
+    assert_eq!(read[2].phase, "warmup");
+    assert_eq!((read[3].record.seq, read[3].record.group), (1, group));
+    assert_eq!(read[6].text, "warmup");
+    assert_eq!(read[7].splits, (0..20).collect::<Vec<_>>());
+    assert_eq!(read[8].splits, (20..25).collect::<Vec<_>>());
+    assert_eq!(
+        (read[8].record.seq, read[8].record.flags),
+        (20, flags::OUTPUT)
+    );
+    assert_eq!(
+        (read[9].text.as_str(), read[9].record.code),
+        ("ValueError: no", 3)
+    );
+    assert_eq!(
+        (read[13].text.as_str(), read[13].record.code),
+        ("os._exit", 3)
+    );
+    assert_eq!(read[13].phase, "");
+    assert!(items.contains(&Item::Group {
+        id: group,
+        name: "world".into(),
+        description: "default_pg".into(),
+        backend: "gloo".into(),
+        epoch: 1,
+        ordinal: 0,
+        members: vec![0, 2, 4, 6],
+    }));
+    assert!(items.contains(&Item::Site {
+        id: site,
+        file: "train.py".into(),
+        function: "main".into(),
+        line: 42,
+    }));
+    let identity = reader.identity();
+    assert_eq!((identity.rank, identity.world_size), (Some(3), Some(8)));
+    assert_eq!(
+        (identity.local_rank, identity.pid),
+        (None, std::process::id())
+    );
+    assert_eq!(
+        (identity.layer.as_str(), identity.job.as_str()),
+        ("test", "job")
+    );
+    assert!(!identity.closed);
+    let version = reader.identity_version();
+    writer.close();
+    assert!(reader.identity().closed && reader.identity_version() != version);
+    assert_eq!(
+        reader.frontiers(),
+        [Frontier {
+            group,
+            issued: 1,
+            p2p_issued: 0
+        }]
+    );
+}
+
+#[test]
+fn delivered_and_lost_are_all_that_was_written() {
+    let (_directory, writer, mut reader) = pair(small());
+    const WRITERS: u64 = 4;
+    const EACH: u64 = 20_000;
+    let left = AtomicU64::new(WRITERS);
+    std::thread::scope(|scope| {
+        for name in 0..WRITERS {
+            let (writer, left) = (&writer, &left);
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    // Whatever is torn shows: all of these say the same.
+                    let mark = (name << 32 | i) as u32;
+                    writer.issued(&Call {
+                        op: Op::AllReduce,
+                        tensors: mark,
+                        root_or_peer: mark.cast_signed(),
+                        tag: mark.cast_signed(),
+                        numel: u64::from(mark),
+                        dims: [mark; 10],
+                        ..Call::default()
+                    });
+                }
+                left.fetch_sub(1, Ordering::Release);
+            });
+        }
+        let (mut delivered, mut lost, mut next) = (0, 0, 0);
+        let mut sink = |item| match item {
+            Item::Record(ReadRecord { ticket, record, .. }) => {
+                assert!(ticket >= next);
+                next = ticket + 1;
+                let mark = record.tensors;
+                assert_eq!(record.dims, [mark; 10]);
+                assert_eq!(record.numel, u64::from(mark));
+                assert_eq!(record.tag.cast_unsigned(), mark);
+                delivered += 1;
+            }
+            Item::Lost(count) => lost += count,
+            _ => {}
+        };
+        while left.load(Ordering::Acquire) != 0 {
+            reader.poll(32, &mut sink);
+        }
+        reader.finish(&mut sink);
+        assert_eq!(delivered + lost, WRITERS * EACH);
+        assert_eq!(reader.lost(), lost);
+        assert!(delivered >= 1);
+    });
+}
