@@ -1,12 +1,18 @@
 //! One integration binary.
 //!
-//! * `scenarios`: the engine on evidence written down by hand, one file each.
 //! * `framework`: that a scenario which expects the wrong thing fails, and says why.
+//! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
+//! * `scenarios`: the engine on evidence written down by hand, one file each.
+
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
     reason = "a test that cannot go on has failed, and may say why"
 )]
 
 mod framework;
+mod pytorch;
 mod scenarios;
 mod support;

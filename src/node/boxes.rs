@@ -42,9 +42,17 @@ impl BoxDir {
             private_dir(keep)?;
         }
         match in_shared_memory(shared_memory, job, run_dir) {
-            Ok(path) => Ok(Self { path, keep, is_shared_memory: true }),
+            Ok(path) => Ok(Self {
+                path,
+                keep,
+                is_shared_memory: true,
+            }),
             Err(error) => match &keep {
-                Some(dir) => Ok(Self { path: dir.clone(), keep, is_shared_memory: false }),
+                Some(dir) => Ok(Self {
+                    path: dir.clone(),
+                    keep,
+                    is_shared_memory: false,
+                }),
                 None => Err(error),
             },
         }
@@ -102,7 +110,9 @@ impl BoxDir {
             return Ok(());
         }
         let kept = match &self.keep {
-            Some(keep) => boxes_in(&self.path)?.iter().try_for_each(|file| relocate(file, keep)),
+            Some(keep) => boxes_in(&self.path)?
+                .iter()
+                .try_for_each(|file| relocate(file, keep)),
             None => Ok(()),
         };
         fs::remove_dir_all(&self.path)?;
@@ -158,11 +168,17 @@ fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Resul
 ///
 /// A directory without an owner's file is not ours to judge, and one with a living rank is in use.
 fn sweep(user: &Path) {
-    let Ok(entries) = fs::read_dir(user) else { return };
+    let Ok(entries) = fs::read_dir(user) else {
+        return;
+    };
     for dir in entries.flatten().map(|entry| entry.path()) {
-        let Ok(owner) = fs::read_to_string(dir.join(OWNER)) else { continue };
+        let Ok(owner) = fs::read_to_string(dir.join(OWNER)) else {
+            continue;
+        };
         let mut lines = owner.lines();
-        let Some(alive) = lines.next().and_then(owner_is_alive) else { continue };
+        let Some(alive) = lines.next().and_then(owner_is_alive) else {
+            continue;
+        };
         let boxes = boxes_in(&dir).unwrap_or_default();
         if alive || boxes.iter().any(|file| writer_is_alive(file)) {
             continue;
@@ -186,7 +202,10 @@ fn owner_is_alive(line: &str) -> Option<bool> {
 
 /// Boxes are named `<pid>.<start ticks>.<layer>.box`.
 fn writer_is_alive(file: &Path) -> bool {
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = file
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     let mut words = name.split('.');
     let mut number = || words.next()?.parse::<u64>().ok();
     match (number(), number()) {
@@ -204,14 +223,20 @@ pub fn boxes_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut boxes: Vec<PathBuf> = fs::read_dir(dir)?
         .flatten()
         .map(|entry| entry.path())
-        .filter(|path| path.as_os_str().as_encoded_bytes().ends_with(BOX.as_bytes()))
+        .filter(|path| {
+            path.as_os_str()
+                .as_encoded_bytes()
+                .ends_with(BOX.as_bytes())
+        })
         .collect();
     boxes.sort_unstable();
     Ok(boxes)
 }
 
 fn relocate(file: &Path, to: &Path) -> io::Result<()> {
-    let Some(name) = file.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let Some(name) = file.file_name() else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     if fs::rename(file, to.join(name)).is_ok() {
         return Ok(());
     }
@@ -222,7 +247,9 @@ fn relocate(file: &Path, to: &Path) -> io::Result<()> {
 
 /// Copies a box so that a half-made copy never has a box's name.
 fn copy(file: &Path, to: &Path) -> io::Result<()> {
-    let Some(name) = file.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let Some(name) = file.file_name() else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     let half = to.join(format!("{}.part", name.display()));
     fs::copy(file, &half)?;
     File::open(&half)?.sync_data()?;
@@ -284,11 +311,17 @@ mod tests {
         let owner = dead.path().join(OWNER);
         let said = fs::read_to_string(&owner).unwrap();
         // The owner lives: nothing happens.
-        BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
+        BoxDir::create(&shm, "next", None)
+            .unwrap()
+            .remove()
+            .unwrap();
         assert!(dead.path().exists());
         let pid = std::process::id().to_string();
         fs::write(&owner, said.replacen(&pid, "4194304", 1)).unwrap();
-        BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
+        BoxDir::create(&shm, "next", None)
+            .unwrap()
+            .remove()
+            .unwrap();
         assert!(!dead.path().exists());
         assert!(run.join("boxes/1.2.c10d.box").exists());
     }
