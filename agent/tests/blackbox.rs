@@ -1,6 +1,7 @@
 //! A box written and read in one process.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -539,4 +540,68 @@ fn an_identity_may_become_known_later() {
         (identity.rank, identity.world_size, identity.local_rank),
         (Some(0), Some(4), Some(0))
     );
+}
+
+#[test]
+fn definitions_come_before_the_records_that_use_them() {
+    let capacities = Capacities {
+        records: 256,
+        strings: 8192,
+        heap_words: 32 * 1024,
+        sites: 4096,
+        groups: 64,
+        threads: 8,
+    };
+    let (_directory, writer, mut reader) = pair(capacities);
+    let left = AtomicU64::new(3);
+    std::thread::scope(|scope| {
+        for name in 0..3 {
+            let (writer, left) = (&writer, &left);
+            scope.spawn(move || {
+                for i in 0..1200 {
+                    let text = format!("{name}.{i}");
+                    let site = writer.site(text.as_bytes(), b"f", i);
+                    let group = if i % 100 == 0 {
+                        writer.group(text.as_bytes(), b"", b"", 0, &[0, name])
+                    } else {
+                        0
+                    };
+                    let value = writer.string(format!("text {name}.{i}").as_bytes());
+                    writer.phase_begin(value);
+                    writer.issued(&Call {
+                        op: Op::Barrier,
+                        group,
+                        site,
+                        tensors: i,
+                        ..Call::default()
+                    });
+                }
+                left.fetch_sub(1, Ordering::Release);
+            });
+        }
+        let (mut sites, mut groups, mut threads) = (HashMap::new(), HashSet::new(), HashSet::new());
+        let mut used = 0;
+        let mut sink = |item| match item {
+            Item::Site { id, line, .. } => assert_eq!(sites.insert(id, line), None),
+            Item::Group { id, .. } => assert!(groups.insert(id)),
+            Item::Thread { id, .. } => assert!(threads.insert(id)),
+            Item::Record(ReadRecord { record, text, .. }) => {
+                assert!(threads.contains(&record.thread));
+                if record.kind == RecordKind::Issued {
+                    assert_eq!(sites[&record.site], record.tensors);
+                    assert!(record.group == 0 || groups.contains(&record.group));
+                    used += 1;
+                } else {
+                    assert!(text.starts_with("text "));
+                }
+            }
+            _ => {}
+        };
+        while left.load(Ordering::Acquire) != 0 {
+            reader.poll(7, &mut sink);
+        }
+        reader.finish(&mut sink);
+        assert!(used > 0);
+        assert_eq!((sites.len(), groups.len()), (3600, 36));
+    });
 }

@@ -19,6 +19,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use ddp_doctor_agent::blackbox::{BoxName, Item, NoBox, ReadRecord, Reader};
 use ddp_doctor_agent::{Agent, Op, current};
 use ddp_doctor_proto::RecordKind;
+use ddp_doctor_proto::blackbox::Capacities;
 
 /// Says which part the process plays; unset in the process that tests.
 const PART: &str = "DDP_DOCTOR_TEST_PART";
@@ -71,6 +72,16 @@ impl Child {
         true
     }
 }
+
+/// Sizes of a box of 12 KiB.
+const TINY: Capacities = Capacities {
+    records: 16,
+    strings: 64,
+    heap_words: 512,
+    sites: 16,
+    groups: 4,
+    threads: 4,
+};
 
 /// Exit status of a child that may not mount.
 const NOT_PERMITTED: i32 = 99;
@@ -361,6 +372,13 @@ fn no_room_at_all() {
         rank: Some(1),
     };
     assert_eq!(left, [marker.to_string()]);
+
+    // Room again: the box comes late, and what said that there is none goes.
+    let crowded = Agent::builder().rank(1).capacities(TINY);
+    fs::remove_file(full.join("filler")).unwrap();
+    drop(crowded.start().unwrap());
+    only_box(&full);
+    assert_eq!(full.read_dir().unwrap().count(), 1);
 }
 
 #[test]
