@@ -17,7 +17,12 @@ use crate::node::sys;
 #[derive(Debug, Args)]
 pub(super) struct Coordinator {
     /// Address to listen on; port 0: a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7077", env = "DDP_DOCTOR_LISTEN")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:7077",
+        env = "DDP_DOCTOR_LISTEN"
+    )]
     listen: SocketAddr,
 }
 
@@ -35,7 +40,9 @@ impl Coordinator {
             .with_context(|| format!("cannot listen on {}", self.listen))?;
         writeln!(io::stdout(), "{}", listener.local_addr()?)?;
         io::stdout().flush()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?;
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::spawn(move || {
             sys::wait_for_interrupt();

@@ -10,6 +10,7 @@ use crate::report::live::Verbosity;
 use crate::report::text::Style;
 
 mod coordinator;
+mod demo;
 mod run;
 
 /// Exit code of a command line that makes no sense.
@@ -20,7 +21,12 @@ const FAILED: u8 = 3;
 /// Tells why a distributed training job hangs: which rank, which call, which line, and what to
 /// change.
 #[derive(Debug, Parser)]
-#[command(name = "ddp-doctor", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "ddp-doctor",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -34,13 +40,23 @@ enum Command {
     Run(run::Run),
     /// Serve several nodes and jobs until interrupted
     Coordinator(coordinator::Coordinator),
+    /// Watch a small job with a planted fault being diagnosed
+    Demo(demo::ShowDemo),
+    #[command(hide = true)]
+    DemoRank(demo::DemoRank),
 }
 
 /// Options that every command has.
 #[derive(Clone, Debug, Args)]
 struct Global {
     /// When to use colours
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", env = "DDP_DOCTOR_COLOR")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        env = "DDP_DOCTOR_COLOR"
+    )]
     color: Color,
     /// Say less: once, neither the first nor the last line; twice, nothing
     #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_QUIET")]
@@ -59,7 +75,10 @@ enum Color {
 
 impl Global {
     const fn verbosity(&self) -> Verbosity {
-        Verbosity { quiet: self.quiet, verbose: self.verbose }
+        Verbosity {
+            quiet: self.quiet,
+            verbose: self.verbose,
+        }
     }
 
     /// The style of what goes to a terminal, if it is one.
@@ -92,6 +111,8 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
         Command::Coordinator(coordinator) => coordinator.run(),
+        Command::Demo(demo) => demo.run(&cli.global),
+        Command::DemoRank(rank) => rank.run(),
     };
     result.unwrap_or_else(|error| {
         // Who reads us no more wants nothing more.
@@ -126,12 +147,16 @@ mod tests {
     fn every_long_option_is_a_variable_too() {
         for command in std::iter::once(&Cli::command()).chain(Cli::command().get_subcommands()) {
             for argument in command.get_arguments() {
-                let Some(long) = argument.get_long() else { continue };
+                let Some(long) = argument.get_long() else {
+                    continue;
+                };
                 if ["help", "version"].contains(&long) {
                     continue;
                 }
                 let wanted = format!("DDP_DOCTOR_{}", long.to_uppercase().replace('-', "_"));
-                let variable = argument.get_env().map(|name| name.to_string_lossy().into_owned());
+                let variable = argument
+                    .get_env()
+                    .map(|name| name.to_string_lossy().into_owned());
                 assert_eq!(variable, Some(wanted));
             }
         }

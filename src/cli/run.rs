@@ -24,7 +24,12 @@ use crate::node::kill::Patience;
 )]
 pub(super) struct Run {
     /// Run SCRIPT with torchrun, this many ranks on this node
-    #[arg(long, value_name = "N", alias = "nproc_per_node", env = "DDP_DOCTOR_NPROC_PER_NODE")]
+    #[arg(
+        long,
+        value_name = "N",
+        alias = "nproc_per_node",
+        env = "DDP_DOCTOR_NPROC_PER_NODE"
+    )]
     nproc_per_node: Option<String>,
     /// Report to this coordinator instead of one of our own
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
@@ -39,7 +44,12 @@ pub(super) struct Run {
     #[arg(long, value_name = "FILE", env = "DDP_DOCTOR_REPORT")]
     report: Option<PathBuf>,
     /// What to do with a job that surely hangs
-    #[arg(long, value_name = "WHAT", default_value = "report", env = "DDP_DOCTOR_ON_HANG")]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "report",
+        env = "DDP_DOCTOR_ON_HANG"
+    )]
     on_hang: OnHang,
     /// How long it has to hang before it is killed [default: 5 if proved, 30 otherwise]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_KILL_AFTER")]
@@ -96,7 +106,9 @@ impl Run {
 
 /// A number of seconds, from 0 to a year.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
     if (0.0..=31_536_000.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {

@@ -79,7 +79,10 @@ impl Hub {
     /// # Errors
     ///
     /// When the stream does not begin with a Hello, or there is no room for another job.
-    pub async fn attach<S>(&self, mut reports: S) -> Result<mpsc::Receiver<v1::Request>, AttachError>
+    pub async fn attach<S>(
+        &self,
+        mut reports: S,
+    ) -> Result<mpsc::Receiver<v1::Request>, AttachError>
     where
         S: Stream<Item = v1::Report> + Send + Unpin + 'static,
     {
@@ -99,13 +102,21 @@ impl Hub {
         let (inputs, attachment) = self.session(&hello)?;
         let (requests, receiver) = mpsc::channel(REQUESTS);
         tokio::spawn(async move {
-            let hello = Input::Attached { attachment, hello, requests };
+            let hello = Input::Attached {
+                attachment,
+                hello,
+                requests,
+            };
             if inputs.send(hello).await.is_err() {
                 return;
             }
             let mut next = Some(first);
             while let Some(report) = next {
-                if inputs.send(Input::Report { attachment, report }).await.is_err() {
+                if inputs
+                    .send(Input::Report { attachment, report })
+                    .await
+                    .is_err()
+                {
                     return;
                 }
                 next = reports.next().await;
@@ -156,7 +167,12 @@ impl Hub {
         let (publisher, published) = watch::channel(Arc::new(Published::default()));
         let live_viewers = Arc::new(AtomicUsize::new(0));
         tokio::spawn(Session::new(hello, publisher, live_viewers.clone()).run(receiver));
-        let job = Job { started: jobs.started, inputs: inputs.clone(), published, live_viewers };
+        let job = Job {
+            started: jobs.started,
+            inputs: inputs.clone(),
+            published,
+            live_viewers,
+        };
         jobs.by_id.insert(hello.job.clone(), job);
         Ok((inputs, attachment))
     }
@@ -173,7 +189,9 @@ impl Jobs {
             return Ok(());
         }
         let ended = self.by_id.iter().filter(|(_, job)| job.inputs.is_closed());
-        let oldest = ended.min_by_key(|(_, job)| job.started).map(|(id, _)| id.clone());
+        let oldest = ended
+            .min_by_key(|(_, job)| job.started)
+            .map(|(id, _)| id.clone());
         self.by_id.remove(&oldest.ok_or(AttachError::TooManyJobs)?);
         Ok(())
     }

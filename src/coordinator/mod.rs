@@ -58,8 +58,7 @@ pub async fn serve(
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let services = services::Services::new(hub);
-    let agents =
-        AgentServiceServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE);
+    let agents = AgentServiceServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE);
     let viewers = ViewerServiceServer::new(services).max_decoding_message_size(64 << 10);
     Server::builder()
         .max_concurrent_streams(MAX_STREAMS)

@@ -35,7 +35,10 @@ impl AgentService for Services {
         request: Request<Streaming<v1::Report>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         // A broken stream has ended: the node attaches again.
-        let reports = request.into_inner().take_while(Result::is_ok).filter_map(Result::ok);
+        let reports = request
+            .into_inner()
+            .take_while(Result::is_ok)
+            .filter_map(Result::ok);
         let mut requests = self.hub.attach(Box::pin(reports)).await?;
         let (sender, receiver) = mpsc::channel(OUTGOING);
         tokio::spawn(async move {

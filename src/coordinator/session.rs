@@ -31,7 +31,11 @@ const STALL_AFTER: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) enum Input {
     /// A node's stream began.
-    Attached { attachment: u64, hello: v1::Hello, requests: mpsc::Sender<v1::Request> },
+    Attached {
+        attachment: u64,
+        hello: v1::Hello,
+        requests: mpsc::Sender<v1::Request>,
+    },
     /// It said something.
     Report { attachment: u64, report: v1::Report },
     /// It ended.
@@ -131,7 +135,11 @@ impl Session {
 
     fn take(&mut self, input: Input) {
         match input {
-            Input::Attached { attachment, hello, requests } => {
+            Input::Attached {
+                attachment,
+                hello,
+                requests,
+            } => {
                 let key = (hello.host, hello.boot_id, hello.started_unix_ns);
                 let known = self.by_key.get(&key).copied();
                 if known.is_none() && self.nodes.len() >= MAX_NODES {
@@ -145,13 +153,17 @@ impl Session {
                 if let Some((old, _)) = self.nodes[index].attached.take() {
                     self.by_attachment.remove(&old);
                 }
-                let welcome = v1::Welcome { coordinator_version: VERSION.into() };
+                let welcome = v1::Welcome {
+                    coordinator_version: VERSION.into(),
+                };
                 ask(&requests, Kind::Welcome(welcome));
                 self.nodes[index].attached = Some((attachment, requests));
                 self.by_attachment.insert(attachment, index);
             }
             Input::Report { attachment, report } => {
-                let Some(&index) = self.by_attachment.get(&attachment) else { return };
+                let Some(&index) = self.by_attachment.get(&attachment) else {
+                    return;
+                };
                 self.nodes[index].decoder.decode(report, &mut self.events);
                 self.feed(index);
             }
@@ -218,7 +230,8 @@ impl Session {
     fn publish(&mut self, ended: bool) {
         let at = Timestamp::now();
         let report = Some(self.engine.report());
-        self.publisher.send_replace(Arc::new(Published { report, at, ended }));
+        self.publisher
+            .send_replace(Arc::new(Published { report, at, ended }));
     }
 
     fn has_ended(&self) -> bool {

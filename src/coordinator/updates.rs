@@ -36,7 +36,12 @@ impl Updates {
             counter.fetch_add(1, Ordering::Relaxed);
         }
         published.mark_changed();
-        Self { published, has: None, ended: false, counters }
+        Self {
+            published,
+            has: None,
+            ended: false,
+            counters,
+        }
     }
 
     /// The next update; `None` once the job has ended or its session is gone.
@@ -54,10 +59,15 @@ impl Updates {
 
     /// What `report` says that the viewer does not know.
     fn update(&mut self, report: &Report, published: &Published) -> v1::Update {
-        let findings_changed =
-            self.has.as_ref().is_none_or(|has| has.findings != report.findings);
-        let has_rank =
-            |rank: &Rank| self.has.as_ref().is_some_and(|has| has.ranks.get(&rank.rank) == Some(rank));
+        let findings_changed = self
+            .has
+            .as_ref()
+            .is_none_or(|has| has.findings != report.findings);
+        let has_rank = |rank: &Rank| {
+            self.has
+                .as_ref()
+                .is_some_and(|has| has.ranks.get(&rank.rank) == Some(rank))
+        };
         let update = v1::Update {
             unix_ns: published.at.0,
             job: Some(v1::Job::from(&report.job)),
@@ -79,7 +89,11 @@ impl Updates {
         };
         self.has = Some(Has {
             findings: report.findings.clone(),
-            ranks: report.ranks.iter().map(|rank| (rank.rank, rank.clone())).collect(),
+            ranks: report
+                .ranks
+                .iter()
+                .map(|rank| (rank.rank, rank.clone()))
+                .collect(),
         });
         update
     }

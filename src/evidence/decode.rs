@@ -15,7 +15,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
-use super::process::{Process, Limits};
+use super::process::{Limits, Process};
 use crate::diagnosis::event::{Event, ProcessId};
 
 /// Most processes one node may name over the life of a job.
@@ -133,7 +133,10 @@ impl Decoder {
             Kind::RecordsLost(lost) => {
                 let (process, known, _) = self.process(lost.process)?;
                 known.announce_loss(lost.count);
-                out.push(Event::RecordsLost { process, count: lost.count });
+                out.push(Event::RecordsLost {
+                    process,
+                    count: lost.count,
+                });
             }
             Kind::Note(note) => return self.note(&note, out),
             Kind::JobEnded(ended) => out.push(Event::JobEnded {
@@ -179,7 +182,10 @@ impl Decoder {
         out.push(Event::ProcessChanged {
             process,
             state,
-            exit: Exit { code: changed.exit_code, signal: changed.exit_signal },
+            exit: Exit {
+                code: changed.exit_code,
+                signal: changed.exit_signal,
+            },
             at: Timestamp(changed.unix_ns),
         });
         Some(())

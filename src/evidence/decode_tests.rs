@@ -6,8 +6,14 @@ use ddp_doctor_proto::{Op, RecordKind};
 use super::*;
 
 fn report(kinds: Vec<Kind>) -> v1::Report {
-    let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) }).collect();
-    v1::Report { sent_unix_ns: 1, events }
+    let events = kinds
+        .into_iter()
+        .map(|kind| v1::Event { kind: Some(kind) })
+        .collect();
+    v1::Report {
+        sent_unix_ns: 1,
+        events,
+    }
 }
 
 fn joined() -> Kind {
@@ -64,14 +70,29 @@ fn known() -> Decoder {
 #[test]
 fn a_call_is_resolved() {
     let mut decoder = known();
-    let site = v1::SiteDefined { process: 1, id: 9, file: "t.py".into(), line: 4, function: "f".into() };
+    let site = v1::SiteDefined {
+        process: 1,
+        id: 9,
+        file: "t.py".into(),
+        line: 4,
+        function: "f".into(),
+    };
     let mut issued = record(0, RecordKind::Issued, 1);
     issued.site = 9;
     issued.flags = u32::from(flags::ASYNC);
-    let events = decode(&mut decoder, vec![Kind::SiteDefined(site), Kind::Record(issued)]);
-    let [Event::Issued { process, call }] = events.as_slice() else { panic!("{events:?}") };
+    let events = decode(
+        &mut decoder,
+        vec![Kind::SiteDefined(site), Kind::Record(issued)],
+    );
+    let [Event::Issued { process, call }] = events.as_slice() else {
+        panic!("{events:?}")
+    };
     assert_eq!(*process, ProcessId(2 << 32 | 1));
-    assert_eq!((call.root, call.peer), (Some(1), None), "group rank 1 is global rank 1");
+    assert_eq!(
+        (call.root, call.peer),
+        (Some(1), None),
+        "group rank 1 is global rank 1"
+    );
     assert_eq!(call.at, Timestamp(5_000_500));
     assert_eq!(call.place.as_ref().unwrap().line, 4);
     assert!(call.is_async && !call.hidden);
@@ -81,7 +102,10 @@ fn a_call_is_resolved() {
 #[test]
 fn a_repeated_stream_says_nothing_twice() {
     let mut decoder = known();
-    let first = decode(&mut decoder, vec![Kind::Record(record(0, RecordKind::Issued, 1))]);
+    let first = decode(
+        &mut decoder,
+        vec![Kind::Record(record(0, RecordKind::Issued, 1))],
+    );
     assert_eq!(first.len(), 1);
     let again = decode(
         &mut decoder,
@@ -92,19 +116,34 @@ fn a_repeated_stream_says_nothing_twice() {
             Kind::Record(record(1, RecordKind::Returned, 1)),
         ],
     );
-    assert!(matches!(again.as_slice(), [Event::Returned { .. }]), "{again:?}");
+    assert!(
+        matches!(again.as_slice(), [Event::Returned { .. }]),
+        "{again:?}"
+    );
     assert_eq!(decoder.rejected(), 0);
 }
 
 #[test]
 fn a_gap_is_a_loss_unless_it_was_announced() {
     let mut decoder = known();
-    let events = decode(&mut decoder, vec![Kind::Record(record(5, RecordKind::WaitEnd, 0))]);
-    assert!(matches!(events[0], Event::RecordsLost { count: 5, .. }), "{events:?}");
-    let lost = v1::RecordsLost { process: 1, count: 3 };
     let events = decode(
         &mut decoder,
-        vec![Kind::RecordsLost(lost), Kind::Record(record(9, RecordKind::WaitEnd, 0))],
+        vec![Kind::Record(record(5, RecordKind::WaitEnd, 0))],
+    );
+    assert!(
+        matches!(events[0], Event::RecordsLost { count: 5, .. }),
+        "{events:?}"
+    );
+    let lost = v1::RecordsLost {
+        process: 1,
+        count: 3,
+    };
+    let events = decode(
+        &mut decoder,
+        vec![
+            Kind::RecordsLost(lost),
+            Kind::Record(record(9, RecordKind::WaitEnd, 0)),
+        ],
     );
     let counts: Vec<u64> = events
         .iter()
@@ -167,9 +206,15 @@ fn death_is_the_last_event_of_a_process() {
     });
     let events = decode(
         &mut decoder,
-        vec![dead.clone(), dead, Kind::Record(record(0, RecordKind::WaitEnd, 0))],
+        vec![
+            dead.clone(),
+            dead,
+            Kind::Record(record(0, RecordKind::WaitEnd, 0)),
+        ],
     );
-    let [Event::ProcessChanged { exit, .. }] = events.as_slice() else { panic!("{events:?}") };
+    let [Event::ProcessChanged { exit, .. }] = events.as_slice() else {
+        panic!("{events:?}")
+    };
     assert_eq!(exit.signal, Some(9));
     assert_eq!(decoder.rejected(), 2);
 }
@@ -177,37 +222,68 @@ fn death_is_the_last_event_of_a_process() {
 #[test]
 fn nonsense_is_counted_and_changes_nothing() {
     let mut decoder = known();
-    let far = |process| v1::Record { process, ..record(0, RecordKind::Issued, 1) };
+    let far = |process| v1::Record {
+        process,
+        ..record(0, RecordKind::Issued, 1)
+    };
     let events = decode(
         &mut decoder,
         vec![
             Kind::Record(far(0)),
             Kind::Record(far(77)),
             Kind::Record(far(u64::MAX)),
-            Kind::Record(v1::Record { group: 99, ..record(0, RecordKind::Issued, 1) }),
-            Kind::Record(v1::Record { kind: -5, ..record(1, RecordKind::Issued, 1) }),
+            Kind::Record(v1::Record {
+                group: 99,
+                ..record(0, RecordKind::Issued, 1)
+            }),
+            Kind::Record(v1::Record {
+                kind: -5,
+                ..record(1, RecordKind::Issued, 1)
+            }),
             Kind::Record(record(u64::MAX, RecordKind::Issued, 1)),
-            Kind::GroupDefined(v1::GroupDefined { process: 1, id: 4, ..Default::default() }),
-            Kind::ProcessChanged(v1::ProcessChanged { process: 1, state: 4000, ..Default::default() }),
-            Kind::Note(v1::Note { process: 5, ..Default::default() }),
+            Kind::GroupDefined(v1::GroupDefined {
+                process: 1,
+                id: 4,
+                ..Default::default()
+            }),
+            Kind::ProcessChanged(v1::ProcessChanged {
+                process: 1,
+                state: 4000,
+                ..Default::default()
+            }),
+            Kind::Note(v1::Note {
+                process: 5,
+                ..Default::default()
+            }),
         ],
     );
     assert!(events.is_empty(), "{events:?}");
     assert_eq!(decoder.rejected(), 9);
     let mut out = Vec::new();
-    decoder.decode(v1::Report { sent_unix_ns: 0, events: vec![v1::Event { kind: None }] }, &mut out);
+    decoder.decode(
+        v1::Report {
+            sent_unix_ns: 0,
+            events: vec![v1::Event { kind: None }],
+        },
+        &mut out,
+    );
     assert_eq!(decoder.rejected(), 10);
 }
 
 #[test]
 fn roots_beyond_the_group_are_unknown_and_times_do_not_wrap() {
     let mut decoder = known();
-    for (ticket, (root, mono_ns)) in [(-1, 0), (2, u64::MAX), (i32::MAX, 1)].into_iter().enumerate() {
+    for (ticket, (root, mono_ns)) in [(-1, 0), (2, u64::MAX), (i32::MAX, 1)]
+        .into_iter()
+        .enumerate()
+    {
         let mut issued = record(ticket as u64, RecordKind::Issued, 1);
         issued.root = Some(root);
         issued.mono_ns = mono_ns;
         let events = decode(&mut decoder, vec![Kind::Record(issued)]);
-        let [Event::Issued { call, .. }] = events.as_slice() else { panic!("{events:?}") };
+        let [Event::Issued { call, .. }] = events.as_slice() else {
+            panic!("{events:?}")
+        };
         assert_eq!(call.root, None);
         assert!(call.at >= Timestamp(5_000_000 - 1_000), "{:?}", call.at);
     }

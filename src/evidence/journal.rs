@@ -65,7 +65,10 @@ impl Writer {
         header[..4].copy_from_slice(&MAGIC);
         header[4..].copy_from_slice(&VERSION.to_le_bytes());
         file.write_all(&header)?;
-        Ok(Self { file, frame: Vec::new() })
+        Ok(Self {
+            file,
+            frame: Vec::new(),
+        })
     }
 
     /// Appends one report with a single write.
@@ -121,7 +124,11 @@ pub struct Skipped {
 
 impl std::fmt::Display for Skipped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the journal was read up to byte {}: {}", self.at, self.reason)
+        write!(
+            f,
+            "the journal was read up to byte {}: {}",
+            self.at, self.reason
+        )
     }
 }
 
@@ -151,7 +158,12 @@ impl<R: Read> Reader<R> {
         if version == 0 || version > VERSION {
             return Err(JournalError::Version(version));
         }
-        Ok(Self { from, at: HEADER as u64, skipped: None, done: false })
+        Ok(Self {
+            from,
+            at: HEADER as u64,
+            skipped: None,
+            done: false,
+        })
     }
 
     /// The next report; `None` at the end, or where the rest cannot be read: see
@@ -176,7 +188,9 @@ impl<R: Read> Reader<R> {
         }
         // `take` reads what is there: a length that lies costs no memory.
         let mut bytes = Vec::new();
-        (&mut self.from).take(length as u64).read_to_end(&mut bytes)?;
+        (&mut self.from)
+            .take(length as u64)
+            .read_to_end(&mut bytes)?;
         if bytes.len() < length {
             return Ok(self.end(Some("the last frame is cut off")));
         }
@@ -198,7 +212,10 @@ impl<R: Read> Reader<R> {
 
     fn end(&mut self, reason: Option<&'static str>) -> Option<Report> {
         self.done = true;
-        self.skipped = reason.map(|reason| Skipped { at: self.at, reason });
+        self.skipped = reason.map(|reason| Skipped {
+            at: self.at,
+            reason,
+        });
         None
     }
 }
@@ -233,12 +250,21 @@ mod tests {
             Report {
                 sent_unix_ns: 5,
                 events: vec![
-                    event(Kind::RecordsLost(RecordsLost { process: 1, count: 300 })),
-                    event(Kind::JobEnded(JobEnded { unix_ns: 9, status: 137 })),
+                    event(Kind::RecordsLost(RecordsLost {
+                        process: 1,
+                        count: 300,
+                    })),
+                    event(Kind::JobEnded(JobEnded {
+                        unix_ns: 9,
+                        status: 137,
+                    })),
                 ],
             },
             Report::default(),
-            Report { sent_unix_ns: 7, events: Vec::new() },
+            Report {
+                sent_unix_ns: 7,
+                events: Vec::new(),
+            },
         ]
     }
 

@@ -128,10 +128,15 @@ impl Process {
             description: name(&group.description),
             backend: name(&group.backend),
         };
-        limits.take(info.key.members.len() * 4 + info.key.name.len() + info.description.len() + 256)?;
+        limits.take(
+            info.key.members.len() * 4 + info.key.name.len() + info.description.len() + 256,
+        )?;
         let info = Arc::new(info);
         self.groups.insert(group.id, info.clone());
-        out.push(Event::GroupJoined { process, group: info });
+        out.push(Event::GroupJoined {
+            process,
+            group: info,
+        });
         Some(())
     }
 
@@ -158,7 +163,10 @@ impl Process {
     /// Gives out what was held.
     pub(super) fn release(&mut self, process: ProcessId, out: &mut Vec<Event>) {
         if let Some(call) = self.held.take() {
-            out.push(Event::Issued { process, call: Arc::from(call) });
+            out.push(Event::Issued {
+                process,
+                call: Arc::from(call),
+            });
         }
     }
 
@@ -178,7 +186,10 @@ impl Process {
         }
         let missing = (record.ticket - self.next_ticket).saturating_sub(self.announced);
         if missing > 0 {
-            out.push(Event::RecordsLost { process, count: missing });
+            out.push(Event::RecordsLost {
+                process,
+                count: missing,
+            });
         }
         self.announced = 0;
         self.next_ticket = record.ticket + 1;
@@ -200,17 +211,50 @@ impl Process {
                     self.held = Some(Box::new(call));
                     return Some(());
                 }
-                Event::Issued { process, call: Arc::new(call) }
+                Event::Issued {
+                    process,
+                    call: Arc::new(call),
+                }
             }
-            RecordKind::Returned => Event::Returned { process, thread, call: named_call?, at },
-            RecordKind::WaitBegin => {
-                Event::WaitBegin { process, thread, call: named_call, place, at }
-            }
-            RecordKind::WaitEnd => Event::WaitEnd { process, thread, call: named_call, at },
-            RecordKind::Completed => Event::Completed { process, call: named_call?, at },
-            RecordKind::Step => Event::Step { process, step: u64::from(record.step), at },
-            RecordKind::PhaseBegin => Event::PhaseBegin { process, name: name(&record.text), at },
-            RecordKind::PhaseEnd => Event::PhaseEnd { process, name: name(&record.text), at },
+            RecordKind::Returned => Event::Returned {
+                process,
+                thread,
+                call: named_call?,
+                at,
+            },
+            RecordKind::WaitBegin => Event::WaitBegin {
+                process,
+                thread,
+                call: named_call,
+                place,
+                at,
+            },
+            RecordKind::WaitEnd => Event::WaitEnd {
+                process,
+                thread,
+                call: named_call,
+                at,
+            },
+            RecordKind::Completed => Event::Completed {
+                process,
+                call: named_call?,
+                at,
+            },
+            RecordKind::Step => Event::Step {
+                process,
+                step: u64::from(record.step),
+                at,
+            },
+            RecordKind::PhaseBegin => Event::PhaseBegin {
+                process,
+                name: name(&record.text),
+                at,
+            },
+            RecordKind::PhaseEnd => Event::PhaseEnd {
+                process,
+                name: name(&record.text),
+                at,
+            },
             RecordKind::GroupDestroyed => {
                 let group = self.groups.get(&record.group)?.clone();
                 Event::GroupDestroyed { process, group, at }
@@ -222,9 +266,12 @@ impl Process {
                 place,
                 at,
             },
-            RecordKind::Exit => {
-                Event::ExitAnnounced { process, code: record.code, how: text(&record.text), at }
-            }
+            RecordKind::Exit => Event::ExitAnnounced {
+                process,
+                code: record.code,
+                how: text(&record.text),
+                at,
+            },
             RecordKind::Note => Event::Note {
                 process: Some(process),
                 kind: number(record.code, NoteKind::from_number),
@@ -260,7 +307,9 @@ impl Process {
             peer: partner.filter(|_| op.is_point_to_point()),
             tag: record.tag,
             numel: record.numel,
-            shape: record.shape_known.then(|| record.dims.into_iter().take(64).collect()),
+            shape: record
+                .shape_known
+                .then(|| record.dims.into_iter().take(64).collect()),
             tensors: record.tensors,
             is_async: has(flags::ASYNC),
             hidden: has(flags::HIDDEN),

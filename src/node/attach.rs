@@ -55,7 +55,10 @@ pub enum CoordinatorError {
 ///
 /// When it names none, or another.
 pub fn check_address(address: &str) -> Result<(), CoordinatorError> {
-    let unresolved = |error| CoordinatorError::Unresolved { address: address.to_owned(), error };
+    let unresolved = |error| CoordinatorError::Unresolved {
+        address: address.to_owned(),
+        error,
+    };
     let mut addresses = address.to_socket_addrs().map_err(unresolved)?;
     if addresses.all(|address| address.ip().is_loopback()) {
         Ok(())
@@ -120,7 +123,9 @@ impl Coordinator {
                 }
                 let requests = client.attach(ReceiverStream::new(queue)).await;
                 let mut requests = requests
-                    .map_err(|status| anyhow::anyhow!("coordinator {address}: {}", status.message()))?
+                    .map_err(|status| {
+                        anyhow::anyhow!("coordinator {address}: {}", status.message())
+                    })?
                     .into_inner();
                 *backoff = BACKOFF.0;
                 while let Ok(Some(request)) = requests.message().await {
@@ -166,9 +171,10 @@ fn obey(request: v1::Request, follower: &Sender<Command>) -> Option<End> {
     let command = match request.kind? {
         Kind::Welcome(_) => return None,
         Kind::Finished(_) => return Some(End::Finished),
-        Kind::SendRecords(v1::SendRecords { process, from_ticket: ticket }) => {
-            Command::Repeat { process, ticket }
-        }
+        Kind::SendRecords(v1::SendRecords {
+            process,
+            from_ticket: ticket,
+        }) => Command::Repeat { process, ticket },
     };
     follower.send(command).is_err().then_some(End::FollowerGone)
 }
@@ -178,7 +184,10 @@ async fn connect(address: &str) -> anyhow::Result<Channel> {
         .connect_timeout(CONNECT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(Duration::from_secs(20));
-    endpoint.connect().await.map_err(|_| anyhow::anyhow!("no coordinator answers at {address}"))
+    endpoint
+        .connect()
+        .await
+        .map_err(|_| anyhow::anyhow!("no coordinator answers at {address}"))
 }
 
 /// Whether there is nothing more to come, or nobody to take it.
@@ -196,9 +205,11 @@ async fn watch(
     job: &str,
     take: &impl Fn(v1::Update) -> bool,
 ) -> anyhow::Result<bool> {
-    let mut client = ViewerServiceClient::new(connect(address).await?)
-        .max_decoding_message_size(MAX_UPDATE);
-    let request = v1::WatchRequest { job: job.to_owned() };
+    let mut client =
+        ViewerServiceClient::new(connect(address).await?).max_decoding_message_size(MAX_UPDATE);
+    let request = v1::WatchRequest {
+        job: job.to_owned(),
+    };
     let mut updates = client.watch(request).await?.into_inner();
     while let Some(update) = updates.message().await? {
         let ended = update.ended;

@@ -27,6 +27,8 @@ pub struct BoxDir {
     /// Where boxes are kept after the end; `None`: nowhere.
     keep: Option<PathBuf>,
     is_shared_memory: bool,
+    /// Boxes are kept as they were when this was taken.
+    snapshot: bool,
 }
 
 impl BoxDir {
@@ -42,9 +44,19 @@ impl BoxDir {
             private_dir(keep)?;
         }
         match in_shared_memory(shared_memory, job, run_dir) {
-            Ok(path) => Ok(Self { path, keep, is_shared_memory: true }),
+            Ok(path) => Ok(Self {
+                path,
+                keep,
+                is_shared_memory: true,
+                snapshot: false,
+            }),
             Err(error) => match &keep {
-                Some(dir) => Ok(Self { path: dir.clone(), keep, is_shared_memory: false }),
+                Some(dir) => Ok(Self {
+                    path: dir.clone(),
+                    keep,
+                    is_shared_memory: false,
+                    snapshot: false,
+                }),
                 None => Err(error),
             },
         }
@@ -71,24 +83,26 @@ impl BoxDir {
     /// When there is no such place or no room in it.
     pub fn keep(&self, file: &Path) -> io::Result<()> {
         let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
-        if file.parent() == Some(keep) {
+        if file.parent() == Some(keep) || self.snapshot {
             return Ok(());
         }
         relocate(file, keep)
     }
 
-    /// Copies all boxes as they are now to where they are kept.
+    /// Copies all boxes as they are now to where they are kept. Those that end later are not put
+    /// over the copies.
     ///
     /// # Errors
     ///
     /// When there is no such place or no room in it.
-    pub fn snapshot(&self) -> io::Result<()> {
+    pub fn snapshot(&mut self) -> io::Result<()> {
         let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
         if self.is_shared_memory {
             for file in boxes_in(&self.path)? {
                 copy(&file, keep)?;
             }
         }
+        self.snapshot = true;
         Ok(())
     }
 
@@ -102,8 +116,10 @@ impl BoxDir {
             return Ok(());
         }
         let kept = match &self.keep {
-            Some(keep) => boxes_in(&self.path)?.iter().try_for_each(|file| relocate(file, keep)),
-            None => Ok(()),
+            Some(keep) if !self.snapshot => boxes_in(&self.path)?
+                .iter()
+                .try_for_each(|file| relocate(file, keep)),
+            _ => Ok(()),
         };
         fs::remove_dir_all(&self.path)?;
         kept
@@ -158,11 +174,17 @@ fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Resul
 ///
 /// A directory without an owner's file is not ours to judge, and one with a living rank is in use.
 fn sweep(user: &Path) {
-    let Ok(entries) = fs::read_dir(user) else { return };
+    let Ok(entries) = fs::read_dir(user) else {
+        return;
+    };
     for dir in entries.flatten().map(|entry| entry.path()) {
-        let Ok(owner) = fs::read_to_string(dir.join(OWNER)) else { continue };
+        let Ok(owner) = fs::read_to_string(dir.join(OWNER)) else {
+            continue;
+        };
         let mut lines = owner.lines();
-        let Some(alive) = lines.next().and_then(owner_is_alive) else { continue };
+        let Some(alive) = lines.next().and_then(owner_is_alive) else {
+            continue;
+        };
         let boxes = boxes_in(&dir).unwrap_or_default();
         if alive || boxes.iter().any(|file| writer_is_alive(file)) {
             continue;
@@ -186,7 +208,10 @@ fn owner_is_alive(line: &str) -> Option<bool> {
 
 /// Boxes are named `<pid>.<start ticks>.<layer>.box`.
 fn writer_is_alive(file: &Path) -> bool {
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = file
+        .file_name()
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     let mut words = name.split('.');
     let mut number = || words.next()?.parse::<u64>().ok();
     match (number(), number()) {
@@ -204,14 +229,20 @@ pub fn boxes_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut boxes: Vec<PathBuf> = fs::read_dir(dir)?
         .flatten()
         .map(|entry| entry.path())
-        .filter(|path| path.as_os_str().as_encoded_bytes().ends_with(BOX.as_bytes()))
+        .filter(|path| {
+            path.as_os_str()
+                .as_encoded_bytes()
+                .ends_with(BOX.as_bytes())
+        })
         .collect();
     boxes.sort_unstable();
     Ok(boxes)
 }
 
 fn relocate(file: &Path, to: &Path) -> io::Result<()> {
-    let Some(name) = file.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let Some(name) = file.file_name() else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     if fs::rename(file, to.join(name)).is_ok() {
         return Ok(());
     }
@@ -222,7 +253,9 @@ fn relocate(file: &Path, to: &Path) -> io::Result<()> {
 
 /// Copies a box so that a half-made copy never has a box's name.
 fn copy(file: &Path, to: &Path) -> io::Result<()> {
-    let Some(name) = file.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let Some(name) = file.file_name() else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
     let half = to.join(format!("{}.part", name.display()));
     fs::copy(file, &half)?;
     File::open(&half)?.sync_data()?;
@@ -244,16 +277,19 @@ mod tests {
     #[test]
     fn boxes_end_in_the_run_directory_and_shared_memory_is_left_clean() {
         let (_dir, shm, run) = dirs();
-        let boxes = BoxDir::create(&shm, "job", Some(&run)).unwrap();
+        let mut boxes = BoxDir::create(&shm, "job", Some(&run)).unwrap();
         assert_eq!(fs::metadata(boxes.path()).unwrap().mode() & 0o777, 0o700);
         let path = boxes.path().to_owned();
         fs::write(path.join("1.2.c10d.box"), "x").unwrap();
         fs::write(path.join("3.4.c10d.box"), "y").unwrap();
-        boxes.snapshot().unwrap();
-        assert!(run.join("boxes/1.2.c10d.box").exists() && path.join("1.2.c10d.box").exists());
         boxes.keep(&path.join("1.2.c10d.box")).unwrap();
+        assert!(run.join("boxes/1.2.c10d.box").exists() && !path.join("1.2.c10d.box").exists());
+        boxes.snapshot().unwrap();
+        fs::write(path.join("3.4.c10d.box"), "later").unwrap();
+        boxes.keep(&path.join("3.4.c10d.box")).unwrap();
         boxes.remove().unwrap();
         assert_eq!(boxes_in(&run.join("boxes")).unwrap().len(), 2);
+        assert_eq!(fs::read(run.join("boxes/3.4.c10d.box")).unwrap(), b"y");
         assert!(!path.exists());
     }
 
@@ -284,11 +320,17 @@ mod tests {
         let owner = dead.path().join(OWNER);
         let said = fs::read_to_string(&owner).unwrap();
         // The owner lives: nothing happens.
-        BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
+        BoxDir::create(&shm, "next", None)
+            .unwrap()
+            .remove()
+            .unwrap();
         assert!(dead.path().exists());
         let pid = std::process::id().to_string();
         fs::write(&owner, said.replacen(&pid, "4194304", 1)).unwrap();
-        BoxDir::create(&shm, "next", None).unwrap().remove().unwrap();
+        BoxDir::create(&shm, "next", None)
+            .unwrap()
+            .remove()
+            .unwrap();
         assert!(!dead.path().exists());
         assert!(run.join("boxes/1.2.c10d.box").exists());
     }

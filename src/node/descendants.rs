@@ -59,7 +59,11 @@ impl Descendants {
     /// [`environment::Environment::activation`].
     #[must_use]
     pub fn new(root: u32, activation: Option<PathBuf>) -> Self {
-        Self { root, activation, known: HashMap::new() }
+        Self {
+            root,
+            activation,
+            known: HashMap::new(),
+        }
     }
 
     /// Looks around; returns what was newly found to train unseen. Costs one system call for every
@@ -74,7 +78,10 @@ impl Descendants {
                 self.discover(pid, now);
             }
         }
-        let due: Vec<u32> = pids.into_iter().filter(|pid| self.is_due(*pid, now)).collect();
+        let due: Vec<u32> = pids
+            .into_iter()
+            .filter(|pid| self.is_due(*pid, now))
+            .collect();
         due.into_iter().filter_map(|pid| self.check(pid)).collect()
     }
 
@@ -82,7 +89,10 @@ impl Descendants {
         let Ok(stat) = Stat::of(pid) else { return };
         let is_below = pid == self.root
             || stat.parent == self.root
-            || self.known.get(&stat.parent).is_some_and(|parent| parent.is_below);
+            || self
+                .known
+                .get(&stat.parent)
+                .is_some_and(|parent| parent.is_below);
         let known = Known {
             start_ticks: stat.start_ticks,
             parent: stat.parent,
@@ -119,13 +129,23 @@ impl Descendants {
         if std::mem::replace(&mut known.noted, true) {
             return None;
         }
-        let who = rank.map_or_else(|| format!("process {pid}"), |rank| format!("rank {rank} (process {pid})"));
-        Some(LostCapture { pid, rank, text: format!("{who} runs PyTorch without capture: {reason}") })
+        let who = rank.map_or_else(
+            || format!("process {pid}"),
+            |rank| format!("rank {rank} (process {pid})"),
+        );
+        Some(LostCapture {
+            pid,
+            rank,
+            text: format!("{who} runs PyTorch without capture: {reason}"),
+        })
     }
 
     fn parent_was_noted(&self, pid: u32) -> bool {
         let mut at = self.known.get(&pid).map(|known| known.parent);
-        while let Some(known) = at.and_then(|pid| self.known.get(&pid)).filter(|known| known.is_below) {
+        while let Some(known) = at
+            .and_then(|pid| self.known.get(&pid))
+            .filter(|known| known.is_below)
+        {
             if known.noted {
                 return true;
             }
@@ -138,15 +158,26 @@ impl Descendants {
 /// All processes below `root` now, and their start times.
 #[must_use]
 pub fn below(root: u32) -> Vec<(u32, u64)> {
-    let stats: BTreeMap<u32, Stat> =
-        proc::all().unwrap_or_default().into_iter().filter_map(|pid| Some((pid, Stat::of(pid).ok()?))).collect();
+    let stats: BTreeMap<u32, Stat> = proc::all()
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|pid| Some((pid, Stat::of(pid).ok()?)))
+        .collect();
     let mut found = vec![root];
     let mut looked_at = 0;
     while let Some(&parent) = found.get(looked_at) {
-        found.extend(stats.iter().filter(|(_, stat)| stat.parent == parent).map(|(pid, _)| *pid));
+        found.extend(
+            stats
+                .iter()
+                .filter(|(_, stat)| stat.parent == parent)
+                .map(|(pid, _)| *pid),
+        );
         looked_at += 1;
     }
-    found[1..].iter().filter_map(|pid| Some((*pid, stats.get(pid)?.start_ticks))).collect()
+    found[1..]
+        .iter()
+        .filter_map(|pid| Some((*pid, stats.get(pid)?.start_ticks)))
+        .collect()
 }
 
 impl Descendants {
@@ -154,8 +185,13 @@ impl Descendants {
     /// has ended since.
     #[must_use]
     pub fn remembered(&self) -> Vec<(u32, u64)> {
-        let below = self.known.iter().filter(|(pid, known)| known.is_below && **pid != self.root);
-        let mut found: Vec<_> = below.map(|(pid, known)| (*pid, known.start_ticks)).collect();
+        let below = self
+            .known
+            .iter()
+            .filter(|(pid, known)| known.is_below && **pid != self.root);
+        let mut found: Vec<_> = below
+            .map(|(pid, known)| (*pid, known.start_ticks))
+            .collect();
         found.sort_unstable();
         found
     }
@@ -173,13 +209,18 @@ fn lost(arguments: &[String], environment: &[String], activation: Option<&Path>)
         return None;
     }
     if let Some(flag) = isolating_flag(&arguments[1..]) {
-        return Some(format!("Python was started with -{flag}, which ignores what `run` sets up"));
+        return Some(format!(
+            "Python was started with -{flag}, which ignores what `run` sets up"
+        ));
     }
     if variable(environment, environment::JOB).is_none() {
         return Some("it was started with an environment that lacks what `run` sets up".into());
     }
     let python_path = variable(environment, "PYTHONPATH").unwrap_or_default();
-    if !python_path.split(':').any(|entry| Path::new(entry) == activation) {
+    if !python_path
+        .split(':')
+        .any(|entry| Path::new(entry) == activation)
+    {
         return Some("PYTHONPATH was replaced before it was started".into());
     }
     None
@@ -188,7 +229,10 @@ fn lost(arguments: &[String], environment: &[String], activation: Option<&Path>)
 /// The first of Python's own flags that makes it ignore `PYTHONPATH` or `sitecustomize`.
 fn isolating_flag(arguments: &[String]) -> Option<char> {
     let mut arguments = arguments.iter();
-    while let Some(flags) = arguments.next().and_then(|argument| argument.strip_prefix('-')) {
+    while let Some(flags) = arguments
+        .next()
+        .and_then(|argument| argument.strip_prefix('-'))
+    {
         if flags.starts_with('-') {
             continue;
         }
@@ -214,12 +258,19 @@ fn isolating_flag(arguments: &[String]) -> Option<char> {
 fn is_launcher(arguments: &[String]) -> bool {
     arguments.iter().take(8).any(|argument| {
         let name = argument.rsplit('/').next().unwrap_or_default();
-        ["torchrun", "torch.distributed.run", "torch.distributed.launch"].contains(&name)
+        [
+            "torchrun",
+            "torch.distributed.run",
+            "torch.distributed.launch",
+        ]
+        .contains(&name)
     })
 }
 
 fn variable<'a>(environment: &'a [String], name: &str) -> Option<&'a str> {
-    environment.iter().find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
+    environment
+        .iter()
+        .find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
 }
 
 #[cfg(test)]
@@ -233,7 +284,12 @@ mod tests {
     }
 
     fn is_lost(arguments: &str, environment: &str) -> bool {
-        lost(&words(arguments), &words(environment), Some(Path::new("/p/a"))).is_some()
+        lost(
+            &words(arguments),
+            &words(environment),
+            Some(Path::new("/p/a")),
+        )
+        .is_some()
     }
 
     #[test]
@@ -247,7 +303,10 @@ mod tests {
         assert!(is_lost("python3.12 -uIs train.py", whole));
         assert!(is_lost("python -W ignore -E train.py", whole));
         assert!(is_lost("python train.py", "PATH=/bin"));
-        assert!(is_lost("python train.py", "DDP_DOCTOR_JOB=j PYTHONPATH=/p/other"));
+        assert!(is_lost(
+            "python train.py",
+            "DDP_DOCTOR_JOB=j PYTHONPATH=/p/other"
+        ));
         assert!(!is_lost("python -I train.py", "DDP_DOCTOR=0"));
         assert!(!is_lost("./trainer", "PATH=/bin"));
         assert!(!is_lost("python train.py", ""), "unreadable is not lost");
@@ -255,7 +314,10 @@ mod tests {
 
     #[test]
     fn children_and_grandchildren_are_below() {
-        let mut child = Command::new("sh").args(["-c", "sleep 30 & sleep 30 & wait"]).spawn().unwrap();
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 30 & sleep 30 & wait"])
+            .spawn()
+            .unwrap();
         let mut following = Descendants::new(child.id(), None);
         let started = Instant::now();
         while below(child.id()).len() < 2 {
@@ -270,7 +332,10 @@ mod tests {
         assert_eq!(following.remembered(), found, "orphans are remembered");
         for (pid, start) in found {
             assert!(proc::is_alive(pid, start));
-            super::super::sys::PidFd::open(pid).unwrap().signal(libc::SIGKILL).unwrap();
+            super::super::sys::PidFd::open(pid)
+                .unwrap()
+                .signal(libc::SIGKILL)
+                .unwrap();
         }
     }
 }

@@ -57,13 +57,20 @@ impl Environment {
     /// Names and values, to be added to what the command inherits.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let mut variables = vec![(JOB, self.job.clone().into()), (BOX_DIR, self.box_dir.clone().into())];
+        let mut variables = vec![
+            (JOB, self.job.clone().into()),
+            (BOX_DIR, self.box_dir.clone().into()),
+        ];
         let optional = [
             (RUN_DIR, self.run_dir.clone().map(OsString::from)),
             (COORDINATOR, self.coordinator.clone().map(OsString::from)),
             (LIBRARY_VARIABLE, self.library.clone().map(OsString::from)),
         ];
-        variables.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        variables.extend(
+            optional
+                .into_iter()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
         if let Some(python) = &self.python {
             let inherited = env::var_os("PYTHONPATH");
             variables.push(("PYTHONPATH", python_path(python, inherited.as_deref())));
@@ -99,8 +106,14 @@ pub fn find_library() -> Option<PathBuf> {
         return absolute(Path::new(&path)).filter(|path| path.is_file());
     }
     let ours = program_dir()?;
-    let places = [ours.clone(), ours.join("../lib/ddp-doctor"), ours.join("..")];
-    places.iter().find_map(|place| absolute(&place.join(LIBRARY)).filter(|path| path.is_file()))
+    let places = [
+        ours.clone(),
+        ours.join("../lib/ddp-doctor"),
+        ours.join(".."),
+    ];
+    places
+        .iter()
+        .find_map(|place| absolute(&place.join(LIBRARY)).filter(|path| path.is_file()))
 }
 
 /// Finds the folder of the Python package likewise; in a source tree it is `agent/python`.
@@ -110,8 +123,14 @@ pub fn find_python() -> Option<PathBuf> {
         return absolute(Path::new(&path)).filter(|path| has_package(path));
     }
     let ours = program_dir()?;
-    let places = ["../lib/ddp-doctor/python", "../../agent/python", "../../../agent/python"];
-    places.iter().find_map(|place| absolute(&ours.join(place)).filter(|path| has_package(path)))
+    let places = [
+        "../lib/ddp-doctor/python",
+        "../../agent/python",
+        "../../../agent/python",
+    ];
+    places
+        .iter()
+        .find_map(|place| absolute(&ours.join(place)).filter(|path| has_package(path)))
 }
 
 fn has_package(path: &Path) -> bool {

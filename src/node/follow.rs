@@ -58,6 +58,13 @@ pub enum Command {
     /// Put all evidence on the disk. The answer says whether it is there, and which processes there
     /// are below the command.
     Secure(Sender<Secured>),
+    /// We are about to end the command: what happens after the answer is our doing and no evidence.
+    Close {
+        /// What we will exit with.
+        status: i32,
+        /// Told once that is so.
+        done: Sender<()>,
+    },
     /// The command has ended, as a shell would report it.
     CommandEnded(i32),
     /// Nothing more is wanted.
@@ -112,7 +119,11 @@ impl Follower {
         commands: Receiver<Command>,
         descendants: Descendants,
     ) -> Self {
-        let place = |path| Place { path, modified: None, seen: HashMap::new() };
+        let place = |path| Place {
+            path,
+            modified: None,
+            seen: HashMap::new(),
+        };
         Self {
             places: boxes.places().into_iter().map(place).collect(),
             hello,
@@ -158,7 +169,11 @@ impl Follower {
             }
             self.out.flush();
             quiet = if records > 0 { 0 } else { quiet + 1 };
-            self.wait(if quiet < IDLE_AFTER { BUSY_TICK } else { IDLE_TICK });
+            self.wait(if quiet < IDLE_AFTER {
+                BUSY_TICK
+            } else {
+                IDLE_TICK
+            });
         }
         self.out.close();
         self.boxes.remove()
@@ -167,8 +182,10 @@ impl Follower {
     /// Waits for the next look, or until a process ends.
     fn wait(&self, tick: Duration) {
         let alive = self.ranks.iter().filter(|rank| !rank.has_ended());
-        let fds: Vec<_> =
-            alive.filter_map(|rank| rank.watched()?.fd()).map(PidFd::as_fd).collect();
+        let fds: Vec<_> = alive
+            .filter_map(|rank| rank.watched()?.fd())
+            .map(PidFd::as_fd)
+            .collect();
         if sys::poll(&fds, tick).is_err() {
             std::thread::sleep(tick);
         }
@@ -181,14 +198,24 @@ impl Follower {
             match self.commands.try_recv() {
                 Ok(Command::Attached(coordinator)) => self.repeat(coordinator),
                 Ok(Command::Repeat { process, ticket }) => {
-                    self.ranks.iter_mut().for_each(|rank| rank.repeat_from(process, ticket));
+                    self.ranks
+                        .iter_mut()
+                        .for_each(|rank| rank.repeat_from(process, ticket));
                 }
                 Ok(Command::Continued) => self.was_continued(),
                 Ok(Command::Secure(answer)) => {
                     let on_disk = self.boxes.snapshot().is_ok() && self.out.sync();
                     let descendants = self.descendants.remembered();
                     // Nobody waits any more: no harm.
-                    drop(answer.send(Secured { on_disk, descendants }));
+                    drop(answer.send(Secured {
+                        on_disk,
+                        descendants,
+                    }));
+                }
+                Ok(Command::Close { status, done }) => {
+                    self.look(Instant::now());
+                    self.end_job(status);
+                    done.send(()).ok();
                 }
                 Ok(Command::CommandEnded(status)) => self.command_ended(status),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return true,
@@ -233,12 +260,16 @@ impl Follower {
     fn look_for_boxes(&mut self, now: Instant) {
         for index in 0..self.places.len() {
             let place = &mut self.places[index];
-            let modified = fs::metadata(&place.path).and_then(|metadata| metadata.modified()).ok();
+            let modified = fs::metadata(&place.path)
+                .and_then(|metadata| metadata.modified())
+                .ok();
             if modified.is_some() && place.modified == modified {
                 continue;
             }
             place.modified = modified;
-            let Ok(entries) = fs::read_dir(&place.path) else { continue };
+            let Ok(entries) = fs::read_dir(&place.path) else {
+                continue;
+            };
             let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
             names.sort_unstable();
             for name in names {
@@ -253,7 +284,10 @@ impl Follower {
                     self.note_no_box(&text);
                 } else if text.ends_with(".box") {
                     // One that we moved ourselves is known by another path.
-                    let is_known = self.ranks.iter().any(|rank| rank.path().file_name() == Some(&name));
+                    let is_known = self
+                        .ranks
+                        .iter()
+                        .any(|rank| rank.path().file_name() == Some(&name));
                     if is_known || self.open(&path, now) {
                         self.places[index].seen.insert(name, ());
                     }
@@ -274,7 +308,9 @@ impl Follower {
                 let since = *self.closed_boxes.entry(path.to_owned()).or_insert(now);
                 if now.duration_since(since) < HALF_MADE {
                     // Look again, although nothing in the directory may change.
-                    self.places.iter_mut().for_each(|place| place.modified = None);
+                    self.places
+                        .iter_mut()
+                        .for_each(|place| place.modified = None);
                     return false;
                 }
                 self.note(NoteKind::Unreadable, None, 0, error.to_string());
@@ -290,7 +326,9 @@ impl Follower {
         }
         let mut frozen: HashMap<PathBuf, bool> = HashMap::new();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
-            let Some(watched) = rank.watched() else { continue };
+            let Some(watched) = rank.watched() else {
+                continue;
+            };
             let Some(stat) = watched.stat() else { continue };
             let mut state = stat.state();
             if let Some(cgroup) = watched.cgroup() {
@@ -325,7 +363,10 @@ impl Follower {
         let mut words = name.split('.').skip(1);
         let pid = words.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
         let rank: Option<u32> = words.next().and_then(|rank| rank.parse().ok());
-        let who = rank.map_or_else(|| format!("process {pid}"), |rank| format!("rank {rank} (process {pid})"));
+        let who = rank.map_or_else(
+            || format!("process {pid}"),
+            |rank| format!("rank {rank} (process {pid})"),
+        );
         let text = format!("{who} found no room for a black box: its calls are not seen");
         self.note(NoteKind::NoBlackBox, rank, pid, text);
     }
@@ -349,6 +390,9 @@ impl Follower {
 
     /// The ranks have a moment to end, and then whatever is known by then is what is known.
     fn command_ended(&mut self, status: i32) {
+        if self.job_ended {
+            return;
+        }
         let deadline = Instant::now() + LAST_WORDS;
         loop {
             self.look(Instant::now());
@@ -360,7 +404,17 @@ impl Follower {
             self.wait(BUSY_TICK);
         }
         self.scan(Instant::now());
-        self.say(Kind::JobEnded(v1::JobEnded { unix_ns: Timestamp::now().0, status }));
+        self.end_job(status);
+    }
+
+    fn end_job(&mut self, status: i32) {
+        if self.job_ended {
+            return;
+        }
+        self.say(Kind::JobEnded(v1::JobEnded {
+            unix_ns: Timestamp::now().0,
+            status,
+        }));
         self.out.flush();
         self.job_ended = true;
     }
@@ -377,13 +431,20 @@ impl Follower {
 
     /// We were stopped, and the ranks with us: nobody could see it, so it is said now.
     fn was_continued(&mut self) {
-        let Some((at, until)) = self.pause.take() else { return };
+        let Some((at, until)) = self.pause.take() else {
+            return;
+        };
         if until.elapsed() > PAUSE {
             return;
         }
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
             rank.change(ProcessState::Stopped, Exit::default(), at, &mut self.out);
-            rank.change(ProcessState::Running, Exit::default(), Timestamp::now(), &mut self.out);
+            rank.change(
+                ProcessState::Running,
+                Exit::default(),
+                Timestamp::now(),
+                &mut self.out,
+            );
         }
     }
 }

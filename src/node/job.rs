@@ -83,27 +83,42 @@ pub struct Outcome {
 /// Runs the command to its end.
 #[must_use]
 pub fn run(options: Options) -> Outcome {
-    let job = options.job.map_or_else(names::new_job, |job| names::file_name(&job));
+    let job = options
+        .job
+        .map_or_else(names::new_job, |job| names::file_name(&job));
     let started = Timestamp::now();
     let asked_run_dir = options.run_dir.clone();
     let run_dir = make_run_dir(options.run_dir, &job, started);
     let mut files: Vec<PathBuf> = options.report.into_iter().collect();
     files.extend(run_dir.as_ref().ok().map(|dir| dir.join("report.json")));
-    let about = Job { id: job.clone(), nodes: 1, started_at: Some(started), ..Job::default() };
+    let about = Job {
+        id: job.clone(),
+        nodes: 1,
+        started_at: Some(started),
+        ..Job::default()
+    };
     let mut live = Live::new(options.out, options.style, options.verbosity, about, files);
     if let Err(error) = &run_dir {
         let dir = asked_run_dir.unwrap_or_else(|| PathBuf::from(names::RUNS));
-        live.say(&format!("nothing is kept: no run directory in {}: {error}", dir.display()));
+        live.say(&format!(
+            "nothing is kept: no run directory in {}: {error}",
+            dir.display()
+        ));
     }
     let run_dir = run_dir.ok();
     let boxes = BoxDir::create(Path::new(boxes::SHARED_MEMORY), &job, run_dir.as_deref());
     if let Err(error) = &boxes {
-        live.say(&format!("no rank can be watched: there is no room for black boxes: {error}"));
+        live.say(&format!(
+            "no rank can be watched: there is no room for black boxes: {error}"
+        ));
     }
     let (coordinator, listener) = place_of_diagnosis(options.coordinator, &mut live);
     let address = match &coordinator {
         Some(Coordinator::There(address)) => Some(address.clone()),
-        _ => listener.as_ref().and_then(|it| it.local_addr().ok()).map(|it| it.to_string()),
+        _ => listener
+            .as_ref()
+            .and_then(|it| it.local_addr().ok())
+            .map(|it| it.to_string()),
     };
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
@@ -114,8 +129,12 @@ pub fn run(options: Options) -> Outcome {
         python: environment::find_python(),
     });
     let connect = address.as_deref().unwrap_or("nowhere");
-    let kept = run_dir.as_ref().map_or_else(|| "nothing is kept".into(), |dir| dir.display().to_string());
-    live.announce(&format!("watching job {job} · coordinator {connect} · {kept}"));
+    let kept = run_dir
+        .as_ref()
+        .map_or_else(|| "nothing is kept".into(), |dir| dir.display().to_string());
+    live.announce(&format!(
+        "watching job {job} · coordinator {connect} · {kept}"
+    ));
 
     let signals = Signals::take_over();
     let mut child = match start(&options.command, environment.as_ref(), signals) {
@@ -125,7 +144,15 @@ pub fn run(options: Options) -> Outcome {
             if let Ok(boxes) = boxes {
                 drop(boxes.remove());
             }
-            return Outcome { status: status_of_failure(&error), report: None };
+            // There was no job: what was made for it goes, unless it holds something already.
+            if let Some(dir) = run_dir {
+                drop(std::fs::remove_dir(dir.join("boxes")));
+                drop(std::fs::remove_dir(dir));
+            }
+            return Outcome {
+                status: status_of_failure(&error),
+                report: None,
+            };
         }
     };
     let hello = v1::Hello {
@@ -135,7 +162,11 @@ pub fn run(options: Options) -> Outcome {
         host: sys::host_name(),
         boot_id: proc::boot_id(),
         tool_version: VERSION.into(),
-        command: options.command.iter().map(|word| word.display().to_string()).collect(),
+        command: options
+            .command
+            .iter()
+            .map(|word| word.display().to_string())
+            .collect(),
         stall_after_s: u32::try_from(options.stall_after.as_secs()).unwrap_or(u32::MAX),
     };
     if let Some(dir) = &run_dir
@@ -158,8 +189,15 @@ pub fn run(options: Options) -> Outcome {
     let ended = watch.end(shell_status(exit), run_dir.as_deref());
     // Reaped last: until then `/proc` tells how it ended.
     drop(child.wait());
-    let status = if ended.killed { KILLED_STATUS } else { shell_status(exit) as u8 };
-    Outcome { status, report: ended.report }
+    let status = if ended.killed {
+        KILLED_STATUS
+    } else {
+        shell_status(exit) as u8
+    };
+    Outcome {
+        status,
+        report: ended.report,
+    }
 }
 
 /// Becomes the command, without a trace of us. Returns only if that cannot be, with the status.
@@ -167,7 +205,11 @@ pub fn run(options: Options) -> Outcome {
 pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
     use std::os::unix::process::CommandExt;
     let error = Command::new(&command[0]).args(&command[1..]).exec();
-    drop(writeln!(out, "ddp-doctor: {}: {error}", command[0].display()));
+    drop(writeln!(
+        out,
+        "ddp-doctor: {}: {error}",
+        command[0].display()
+    ));
     status_of_failure(&error)
 }
 
@@ -193,7 +235,9 @@ fn place_of_diagnosis(
     }
     let listener = TcpListener::bind(("127.0.0.1", 0));
     if let Err(error) = &listener {
-        live.say(&format!("nobody can watch from outside: cannot listen: {error}"));
+        live.say(&format!(
+            "nobody can watch from outside: cannot listen: {error}"
+        ));
     }
     (Some(Coordinator::Here(Arc::new(Hub::new()))), listener.ok())
 }
@@ -214,7 +258,11 @@ fn start(
 
 /// 127: there is no such command; 126: there is, but it cannot be run.
 fn status_of_failure(error: &io::Error) -> u8 {
-    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+    if error.kind() == io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    }
 }
 
 fn shell_status(exit: Exit) -> i32 {
@@ -270,14 +318,21 @@ impl Watch {
         let child = PidFd::open(parts.child).ok();
         let tell = follower.clone();
         // It waits for signals until we exit.
-        drop(spawn("ddp-signals", &say, move || hand_on_signals(child.as_ref(), &tell)));
+        drop(spawn("ddp-signals", &say, move || {
+            hand_on_signals(child.as_ref(), &tell)
+        }));
         let it = Screen::new(parts.live, parts.child, parts.kill, follower.clone());
         let showing = spawn("ddp-screen", &say, move || it.run(&messages));
 
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(1).thread_name("ddp-coordinator").enable_all();
+        builder
+            .worker_threads(1)
+            .thread_name("ddp-coordinator")
+            .enable_all();
         let runtime = builder.build();
-        let runtime = runtime.map_err(|error| say.say(&format!("no diagnosis: {error}"))).ok();
+        let runtime = runtime
+            .map_err(|error| say.say(&format!("no diagnosis: {error}")))
+            .ok();
         let (finish, finished) = oneshot::channel();
         let (stop_serving, stop) = oneshot::channel();
         let is_remote = matches!(parts.coordinator, Some(Coordinator::There(_)));
@@ -292,7 +347,11 @@ impl Watch {
                     }
                 });
             }
-            runtime.spawn(coordinator.clone().keep_attached(follower.clone(), say, finish));
+            runtime.spawn(
+                coordinator
+                    .clone()
+                    .keep_attached(follower.clone(), say, finish),
+            );
             let to_screen = screen.clone();
             let take = move |update| to_screen.send(Message::Update(Box::new(update))).is_ok();
             updates = Some(runtime.spawn(coordinator.follow_updates(job, take)));
@@ -322,7 +381,11 @@ impl Watch {
             let concluded = runtime.block_on(async {
                 let finished = tokio::time::timeout(CONCLUSION, self.finished).await;
                 // A remote coordinator's job may go on: on other nodes.
-                let last = if self.is_remote { LAST_UPDATE } else { CONCLUSION };
+                let last = if self.is_remote {
+                    LAST_UPDATE
+                } else {
+                    CONCLUSION
+                };
                 drop(tokio::time::timeout(last, updates).await);
                 matches!(finished, Ok(Ok(())))
             });
@@ -336,7 +399,10 @@ impl Watch {
         }
         let report = run_dir.map(|dir| dir.join("report.json"));
         drop(self.screen.send(Message::Finish { status, report }));
-        let shown = self.showing.and_then(|it| it.join().ok()).unwrap_or_default();
+        let shown = self
+            .showing
+            .and_then(|it| it.join().ok())
+            .unwrap_or_default();
         self.stop_serving.send(()).ok();
         if let Some(runtime) = self.runtime {
             runtime.shutdown_timeout(GOODBYE);
@@ -351,13 +417,17 @@ fn spawn<T: Send + 'static>(
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Option<JoinHandle<T>> {
     let thread = std::thread::Builder::new().name(name.into()).spawn(run);
-    thread.map_err(|error| say.say(&format!("cannot start a thread: {error}"))).ok()
+    thread
+        .map_err(|error| say.say(&format!("cannot start a thread: {error}")))
+        .ok()
 }
 
 /// Hands on what is sent to us alone, stops with the job and says when it is continued.
 fn hand_on_signals(child: Option<&PidFd>, follower: &Sender<follow::Command>) {
     loop {
-        let Some(arrived) = sys::wait_for_signal() else { continue };
+        let Some(arrived) = sys::wait_for_signal() else {
+            continue;
+        };
         if arrived.by_process
             && let Some(child) = child
         {

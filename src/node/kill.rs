@@ -43,7 +43,11 @@ impl Judge {
     /// A judge with that much patience.
     #[must_use]
     pub const fn new(patience: Patience) -> Self {
-        Self { patience, standing: Vec::new(), due: None }
+        Self {
+            patience,
+            standing: Vec::new(),
+            due: None,
+        }
     }
 
     /// These are the findings now.
@@ -59,7 +63,10 @@ impl Judge {
                 Confidence::Proved => self.patience.proved,
                 _ => self.patience.supported,
             };
-            self.due = Some(self.due.map_or(since + patience, |due| due.min(since + patience)));
+            self.due = Some(
+                self.due
+                    .map_or(since + patience, |due| due.min(since + patience)),
+            );
             standing.push((identity, since));
         }
         self.standing = standing;
@@ -98,7 +105,9 @@ impl Condemned {
     /// Whether any of them is still there.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        self.processes.iter().any(|(pid, start_ticks)| proc::is_alive(*pid, *start_ticks))
+        self.processes
+            .iter()
+            .any(|(pid, start_ticks)| proc::is_alive(*pid, *start_ticks))
     }
 
     /// Kills every one that is still there. Nothing else: a number that was given to another
@@ -135,7 +144,11 @@ mod tests {
             caused_by: Vec::new(),
             summary: String::new(),
             cause: None,
-            ranks: Blame { root: vec![1], root_confidence: confidence, victims: Vec::new() },
+            ranks: Blame {
+                root: vec![1],
+                root_confidence: confidence,
+                victims: Vec::new(),
+            },
             group: None,
             seq: Some(3),
             op: None,

@@ -36,7 +36,10 @@ impl Outbox {
     /// An outbox with that journal and no coordinator.
     #[must_use]
     pub fn new(journal: Option<Journal>) -> Self {
-        Self { journal, ..Self::default() }
+        Self {
+            journal,
+            ..Self::default()
+        }
     }
 
     /// Batches go to this coordinator from now on.
@@ -88,7 +91,8 @@ impl Outbox {
 
     fn add(&mut self, kind: Kind, to_journal: bool) {
         self.bytes += weight(&kind);
-        self.batch.push((v1::Event { kind: Some(kind) }, to_journal));
+        self.batch
+            .push((v1::Event { kind: Some(kind) }, to_journal));
         if self.bytes >= BATCH_BYTES {
             self.send();
         }
@@ -102,7 +106,10 @@ impl Outbox {
             let events = batch.iter().filter(|(_, to_journal)| *to_journal);
             let events: Vec<_> = events.map(|(event, _)| event.clone()).collect();
             if !events.is_empty() {
-                journal.append(v1::Report { sent_unix_ns: now.0, events });
+                journal.append(v1::Report {
+                    sent_unix_ns: now.0,
+                    events,
+                });
             }
         }
         if self.live.is_some() {
@@ -111,9 +118,16 @@ impl Outbox {
     }
 
     fn send_live(&mut self, events: Vec<v1::Event>, now: Timestamp) {
-        let report = v1::Report { sent_unix_ns: now.0, events };
+        let report = v1::Report {
+            sent_unix_ns: now.0,
+            events,
+        };
         // Full or gone: the connection ends, comes again and asks for everything.
-        if self.live.as_ref().is_some_and(|live| live.try_send(report).is_err()) {
+        if self
+            .live
+            .as_ref()
+            .is_some_and(|live| live.try_send(report).is_err())
+        {
             self.live = None;
         }
     }
@@ -160,7 +174,12 @@ impl Journal {
         let thread = std::thread::Builder::new()
             .name("ddp-journal".into())
             .spawn(move || write(writer, &entries, &complain))?;
-        Ok(Self { queue, thread, say, overran: false })
+        Ok(Self {
+            queue,
+            thread,
+            say,
+            overran: false,
+        })
     }
 
     fn append(&mut self, report: v1::Report) {
@@ -168,7 +187,8 @@ impl Journal {
             && !self.overran
         {
             self.overran = true;
-            self.say.say("the disk is too slow for the journal: parts of it will be missing");
+            self.say
+                .say("the disk is too slow for the journal: parts of it will be missing");
         }
     }
 
@@ -234,7 +254,10 @@ mod tests {
         while let Some(report) = reader.read().unwrap() {
             journaled.extend(report.events);
         }
-        let kinds: Vec<_> = journaled.into_iter().filter_map(|event| event.kind).collect();
+        let kinds: Vec<_> = journaled
+            .into_iter()
+            .filter_map(|event| event.kind)
+            .collect();
         assert_eq!(kinds, [lost(1), lost(2)]);
     }
 

@@ -67,7 +67,13 @@ impl Watched {
         // The descriptor first: what is read after it is about the same process, or nothing.
         let fd = PidFd::open(pid).ok();
         let stat = File::open(format!("/proc/{pid}/stat")).ok()?;
-        let watched = Self { pid, start_ticks, stat, fd, cgroup: cgroup_events(pid) };
+        let watched = Self {
+            pid,
+            start_ticks,
+            stat,
+            fd,
+            cgroup: cgroup_events(pid),
+        };
         watched.stat().map(|_| watched)
     }
 
@@ -96,14 +102,19 @@ impl Watched {
     pub fn has_ended(&self) -> bool {
         match &self.fd {
             Some(fd) => fd.has_ended(),
-            None => self.stat().is_none_or(|stat| stat.state() == ProcessState::Zombie),
+            None => self
+                .stat()
+                .is_none_or(|stat| stat.state() == ProcessState::Zombie),
         }
     }
 
     /// How it ended, as far as anybody can know: from the zombie, or from the kernel's memory of it.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        if let Some(stat) = self.stat().filter(|stat| stat.state() == ProcessState::Zombie) {
+        if let Some(stat) = self
+            .stat()
+            .filter(|stat| stat.state() == ProcessState::Zombie)
+        {
             // A status that we may not see reads as 0; then the kernel is asked below, once it can.
             if stat.exit_code != 0 || may_inspect(self.pid) {
                 return sys::exit_of(stat.exit_code);
@@ -142,7 +153,10 @@ pub fn boot_id() -> String {
 /// When `/proc` cannot be read.
 pub fn all() -> io::Result<Vec<u32>> {
     let entries = fs::read_dir("/proc")?;
-    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect())
 }
 
 /// Arguments of a process; empty where we may not know.
@@ -160,7 +174,9 @@ pub fn environment(pid: u32) -> Vec<String> {
 /// Whether a library whose file name begins so is mapped.
 #[must_use]
 pub fn maps_library(pid: u32, prefixes: &[&str]) -> bool {
-    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else { return false };
+    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else {
+        return false;
+    };
     maps.lines().any(|line| {
         let file = line.rsplit('/').next().unwrap_or_default();
         prefixes.iter().any(|prefix| file.starts_with(prefix))
@@ -177,8 +193,12 @@ fn zero_separated(pid: u32, file: &str) -> Vec<String> {
     if read.is_err() {
         return Vec::new();
     }
-    let pieces = bytes.split(|&byte| byte == 0).filter(|piece| !piece.is_empty());
-    pieces.map(|piece| String::from_utf8_lossy(piece).into_owned()).collect()
+    let pieces = bytes
+        .split(|&byte| byte == 0)
+        .filter(|piece| !piece.is_empty());
+    pieces
+        .map(|piece| String::from_utf8_lossy(piece).into_owned())
+        .collect()
 }
 
 /// Whether the kernel shows us what only the owner of a process may see.
@@ -200,7 +220,9 @@ fn cgroup_events(pid: u32) -> Option<PathBuf> {
 /// from the last closing one.
 fn parse(bytes: &[u8]) -> Option<Stat> {
     let text = String::from_utf8_lossy(bytes);
-    let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
+    let fields: Vec<&str> = text[text.rfind(')')? + 1..]
+        .split_ascii_whitespace()
+        .collect();
     // `fields[0]` is field 3 of proc(5).
     let field = |number: usize| fields.get(number - 3).copied();
     Some(Stat {
@@ -212,7 +234,10 @@ fn parse(bytes: &[u8]) -> Option<Stat> {
 }
 
 fn unreadable() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the kernel's words about a process were not understood")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the kernel's words about a process were not understood",
+    )
 }
 
 #[cfg(test)]
@@ -241,7 +266,11 @@ mod tests {
 
     #[test]
     fn the_name_of_a_process_may_hold_anything() {
-        let stat = format!("7 (a) R) (b) S 3 {} 99 {} 1280", "0 ".repeat(17), "0 ".repeat(29));
+        let stat = format!(
+            "7 (a) R) (b) S 3 {} 99 {} 1280",
+            "0 ".repeat(17),
+            "0 ".repeat(29)
+        );
         let stat = parse(stat.as_bytes()).unwrap();
         assert_eq!((stat.letter, stat.parent, stat.start_ticks), (b'S', 3, 99));
         assert_eq!(stat.exit_code, 1280);
@@ -256,29 +285,56 @@ mod tests {
         assert!(!watched.has_ended());
         assert_eq!(watched.exit(), Exit::default());
         eventually(|| watched.has_ended());
-        assert_eq!(watched.exit(), Exit { code: Some(0), signal: None });
+        assert_eq!(
+            watched.exit(),
+            Exit {
+                code: Some(0),
+                signal: None
+            }
+        );
         child.wait().unwrap();
 
         let mut child = shell("sleep 0.1; exit 7");
         let watched = watch(&child);
         eventually(|| watched.has_ended());
-        assert_eq!(watched.exit(), Exit { code: Some(7), signal: None });
+        assert_eq!(
+            watched.exit(),
+            Exit {
+                code: Some(7),
+                signal: None
+            }
+        );
         child.wait().unwrap();
     }
 
     #[test]
     fn a_signal_that_killed_is_known_and_so_is_who_was_reaped() {
         let mut child = shell("kill -9 $$");
-        let Some(watched) = Watched::new(child.id(), Stat::of(child.id()).unwrap().start_ticks) else {
+        let Some(watched) = Watched::new(child.id(), Stat::of(child.id()).unwrap().start_ticks)
+        else {
             panic!("a child that is not reaped has an entry in /proc");
         };
         eventually(|| watched.has_ended());
-        assert_eq!(watched.exit(), Exit { code: None, signal: Some(9) });
+        assert_eq!(
+            watched.exit(),
+            Exit {
+                code: None,
+                signal: Some(9)
+            }
+        );
         child.wait().unwrap();
         assert_eq!(watched.stat(), None);
         // After that only newer kernels know.
         let late = watched.exit();
-        assert!(late == Exit::default() || late == Exit { code: None, signal: Some(9) }, "{late:?}");
+        assert!(
+            late == Exit::default()
+                || late
+                    == Exit {
+                        code: None,
+                        signal: Some(9)
+                    },
+            "{late:?}"
+        );
     }
 
     #[test]

@@ -90,8 +90,16 @@ impl Rank {
             self.identity_version = version;
             out.push(Kind::ProcessJoined(self.joined()));
         }
-        let Self { reader, process, journaled, announced, .. } = self;
-        reader.poll(BUDGET, &mut |item| pass(*process, item, journaled, announced, out))
+        let Self {
+            reader,
+            process,
+            journaled,
+            announced,
+            ..
+        } = self;
+        reader.poll(BUDGET, &mut |item| {
+            pass(*process, item, journaled, announced, out)
+        })
     }
 
     /// The process is gone: takes what is left in the box, and then says so.
@@ -141,7 +149,13 @@ impl Rank {
     }
 
     fn drain(&mut self, out: &mut Outbox) {
-        let Self { reader, process, journaled, announced, .. } = self;
+        let Self {
+            reader,
+            process,
+            journaled,
+            announced,
+            ..
+        } = self;
         reader.finish(&mut |item| pass(*process, item, journaled, announced, out));
     }
 
@@ -172,10 +186,29 @@ fn pass(
     match item {
         // Records carry their texts.
         Item::String { .. } => {}
-        Item::Site { id, file, function, line } => {
-            out.push(Kind::SiteDefined(v1::SiteDefined { process, id, file, line, function }));
+        Item::Site {
+            id,
+            file,
+            function,
+            line,
+        } => {
+            out.push(Kind::SiteDefined(v1::SiteDefined {
+                process,
+                id,
+                file,
+                line,
+                function,
+            }));
         }
-        Item::Group { id, name, description, backend, epoch, ordinal, members } => {
+        Item::Group {
+            id,
+            name,
+            description,
+            backend,
+            epoch,
+            ordinal,
+            members,
+        } => {
             out.push(Kind::GroupDefined(v1::GroupDefined {
                 process,
                 id,
@@ -188,7 +221,12 @@ fn pass(
             }));
         }
         Item::Thread { id, tid, name } => {
-            out.push(Kind::ThreadDefined(v1::ThreadDefined { process, id, tid, name }));
+            out.push(Kind::ThreadDefined(v1::ThreadDefined {
+                process,
+                id,
+                tid,
+                name,
+            }));
         }
         Item::Record(read) => {
             if read.record.kind == RecordKind::Exit {

@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::v1;
 
 use super::follow::{self, Secured};
+use super::job::KILLED_STATUS;
 use super::kill::{Condemned, Judge, Patience};
 use super::sys::PidFd;
 use crate::report::live::Live;
@@ -99,7 +100,12 @@ impl Screen {
             if self.live.due().is_some_and(|due| due <= now) {
                 self.live.print();
             }
-            if self.judge.as_ref().and_then(Judge::due).is_some_and(|due| due <= now) {
+            if self
+                .judge
+                .as_ref()
+                .and_then(Judge::due)
+                .is_some_and(|due| due <= now)
+            {
                 self.condemn();
             }
             if self.condemned.as_ref().is_some_and(|(_, due)| *due <= now) {
@@ -111,7 +117,10 @@ impl Screen {
     fn timeout(&self) -> Duration {
         let judged = self.judge.as_ref().and_then(Judge::due);
         let condemned = self.condemned.as_ref().map(|(_, due)| *due);
-        let due = [self.live.due(), judged, condemned].into_iter().flatten().min();
+        let due = [self.live.due(), judged, condemned]
+            .into_iter()
+            .flatten()
+            .min();
         due.map_or(FAR, |due| due.saturating_duration_since(Instant::now()))
     }
 
@@ -122,17 +131,38 @@ impl Screen {
         let (answer, secured) = channel();
         let asked = self.follower.send(follow::Command::Secure(answer)).is_ok();
         let secured = asked.then(|| secured.recv_timeout(SECURING).ok()).flatten();
-        let Some(Secured { on_disk: true, descendants }) = secured else {
-            self.live.say("the job hangs, but is not ended: its evidence could not be written to disk");
+        let Some(Secured {
+            on_disk: true,
+            descendants,
+        }) = secured
+        else {
+            self.live
+                .say("the job hangs, but is not ended: its evidence could not be written to disk");
             return;
         };
-        let Ok(child) = PidFd::open(self.child) else { return };
-        if child.has_ended() || child.signal(libc::SIGTERM).is_err() {
+        let Ok(child) = PidFd::open(self.child) else {
+            return;
+        };
+        if child.has_ended() {
+            return;
+        }
+        // What its ranks do once they are told to end is no part of the diagnosis.
+        let status = i32::from(KILLED_STATUS);
+        let (done, closed) = channel();
+        let asked = self
+            .follower
+            .send(follow::Command::Close { status, done })
+            .is_ok();
+        if !asked || closed.recv_timeout(SECURING).is_err() || child.signal(libc::SIGTERM).is_err()
+        {
             return;
         }
         self.killed = true;
         self.live.say("the job hangs: it is ended (--on-hang kill)");
-        self.condemned = Some((Condemned::new(self.child, descendants), Instant::now() + GRACE));
+        self.condemned = Some((
+            Condemned::new(self.child, descendants),
+            Instant::now() + GRACE,
+        ));
     }
 
     fn execute(&mut self) {
@@ -155,12 +185,17 @@ impl Screen {
     fn finish(mut self, status: i32, report: Option<PathBuf>) -> Shown {
         let last = self.live.finish();
         let ended = match status {
+            _ if self.killed => "the job was ended by us".to_owned(),
             0 => "the job has ended".to_owned(),
             128.. => format!("the job was ended by signal {}", status - 128),
             _ => format!("the job has ended with status {status}"),
         };
         let place = report.map_or_else(String::new, |path| format!(" · {}", path.display()));
-        self.live.announce(&format!("{ended} · verdict: {}{place}", last.verdict));
-        Shown { report: Some(last), killed: self.killed }
+        self.live
+            .announce(&format!("{ended} · verdict: {}{place}", last.verdict));
+        Shown {
+            report: Some(last),
+            killed: self.killed,
+        }
     }
 }

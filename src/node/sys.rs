@@ -55,7 +55,10 @@ impl Signals {
         // SAFETY: all pointers are to live values of the right types, which the calls fill in;
         // `sigset_t` and `sigaction` are plain data for which zeros are valid.
         unsafe {
-            let mut before = Self { mask: std::mem::zeroed(), actions: std::mem::zeroed() };
+            let mut before = Self {
+                mask: std::mem::zeroed(),
+                actions: std::mem::zeroed(),
+            };
             libc::pthread_sigmask(libc::SIG_BLOCK, &forwarded(), &raw mut before.mask);
             let mut ignore: libc::sigaction = std::mem::zeroed();
             ignore.sa_sigaction = libc::SIG_IGN;
@@ -75,7 +78,11 @@ impl Signals {
                 for (signal, old) in IGNORED.into_iter().zip(&self.actions) {
                     libc::sigaction(signal, old, std::ptr::null_mut());
                 }
-                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, std::ptr::null_mut());
+                libc::pthread_sigmask(
+                    libc::SIG_SETMASK,
+                    &raw const self.mask,
+                    std::ptr::null_mut(),
+                );
             }
             Ok(())
         };
@@ -149,15 +156,28 @@ impl PidFd {
         let null = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: a null siginfo is allowed: the signal is then as from `kill`.
         let result = unsafe {
-            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, null, 0)
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.0.as_raw_fd(),
+                signal,
+                null,
+                0,
+            )
         };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 
     /// How it ended, once its parent has reaped it (Linux 6.15 and later).
     #[must_use]
     pub fn exit(&self) -> Option<Exit> {
-        let mut info = PidFdInfo { mask: INFO_EXIT, ..PidFdInfo::default() };
+        let mut info = PidFdInfo {
+            mask: INFO_EXIT,
+            ..PidFdInfo::default()
+        };
         // SAFETY: the request's number contains the size of the struct that the pointer is to, and
         // the kernel writes no more than that.
         let result =
@@ -198,9 +218,15 @@ const GET_INFO: u64 = 3 << 30 | (size_of::<PidFdInfo>() as u64) << 16 | 0xff << 
 pub const fn exit_of(status: i32) -> Exit {
     let signal = status & 0x7f;
     if signal == 0 {
-        Exit { code: Some((status >> 8) & 0xff), signal: None }
+        Exit {
+            code: Some((status >> 8) & 0xff),
+            signal: None,
+        }
     } else {
-        Exit { code: None, signal: Some(signal) }
+        Exit {
+            code: None,
+            signal: Some(signal),
+        }
     }
 }
 
@@ -221,9 +247,15 @@ pub fn wait_without_reaping(pid: u32) -> io::Result<Exit> {
         };
         if result == 0 {
             return Ok(if info.si_code == libc::CLD_EXITED {
-                Exit { code: Some(status), signal: None }
+                Exit {
+                    code: Some(status),
+                    signal: None,
+                }
             } else {
-                Exit { code: None, signal: Some(status) }
+                Exit {
+                    code: None,
+                    signal: Some(status),
+                }
             });
         }
         let error = io::Error::last_os_error();
@@ -241,7 +273,11 @@ pub fn wait_without_reaping(pid: u32) -> io::Result<Exit> {
 pub fn poll(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
     let mut polled: Vec<libc::pollfd> = fds
         .iter()
-        .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        .map(|fd| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        })
         .collect();
     let millis = timeout.as_millis().min(60_000) as i32;
     // SAFETY: pointer and length are those of a live vector; the descriptors are borrowed.
@@ -252,7 +288,10 @@ pub fn poll(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> 
             return Err(error);
         }
     }
-    Ok(polled.iter().map(|fd| result > 0 && fd.revents != 0).collect())
+    Ok(polled
+        .iter()
+        .map(|fd| result > 0 && fd.revents != 0)
+        .collect())
 }
 
 /// Bytes that are free for this user in the file system of a file.

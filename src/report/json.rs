@@ -106,10 +106,22 @@ mod tests {
 
     #[test]
     fn updates_add_up_to_a_report() {
-        let mut assembler = Assembler::new(Job { id: "j".into(), ..Job::default() });
+        let mut assembler = Assembler::new(Job {
+            id: "j".into(),
+            ..Job::default()
+        });
         assert_eq!(assembler.report().verdict, Verdict::Insufficient);
-        let finding = v1::Finding { code: "DD102".into(), severity: "error".into(), ..Default::default() };
-        let rank = |rank, step| v1::RankStatus { rank, step, state: "running".into(), ..Default::default() };
+        let finding = v1::Finding {
+            code: "DD102".into(),
+            severity: "error".into(),
+            ..Default::default()
+        };
+        let rank = |rank, step| v1::RankStatus {
+            rank,
+            step,
+            state: "running".into(),
+            ..Default::default()
+        };
         assert!(assembler.apply(v1::Update {
             verdict: "hang".into(),
             findings_changed: true,
@@ -117,11 +129,19 @@ mod tests {
             ranks: vec![rank(1, 1), rank(0, 1)],
             ..Default::default()
         }));
-        let update = v1::Update { verdict: "hang".into(), ranks: vec![rank(1, 2)], ..Default::default() };
+        let update = v1::Update {
+            verdict: "hang".into(),
+            ranks: vec![rank(1, 2)],
+            ..Default::default()
+        };
         assert!(!assembler.apply(update));
         let report = assembler.report();
         assert_eq!(report.findings.len(), 1, "not sent again, not forgotten");
-        let steps: Vec<_> = report.ranks.iter().map(|rank| (rank.rank, rank.step)).collect();
+        let steps: Vec<_> = report
+            .ranks
+            .iter()
+            .map(|rank| (rank.rank, rank.step))
+            .collect();
         assert_eq!(steps, [(0, 1), (1, 2)]);
     }
 

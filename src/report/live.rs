@@ -134,14 +134,18 @@ impl Live {
             _ => Severity::Note,
         };
         let findings = self.assembler.findings().iter();
-        findings.filter(|finding| finding.severity >= least).cloned().collect()
+        findings
+            .filter(|finding| finding.severity >= least)
+            .cloned()
+            .collect()
     }
 
     fn is_up_to_date(&self) -> bool {
         let mut before = self.printed.clone();
         let current = self.worth_printing();
         current.iter().all(|finding| {
-            take_same(&mut before, finding).is_some_and(|printed| !changed_its_mind(&printed, finding))
+            take_same(&mut before, finding)
+                .is_some_and(|printed| !changed_its_mind(&printed, finding))
         }) && before.is_empty()
     }
 
@@ -170,7 +174,10 @@ impl Live {
         self.files.retain(|file| match json::write(&report, file) {
             Ok(()) => true,
             Err(error) => {
-                failed.push(format!("the report {} cannot be written: {error}", file.display()));
+                failed.push(format!(
+                    "the report {} cannot be written: {error}",
+                    file.display()
+                ));
                 false
             }
         });
@@ -180,7 +187,9 @@ impl Live {
 
 impl std::fmt::Debug for Live {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live").field("assembler", &self.assembler).finish_non_exhaustive()
+        f.debug_struct("Live")
+            .field("assembler", &self.assembler)
+            .finish_non_exhaustive()
     }
 }
 
@@ -228,7 +237,10 @@ mod tests {
     fn live(verbosity: Verbosity) -> (Live, Screen) {
         let screen = Screen::default();
         let out = Box::new(screen.clone());
-        (Live::new(out, Style::default(), verbosity, Job::default(), Vec::new()), screen)
+        (
+            Live::new(out, Style::default(), verbosity, Job::default(), Vec::new()),
+            screen,
+        )
     }
 
     fn finding(code: &str, root: u32, severity: &str, summary: &str) -> v1::Finding {
@@ -236,13 +248,20 @@ mod tests {
             code: code.into(),
             severity: severity.into(),
             summary: summary.into(),
-            ranks: Some(v1::Ranks { root: vec![root], ..Default::default() }),
+            ranks: Some(v1::Ranks {
+                root: vec![root],
+                ..Default::default()
+            }),
             ..Default::default()
         }
     }
 
     fn update(findings: Vec<v1::Finding>) -> v1::Update {
-        v1::Update { findings_changed: true, findings, ..Default::default() }
+        v1::Update {
+            findings_changed: true,
+            findings,
+            ..Default::default()
+        }
     }
 
     #[test]
@@ -252,7 +271,10 @@ mod tests {
         live.apply(update(vec![finding("DD101", 0, "error", "first")]), start);
         let due = live.due().unwrap();
         assert_eq!(due, start + SETTLE);
-        live.apply(update(vec![finding("DD102", 1, "error", "second")]), start + SETTLE / 2);
+        live.apply(
+            update(vec![finding("DD102", 1, "error", "second")]),
+            start + SETTLE / 2,
+        );
         assert!(live.due().unwrap() > due);
         live.print();
         let text = screen.take();
@@ -266,7 +288,10 @@ mod tests {
         let start = Instant::now();
         for millis in (0..2000).step_by(100) {
             let now = start + Duration::from_millis(millis);
-            live.apply(update(vec![finding("DD101", millis as u32, "error", "s")]), now);
+            live.apply(
+                update(vec![finding("DD101", millis as u32, "error", "s")]),
+                now,
+            );
         }
         assert_eq!(live.due(), Some(start + SETTLE_AT_MOST));
     }
@@ -280,9 +305,20 @@ mod tests {
             live.print();
             (due, screen.take())
         };
-        assert!(show(vec![finding("DD101", 0, "error", "a")]).1.contains("DD101"));
-        assert_eq!(show(vec![finding("DD101", 0, "error", "b")]), (false, String::new()));
-        assert!(show(vec![finding("DD101", 1, "error", "c")]).1.contains("error[DD101]"));
+        assert!(
+            show(vec![finding("DD101", 0, "error", "a")])
+                .1
+                .contains("DD101")
+        );
+        assert_eq!(
+            show(vec![finding("DD101", 0, "error", "b")]),
+            (false, String::new())
+        );
+        assert!(
+            show(vec![finding("DD101", 1, "error", "c")])
+                .1
+                .contains("error[DD101]")
+        );
         let (due, text) = show(vec![]);
         assert!(due && text.contains("withdrawn: DD101"), "{text}");
     }
@@ -292,8 +328,20 @@ mod tests {
         let note = || update(vec![finding("DD901", 0, "note", "n")]);
         for (verbosity, printed) in [
             (Verbosity::default(), false),
-            (Verbosity { verbose: 1, quiet: 0 }, true),
-            (Verbosity { verbose: 1, quiet: 2 }, false),
+            (
+                Verbosity {
+                    verbose: 1,
+                    quiet: 0,
+                },
+                true,
+            ),
+            (
+                Verbosity {
+                    verbose: 1,
+                    quiet: 2,
+                },
+                false,
+            ),
         ] {
             let (mut live, screen) = live(verbosity);
             live.apply(note(), Instant::now());

@@ -29,8 +29,19 @@ impl Style {
 /// When `out` cannot be written.
 pub fn finding(out: &mut dyn io::Write, finding: &Finding, style: &Style) -> io::Result<()> {
     let (on, off) = style.paint(finding.severity);
-    let Finding { code, name, severity, summary, confidence, .. } = finding;
-    writeln!(out, "{on}{severity}[{code}]{off} {name}: {}", plain(summary))?;
+    let Finding {
+        code,
+        name,
+        severity,
+        summary,
+        confidence,
+        ..
+    } = finding;
+    writeln!(
+        out,
+        "{on}{severity}[{code}]{off} {name}: {}",
+        plain(summary)
+    )?;
     if let Some(group) = &finding.group {
         writeln!(
             out,
@@ -43,10 +54,21 @@ pub fn finding(out: &mut dyn io::Write, finding: &Finding, style: &Style) -> io:
     for call in &finding.per_rank {
         let op = call.op.as_deref().unwrap_or("?");
         let place = call.place.as_ref().map_or_else(String::new, |place| {
-            format!("  {}:{} {}", plain(&place.file), place.line, plain(&place.function))
+            format!(
+                "  {}:{} {}",
+                plain(&place.file),
+                place.line,
+                plain(&place.function)
+            )
         });
         let seq = call.seq.map_or_else(String::new, |seq| format!(" #{seq}"));
-        writeln!(out, "    rank {:<4} {:<11} {}{seq}{place}", call.rank, call.state, plain(op))?;
+        writeln!(
+            out,
+            "    rank {:<4} {:<11} {}{seq}{place}",
+            call.rank,
+            call.state,
+            plain(op)
+        )?;
     }
     for (label, lines) in [("why", &finding.why), ("fix", &finding.next)] {
         for line in lines {
@@ -59,5 +81,7 @@ pub fn finding(out: &mut dyn io::Write, finding: &Finding, style: &Style) -> io:
 /// What comes from a rank may hold anything: a terminal gets no control characters from it.
 #[must_use]
 pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
 }
