@@ -1,6 +1,7 @@
 //! Follows all ranks of a node, from outside: one thread that looks into their black boxes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -106,7 +107,7 @@ struct Place {
     path: PathBuf,
     /// When it had changed last when it was last read; `None`: read it again.
     modified: Option<SystemTime>,
-    seen: HashMap<std::ffi::OsString, ()>,
+    seen: HashSet<OsString>,
 }
 
 impl Follower {
@@ -122,7 +123,7 @@ impl Follower {
         let place = |path| Place {
             path,
             modified: None,
-            seen: HashMap::new(),
+            seen: HashSet::new(),
         };
         Self {
             places: boxes.places().into_iter().map(place).collect(),
@@ -181,7 +182,11 @@ impl Follower {
 
     /// Waits for the next look, or until a process ends.
     fn wait(&self, tick: Duration) {
-        let alive = self.ranks.iter().filter(|rank| !rank.has_ended());
+        // After the end of the job nobody looks at who ends.
+        let alive = self
+            .ranks
+            .iter()
+            .filter(|rank| !rank.has_ended() && !self.job_ended);
         let fds: Vec<_> = alive
             .filter_map(|rank| rank.watched()?.fd())
             .map(PidFd::as_fd)
@@ -275,12 +280,12 @@ impl Follower {
             for name in names {
                 let place = &mut self.places[index];
                 let text = name.to_string_lossy().into_owned();
-                if place.seen.len() >= MAX_BOXES || place.seen.contains_key(&name) {
+                if place.seen.len() >= MAX_BOXES || place.seen.contains(&name) {
                     continue;
                 }
                 let path = place.path.join(&name);
                 if text.starts_with("nobox.") {
-                    place.seen.insert(name, ());
+                    place.seen.insert(name);
                     self.note_no_box(&text);
                 } else if text.ends_with(".box") {
                     // One that we moved ourselves is known by another path.
@@ -289,7 +294,7 @@ impl Follower {
                         .iter()
                         .any(|rank| rank.path().file_name() == Some(&name));
                     if is_known || self.open(&path, now) {
-                        self.places[index].seen.insert(name, ());
+                        self.places[index].seen.insert(name);
                     }
                 }
             }
