@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "lends what a static pointer leads to")]
 
 use std::ptr;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::blackbox::{CreateError, Options, Place, Writer};
@@ -14,7 +13,8 @@ static OPEN: AtomicPtr<Writer> = AtomicPtr::new(ptr::null_mut());
 static OWN: AtomicPtr<Writer> = AtomicPtr::new(ptr::null_mut());
 /// A thread is making a box. No lock: a child forked meanwhile would inherit it, taken for ever.
 static MAKING: AtomicBool = AtomicBool::new(false);
-static FORK_HANDLER: Once = Once::new();
+/// The fork handler is registered: once is enough, also for children.
+static HANDLER: AtomicBool = AtomicBool::new(false);
 
 /// The open box of this process.
 #[inline]
@@ -59,10 +59,13 @@ fn open_own(place: &Place, options: &Options) -> Result<Opened, CreateError> {
         writer.reopen();
         writer.set_identity(options.rank, options.world_size, options.local_rank);
     } else {
-        FORK_HANDLER.call_once(|| {
-            // Where it cannot be registered, the process has no memory left for anything.
-            drop(sys::after_fork_in_child(be_silent));
-        });
+        // Where it cannot be registered, a child might write here: better no box.
+        if !HANDLER.swap(true, Ordering::AcqRel)
+            && let Err(error) = sys::after_fork_in_child(be_silent)
+        {
+            HANDLER.store(false, Ordering::Release);
+            return Err(CreateError::NoForkHandler(error));
+        }
         let writer = Box::into_raw(Box::new(Writer::create(place, options)?));
         OWN.store(writer, Ordering::Release);
     }

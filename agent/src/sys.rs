@@ -73,6 +73,10 @@ pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
 /// Gives the file that many bytes for certain: what is mapped of it later can be written without a
 /// SIGBUS for want of room.
 pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    // Beyond its limit, a process is not only refused: it gets a signal that kills it.
+    if bytes > file_size_limit() {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     let bytes = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
     for _ in 0..16 {
         // SAFETY: takes numbers only.
@@ -83,6 +87,19 @@ pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
         }
     }
     Err(io::ErrorKind::Interrupted.into())
+}
+
+/// Most bytes that this process may give a file.
+fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is valid for the write.
+    match unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => u64::MAX,
+    }
 }
 
 /// Has `handler` called in every child that this process forks, before `fork` returns there.

@@ -1,12 +1,15 @@
 //! A box written and read in one process.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ddp_doctor_agent::blackbox::{
     Call, Frontier, Item, Options, Place, ReadRecord, Reader, Writer,
 };
-use ddp_doctor_proto::blackbox::{Capacities, flags};
+use ddp_doctor_proto::blackbox::{Capacities, RECORD_WORDS, WORD, flags, header, writing};
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp};
 
 fn small() -> Capacities {
@@ -229,5 +232,376 @@ fn delivered_and_lost_are_all_that_was_written() {
         assert_eq!(delivered + lost, WRITERS * EACH);
         assert_eq!(reader.lost(), lost);
         assert!(delivered >= 1);
+    });
+}
+
+fn issue(writer: &Writer, times: u64) {
+    for _ in 0..times {
+        let call = writer.issued(&Call {
+            op: Op::Barrier,
+            ..Call::default()
+        });
+        assert_ne!(call, 0);
+    }
+}
+
+fn lost(items: &[Item]) -> u64 {
+    items
+        .iter()
+        .map(|item| match item {
+            Item::Lost(count) => *count,
+            _ => 0,
+        })
+        .sum()
+}
+
+#[test]
+fn what_was_overwritten_is_counted_and_never_twice() {
+    let (_directory, writer, mut reader) = pair(small());
+    issue(&writer, 10);
+    assert_eq!(records(&poll(&mut reader)).len(), 10);
+    issue(&writer, 100);
+    let items = poll(&mut reader);
+    assert_eq!((records(&items).len(), lost(&items)), (64, 36));
+    assert!(matches!(
+        items.iter().find(|it| !matches!(it, Item::Thread { .. })),
+        Some(Item::Lost(36))
+    ));
+
+    reader.rewind();
+    let items = poll(&mut reader);
+    assert_eq!((records(&items).len(), lost(&items)), (64, 0));
+    assert!(items.iter().any(|item| matches!(item, Item::Thread { .. })));
+    reader.rewind_to(100);
+    let items = poll(&mut reader);
+    assert_eq!(records(&items)[0].ticket, 100);
+    assert!(!items.iter().any(|item| matches!(item, Item::Thread { .. })));
+    reader.rewind_to(u64::MAX);
+    assert_eq!(poll(&mut reader), []);
+    assert_eq!(reader.lost(), 36);
+}
+
+#[test]
+fn a_budget_is_kept_to() {
+    let (_directory, writer, mut reader) = pair(small());
+    issue(&writer, 50);
+    let mut count = 0;
+    assert_eq!(
+        reader.poll(20, &mut |item| count +=
+            usize::from(matches!(item, Item::Record(_)))),
+        20
+    );
+    assert_eq!(count, 20);
+    assert_eq!(reader.poll(0, &mut |_| {}), 0);
+    assert_eq!(records(&poll(&mut reader))[0].ticket, 20);
+}
+
+/// Overwrites a word of a box, as a writer that sleeps or died might have left it.
+fn poke(writer: &Writer, at: usize, value: u64) {
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .open(writer.path())
+        .unwrap();
+    file.write_all_at(&value.to_le_bytes(), (at * WORD) as u64)
+        .unwrap();
+}
+
+#[test]
+fn a_writer_asleep_in_its_slot_holds_nobody_up() {
+    let (_directory, writer, mut reader) = pair(small());
+    let ring_at = small().layout().ring_at;
+    issue(&writer, 10);
+    // A writer took ticket 10, claimed its slot, and went to sleep.
+    poke(&writer, header::RING_HEAD, 11);
+    poke(&writer, ring_at + 10 * RECORD_WORDS, writing(10));
+    assert_eq!(records(&poll(&mut reader)).len(), 10);
+    assert_eq!(poll(&mut reader), []);
+    issue(&writer, 5);
+    // It is waited for, and then it is not.
+    let items = loop {
+        let items = poll(&mut reader);
+        if !items.is_empty() {
+            break items;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(items[0], Item::Lost(1));
+    assert_eq!(records(&items).len(), 5);
+
+    // A lap later its slot is still held: that record is dropped, and all the others are there.
+    issue(&writer, 80);
+    let mut items = Vec::new();
+    reader.finish(&mut |item| items.push(item));
+    assert_eq!(records(&items).len() as u64 + lost(&items), 80);
+    assert!(records(&items).iter().all(|it| it.ticket != 74));
+    assert_eq!(records(&items).last().unwrap().ticket, 95);
+}
+
+#[test]
+fn a_thread_that_died_gives_its_entry_and_keeps_its_number() {
+    let capacities = Capacities {
+        threads: 2,
+        ..small()
+    };
+    let (_directory, writer, mut reader) = pair(capacities);
+    issue(&writer, 1);
+    for _ in 0..6 {
+        let task = std::thread::scope(|scope| {
+            let work = || {
+                issue(&writer, 1);
+                std::fs::read_link("/proc/thread-self").unwrap()
+            };
+            let named = std::thread::Builder::new().name("worker".into());
+            named.spawn_scoped(scope, work).unwrap().join().unwrap()
+        });
+        // Joined threads are not quite gone.
+        while Path::new("/proc").join(&task).exists() {
+            std::thread::yield_now();
+        }
+    }
+    let items = poll(&mut reader);
+    let threads: Vec<u32> = records(&items).iter().map(|it| it.record.thread).collect();
+    let mut distinct = threads.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 7, "{threads:?}");
+    // All but the last worker were gone before anybody looked: they are named nonetheless.
+    for id in threads {
+        let defined = items
+            .iter()
+            .position(|it| matches!(it, Item::Thread { id: it, .. } if *it == id));
+        let used = items
+            .iter()
+            .position(|it| matches!(it, Item::Record(it) if it.record.thread == id));
+        assert!(defined.unwrap() < used.unwrap());
+    }
+    let now = reader.threads();
+    assert_eq!(now.len(), 2);
+    assert_eq!(now[1].name, "worker");
+    assert_eq!(reader.definitions_dropped(), 0);
+}
+
+#[test]
+fn threads_beyond_the_table_are_counted_and_go_on() {
+    let capacities = Capacities {
+        threads: 1,
+        ..small()
+    };
+    let (_directory, writer, mut reader) = pair(capacities);
+    issue(&writer, 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| issue(&writer, 2));
+    });
+    let items = poll(&mut reader);
+    let threads: Vec<u32> = records(&items).iter().map(|it| it.record.thread).collect();
+    assert_eq!(threads, [1, 0, 0]);
+    assert_eq!(reader.definitions_dropped(), 1);
+}
+
+#[test]
+fn definitions_without_room_are_counted() {
+    let (_directory, writer, mut reader) = pair(Capacities {
+        strings: 4,
+        sites: 2,
+        groups: 2,
+        ..small()
+    });
+    let group = writer.group(b"world", b"", b"gloo", 0, &[0, 1]);
+    assert_eq!(group, 1);
+    // The text is known already, and so are the members.
+    assert_eq!(writer.group(b"world", b"", b"gloo", 0, &[0, 1]), 2);
+    assert_eq!(writer.group(b"world", b"", b"gloo", 0, &[0, 1]), 0);
+    assert_eq!(writer.site(b"world", b"", 1), 1);
+    assert_eq!(writer.site(b"world", b"", 2), 2);
+    assert_eq!(writer.site(b"world", b"", 3), 0);
+    assert_eq!(writer.string(b"last"), 4);
+    assert_eq!(writer.string(b"none"), 0);
+    assert_eq!(reader.definitions_dropped(), 3);
+    issue(&writer, 1);
+    let items = poll(&mut reader);
+    let ordinals: Vec<u32> = items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Group { ordinal, .. } => Some(*ordinal),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ordinals, [0, 1]);
+    // Members are no text.
+    let strings = items
+        .iter()
+        .filter(|it| matches!(it, Item::String { .. }))
+        .count();
+    assert_eq!(strings, 3);
+}
+
+#[test]
+fn the_same_group_again_is_counted_by_its_whole_key() {
+    let (_directory, writer, mut reader) = pair(small());
+    writer.group(b"a", b"", b"", 0, &[0, 1]);
+    writer.group(b"a", b"", b"", 0, &[1, 0]);
+    writer.group(b"a", b"", b"", 1, &[0, 1]);
+    writer.group(b"b", b"", b"", 0, &[0, 1]);
+    writer.group(b"a", b"other", b"nccl", 0, &[0, 1]);
+    let ordinals: Vec<u32> = poll(&mut reader)
+        .iter()
+        .filter_map(|item| match item {
+            Item::Group { ordinal, .. } => Some(*ordinal),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ordinals, [0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn numbers_in_a_group_count_what_they_say() {
+    let (_directory, writer, mut reader) = pair(small());
+    let members: Vec<u32> = (0..4).collect();
+    let a = writer.group(b"a", b"", b"", 0, &members);
+    let b = writer.group(b"b", b"", b"", 0, &members);
+    let to = |op, group, peer| {
+        writer.issued(&Call {
+            op,
+            group,
+            root_or_peer: peer,
+            flags: flags::ROOT,
+            ..Call::default()
+        });
+    };
+    to(Op::AllReduce, a, 0);
+    to(Op::Send, a, 1);
+    to(Op::Send, a, 2);
+    to(Op::Send, a, 1);
+    to(Op::Recv, a, 1);
+    to(Op::Broadcast, b, 3);
+    to(Op::Barrier, a, 0);
+    to(Op::NewGroup, a, 0);
+    to(Op::Send, a, 9);
+    to(Op::Send, a, -1);
+    let seqs: Vec<u64> = records(&poll(&mut reader))
+        .iter()
+        .map(|it| it.record.seq)
+        .collect();
+    assert_eq!(seqs, [1, 1, 1, 2, 1, 1, 2, 0, 0, 0]);
+    assert_eq!(
+        reader.frontiers(),
+        [
+            Frontier {
+                group: a,
+                issued: 2,
+                p2p_issued: 6
+            },
+            Frontier {
+                group: b,
+                issued: 1,
+                p2p_issued: 0
+            },
+        ]
+    );
+}
+
+#[test]
+fn long_text_is_cut_and_long_splits_too() {
+    let (_directory, writer, mut reader) = pair(Capacities {
+        heap_words: 2048,
+        ..small()
+    });
+    let long = "é".repeat(3000);
+    let id = writer.string(long.as_bytes());
+    assert_ne!(id, 0);
+    writer.splits(1, false, 0..100_000);
+    let items = poll(&mut reader);
+    let text = items.iter().find_map(|item| match item {
+        Item::String { id: it, value } if *it == id => Some(value),
+        _ => None,
+    });
+    assert_eq!(text.map(|it| it.chars().count()), Some(2048));
+    let sizes: usize = records(&items).iter().map(|it| it.splits.len()).sum();
+    assert_eq!(sizes, 1000);
+}
+
+#[test]
+fn a_reader_says_who_it_is() {
+    let (_directory, _writer, reader) = pair(small());
+    assert_eq!(reader.claimed_by(), None);
+    reader.claim(77, 1234);
+    assert_eq!(reader.claimed_by(), Some((77, 1234)));
+}
+
+#[test]
+fn an_identity_may_become_known_later() {
+    let (_directory, writer, reader) = pair(small());
+    let before = reader.identity_version();
+    writer.set_identity(Some(0), Some(2), Some(0));
+    assert_ne!(reader.identity_version(), before);
+    writer.set_identity(None, Some(4), None);
+    let identity = reader.identity();
+    assert_eq!(
+        (identity.rank, identity.world_size, identity.local_rank),
+        (Some(0), Some(4), Some(0))
+    );
+}
+
+#[test]
+fn definitions_come_before_the_records_that_use_them() {
+    let capacities = Capacities {
+        records: 256,
+        strings: 8192,
+        heap_words: 32 * 1024,
+        sites: 4096,
+        groups: 64,
+        threads: 8,
+    };
+    let (_directory, writer, mut reader) = pair(capacities);
+    let left = AtomicU64::new(3);
+    std::thread::scope(|scope| {
+        for name in 0..3 {
+            let (writer, left) = (&writer, &left);
+            scope.spawn(move || {
+                for i in 0..1200 {
+                    let text = format!("{name}.{i}");
+                    let site = writer.site(text.as_bytes(), b"f", i);
+                    let group = if i % 100 == 0 {
+                        writer.group(text.as_bytes(), b"", b"", 0, &[0, name])
+                    } else {
+                        0
+                    };
+                    let value = writer.string(format!("text {name}.{i}").as_bytes());
+                    writer.phase_begin(value);
+                    writer.issued(&Call {
+                        op: Op::Barrier,
+                        group,
+                        site,
+                        tensors: i,
+                        ..Call::default()
+                    });
+                }
+                left.fetch_sub(1, Ordering::Release);
+            });
+        }
+        let (mut sites, mut groups, mut threads) = (HashMap::new(), HashSet::new(), HashSet::new());
+        let mut used = 0;
+        let mut sink = |item| match item {
+            Item::Site { id, line, .. } => assert_eq!(sites.insert(id, line), None),
+            Item::Group { id, .. } => assert!(groups.insert(id)),
+            Item::Thread { id, .. } => assert!(threads.insert(id)),
+            Item::Record(ReadRecord { record, text, .. }) => {
+                assert!(threads.contains(&record.thread));
+                if record.kind == RecordKind::Issued {
+                    assert_eq!(sites[&record.site], record.tensors);
+                    assert!(record.group == 0 || groups.contains(&record.group));
+                    used += 1;
+                } else {
+                    assert!(text.starts_with("text "));
+                }
+            }
+            _ => {}
+        };
+        while left.load(Ordering::Acquire) != 0 {
+            reader.poll(7, &mut sink);
+        }
+        reader.finish(&mut sink);
+        assert!(used > 0);
+        assert_eq!((sites.len(), groups.len()), (3600, 36));
     });
 }

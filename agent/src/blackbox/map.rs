@@ -92,3 +92,25 @@ impl Drop for Map {
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * WORD) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_disk_holds_is_an_error() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(Map::create(&file, 1 << 50).is_err());
+        assert!(Map::create(&file, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_short_file_is_an_error() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4095).unwrap();
+        let error = Map::read_only(&file, 512).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        file.set_len(4096).unwrap();
+        assert_eq!(Map::read_only(&file, 512).unwrap().words().len(), 512);
+    }
+}

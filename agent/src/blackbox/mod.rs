@@ -22,5 +22,9 @@ pub use writer::{Call, CreateError, Options, Writer};
 
 /// Longest file, in words, that is taken for a black box: 256 MiB.
 const MAX_WORDS: usize = 32 << 20;
+/// Most strings.
+const MAX_STRINGS: usize = 1 << 20;
+/// Most sites, and most groups.
+const MAX_ENTRIES: usize = 0xffff;
 /// Most members of a group.
 const MAX_MEMBERS: usize = 1 << 17;

@@ -11,7 +11,7 @@ use ddp_doctor_proto::blackbox::{
     thread,
 };
 
-use super::MAX_WORDS;
+use super::{MAX_ENTRIES, MAX_STRINGS, MAX_WORDS};
 
 /// Why a file cannot be read as a black box.
 #[derive(Debug)]
@@ -197,8 +197,13 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenErr
     if !tables.ring.capacity.is_power_of_two() {
         return Err(damaged("the length of its ring is no power of two"));
     }
-    if tables.threads.capacity > thread::MAX_THREADS {
-        return Err(damaged("it has too many threads"));
+    // A sparse file may be as long as it likes; what we hold of it may not.
+    if tables.threads.capacity > thread::MAX_THREADS
+        || tables.strings.capacity > MAX_STRINGS
+        || tables.sites.capacity > MAX_ENTRIES
+        || tables.groups.capacity > MAX_ENTRIES
+    {
+        return Err(damaged("a table is longer than any was ever made"));
     }
     Ok((tables, words))
 }

@@ -96,6 +96,20 @@ impl Place {
         Err(refusals)
     }
 
+    /// Takes away what [`Place::leave_marker`] left: there is a box by now.
+    pub(super) fn remove_markers(&self, marker: NoBox) {
+        let unknown = NoBox {
+            rank: None,
+            ..marker
+        };
+        for directory in self.directories() {
+            for marker in [marker, unknown] {
+                // Mostly there is none.
+                drop(fs::remove_file(directory.join(marker.to_string())));
+            }
+        }
+    }
+
     /// Leaves an empty file that says that this process has no box, in the first directory that
     /// takes it.
     pub(super) fn leave_marker(&self, marker: NoBox) -> Option<PathBuf> {

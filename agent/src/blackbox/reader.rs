@@ -56,6 +56,8 @@ pub struct Reader {
     threads: Vec<u64>,
     /// Numbers of all threads that were delivered.
     known_threads: HashSet<u32>,
+    /// Bytes of the texts that were delivered.
+    text_bytes: usize,
     /// Members of the groups that were delivered.
     members: usize,
     batch: Vec<Copied>,
@@ -215,6 +217,7 @@ impl Reader {
             groups: Progress::default(),
             threads: vec![0; tables.threads.capacity],
             known_threads: HashSet::new(),
+            text_bytes: 0,
             members: 0,
             batch: Vec::new(),
         })
@@ -296,6 +299,7 @@ impl Reader {
         self.strings = Progress::default();
         self.sites = Progress::default();
         self.groups = Progress::default();
+        self.text_bytes = 0;
         self.members = 0;
         self.threads.fill(0);
         self.known_threads.clear();
@@ -540,19 +544,29 @@ impl Reader {
 
     fn deliver_strings(&mut self, sink: &mut impl FnMut(Item)) {
         let used = self.count(header::STRINGS_COUNT, self.tables.strings);
+        // What is no UTF-8 grows when it is replaced: by three bytes for one.
+        let longest = self.tables.heap.capacity * WORD * 3;
+        let mut text_bytes = self.text_bytes;
         let mut progress = std::mem::take(&mut self.strings);
         progress.advance(used, |index| {
             let Some(entry) = self.string_entry(index as u32 + 1) else {
                 return false;
             };
             if entry & string::BINARY == 0 {
+                let mut value = self.text(index as u32 + 1);
+                // Texts of a forged box may lie upon each other, and together be endless.
+                text_bytes = text_bytes.saturating_add(value.len());
+                if text_bytes > longest {
+                    value.clear();
+                }
                 sink(Item::String {
                     id: index as u32 + 1,
-                    value: self.text(index as u32 + 1),
+                    value,
                 });
             }
             true
         });
+        self.text_bytes = text_bytes;
         self.strings = progress;
     }
 

@@ -22,7 +22,7 @@ use super::nesting::Frame;
 use super::place::{BoxName, NoBox, Place};
 use super::sites::Sites;
 use super::threads::{self, Local};
-use super::{MAX_MEMBERS, MAX_WORDS, text};
+use super::{MAX_ENTRIES, MAX_MEMBERS, MAX_STRINGS, MAX_WORDS, text};
 use crate::{facts, sys};
 
 /// Ops with this number or a higher one contain others and have no sequence number.
@@ -120,28 +120,32 @@ impl Writer {
             fill_header(&map, &layout, options, &process);
             Ok(map)
         };
-        match place.create(&name, (layout.words * WORD) as u64, make) {
-            Ok((path, map)) => Ok(Self {
-                map,
-                path,
-                layout,
-                capacities,
-                name: WRITERS.fetch_add(1, Ordering::Relaxed),
-                next_call: AtomicU64::new(1),
-                calls: RecentCalls::new(),
-                peers: (0..capacities.groups).map(|_| OnceLock::new()).collect(),
-                texts: (0..REMEMBERED_TEXTS).map(|_| AtomicU64::new(0)).collect(),
-                sites: Sites::new(),
-                phases: Phases::default(),
-            }),
-            Err(refusals) => Err(CreateError::NoRoom {
-                refusals,
-                marker: place.leave_marker(NoBox {
-                    pid: process.pid,
-                    rank: options.rank,
-                }),
-            }),
-        }
+        let marker = NoBox {
+            pid: process.pid,
+            rank: options.rank,
+        };
+        let bytes = (layout.words * WORD) as u64;
+        let (path, map) =
+            place
+                .create(&name, bytes, make)
+                .map_err(|refusals| CreateError::NoRoom {
+                    refusals,
+                    marker: place.leave_marker(marker),
+                })?;
+        place.remove_markers(marker);
+        Ok(Self {
+            map,
+            path,
+            layout,
+            capacities,
+            name: WRITERS.fetch_add(1, Ordering::Relaxed),
+            next_call: AtomicU64::new(1),
+            calls: RecentCalls::new(),
+            peers: (0..capacities.groups).map(|_| OnceLock::new()).collect(),
+            texts: (0..REMEMBERED_TEXTS).map(|_| AtomicU64::new(0)).collect(),
+            sites: Sites::new(),
+            phases: Phases::default(),
+        })
     }
 
     /// Where the box lies.
@@ -888,9 +892,11 @@ fn check(capacities: &Capacities) -> Result<(), CreateError> {
         groups,
         threads,
     } = *capacities;
-    let bounded = [records, strings, heap_words, sites, groups]
-        .iter()
-        .all(|&it| it <= MAX_WORDS / RECORD_WORDS);
+    let bounded = records <= MAX_WORDS
+        && heap_words <= MAX_WORDS
+        && strings <= MAX_STRINGS
+        && sites <= MAX_ENTRIES
+        && groups <= MAX_ENTRIES;
     if bounded
         && records.is_power_of_two()
         && threads <= thread::MAX_THREADS
@@ -998,7 +1004,9 @@ pub enum CreateError {
         /// The file that now says so to whoever looks for this process.
         marker: Option<PathBuf>,
     },
-    /// The capacities make no box: records are no power of two, or a table is too large.
+    /// The system does not promise to tell us of forks, and a child must not write its parent's box.
+    NoForkHandler(io::Error),
+    /// The capacities make no box: records are no power of two, or a table is too long.
     BadCapacities,
 }
 
@@ -1012,8 +1020,10 @@ impl std::fmt::Display for CreateError {
                 }
                 write!(f, " (set {} to a directory with room)", super::BOX_DIR)
             }
+            Self::NoForkHandler(error) => write!(f, "cannot watch for forks: {error}"),
             Self::BadCapacities => f.write_str(
-                "a black box needs a power of two of records and at most 65535 threads and 256 MiB",
+                "a black box needs a power of two of records, no more than 65535 sites, groups and \
+                 threads, and no more than 256 MiB",
             ),
         }
     }
