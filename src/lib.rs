@@ -12,3 +12,8 @@ pub mod diagnosis;
 pub mod evidence;
 pub mod node;
 pub mod report;
+
+// Unit tests run scenarios with the harness of the integration tests, which speaks of this crate by
+// its name.
+#[cfg(test)]
+extern crate self as ddp_doctor;

@@ -75,7 +75,8 @@ fn a_wrong_verdict_fails() {
 
 #[test]
 fn what_cannot_be_read_fails_by_line() {
-    let scenario = |events: &str| format!("about = \"wrong\"\nworld = 2\nevents = '{events}'");
+    let scenario =
+        |events: &str| format!("about = \"wrong in some way\"\nworld = 2\nevents = '{events}'");
     fails(
         &scenario("1.0 0 all_reduse"),
         "\"all_reduse\" is nothing a rank can do",
@@ -87,7 +88,6 @@ fn what_cannot_be_read_fails_by_line() {
     fails(&scenario("soon 0 barrier"), "no time");
     fails(&scenario("1.0 0 raises uncaught \"oops"), "a quote is open");
     fails(&format!("{}\nworlds = 3", scenario("")), "unknown field");
-    let backwards =
-        "about = \"wrong\"\nworld = 2\nevents = \"\"\"\n2.0 0 barrier\n1.0 1 barrier\n\"\"\"";
+    let backwards = "about = \"wrong in some way\"\nworld = 2\nevents = \"\"\"\n2.0 0 barrier\n1.0 1 barrier\n\"\"\"";
     fails(backwards, "time runs backwards");
 }

@@ -14,18 +14,9 @@ fn every_scenario_holds() {
     files.sort();
     let mut failures = Vec::new();
     for file in &files {
-        let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        match Scenario::read(file) {
-            Ok(scenario) => {
-                assert!(
-                    scenario.about.len() > 10,
-                    "{name} does not say what it is about"
-                );
-                if let Err(failure) = scenario.check() {
-                    failures.push(format!("{name}: {failure}"));
-                }
-            }
-            Err(failure) => failures.push(failure),
+        let text = std::fs::read_to_string(file).unwrap();
+        if let Err(failure) = Scenario::parse(&text).and_then(|scenario| scenario.check()) {
+            failures.push(format!("{}: {failure}", file.display()));
         }
     }
     println!("{} scenarios", files.len());

@@ -1,4 +1,4 @@
-//! Builders for unit tests of the engine's parts.
+//! Builders for unit tests of the engine's parts, and scenarios for those of the findings.
 
 use std::sync::Arc;
 
@@ -6,6 +6,18 @@ use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 use super::event::{Call, CallId, GroupInfo, ThreadId};
+
+#[path = "../../tests/support/scenario/mod.rs"]
+mod scenario;
+
+/// Runs a scenario, given without its sentence, and panics with what is wrong if it does not hold.
+#[track_caller]
+pub(crate) fn holds(scenario: &str) {
+    let scenario = format!("about = \"one rule at work\"\n{scenario}");
+    if let Err(failure) = scenario::Scenario::parse(&scenario).and_then(|s| s.check()) {
+        panic!("{failure}");
+    }
+}
 
 pub(crate) struct CallBuilder(Call);
 

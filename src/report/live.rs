@@ -153,7 +153,8 @@ impl Live {
         if self.verbosity.quiet < 2 {
             // One write: what the job prints at the same time stays out of it.
             let mut block = b"\n".to_vec();
-            drop(text::finding(&mut block, finding, &self.style));
+            let ranks = self.assembler.report().ranks;
+            drop(text::finding(&mut block, finding, &ranks, self.style));
             block.push(b'\n');
             self.write(&block);
         }

@@ -1,8 +1,24 @@
-//! A diagnosis as text for a terminal.
+//! A diagnosis as text for a terminal, in the manner of a compiler error: what, both sides with
+//! their lines, why, and what to change.
 
-use std::io;
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
 
-use ddp_doctor_proto::report::{Finding, Severity};
+use ddp_doctor_proto::report::{
+    CallState, Confidence, Finding, Rank, RankCall, RankState, Role, Severity, Where,
+};
+
+use crate::diagnosis::model::libc_signal;
+use crate::diagnosis::{cause, words};
+
+/// Columns that running text is broken at.
+const WIDTH: usize = 100;
+/// Left edge of running text, behind its label.
+const INDENT: usize = 11;
+/// Longest piece of source text shown.
+const SOURCE: usize = 44;
+/// A source file that is larger is not read.
+const LARGEST_SOURCE: u64 = 4 << 20;
 
 /// How text looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,7 +28,7 @@ pub struct Style {
 }
 
 impl Style {
-    const fn paint(self, severity: Severity) -> (&'static str, &'static str) {
+    const fn severity(self, severity: Severity) -> (&'static str, &'static str) {
         match (self.color, severity) {
             (false, _) => ("", ""),
             (true, Severity::Note) => ("\x1b[1;36m", "\x1b[0m"),
@@ -20,62 +36,305 @@ impl Style {
             (true, Severity::Error | Severity::Critical) => ("\x1b[1;31m", "\x1b[0m"),
         }
     }
+
+    const fn label(self) -> (&'static str, &'static str) {
+        if self.color {
+            ("\x1b[1;34m", "\x1b[0m")
+        } else {
+            ("", "")
+        }
+    }
 }
 
-/// Writes one finding.
+/// Writes one finding. `ranks` tells how the processes fare; lines of the program are read from the
+/// files that the finding names, where they can be.
 ///
 /// # Errors
 ///
 /// When `out` cannot be written.
-pub fn finding(out: &mut dyn io::Write, finding: &Finding, style: &Style) -> io::Result<()> {
-    let (on, off) = style.paint(finding.severity);
-    let Finding {
-        code,
-        name,
-        severity,
-        summary,
-        confidence,
-        ..
-    } = finding;
+pub fn finding(
+    out: &mut dyn Write,
+    finding: &Finding,
+    ranks: &[Rank],
+    style: Style,
+) -> io::Result<()> {
+    let (on, off) = style.severity(finding.severity);
+    let word = match finding.severity {
+        Severity::Note => "note",
+        Severity::Warning => "warning",
+        Severity::Error | Severity::Critical => "error",
+    };
     writeln!(
         out,
-        "{on}{severity}[{code}]{off} {name}: {}",
-        plain(summary)
+        "{on}{word}[{}]{off} {}: {}",
+        finding.code,
+        finding.name,
+        plain(&finding.summary)
     )?;
-    if let Some(group) = &finding.group {
-        writeln!(
-            out,
-            "    group {} ({}), {} ranks, {confidence}",
-            plain(&group.name),
-            plain(&group.description),
-            group.ranks.len()
-        )?;
+    let context = context(finding);
+    if !context.is_empty() {
+        writeln!(out, "    {context}")?;
     }
-    for call in &finding.per_rank {
-        let op = call.op.as_deref().unwrap_or("?");
-        let place = call.place.as_ref().map_or_else(String::new, |place| {
-            format!(
-                "  {}:{} {}",
-                plain(&place.file),
-                place.line,
-                plain(&place.function)
-            )
-        });
-        let seq = call.seq.map_or_else(String::new, |seq| format!(" #{seq}"));
-        writeln!(
-            out,
-            "    rank {:<4} {:<11} {}{seq}{place}",
-            call.rank,
-            call.state,
-            plain(op)
-        )?;
-    }
-    for (label, lines) in [("why", &finding.why), ("fix", &finding.next)] {
-        for line in lines {
-            writeln!(out, "    {label}    {}", plain(line))?;
+    let rows = rows(finding, ranks);
+    if !rows.is_empty() {
+        writeln!(out)?;
+        let width = |column: usize| {
+            rows.iter()
+                .map(|row| row[column].chars().count())
+                .max()
+                .unwrap_or_default()
+        };
+        let widths = [width(0), width(1), width(2), width(3)];
+        for row in &rows {
+            let mut line = String::from("    ");
+            for (cell, width) in row.iter().zip(widths) {
+                line.push_str(&format!("{cell:<width$}   "));
+            }
+            line.push_str(&row[4]);
+            writeln!(out, "{}", line.trim_end())?;
         }
     }
+    writeln!(out)?;
+    for (i, why) in finding.why.iter().enumerate() {
+        labelled(out, if i == 0 { "why" } else { "" }, why, style)?;
+    }
+    if let Some((cause, sentence)) = finding
+        .cause
+        .and_then(|cause| Some((cause, cause::sentence(cause)?)))
+    {
+        labelled(
+            out,
+            "cause",
+            &format!("{sentence} ({})", cause.confidence),
+            style,
+        )?;
+    }
+    for (i, next) in finding.next.iter().enumerate() {
+        labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
+    }
     Ok(())
+}
+
+/// Group, step, certainty and speed: one line.
+fn context(finding: &Finding) -> String {
+    let mut parts = Vec::new();
+    if let Some(group) = &finding.group {
+        let name = match group.description.as_str() {
+            "" | "undefined" => &group.name,
+            description => description,
+        };
+        parts.push(format!(
+            "group {}, {} ranks",
+            plain(name),
+            group.ranks.len()
+        ));
+    }
+    let step = finding.per_rank.iter().filter_map(|call| call.step).max();
+    parts.extend(step.map(|step| format!("step {step}")));
+    parts.push(match finding.confidence {
+        Confidence::Proved => {
+            format!(
+                "proved {} after the deciding event",
+                duration(finding.latency_ms)
+            )
+        }
+        confidence => confidence.to_string(),
+    });
+    if finding.role == Role::Cascade {
+        parts.push("follows from the finding above".into());
+    }
+    parts.join(" · ")
+}
+
+/// Ranks that say the same share a row: who, state, where, source, call.
+fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
+    let mut sources = Sources::default();
+    let mut rows: Vec<(Vec<u32>, Option<u64>, [String; 4])> = Vec::new();
+    for call in &finding.per_rank {
+        let process = ranks.iter().find(|rank| rank.rank == call.rank);
+        let place = call.place.as_ref();
+        let cells = [
+            state(finding, call, process),
+            place
+                .map(|place| plain(&short_path(place)))
+                .unwrap_or_default(),
+            place
+                .and_then(|place| sources.line(place))
+                .unwrap_or_default(),
+            call_text(call),
+        ];
+        match rows.iter_mut().find(|(_, _, known)| *known == cells) {
+            Some((who, waited, _)) => {
+                who.push(call.rank);
+                *waited = (*waited).max(call.waited_ms);
+            }
+            None => rows.push((vec![call.rank], call.waited_ms, cells)),
+        }
+    }
+    rows.into_iter()
+        .map(|(who, waited, [state, place, source, call])| {
+            let state = match waited {
+                Some(waited) if state.starts_with("wait") => {
+                    format!("{state} {}", duration(waited))
+                }
+                _ => state,
+            };
+            let mark = if who.iter().all(|rank| finding.ranks.root.contains(rank)) {
+                "▸"
+            } else {
+                " "
+            };
+            [
+                format!("{mark} rank {}", words::rank_list(&who)),
+                state,
+                place,
+                source,
+                call,
+            ]
+        })
+        .collect()
+}
+
+/// What a rank is doing, in two or three words.
+fn state(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
+    let is_root = finding.ranks.root.contains(&call.rank);
+    if finding.code == "DD202" && is_root {
+        return "raised".into();
+    }
+    let end = process.filter(|p| matches!(p.state, RankState::Exited | RankState::Dead));
+    let ended = end.map(|process| match (process.exit.signal, process.exit.code) {
+        (Some(signal), _) => format!("killed by {}", libc_signal::name(signal)),
+        (None, Some(code)) => format!("ended, status {code}"),
+        (None, None) => "ended".into(),
+    });
+    match call.state {
+        CallState::Waiting if end.is_some() => "waited".into(),
+        CallState::Waiting => "waiting".into(),
+        CallState::Issued => "issued".into(),
+        CallState::Returned | CallState::Completed => ended.unwrap_or_else(|| "went on".into()),
+        CallState::NotIssued => ended.unwrap_or_else(|| {
+            match process.map(|process| process.state) {
+                Some(RankState::Stopped) => "stopped",
+                Some(RankState::Waiting) => "waits elsewhere",
+                _ => "elsewhere",
+            }
+            .into()
+        }),
+    }
+}
+
+/// The call a rank made, or made last.
+fn call_text(call: &RankCall) -> String {
+    let Some(op) = &call.op else {
+        return "no call yet".into();
+    };
+    let mut text = plain(op);
+    if let Some(seq) = call.seq {
+        text.push_str(&format!(" #{seq}"));
+    }
+    if call.state == CallState::NotIssued {
+        let step = call
+            .step
+            .map(|step| format!(", step {step}"))
+            .unwrap_or_default();
+        return format!("last call {text}{step}");
+    }
+    if let Some(dtype) = &call.dtype {
+        let shape = call.shapes.as_ref().and_then(|shapes| shapes.first());
+        let size = shape.map(|shape| format!("{shape:?}"));
+        let size = size.or_else(|| call.numel.map(|numel| format!("[{numel} elements]")));
+        text.push_str(&format!(" {}{}", plain(dtype), size.unwrap_or_default()));
+    }
+    for (name, value) in [
+        ("", call.reduce_op.clone()),
+        ("root ", call.root.map(|r| r.to_string())),
+    ] {
+        if let Some(value) = value {
+            text.push_str(&format!(" {name}{}", plain(&value)));
+        }
+    }
+    text
+}
+
+fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {
+    let (on, off) = style.label();
+    let mut line = String::new();
+    let mut label = label;
+    for word in plain(text).split(' ') {
+        if !line.is_empty() && INDENT + line.chars().count() + 1 + word.chars().count() > WIDTH {
+            writeln!(out, "    {on}{label:<6}{off} {line}")?;
+            line.clear();
+            label = "";
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    writeln!(out, "    {on}{label:<6}{off} {line}")
+}
+
+/// "180 ms", "1.2 s", "3 min".
+fn duration(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms} ms"),
+        1000..60_000 => format!("{}.{} s", ms / 1000, ms / 100 % 10),
+        60_000.. => format!("{} min {} s", ms / 60_000, ms / 1000 % 60),
+    }
+}
+
+/// The file as the program names it, shorter where it lies below the working directory.
+fn short_path(place: &Where) -> String {
+    let here = std::env::current_dir().ok();
+    let below = here.as_ref().and_then(|here| {
+        std::path::Path::new(&place.file)
+            .strip_prefix(here)
+            .ok()?
+            .to_str()
+            .map(str::to_owned)
+    });
+    format!(
+        "{}:{}",
+        below.unwrap_or_else(|| place.file.clone()),
+        place.line
+    )
+}
+
+/// Lines of source files, each file read once.
+#[derive(Default)]
+struct Sources {
+    files: HashMap<String, Option<String>>,
+}
+
+impl Sources {
+    fn line(&mut self, place: &Where) -> Option<String> {
+        let text = self
+            .files
+            .entry(place.file.clone())
+            .or_insert_with(|| read(&place.file));
+        let line = text
+            .as_ref()?
+            .lines()
+            .nth((place.line as usize).checked_sub(1)?)?;
+        // A marker behind the code is of no interest here.
+        let code = plain(line.split("  #").next().unwrap_or(line).trim());
+        Some(match code.char_indices().nth(SOURCE) {
+            Some((at, _)) => format!("{}…", &code[..at]),
+            None => code,
+        })
+    }
+}
+
+/// A regular file of moderate size: the name comes from the job.
+fn read(file: &str) -> Option<String> {
+    let meta = std::fs::metadata(file).ok()?;
+    if !meta.is_file() || meta.len() > LARGEST_SOURCE {
+        return None;
+    }
+    let mut text = String::new();
+    let file = std::fs::File::open(file).ok()?;
+    file.take(LARGEST_SOURCE).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// What comes from a rank may hold anything: a terminal gets no control characters from it.
@@ -84,4 +343,166 @@ pub fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '\u{fffd}' } else { c })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::report::{Blame, Cause, CauseKind, Effect, Exit, Group, Timestamp};
+
+    use super::*;
+
+    fn call(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
+        RankCall {
+            rank,
+            state,
+            waited_ms,
+            op: Some("all_reduce".into()),
+            seq: Some(if state == CallState::NotIssued {
+                22
+            } else {
+                23
+            }),
+            dtype: Some("float32".into()),
+            shapes: Some(vec![vec![4680]]),
+            numel: Some(4680),
+            reduce_op: None,
+            root: None,
+            peer: None,
+            tag: None,
+            step: Some(if state == CallState::NotIssued { 7 } else { 8 }),
+            place: Some(Where {
+                file: "train.py".into(),
+                line: 9,
+                function: "main".into(),
+            }),
+        }
+    }
+
+    fn early_exit() -> Finding {
+        Finding {
+            code: "DD102".into(),
+            name: "early-exit".into(),
+            severity: Severity::Error,
+            effect: Effect::Blocks,
+            confidence: Confidence::Proved,
+            role: Role::Initiating,
+            caused_by: vec![],
+            summary: "rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23".into(),
+            cause: Some(Cause {
+                kind: CauseKind::UnevenInputs,
+                confidence: Confidence::Supported,
+            }),
+            ranks: Blame {
+                root: vec![1],
+                root_confidence: Confidence::Proved,
+                victims: vec![0, 2],
+            },
+            group: Some(Group {
+                name: "0".into(),
+                description: "default_pg".into(),
+                layer: "c10d".into(),
+                ranks: vec![0, 1, 2],
+            }),
+            seq: Some(23),
+            op: Some("all_reduce".into()),
+            per_rank: vec![
+                call(0, CallState::Waiting, Some(1200)),
+                call(1, CallState::NotIssued, None),
+                call(2, CallState::Waiting, Some(1100)),
+            ],
+            parameters: vec![],
+            certificate: None,
+            why: vec!["all_reduce #23 needs all three ranks.".into()],
+            next: vec!["Give every rank the same number of batches.".into()],
+            blocked_at: None,
+            detected_at: Timestamp(0),
+            latency_ms: 180,
+        }
+    }
+
+    fn ranks() -> Vec<Rank> {
+        let rank = |rank, state, code| Rank {
+            rank,
+            host: "node".into(),
+            pid: 1,
+            state,
+            exit: Exit { code, signal: None },
+            step: 8,
+            place: None,
+            waiting_in: None,
+        };
+        vec![
+            rank(0, RankState::Waiting, None),
+            rank(1, RankState::Exited, Some(0)),
+            rank(2, RankState::Waiting, None),
+        ]
+    }
+
+    fn render(finding: &Finding) -> String {
+        let mut out = Vec::new();
+        super::finding(&mut out, finding, &ranks(), Style::default()).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn it_reads_like_a_compiler_error() {
+        let expected = "\
+error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
+    group default_pg, 3 ranks · step 8 · proved 180 ms after the deciding event
+
+      rank 0, 2   waiting 1.2 s     train.py:9      all_reduce #23 float32[4680]
+    ▸ rank 1      ended, status 0   train.py:9      last call all_reduce #22, step 7
+
+    why    all_reduce #23 needs all three ranks.
+    cause  uneven inputs: one rank ran out of batches before the others (supported)
+    fix    Give every rank the same number of batches.
+";
+        assert_eq!(render(&early_exit()), expected);
+    }
+
+    #[test]
+    fn source_lines_are_shown_where_they_can_be_read() {
+        let mut finding = early_exit();
+        for call in &mut finding.per_rank {
+            call.place = Some(Where {
+                file: file!().into(),
+                line: 1,
+                function: String::new(),
+            });
+        }
+        let text = render(&finding);
+        assert!(
+            text.contains("//! A diagnosis as text for a terminal"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_hostile_rank_does_not_control_the_terminal() {
+        let mut finding = early_exit();
+        finding.summary = "\x1b]0;owned\x07 \x1b[2J".into();
+        finding.per_rank[0].op = Some("all\x1b[31mreduce".into());
+        finding.why = vec!["a\rb".into()];
+        let text = render(&finding);
+        assert!(!text.contains(['\x1b', '\x07', '\r']), "{text:?}");
+    }
+
+    #[test]
+    fn long_text_is_broken_at_words() {
+        let mut finding = early_exit();
+        finding.why = vec!["word ".repeat(60).trim().to_owned()];
+        let text = render(&finding);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= WIDTH + 4),
+            "{text}"
+        );
+        assert_eq!(text.matches("word").count(), 60);
+    }
+
+    #[test]
+    fn durations_have_the_unit_people_think_in() {
+        assert_eq!(duration(180), "180 ms");
+        assert_eq!(duration(1250), "1.2 s");
+        assert_eq!(duration(185_000), "3 min 5 s");
+    }
 }

@@ -150,3 +150,57 @@ pub(super) fn victims(stalls: &[&Stall]) -> Vec<u32> {
     victims.dedup();
     victims
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    #[test]
+    fn a_rank_that_ended_is_found_at_its_end() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 all_reduce f32[8] sum @train.py:5
+            2.0 1 exits 0
+            """
+            [[expect]]
+            code = "DD102"
+            confidence = "proved"
+            root = [1]
+            victims = [0]
+            detected = 2.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_ended_after_all_its_calls_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            1.5 1 exits 0
+            1.6 0 done
+            9.0 0 exits 0
+            """
+            silent-until = 9
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_leaf_that_need_not_wait_is_no_victim() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 gather f32[8] root=1 @train.py:5
+            2.0 1 exits 0
+            """
+            look-on = 100
+            "#,
+        );
+    }
+}

@@ -157,3 +157,43 @@ fn missing(mut draft: Draft, rank: Option<u32>, pid: Option<u32>, what: &str) ->
         facts,
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    #[test]
+    fn a_known_gap_is_a_note_about_its_rank() {
+        holds(
+            r#"
+            world = 2
+            unseen = [1]
+            events = """
+            0.5 1 note capture-lost "python was started with -I"
+            1.0 0 barrier @train.py:5
+            """
+            look-on = 100
+            verdict = "healthy"
+            [[expect]]
+            code = "DD901"
+            severity = "note"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_world_that_is_seen_whole_has_no_gap() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * barrier @train.py:5
+            1.1 * done
+            2.0 * exits 0
+            3.0 - ends
+            """
+            "#,
+        );
+    }
+}

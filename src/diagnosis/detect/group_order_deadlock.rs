@@ -185,3 +185,68 @@ fn certificate(situation: &Situation<'_>, cycle: &[Blocked], calls: &[&JoinedCal
         facts: waits.chain(never).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    #[test]
+    fn a_cycle_across_groups_is_found_when_it_closes() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 * group a 0,1
+            0.5 * group b 0,1
+            1.0 0 barrier/a @train.py:5
+            2.0 1 barrier/b @train.py:6
+            """
+            [[expect]]
+            code = "DD111"
+            confidence = "proved"
+            certificate = "cycle"
+            root = [0, 1]
+            detected = 2.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn the_same_order_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 * group a 0,1
+            0.5 * group b 0,1
+            1.0 * barrier/a @train.py:5
+            1.1 * done
+            2.0 * barrier/b @train.py:6
+            2.1 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn waits_that_only_ddp_makes_are_believed_later_and_not_proved() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 * group a 0,1
+            0.5 * group b 0,1
+            1.0 0 all_reduce/a hidden f32[8] @train.py:5
+            2.0 1 barrier/b @train.py:6
+            """
+            look-on = 30
+            silent-until = 4
+            [[expect]]
+            code = "DD111"
+            confidence = "supported"
+            root = [0, 1]
+            "#,
+        );
+    }
+}

@@ -153,3 +153,42 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     )];
     Some(draft)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    #[test]
+    fn a_rank_is_missing_only_after_the_limit() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 0 barrier @train.py:5
+            """
+            look-on = 40
+            silent-until = 31
+            [[expect]]
+            code = "DD101"
+            confidence = "supported"
+            root = [1]
+            detected = 31.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_call_that_nobody_waits_for_keeps_nobody() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 0 all_reduce async f32[8] sum @train.py:5
+            """
+            look-on = 100
+            "#,
+        );
+    }
+}

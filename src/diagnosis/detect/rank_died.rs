@@ -151,3 +151,39 @@ fn draft(
         facts,
     })))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    #[test]
+    fn a_signal_is_found_at_once_and_an_end_in_order_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 exits 0
+            2.0 1 killed 11
+            """
+            [[expect]]
+            code = "DD201"
+            confidence = "proved"
+            root = [1]
+            detected = 2.0
+            summary-has = "SIGSEGV"
+            "#,
+        );
+    }
+
+    #[test]
+    fn ends_in_order_are_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * exits 0
+            """
+            "#,
+        );
+    }
+}

@@ -194,3 +194,44 @@ fn is_from_communication(process: &Process, exception: &Exception) -> bool {
         .any(|other| other.kind == ExceptionKind::LeftCollective && other.text == exception.text)
         || TRANSPORT.iter().any(|word| exception.text.contains(word))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    #[test]
+    fn an_uncaught_exception_leads() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 barrier @train.py:5
+            2.0 1 raises uncaught "ValueError: no" @data.py:3
+            2.1 1 exits 1
+            """
+            [[expect]]
+            code = "DD202"
+            confidence = "proved"
+            root = [1]
+            victims = [0]
+            detected = 2.0
+            lines = { 1 = "data.py:3" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn an_exception_that_was_caught_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 1 raises left-forward "ValueError: no" @data.py:3
+            2.0 * barrier @train.py:5
+            2.1 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+}

@@ -96,3 +96,39 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Optio
         facts,
     })))
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    #[test]
+    fn a_stopped_rank_is_found_once_somebody_waits() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 1 stops
+            3.0 0 barrier @train.py:5
+            """
+            [[expect]]
+            code = "DD203"
+            confidence = "proved"
+            root = [1]
+            detected = 3.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_stop_that_keeps_nobody_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 1 stops
+            """
+            look-on = 100
+            "#,
+        );
+    }
+}

@@ -230,7 +230,7 @@ impl Model {
             }),
             Event::InputEnded { process, place, at } => {
                 self.touch(process, at, |process| {
-                    process.input_ended = Some((at, place))
+                    process.input_ended = Some((at, place));
                 });
             }
             Event::Frontier {

@@ -1,0 +1,280 @@
+"""What is replaced in torch.distributed.distributed_c10d, and in what it stands on."""
+
+import ctypes
+import functools
+import sys
+
+from . import _box, _exceptions, _exit, _groups, _hooks, _sites, _words  # noqa: F401 (_exit hooks itself in)
+from ._native import CallRecord
+
+_c10d = None
+_getframe = sys._getframe
+
+
+def _issue(op, group, frame):
+    """Records a call that has no hook."""
+    if not _box.is_open:
+        return None
+    exception = sys.exc_info()[1]
+    if exception is not None:
+        _exceptions.in_flight(exception)
+        exception = None
+    record = CallRecord()
+    record.op = op
+    record.root = -1
+    site, record.flags = _sites.locate(frame)
+    return _box.lib.issued_at(ctypes.byref(record), group, site)
+
+
+def _return(call):
+    if call is not None and _box.is_open:
+        _box.lib.returned(call)
+
+
+def _failed(error):
+    if isinstance(error, Exception):
+        _hooks.interrupted()
+    _exceptions.record(_words.LEFT_COLLECTIVE, error)
+
+
+def _recorded(op, group_of, after=None):
+    """Wraps a function so that its call is recorded. Ours never raises, theirs passes untouched."""
+
+    def wrap(original):
+        @functools.wraps(original)
+        def call(*args, **kwargs):
+            issued = None
+            if _box.is_open:
+                try:
+                    issued = _issue(op, group_of(args, kwargs), _getframe(1))
+                except Exception:
+                    pass
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                _failed(error)
+                raise
+            finally:
+                if issued is not None:
+                    _return(issued)
+            if after is not None and _box.is_open:
+                try:
+                    after(result)
+                except Exception:
+                    pass
+            return result
+
+        return call
+
+    return wrap
+
+
+def _argument(args, kwargs, index, name, default=None):
+    if len(args) > index:
+        return args[index]
+    return kwargs.get(name, default)
+
+
+def _default_group():
+    return _c10d.GroupMember.WORLD
+
+
+def _group_argument(args, kwargs):
+    pg = _argument(args, kwargs, 0, "group")
+    return _groups.number_of(pg if pg is not None else _default_group())
+
+
+def _parent_argument(args, kwargs):
+    pg = _argument(args, kwargs, 0, "parent_pg")
+    return _groups.number_of(pg if pg is not None else _default_group())
+
+
+def _begin_init(args, kwargs, frame):
+    method = _argument(args, kwargs, 1, "init_method")
+    world_size = _argument(args, kwargs, 3, "world_size", -1)
+    rank = _argument(args, kwargs, 4, "rank", -1)
+    store = _argument(args, kwargs, 5, "store")
+    if store is None and (method is None or str(method).startswith("env://")):
+        from_rank, from_world = _box.identity_from_environment()
+        rank = from_rank if rank is None or rank < 0 else rank
+        world_size = from_world if world_size is None or world_size < 0 else world_size
+    if not _box.join(int(-1 if rank is None else rank), int(-1 if world_size is None else world_size)):
+        return None
+    _groups.world_begins()
+    return _issue(_words.INIT_PROCESS_GROUP, 0, frame)
+
+
+def _end_init():
+    if _box.is_open:
+        _box.set_identity(_c10d.get_rank(), _c10d.get_world_size())
+        _groups.register_missing(_c10d)
+        _groups.world_began()
+
+
+def _wrap_init(original):
+    @functools.wraps(original)
+    def init_process_group(*args, **kwargs):
+        issued = None
+        try:
+            # A second initialisation without a destruction raises; it changes nothing.
+            if _default_group() is None:
+                issued = _begin_init(args, kwargs, _getframe(1))
+        except Exception:
+            pass
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            _failed(error)
+            raise
+        finally:
+            if issued is not None:
+                _return(issued)
+        try:
+            _end_init()
+        except Exception:
+            pass
+        return result
+
+    return init_process_group
+
+
+def _wrap_destroy(original):
+    @functools.wraps(original)
+    def destroy_process_group(*args, **kwargs):
+        issued = None
+        left = ()
+        try:
+            if _box.is_open:
+                group = _argument(args, kwargs, 0, "group")
+                world = _default_group()
+                everything = group is None or group is world
+                if world is not None and (everything or _groups.number_of(group)):
+                    issued = _issue(
+                        _words.DESTROY_PROCESS_GROUP,
+                        _groups.number_of(world if everything else group),
+                        _getframe(1),
+                    )
+                    left = _groups.leave(None if everything else group)
+        except Exception:
+            pass
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            _failed(error)
+            raise
+        finally:
+            try:
+                if issued is not None:
+                    _return(issued)
+                _groups.unhook(left)
+            except Exception:
+                pass
+            left = ()
+
+    return destroy_process_group
+
+
+def _wrap_helper(original):
+    """`_new_process_group_helper` knows the ranks of a group before `_world` does."""
+
+    @functools.wraps(original)
+    def _new_process_group_helper(*args, **kwargs):
+        result = original(*args, **kwargs)
+        try:
+            pg = result[0]
+            if _box.is_open and isinstance(pg, _c10d.ProcessGroup):
+                ranks = _argument(args, kwargs, 2, "global_ranks_in_group") or range(pg.size())
+                _groups.register(_c10d, pg, ranks, _argument(args, kwargs, 5, "group_name"))
+        except Exception:
+            pass
+        return result
+
+    return _new_process_group_helper
+
+
+def _wrap_register(original):
+    """`_register_pg_in_world` is where groups end up that the helper did not make."""
+
+    @functools.wraps(original)
+    def _register_pg_in_world(pg, *args, **kwargs):
+        result = original(pg, *args, **kwargs)
+        try:
+            mapping = _argument(args, kwargs, 4, "rank_mapping")
+            if mapping and _box.is_open:
+                _groups.register(_c10d, pg, sorted(mapping, key=mapping.get))
+        except Exception:
+            pass
+        return result
+
+    return _register_pg_in_world
+
+
+def _wrap_message(original):
+    """`c10d_logger._get_msg_dict` is called when an exception leaves a function of c10d, and only then."""
+
+    @functools.wraps(original)
+    def _get_msg_dict(*args, **kwargs):
+        try:
+            error = sys.exc_info()[1]
+            if error is not None:
+                _failed(error)
+            error = None
+        except Exception:
+            pass
+        return original(*args, **kwargs)
+
+    return _get_msg_dict
+
+
+def _replace(module, replacements, late):
+    """Sets wrapped functions, and where the module was imported long ago, also what others took from it."""
+    swapped = []
+    for name, wrap in replacements:
+        original = getattr(module, name, None)
+        if original is None:
+            continue
+        wrapped = wrap(original)
+        setattr(module, name, wrapped)
+        swapped.append((name, original, wrapped))
+    if late:
+        for other in list(sys.modules.values()):
+            names = getattr(other, "__dict__", None)
+            if not isinstance(names, dict):
+                continue
+            for name, original, wrapped in swapped:
+                if names.get(name) is original:
+                    names[name] = wrapped
+
+
+def patch(c10d, late):
+    global _c10d
+    _c10d = c10d
+    _hooks.prepare(c10d)
+
+    def found(result):
+        _groups.register_missing(c10d)
+
+    _replace(
+        c10d,
+        [
+            ("init_process_group", _wrap_init),
+            ("destroy_process_group", _wrap_destroy),
+            ("_abort_process_group", _wrap_destroy),
+            ("new_group", _recorded(_words.NEW_GROUP, lambda args, kwargs: _groups.number_of(_default_group()), found)),
+            ("split_group", _recorded(_words.SPLIT_GROUP, _parent_argument, found)),
+            ("monitored_barrier", _recorded(_words.MONITORED_BARRIER, _group_argument)),
+            ("_new_process_group_helper", _wrap_helper),
+            ("_register_pg_in_world", _wrap_register),
+        ],
+        late,
+    )
+    work = c10d.Work
+    if hasattr(c10d.ProcessGroup, "register_pre_hook"):
+        work.wait = _hooks.wrap_wait(work.wait)
+    logger = sys.modules.get("torch.distributed.c10d_logger")
+    if logger is not None:
+        _replace(logger, [("_get_msg_dict", _wrap_message)], False)
+    if late and c10d.is_initialized():
+        if _box.join(c10d.get_rank(), c10d.get_world_size()):
+            _groups.register_missing(c10d)
+            _groups.world_began()

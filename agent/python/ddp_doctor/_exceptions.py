@@ -1,0 +1,88 @@
+"""Exceptions: uncaught ones, those that leave a forward, a backward or a collective, and those that
+are being handled while the next collective is issued.
+
+None is kept: an exception holds its frames, and they hold tensors. Which one was recorded is
+remembered by its address and type.
+"""
+
+import sys
+import threading
+
+from . import _box, _sites, _words
+from ._native import text
+
+_NO_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
+_MOST_BYTES = 1000
+_MOST_SEEN = 64
+
+# (kind, address, type) of exceptions that were recorded, oldest first.
+_seen = {}
+_hooked = False
+
+
+def _describe(exception):
+    kind = type(exception)
+    name = kind.__qualname__
+    if kind.__module__ not in ("builtins", "__main__", None):
+        name = "%s.%s" % (kind.__module__, name)
+    try:
+        message = str(exception)
+    except Exception:
+        message = ""
+    return "%s: %s" % (name, message) if message else name
+
+
+def record(kind, exception, traceback=None):
+    """Records an exception once per kind. Never raises."""
+    try:
+        if exception is None or not _box.is_open or isinstance(exception, _NO_ERRORS):
+            return
+        key = (kind, id(exception), type(exception))
+        if key in _seen:
+            return
+        while len(_seen) >= _MOST_SEEN:
+            del _seen[next(iter(_seen))]
+        _seen[key] = None
+        if traceback is None:
+            traceback = exception.__traceback__
+        site = _sites.site_of_traceback(traceback)
+        if not site:  # raised by PyTorch itself: the user's frame has not been left yet
+            site = _sites.site_of(sys._getframe(1))
+        _box.lib.exception(kind, text(_describe(exception), _MOST_BYTES), site)
+    except Exception:
+        pass
+
+
+def in_flight(exception):
+    """Records an exception that is being handled while a call is issued."""
+    if (_words.IN_FLIGHT, id(exception), type(exception)) not in _seen:
+        record(_words.IN_FLIGHT, exception)
+
+
+def _hook_interpreter():
+    """Sees uncaught exceptions before whoever prints them. Installed once, when a box is made."""
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    previous = sys.excepthook
+    previous_in_thread = threading.excepthook
+
+    def excepthook(kind, value, traceback):
+        from . import _exit
+
+        record(_words.UNCAUGHT, value, traceback)
+        _exit.uncaught(kind)
+        previous(kind, value, traceback)
+
+    def thread_excepthook(args, /):
+        if args.exc_type is not SystemExit:
+            record(_words.UNCAUGHT_IN_THREAD, args.exc_value, args.exc_traceback)
+        previous_in_thread(args)
+
+    sys.excepthook = excepthook
+    threading.excepthook = thread_excepthook
+
+
+_box.on_open.append(_hook_interpreter)
+_box.on_reset.append(_seen.clear)

@@ -1,0 +1,95 @@
+"""Patches modules of PyTorch right after they were executed, without importing them.
+
+`torch.distributed/__init__` copies the names of `distributed_c10d` into its own namespace, so that
+the patches must be in place before the import of the inner module is over.
+"""
+
+import sys
+
+# Module to patch → module of ours whose `patch(module, late)` does it.
+_TARGETS = {
+    "torch.distributed.distributed_c10d": "_c10d",
+    "torch.nn.parallel.distributed": "_ddp",
+    "torch.autograd": "_backward",
+    "torch.utils.data.dataloader": "_data",
+}
+
+_installed = None
+
+
+def _patch(name, module, late):
+    try:
+        ours = __import__("ddp_doctor." + _TARGETS[name], fromlist=["patch"])
+        ours.patch(module, late)
+    except Exception as error:
+        try:
+            sys.stderr.write("ddp-doctor: %s is not captured: %r\n" % (name, error))
+        except Exception:
+            pass
+
+
+class _Finder:
+    """A meta-path finder that knows only the modules to be patched, and leaves when it has seen all."""
+
+    def __init__(self, waiting):
+        self._waiting = waiting
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self._waiting:
+            return None
+        spec = None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec = find(name, path, target)
+            if spec is not None:
+                break
+        try:
+            self._arrange(name, spec)
+        except Exception:  # a loader that takes no attributes: not captured, and nothing broken
+            pass
+        return spec
+
+    def _arrange(self, name, spec):
+        loader = getattr(spec, "loader", None)
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def exec_module(module):
+            try:
+                del loader.exec_module
+            except AttributeError:
+                pass
+            execute(module)
+            self._waiting.discard(name)
+            _patch(name, module, False)
+            if not self._waiting:
+                try:
+                    sys.meta_path.remove(self)
+                except ValueError:
+                    pass
+
+        loader.exec_module = exec_module
+
+
+def install():
+    """Patches what is imported already, and the rest when it is."""
+    global _installed
+    if _installed is not None:
+        return
+    waiting = set()
+    present = []
+    for name in _TARGETS:
+        module = sys.modules.get(name)
+        spec = getattr(module, "__spec__", None)
+        if module is None or getattr(spec, "_initializing", False):
+            waiting.add(name)
+        else:
+            present.append((name, module))
+    _installed = _Finder(waiting)
+    if waiting:
+        sys.meta_path.insert(0, _installed)
+    for name, module in present:
+        _patch(name, module, True)

@@ -1,0 +1,166 @@
+"""The process groups that this process is a member of, and the hooks on them.
+
+Groups are held weakly: whoever drops a group must be able to free its communicators. Their hooks
+are taken off when they are destroyed and before the interpreter ends; PyTorch crashes when it
+destroys a hook after the interpreter.
+"""
+
+import ctypes
+import weakref
+
+from . import _box, _hooks, _words
+from ._native import text
+
+# Number of the world's initialisation that groups belong to now, and of the next one.
+epoch = 0
+_next_epoch = 0
+# group name → Group
+_groups = {}
+# Groups whose hooks are still on, also after their destruction began.
+_hooked = []
+_noted = False
+
+
+class Group:
+    __slots__ = ("name", "number", "generation", "reference")
+
+    def __init__(self, name, number, pg):
+        self.name = name
+        self.number = number
+        self.generation = _box.generation
+        try:
+            self.reference = weakref.ref(pg)
+        except TypeError:
+            self.reference = lambda: None
+
+
+def name_of(pg):
+    try:
+        return str(pg.group_name)
+    except Exception:
+        return None
+
+
+def _backend(c10d, pg):
+    try:
+        name = str(c10d._world.pg_map[pg][0])
+        if name != "undefined":
+            return name
+    except Exception:
+        pass
+    try:
+        return str(c10d._world.pg_backend_config[pg])
+    except Exception:
+        return ""
+
+
+def register(c10d, pg, ranks, name=None):
+    """A group came to be; `ranks` are its global ranks in group order."""
+    global _noted
+    if not _box.is_open:
+        return
+    name = name_of(pg) or str(name)
+    known = _groups.get(name)
+    if known is not None and known.reference() is pg and known.generation == _box.generation:
+        return
+    try:
+        description = str(pg.group_desc)
+    except Exception:
+        description = ""
+    ranks = [int(rank) for rank in ranks]
+    members = (ctypes.c_uint32 * len(ranks))(*ranks)
+    number = _box.lib.group(
+        text(name), text(description), text(_backend(c10d, pg)), epoch, members, len(ranks)
+    )
+    group = Group(name, number, pg)
+    _groups[name] = group
+    if not hasattr(pg, "register_pre_hook"):
+        if not _noted:
+            _noted = True
+            import torch
+
+            _box.note(
+                _words.NO_HOOKS,
+                "PyTorch %s has no c10d hooks (they came with 2.14): its collectives are not seen from Python"
+                % (getattr(torch, "__version__", "?"),),
+            )
+        return
+    before, after = _hooks.make(group)
+    pg.register_pre_hook(_hooks.HOOK_ID, before)
+    pg.register_post_hook(_hooks.HOOK_ID, after)
+    _hooked[:] = [other for other in _hooked if other.reference() is not None]
+    _hooked.append(group)
+
+
+def register_missing(c10d):
+    """Registers the groups that were made in ways this version does not know."""
+    for pg, ranks in list(c10d._world.pg_group_ranks.items()):
+        if pg in c10d._world.pg_map and isinstance(pg, c10d.ProcessGroup):
+            register(c10d, pg, sorted(ranks, key=ranks.get))
+
+
+def number_of(pg):
+    """Number of a group; 0: none."""
+    group = _groups.get(name_of(pg)) if pg is not None else None
+    if group is None or group.generation != _box.generation:
+        return 0
+    return group.number
+
+
+def leave(pg):
+    """This process begins to leave a group, or all of them (None). Returns what to take hooks off."""
+    if pg is None:
+        left = list(_groups.values())
+        _groups.clear()
+    else:
+        group = _groups.pop(name_of(pg), None)
+        left = [] if group is None else [group]
+    for group in left:
+        if group.generation == _box.generation:
+            _box.lib.group_destroyed(group.number)
+    return [(group, group.reference()) for group in left]
+
+
+def unhook(left):
+    for group, pg in left:
+        if group in _hooked:
+            _hooked.remove(group)
+            _unhook(group, pg)
+
+
+def _unhook(group, pg):
+    # A forked child leaves its parent's groups alone: another thread may have held their locks.
+    if pg is None or group.generation != _box.generation:
+        return
+    try:
+        pg.unregister_pre_hook(_hooks.HOOK_ID)
+        pg.unregister_post_hook(_hooks.HOOK_ID)
+    except Exception:
+        pass
+
+
+def unhook_all():
+    for group in list(_hooked):
+        _unhook(group, group.reference())
+    _hooked.clear()
+
+
+def world_begins():
+    global epoch
+    epoch = _next_epoch
+
+
+def world_began():
+    global _next_epoch
+    _next_epoch = epoch + 1
+
+
+def _reset():
+    global epoch, _next_epoch, _noted
+    epoch = _next_epoch = 0
+    _noted = False
+    _groups.clear()
+    _hooked.clear()
+
+
+_box.on_reset.append(_reset)

@@ -1,0 +1,413 @@
+"""The hooks before and after every collective, and waits.
+
+They run in every collective of the training, so the straight path through `before` is short: a walk
+to the user's frame, the first tensor's shape and type, one look-up for a record prepared earlier,
+one call into the library. No tensor and no Work outlives the hook, and of a list of tensors only
+the first is touched (reading a hook's list makes a Python object of each of them).
+
+Nothing in here may raise: an exception in a hook surfaces in the user's collective.
+"""
+
+import ctypes
+import sys
+from _thread import get_ident
+
+from . import _box, _exceptions, _sites, _words
+from ._native import NO_CALL, CallRecord
+
+HOOK_ID = 0x44445044  # "DDPD"
+
+# Where the tensor stands that sizes are compared by.
+_NONE, _INPUT, _OUTPUT, _LIST = range(4)
+
+# HookOpName → (op, where, has a root or peer, has more in the caller's locals)
+_OPS = {
+    "SEND": (_words.SEND, _INPUT, True, True),
+    "RECV": (_words.RECV, _OUTPUT, True, True),
+    "BROADCAST": (_words.BROADCAST, _INPUT, True, False),
+    "ALLREDUCE": (_words.ALL_REDUCE, _INPUT, False, True),
+    "REDUCE": (_words.REDUCE, _INPUT, True, True),
+    "ALLGATHER": (_words.ALL_GATHER, _INPUT, False, False),
+    "ALLGATHER_BASE": (_words.ALL_GATHER, _INPUT, False, False),
+    "REDUCE_SCATTER": (_words.REDUCE_SCATTER, _OUTPUT, False, True),
+    "REDUCE_SCATTER_BASE": (_words.REDUCE_SCATTER, _OUTPUT, False, True),
+    "ALLTOALL": (_words.ALL_TO_ALL, _LIST, False, True),
+    "ALLTOALL_BASE": (_words.ALL_TO_ALL, _INPUT, False, True),
+    "BARRIER": (_words.BARRIER, _NONE, False, False),
+    "SCATTER": (_words.SCATTER, _OUTPUT, True, False),
+    "GATHER": (_words.GATHER, _INPUT, True, False),
+    "ALLREDUCE_COALESCED": (_words.ALL_REDUCE_COALESCED, _LIST, False, True),
+    "ALLGATHER_COALESCED": (_words.ALL_GATHER_COALESCED, _LIST, False, True),
+    "ALLGATHER_INTO_TENSOR_COALESCED": (_words.ALL_GATHER_COALESCED, _LIST, False, True),
+    "REDUCE_SCATTER_TENSOR_COALESCED": (_words.REDUCE_SCATTER_COALESCED, _LIST, False, True),
+    # Recorded where it is called.
+    "SPLIT": None,
+}
+# Names of c10d's locals that hold the list of tensors of a call, by op.
+_LISTS = {
+    _words.ALL_TO_ALL: ("input_tensor_list",),
+    _words.ALL_REDUCE_COALESCED: ("tensors",),
+    _words.ALL_GATHER_COALESCED: ("input_tensor_list", "inputs"),
+    _words.REDUCE_SCATTER_COALESCED: ("outputs",),
+}
+_UNKNOWN = (_words.OTHER, _INPUT, True, False)
+_MOST_RECORDS = 4096
+_MOST_WORKS = 4096
+_SELF_CHECKS = 4
+
+_getframe = sys._getframe
+# The exception being handled; Python 3.11 has it without the tuple.
+_exception = getattr(sys, "exception", None) or (lambda: sys.exc_info()[1])
+_codes = _sites.codes
+_learn = _sites.learn
+_locate = _sites.locate
+_HIDDEN = _words.HIDDEN
+_ASYNC = _words.ASYNC
+_ALL_TO_ALL = _words.ALL_TO_ALL
+_P2P = (_words.SEND, _words.RECV)
+
+# int(HookOpName) → an entry of _OPS
+_ops = {}
+# torch.dtype → number
+_dtypes = {}
+# id(ReduceOp.SUM) → number; the values are attributes of a class that lives as long as PyTorch.
+_reduce_ops = {}
+_reduce_op_type = ()
+# Signature → (record, reference to it)
+_records = {}
+# Thread → call it is inside of, between the hooks.
+_inside = {}
+# Thread → (call, site, code) of its last synchronous call, for the wait that c10d makes right after.
+_sync = {}
+# Address of a Work's C++ object → call
+_works = {}
+_offset = object.__basicsize__
+_address = ctypes.c_void_p.from_address
+# Checks left; the addresses are trusted while none has failed.
+_checks_left = _SELF_CHECKS
+_works_known = False
+# Threads whose next wait is to be checked against an address.
+_to_check = {}
+
+# Generation of the black box that is open; 0: none is.
+_live = 0
+
+issued_at = returned = wait_begin = wait_end = None
+
+
+def prepare(c10d):
+    """Learns PyTorch's numbers. `c10d` is torch.distributed.distributed_c10d."""
+    global _reduce_op_type, _works_known
+    import torch
+
+    bindings = torch._C._distributed_c10d
+    names = getattr(bindings, "HookOpName", None)
+    for name, entry in _OPS.items():
+        value = getattr(names, name, None)
+        if value is not None:
+            _ops[int(value)] = entry
+    for name, number in _words.DTYPES.items():
+        dtype = getattr(torch, name, None)
+        if dtype is not None:
+            _dtypes[dtype] = number
+    for name, number in _words.REDUCE_OPS.items():
+        value = getattr(c10d.ReduceOp, name, None)
+        if value is not None:
+            _reduce_ops[id(value)] = number
+    _reduce_op_type = c10d.ReduceOp
+    work = c10d.Work
+    # An instance of pybind11's begins with the address of the C++ object.
+    _works_known = getattr(work, "__basicsize__", 0) >= _offset + ctypes.sizeof(ctypes.c_void_p)
+
+
+def _bind():
+    global issued_at, returned, wait_begin, wait_end, _live
+    _live = _box.generation
+    lib = _box.lib
+    issued_at, returned = lib.issued_at, lib.returned
+    wait_begin, wait_end = lib.wait_begin, lib.wait_end
+
+
+def _reset():
+    global _live
+    _live = 0
+    _inside.clear()
+    _sync.clear()
+    _works.clear()
+    _to_check.clear()
+
+
+_box.on_open.append(_bind)
+_box.on_reset.append(_reset)
+
+
+def _reduce_op(value):
+    """Number of a reduction operator that is not one of the plain values."""
+    for name, number in _words.REDUCE_OPS.items():
+        plain = getattr(_reduce_op_type, name, None)
+        try:
+            if plain is not None and value == plain:
+                return number
+        except Exception:
+            pass
+    name = str(value).rsplit(".", 1)[-1].upper()
+    return _words.REDUCE_OPS.get(name, _words.OTHER)
+
+
+def _record(key):
+    """A record for calls of this signature."""
+    op, dtype, shape, flags, reduce_op, root, tag, count = key
+    record = CallRecord()
+    record.op = op
+    record.dtype = dtype if isinstance(dtype, int) else _dtypes.get(dtype, _words.OTHER)
+    record.reduce_op = reduce_op
+    record.tensors = count
+    record.root = -1
+    if root is not None and root >= 0:
+        flags |= _words.ROOT
+        record.root = root
+    if tag is not None:
+        flags |= _words.TAG
+        record.tag = tag
+    if shape is not None:
+        numel = 1
+        for size in shape:
+            numel *= int(size)
+        record.numel = numel
+        flags |= _words.NUMEL
+        if len(shape) <= _words.MAX_DIMS and all(0 <= size < 1 << 32 for size in shape):
+            flags |= _words.SHAPE
+            record.ndim = len(shape)
+            for i, size in enumerate(shape):
+                record.dims[i] = size
+    record.flags = flags
+    entry = (record, ctypes.byref(record))
+    if len(_records) >= _MOST_RECORDS:
+        _records.clear()
+    _records[key] = entry
+    return entry
+
+
+def _splits(call, values):
+    for output, name in ((0, "input_split_sizes"), (1, "output_split_sizes")):
+        sizes = values.get(name)
+        if sizes:
+            _box.lib.splits(call, output, (ctypes.c_int64 * len(sizes))(*sizes), len(sizes))
+
+
+def _tensors_of(op, values, args):
+    """`(first tensor, number of tensors)` of a call on a list."""
+    if values is not None:
+        for name in _LISTS.get(op, ()):
+            tensors = values.get(name)
+            if isinstance(tensors, (list, tuple)) and tensors:
+                return tensors[0], len(tensors)
+        many = values.get("op_list")
+        if op == _words.ALL_REDUCE_COALESCED and many:
+            return many[0].tensor, len(many)
+    tensors = args.output_tensors if op == _words.REDUCE_SCATTER_COALESCED else args.input_tensors
+    return (tensors[0] if tensors else None), len(tensors)
+
+
+def make(group):
+    """The two hooks of a group. `group` has the attributes `number` and `generation`."""
+
+    def before(args):
+        try:
+            if group.generation != _live:
+                return
+            thread = get_ident()
+            try:
+                frame = _getframe(1)
+            except ValueError:  # no Python on this thread
+                frame = places = None
+            else:
+                code = frame.f_code
+                entry = _codes.get(id(code))
+                if entry is None or entry[0] is not code:
+                    entry = _learn(code)
+                places = entry[3]
+
+            values = None
+            if places is None:
+                site, flags = _locate(frame)
+                code = None
+                what = _ops.get(int(args.name), _UNKNOWN)
+            else:
+                site, flags = _locate(frame.f_back)
+                # A place in c10d always makes the same call.
+                instruction = frame.f_lasti
+                what = places.get(instruction, 0)
+                if what == 0:
+                    what = places[instruction] = _ops.get(int(args.name), _UNKNOWN)
+            if what is None:
+                return
+            op, where, rooted, more = what
+            if more and places is not None:
+                values = frame.f_locals
+
+            if where == _INPUT:
+                tensors = args.input_tensors
+                tensor = tensors[0] if tensors else None
+                count = 1
+            elif where == _OUTPUT:
+                tensors = args.output_tensors or args.input_tensors
+                tensor = tensors[0] if tensors else None
+                count = 1
+            elif where == _LIST:
+                tensor, count = _tensors_of(op, values, args)
+            else:
+                tensor = None
+                count = 0
+
+            reduce_op = 0
+            tag = None
+            splits = False
+            if values is None:
+                if args.async_op and op not in _P2P:
+                    flags |= _ASYNC
+            else:
+                value = values.get("op")
+                if value is not None:
+                    reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
+                    if values.get("async_op"):
+                        flags |= _ASYNC
+                elif op in _P2P:
+                    tag = values.get("tag")
+                    # send() and recv() wait for what isend() and irecv() return.
+                    outer = frame.f_back
+                    name = outer.f_code.co_name if outer is not None else ""
+                    if name != "send" and name != "recv":
+                        flags |= _ASYNC
+                else:
+                    if args.async_op:
+                        flags |= _ASYNC
+                    if op == _ALL_TO_ALL:
+                        splits = bool(values.get("input_split_sizes") or values.get("output_split_sizes"))
+                    else:
+                        many = values.get("op_list")
+                        value = many[0].redop if many else None
+                        if value is not None:
+                            reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
+
+            if tensor is None:
+                key = (op, 0, None, flags, reduce_op, args.root if rooted else None, tag, count)
+            else:
+                key = (op, tensor.dtype, tensor.shape, flags, reduce_op, args.root if rooted else None, tag, count)
+            tensor = tensors = None
+            prepared = _records.get(key)
+            if prepared is None:
+                prepared = _record(key)
+
+            exception = _exception()
+            if exception is not None:
+                _exceptions.in_flight(exception)
+                exception = None
+
+            stale = _inside.get(thread)
+            if stale is not None:  # the call before raised before its second hook
+                returned(stale[0])
+            call = issued_at(prepared[1], group.number, site)
+            if op in _P2P:  # c10d waits for those from another function
+                code = None
+            # The reducer's own Works are never seen by Python.
+            _inside[thread] = (call, site, code, flags & _ASYNC, places is not None or not flags & _HIDDEN)
+            if splits:
+                _splits(call, values)
+        except Exception:
+            pass
+
+    def after(args):
+        try:
+            thread = get_ident()
+            inside = _inside.pop(thread, None)
+            if inside is None:
+                return
+            call, site, code, asynchronous, visible = inside
+            returned(call)
+            if code is not None and not asynchronous:
+                _sync[thread] = (call, site, code)
+                if _checks_left:
+                    work = args.work
+                    if work is not None:
+                        _to_check[thread] = _address(id(work) + _offset).value
+            else:
+                _sync[thread] = None
+                if visible:
+                    _remember(args.work, call)
+        except Exception:
+            pass
+
+    return before, after
+
+
+def _remember(work, call):
+    if work is None or not _works_known:
+        return
+    if len(_works) >= _MOST_WORKS:
+        del _works[next(iter(_works))]
+    _works[_address(id(work) + _offset).value] = call
+
+
+def interrupted():
+    """This thread's call raised: it is not inside any more."""
+    inside = _inside.pop(get_ident(), None)
+    if inside is not None and _box.is_open:
+        returned(inside[0])
+
+
+def _check(thread, work):
+    """Whether the address seen by the hook is that of the Work which c10d waits for."""
+    global _checks_left, _works_known
+    expected = _to_check.pop(thread, None)
+    if expected is None:
+        return
+    _checks_left -= 1
+    if expected != _address(id(work) + _offset).value:
+        _works_known = False
+        _checks_left = 0
+        _works.clear()
+
+
+def _waits(work, frame):
+    """Begins the wait for a Work that came from elsewhere; returns its call."""
+    call = NO_CALL
+    if _works_known:
+        call = _works.pop(_address(id(work) + _offset).value, NO_CALL)
+    wait_begin(call, _locate(frame)[0])
+    return call
+
+
+def wrap_wait(original):
+    """`Work.wait`, recorded."""
+
+    def wait(self, *args, **kwargs):
+        call = None
+        if _live:
+            try:
+                thread = get_ident()
+                last = _sync.pop(thread, None)
+                frame = _getframe(1)
+                if last is not None and last[2] is frame.f_code:
+                    call, site, _ = last
+                    if _checks_left:
+                        _check(thread, self)
+                    wait_begin(call, site)
+                else:
+                    call = _waits(self, frame)
+                frame = None
+            except Exception:
+                pass
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            _exceptions.record(_words.LEFT_COLLECTIVE, error)
+            raise
+        finally:
+            if call is not None:
+                wait_end(call)
+
+    wait.__doc__ = original.__doc__
+    wait.__name__ = "wait"
+    wait.__qualname__ = "Work.wait"
+    return wait

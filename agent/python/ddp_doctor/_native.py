@@ -1,0 +1,119 @@
+"""The C API of libddp_doctor.so.
+
+The calls neither block nor call back, so the interpreter's lock is kept (PyDLL). The hot ones have
+no `argtypes`: ctypes passes small integers and its own objects twice as fast without. Integers are
+then C ints; call ids are 64 bits wide and travel as the `Call` they were returned as.
+"""
+
+import ctypes
+import os
+
+from . import _words
+
+
+class Text(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_char_p), ("length", ctypes.c_size_t)]
+
+
+class Identity(ctypes.Structure):
+    _fields_ = [("rank", ctypes.c_int32), ("world_size", ctypes.c_int32), ("local_rank", ctypes.c_int32)]
+
+
+class Call(ctypes.c_uint64):
+    """Id of a recorded call; false where nothing was recorded."""
+
+
+class CallRecord(ctypes.Structure):
+    _fields_ = [
+        ("op", ctypes.c_uint8),
+        ("dtype", ctypes.c_uint8),
+        ("reduce_op", ctypes.c_uint8),
+        ("ndim", ctypes.c_uint8),
+        ("flags", ctypes.c_uint16),
+        ("reserved", ctypes.c_uint16),
+        ("group", ctypes.c_uint32),
+        ("site", ctypes.c_uint32),
+        ("tensors", ctypes.c_uint32),
+        ("root", ctypes.c_int32),
+        ("tag", ctypes.c_int32),
+        ("reserved2", ctypes.c_uint32),
+        ("numel", ctypes.c_uint64),
+        ("dims", ctypes.c_uint32 * _words.MAX_DIMS),
+    ]
+
+
+NO_CALL = Call(0)
+
+
+def text(value, limit=4096):
+    """A text as the C API takes it, cut at a character boundary."""
+    data = str(value).encode("utf-8", "replace")
+    if len(data) > limit:
+        data = data[:limit].decode("utf-8", "ignore").encode("utf-8")
+    return Text(data, len(data))
+
+
+def path():
+    """Where the library is."""
+    named = os.environ.get("DDP_DOCTOR_LIBRARY")
+    if named:
+        return named
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "libddp_doctor.so")
+
+
+class Library:
+    """The functions of the library, ready to be called."""
+
+    def __init__(self, file):
+        if not os.path.isfile(file):
+            raise OSError("%s: no such file" % file)
+        lib = ctypes.PyDLL(file)
+        version = lib.ddp_doctor_abi_version
+        version.restype = ctypes.c_uint32
+        version.argtypes = []
+        found = version()
+        if found != _words.ABI_VERSION:
+            raise OSError("%s: interface version %d, not %d" % (file, found, _words.ABI_VERSION))
+
+        u32, i32 = ctypes.c_uint32, ctypes.c_int32
+
+        def function(name, result, *arguments):
+            entry = getattr(lib, "ddp_doctor_" + name)
+            entry.restype = result
+            entry.argtypes = arguments
+            return entry
+
+        def hot(name, result):
+            entry = getattr(lib, "ddp_doctor_" + name)
+            entry.restype = result
+            return entry
+
+        self._lib = lib
+        self.open = function("open", i32, Text, ctypes.POINTER(Identity))
+        self.set_identity = function("set_identity", None, ctypes.POINTER(Identity))
+        self.is_open = function("is_open", i32)
+        self.string = function("string", u32, Text)
+        self.site = function("site", u32, Text, Text, u32)
+        self.group = function("group", u32, Text, Text, Text, u32, ctypes.POINTER(u32), ctypes.c_size_t)
+        self.group_destroyed = function("group_destroyed", None, u32)
+        self.splits = function("splits", None, Call, i32, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t)
+        self.step = function("step", u32)
+        self.phase_begin = function("phase_begin", None, u32)
+        self.phase_end = function("phase_end", None, u32)
+        self.exception = function("exception", None, i32, Text, u32)
+        self.input_ended = function("input_ended", None, u32)
+        self.exit = function("exit", None, i32, Text)
+        self.note = function("note", None, i32, Text)
+        # (record by reference, group, site) → Call
+        self.issued_at = hot("issued_at", Call)
+        # (Call)
+        self.returned = hot("returned", None)
+        # (Call, site)
+        self.wait_begin = hot("wait_begin", None)
+        # (Call)
+        self.wait_end = hot("wait_end", None)
+
+
+def load():
+    """The library; raises OSError or AttributeError where there is none that fits."""
+    return Library(path())

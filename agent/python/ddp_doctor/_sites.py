@@ -1,0 +1,174 @@
+"""Frames → the user's place.
+
+The user's place is the innermost frame that is neither PyTorch's, nor ours, nor of the standard
+library's machinery that calls functions on behalf of others. Every frame passed on the way costs
+a look-up by the identity of its code object; a place is numbered once per instruction.
+"""
+
+import os
+import sys
+import threading
+
+from . import _box, _words
+from ._native import text
+
+# What a frame's code is. The values of the latter two are or-ed over the frames passed.
+USER = 0
+# Stands between the user and a collective of his: torch.distributed's own Python.
+CALL = 1
+# PyTorch's own decision to communicate: DDP, the autograd engine, FSDP, …
+INTERNAL = _words.HIDDEN
+
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+_STDLIB_FILES = frozenset(
+    _STDLIB + name for name in ("contextlib.py", "functools.py", "runpy.py", "threading.py", "_weakrefset.py", "queue.py")
+)
+_STDLIB_FOLDERS = tuple(_STDLIB + name + os.sep for name in ("multiprocessing", "concurrent", "importlib"))
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_CALL_FILES = (
+    "distributed/distributed_c10d.py",
+    "distributed/c10d_logger.py",
+    "distributed/_functional_collectives.py",
+    "distributed/_functional_collectives_impl.py",
+    "distributed/collective_utils.py",
+    "distributed/device_mesh.py",
+    "distributed/nn/",
+    "_ops.py",
+    "_library/",
+    "utils/_contextlib.py",
+    "overrides.py",
+)
+_MOST_CODES = 16384
+_MOST_PLACES = 4096
+
+# id(code) → [code, kind, {instruction: site}, extra]; the code is kept so that its id stays its own.
+codes = {}
+# (file, function, line) → site
+_places = {}
+_torch = None
+_C10D = None
+_main_thread = threading.main_thread().ident
+_getframe = sys._getframe
+
+
+def _torch_folder():
+    global _torch, _C10D
+    if _torch is None:
+        module = sys.modules.get("torch")
+        file = getattr(module, "__file__", None)
+        if file:
+            _torch = os.path.dirname(file) + os.sep
+            _C10D = _torch + os.path.join("distributed", "distributed_c10d.py")
+    return _torch
+
+
+def _kind(file):
+    folder = _torch_folder()
+    if folder and file.startswith(folder):
+        inner = file[len(folder) :]
+        return CALL if inner.startswith(_CALL_FILES) else INTERNAL
+    if file.startswith(_OURS) or file in _STDLIB_FILES or file.endswith("typing_extensions.py"):
+        return CALL
+    if file.startswith(_STDLIB_FOLDERS) or file.startswith("<frozen "):
+        return CALL
+    if file.startswith("<eval_with_key>") or "torchinductor_" in file or "/functorch/" in file:
+        return INTERNAL
+    return USER
+
+
+def learn(code):
+    """Entry of a code object that is not in `codes`."""
+    if len(codes) >= _MOST_CODES:
+        codes.clear()
+    file = code.co_filename
+    entry = [code, _kind(file), {}, {} if file == _C10D else None]
+    codes[id(code)] = entry
+    return entry
+
+
+def entry_of(code):
+    entry = codes.get(id(code))
+    if entry is None or entry[0] is not code:
+        entry = learn(code)
+    return entry
+
+
+def _number(entry, instruction, line):
+    code = entry[0]
+    function = getattr(code, "co_qualname", code.co_name)
+    key = (code.co_filename, function, line)
+    site = _places.get(key)
+    if site is None:
+        site = 0
+        if _box.is_open and len(_places) < _MOST_PLACES:
+            site = _box.lib.site(text(code.co_filename), text(function), line or 0)
+            _places[key] = site
+    if _box.is_open:
+        entry[2][instruction] = site
+    return site
+
+
+def locate(frame):
+    """`(site, flags)` of the innermost user's frame at or below this one."""
+    flags = 0
+    while frame is not None:
+        code = frame.f_code
+        entry = codes.get(id(code))
+        if entry is None or entry[0] is not code:
+            entry = learn(code)
+        kind = entry[1]
+        if not kind:
+            instruction = frame.f_lasti
+            site = entry[2].get(instruction)
+            if site is None:
+                site = _number(entry, instruction, frame.f_lineno)
+            return site, flags & INTERNAL
+        flags |= kind
+        frame = frame.f_back
+    return _borrowed()
+
+
+def _borrowed():
+    """The main thread's place, for a thread that runs no Python of the user's."""
+    if threading.get_ident() != _main_thread:
+        frame = sys._current_frames().get(_main_thread)
+        while frame is not None:
+            entry = entry_of(frame.f_code)
+            if not entry[1]:
+                instruction = frame.f_lasti
+                site = entry[2].get(instruction)
+                if site is None:
+                    site = _number(entry, instruction, frame.f_lineno)
+                return site, _words.HIDDEN | _words.BORROWED_SITE
+            frame = frame.f_back
+    return 0, _words.HIDDEN
+
+
+def site_of(frame):
+    """Site of the innermost user's frame; 0: none."""
+    return locate(frame)[0]
+
+
+def site_of_traceback(traceback):
+    """Site of the innermost user's frame of a traceback; 0: none."""
+    found = None
+    while traceback is not None:
+        entry = entry_of(traceback.tb_frame.f_code)
+        if not entry[1]:
+            found = (entry, traceback.tb_lasti, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    if found is None:
+        return 0
+    entry, instruction, line = found
+    site = entry[2].get(instruction)
+    return _number(entry, instruction, line) if site is None else site
+
+
+def _reset():
+    global _main_thread
+    codes.clear()
+    _places.clear()
+    _main_thread = threading.main_thread().ident
+
+
+_box.on_reset.append(_reset)

@@ -1,0 +1,1 @@
+"""Holds the `sitecustomize` that `ddp-doctor run` puts first on PYTHONPATH."""

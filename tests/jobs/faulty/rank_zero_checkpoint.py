@@ -1,0 +1,51 @@
+# /// truth
+# nproc = 2
+# code = "DD103"
+# or_code = "DD117"
+# root = [0, 1]
+# root_confidence = "suspected"
+# hang = true
+# decisive = "stamp"
+# ///
+"""Rank 0 alone saves a checkpoint, and saving contains a collective."""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def stamp():
+    """Tells the test when the decisive call was made."""
+    path = os.environ.get("DDP_DOCTOR_TEST_STAMP")
+    if path:
+        with open(f"{path}.{rank}", "w") as file:
+            file.write(str(time.time_ns()))
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def save():
+    """Asks every rank for its share of the metrics."""
+    shares = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    stamp()
+    dist.all_gather(shares, torch.full((1,), float(rank)))  # HERE rank 0
+    return shares
+
+
+for step in range(6):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 16)).sum()
+    stamp()
+    loss.backward()  # HERE rank 1
+    optimizer.step()
+    if rank == 0 and step == 3:
+        save()
+dist.destroy_process_group()

@@ -1,0 +1,33 @@
+# /// truth
+# nproc = 2
+# code = "DD107"
+# root = [0, 1]
+# root_confidence = "suspected"
+# hang = true
+# decisive = "stamp"
+# ///
+"""Each rank expects the other one to broadcast."""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def stamp():
+    """Tells the test when the decisive call was made."""
+    path = os.environ.get("DDP_DOCTOR_TEST_STAMP")
+    if path:
+        with open(f"{path}.{rank}", "w") as file:
+            file.write(str(time.time_ns()))
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+tensor = torch.ones(256)
+dist.all_reduce(tensor)
+stamp()
+dist.broadcast(tensor, src=1 - rank)  # HERE rank 0 1
+dist.barrier()
+dist.destroy_process_group()

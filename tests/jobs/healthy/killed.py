@@ -1,0 +1,18 @@
+# /// truth
+# nproc = 2
+# healthy = true
+# ///
+"""Nobody is killed."""
+
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+tensor = torch.ones(256)
+for step in range(8):
+    dist.all_reduce(tensor)
+    time.sleep(0.05)
+dist.destroy_process_group()

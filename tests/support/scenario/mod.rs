@@ -1,0 +1,431 @@
+//! Scenarios: what ranks did, as compact lines, and the findings that must follow.
+//!
+//! ```toml
+//! about = "rank 1 ends while the others still train"
+//! world = 3
+//! events = """
+//! 1.0 *   all_reduce f32[8] sum @train.py:9
+//! 1.1 *   done
+//! 2.0 0,2 all_reduce f32[8] sum @train.py:9
+//! 2.1 1   exits 0
+//! """
+//!
+//! [[expect]]
+//! code = "DD102"
+//! root = [1]
+//! ```
+//!
+//! A line is a time in seconds, ranks (`*`, `0`, `0,2`, `0-3`; `-` for the job) and what they do:
+//!
+//! | words | meaning |
+//! |---|---|
+//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `hidden`: DDP's own |
+//! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
+//! | `group NAME MEMBERS` | joins a further group |
+//! | `destroys [GROUP]` | leaves it |
+//! | `restarts` | a new process takes the rank's place and joins the default group |
+//! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
+//! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
+//! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
+//! | `lost N`, `frontier GROUP N`, `note KIND "TEXT"` | the evidence |
+//! | `ends`, `-` | the job is over; nothing: time passes |
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ddp_doctor::diagnosis::event::Event;
+use ddp_doctor::diagnosis::{Config, Engine, certificate};
+use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
+use serde::Deserialize;
+
+mod script;
+
+/// The first second of every scenario, on the clock of the world.
+const START: u64 = 1_800_000_000_000_000_000;
+
+/// A scenario file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Scenario {
+    /// What it is about, in a sentence.
+    about: String,
+    world: u32,
+    #[serde(default = "gloo")]
+    backend: String,
+    /// Ranks that no probe sees.
+    #[serde(default)]
+    unseen: Vec<u32>,
+    #[serde(default = "minute")]
+    stall_after: f64,
+    events: String,
+    /// How long to look on after the last event, in seconds.
+    #[serde(default)]
+    look_on: f64,
+    /// No finding stands at any time before this.
+    #[serde(default)]
+    silent_until: f64,
+    verdict: Option<String>,
+    /// The findings at the end. No other initiating one may stand.
+    #[serde(default)]
+    expect: Vec<Expect>,
+}
+
+/// What a finding must be like; says only what the scenario is about.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Expect {
+    code: String,
+    role: Option<String>,
+    severity: Option<String>,
+    effect: Option<String>,
+    confidence: Option<String>,
+    root: Option<Vec<u32>>,
+    root_confidence: Option<String>,
+    victims: Option<Vec<u32>>,
+    group: Option<String>,
+    seq: Option<u64>,
+    op: Option<String>,
+    certificate: Option<String>,
+    cause: Option<String>,
+    caused_by: Option<String>,
+    /// Line per rank, "train.py:9".
+    #[serde(default)]
+    lines: BTreeMap<String, String>,
+    /// State per rank.
+    #[serde(default)]
+    states: BTreeMap<String, String>,
+    /// The second at which it was first seen.
+    detected: Option<f64>,
+    summary_has: Option<String>,
+}
+
+fn gloo() -> String {
+    "gloo".into()
+}
+
+const fn minute() -> f64 {
+    60.0
+}
+
+impl Scenario {
+    /// Parses a scenario.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let scenario: Self = toml::from_str(text).map_err(|e| e.to_string())?;
+        match scenario.about.split_whitespace().count() {
+            0..3 => Err("`about` says in a sentence what the scenario is about".into()),
+            _ => Ok(scenario),
+        }
+    }
+
+    /// Runs it as it happened and in other orders, and compares the findings with what it expects.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let script = Script::of(self)?;
+        let (report, first) = script.play_live(self);
+        if let Some(at) = first.filter(|&at| at < seconds(self.silent_until)) {
+            let at = at.since(Timestamp(START)).as_secs_f64();
+            return Err(format!(
+                "a finding stood at {at} s, before {} s",
+                self.silent_until
+            ));
+        }
+        self.compare(&report)?;
+        // What processes did to each other is in the times, not in the order in which it is heard.
+        for backwards in [false, true] {
+            let other = script.play_by_rank(self, backwards);
+            let (a, b) = (gist(&report), gist(&other));
+            if a != b {
+                return Err(format!(
+                    "heard rank by rank{}, it is another diagnosis:\n  live: {a:?}\n  so:   {b:?}",
+                    if backwards { " from the last" } else { "" }
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, report: &Report) -> Result<(), String> {
+        let found = || {
+            let lines: Vec<String> = report
+                .findings
+                .iter()
+                .map(|f| {
+                    format!(
+                        "  {} {} {} {} root {:?} ({}) victims {:?} seq {:?}: {}",
+                        f.role,
+                        f.severity,
+                        f.code,
+                        f.confidence,
+                        f.ranks.root,
+                        f.ranks.root_confidence,
+                        f.ranks.victims,
+                        f.seq,
+                        f.summary
+                    )
+                })
+                .collect();
+            format!(
+                "\nfound (verdict {}):\n{}",
+                report.verdict,
+                lines.join("\n")
+            )
+        };
+        for finding in &report.findings {
+            check_proof(finding).map_err(|e| e + &found())?;
+        }
+        for expect in &self.expect {
+            let candidates: Vec<&Finding> = report
+                .findings
+                .iter()
+                .filter(|finding| finding.code == expect.code)
+                .collect();
+            if candidates.is_empty() {
+                return Err(format!("no {} was found{}", expect.code, found()));
+            }
+            let differences: Vec<String> = candidates
+                .iter()
+                .map(|finding| expect.differences(finding, report).join("; "))
+                .collect();
+            if differences.iter().all(|difference| !difference.is_empty()) {
+                return Err(format!(
+                    "{}: {}{}",
+                    expect.code,
+                    differences.join(" | "),
+                    found()
+                ));
+            }
+        }
+        for finding in &report.findings {
+            let expected = self.expect.iter().any(|expect| expect.code == finding.code);
+            if finding.role == Role::Initiating && !expected {
+                return Err(format!("{} was not expected{}", finding.code, found()));
+            }
+        }
+        match &self.verdict {
+            Some(verdict) if *verdict != report.verdict.to_string() => Err(format!(
+                "verdict {}, not {verdict}{}",
+                report.verdict,
+                found()
+            )),
+            None if self.expect.is_empty() && report.verdict.as_str() != "healthy" => Err(format!(
+                "verdict {}, not healthy{}",
+                report.verdict,
+                found()
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A certificate stands exactly beside what is proved, and its checker accepts it.
+fn check_proof(finding: &Finding) -> Result<(), String> {
+    match (&finding.certificate, finding.confidence) {
+        (Some(proof), Confidence::Proved) => {
+            certificate::check(proof).map_err(|e| format!("{}: {e}: {proof:?}", finding.code))
+        }
+        (None, Confidence::Suspected | Confidence::Supported) => Ok(()),
+        _ => Err(format!(
+            "{}: proved and certificate do not go together",
+            finding.code
+        )),
+    }
+}
+
+/// What must not depend on the order of hearing.
+fn gist(report: &Report) -> Vec<String> {
+    let gist = |f: &Finding| {
+        let (root, victims) = (&f.ranks.root, &f.ranks.victims);
+        format!(
+            "{} {} {root:?} {victims:?} {:?} {}",
+            f.role, f.code, f.seq, f.confidence
+        )
+    };
+    report.findings.iter().map(gist).collect()
+}
+
+impl Expect {
+    /// In what the finding is not as expected.
+    fn differences(&self, finding: &Finding, report: &Report) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut word = |name: &str, want: &Option<String>, is: String| {
+            if let Some(want) = want.as_ref().filter(|want| **want != is) {
+                found.push(format!("{name} is {is}, not {want}"));
+            }
+        };
+        word("role", &self.role, finding.role.to_string());
+        word("severity", &self.severity, finding.severity.to_string());
+        word("effect", &self.effect, finding.effect.to_string());
+        word(
+            "confidence",
+            &self.confidence,
+            finding.confidence.to_string(),
+        );
+        word(
+            "root-confidence",
+            &self.root_confidence,
+            finding.ranks.root_confidence.to_string(),
+        );
+        word("op", &self.op, finding.op.clone().unwrap_or_default());
+        let group = finding.group.as_ref().map(|group| group.name.clone());
+        word("group", &self.group, group.unwrap_or_default());
+        let proof = finding
+            .certificate
+            .as_ref()
+            .map(|proof| proof.kind.to_string());
+        word("certificate", &self.certificate, proof.unwrap_or_default());
+        let cause = finding.cause.map(|cause| cause.kind.to_string());
+        word("cause", &self.cause, cause.unwrap_or_default());
+        let caused_by = finding
+            .caused_by
+            .first()
+            .map(|&i| report.findings[i].code.clone());
+        word("caused-by", &self.caused_by, caused_by.unwrap_or_default());
+        for (rank, want) in &self.lines {
+            let call = finding
+                .per_rank
+                .iter()
+                .find(|call| call.rank.to_string() == *rank);
+            let is = call.and_then(|call| call.place.as_ref());
+            let is = is.map(|place| format!("{}:{}", place.file, place.line));
+            word(
+                &format!("line of rank {rank}"),
+                &Some(want.clone()),
+                is.unwrap_or_default(),
+            );
+        }
+        for (rank, want) in &self.states {
+            let call = finding
+                .per_rank
+                .iter()
+                .find(|call| call.rank.to_string() == *rank);
+            let is = call.map(|call| call.state.to_string()).unwrap_or_default();
+            word(&format!("state of rank {rank}"), &Some(want.clone()), is);
+        }
+        if let Some(root) = self
+            .root
+            .as_ref()
+            .filter(|root| **root != finding.ranks.root)
+        {
+            found.push(format!("root is {:?}, not {root:?}", finding.ranks.root));
+        }
+        if let Some(victims) = self
+            .victims
+            .as_ref()
+            .filter(|v| **v != finding.ranks.victims)
+        {
+            found.push(format!(
+                "victims are {:?}, not {victims:?}",
+                finding.ranks.victims
+            ));
+        }
+        if self.seq.is_some() && self.seq != finding.seq {
+            found.push(format!("seq is {:?}, not {:?}", finding.seq, self.seq));
+        }
+        if let Some(at) = self
+            .detected
+            .filter(|&at| seconds(at) != finding.detected_at)
+        {
+            let is = finding.detected_at.since(Timestamp(START)).as_secs_f64();
+            found.push(format!("detected at {is} s, not {at} s"));
+        }
+        if let Some(text) = self
+            .summary_has
+            .as_ref()
+            .filter(|t| !finding.summary.contains(*t))
+        {
+            found.push(format!(
+                "summary {:?} does not say {text:?}",
+                finding.summary
+            ));
+        }
+        found
+    }
+}
+
+fn seconds(seconds: f64) -> Timestamp {
+    Timestamp(START).plus(Duration::from_secs_f64(seconds))
+}
+
+/// A scenario as events with their times.
+struct Script {
+    /// In the order of the file; `None`: of no rank.
+    events: Vec<(Timestamp, Option<u32>, Event)>,
+    end: Timestamp,
+}
+
+impl Script {
+    fn of(scenario: &Scenario) -> Result<Self, String> {
+        let mut writer = script::Writer::new(scenario);
+        let mut before = 0.0;
+        for (i, line) in scenario.events.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let at = writer
+                .line(line)
+                .map_err(|e| format!("event line {}: {e}: {line}", i + 1))?;
+            if at < before {
+                return Err(format!("event line {}: time runs backwards: {line}", i + 1));
+            }
+            before = at;
+        }
+        Ok(Self {
+            events: writer.events,
+            end: seconds(before + scenario.look_on),
+        })
+    }
+
+    fn engine(scenario: &Scenario) -> Engine {
+        Engine::new(Config {
+            stall_after: Duration::from_secs_f64(scenario.stall_after),
+        })
+    }
+
+    /// Every event in its moment, and every timeout between. Returns also when the first finding
+    /// above a note stood.
+    fn play_live(&self, scenario: &Scenario) -> (Report, Option<Timestamp>) {
+        let mut engine = Self::engine(scenario);
+        let mut first = None;
+        let mut look = |engine: &mut Engine, now| {
+            engine.poll_change();
+            let report = engine.report();
+            let speaks = |f: &Finding| f.severity > ddp_doctor_proto::report::Severity::Note;
+            if first.is_none() && report.findings.iter().any(speaks) {
+                first = Some(now);
+            }
+        };
+        let wait = |engine: &mut Engine, until, look: &mut dyn FnMut(&mut Engine, Timestamp)| {
+            while let Some(at) = engine.poll_timeout().filter(|&at| at < until) {
+                engine.handle_timeout(at);
+                look(engine, at);
+            }
+        };
+        for (at, _, event) in &self.events {
+            wait(&mut engine, *at, &mut look);
+            engine.handle(event.clone(), *at);
+            look(&mut engine, *at);
+        }
+        wait(&mut engine, self.end, &mut look);
+        engine.handle_timeout(self.end);
+        look(&mut engine, self.end);
+        (engine.report(), first)
+    }
+
+    /// All that one rank did, then all that the next did, long after it happened.
+    fn play_by_rank(&self, scenario: &Scenario, backwards: bool) -> Report {
+        let mut engine = Self::engine(scenario);
+        let mut ranks: Vec<u32> = (0..scenario.world).collect();
+        if backwards {
+            ranks.reverse();
+        }
+        let of = |rank: Option<u32>| self.events.iter().filter(move |(_, who, _)| *who == rank);
+        let (before, after): (Vec<_>, Vec<_>) =
+            of(None).partition(|(_, _, event)| !matches!(event, Event::JobEnded { .. }));
+        let ranks = ranks.iter().flat_map(|&rank| of(Some(rank)));
+        for (_, _, event) in before.into_iter().chain(ranks).chain(after) {
+            engine.handle(event.clone(), self.end);
+        }
+        engine.poll_change();
+        engine.report()
+    }
+}

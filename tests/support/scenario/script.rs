@@ -1,0 +1,459 @@
+//! The lines of a scenario as events.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ddp_doctor::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
+use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ProcessState, ReduceOp};
+
+use super::{Scenario, seconds};
+
+/// Turns lines into events.
+pub(super) struct Writer<'a> {
+    scenario: &'a Scenario,
+    pub(super) events: Vec<(Timestamp, Option<u32>, Event)>,
+    /// Each rank has its own copy of what a group is, as ranks do.
+    groups: BTreeMap<(u32, String), Arc<GroupInfo>>,
+    seqs: BTreeMap<(u32, String, String), u64>,
+    next_call: BTreeMap<u32, u64>,
+    last_call: BTreeMap<u32, (ThreadId, CallId)>,
+    labels: BTreeMap<(u32, String), (ThreadId, CallId)>,
+    steps: BTreeMap<u32, u64>,
+    /// How often each rank was restarted.
+    restarts: BTreeMap<u32, u64>,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(scenario: &'a Scenario) -> Self {
+        let mut writer = Self {
+            scenario,
+            events: Vec::new(),
+            groups: BTreeMap::new(),
+            seqs: BTreeMap::new(),
+            next_call: BTreeMap::new(),
+            last_call: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            restarts: BTreeMap::new(),
+        };
+        writer.events.push((
+            seconds(0.0),
+            None,
+            Event::JobStarted {
+                job: "scenario".into(),
+                attempt: 0,
+                host: "node".into(),
+                at: seconds(0.0),
+            },
+        ));
+        for rank in (0..scenario.world).filter(|rank| !scenario.unseen.contains(rank)) {
+            writer.join(rank, 0.0);
+        }
+        writer
+    }
+
+    /// The rank's process joins the world.
+    fn join(&mut self, rank: u32, at: f64) {
+        let world: Vec<u32> = (0..self.scenario.world).collect();
+        self.push(
+            rank,
+            at,
+            Event::ProcessJoined {
+                process: self.process(rank),
+                rank: Some(rank),
+                world_size: Some(self.scenario.world),
+                host: "node".into(),
+                pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
+                layer: "c10d".into(),
+            },
+        );
+        self.join_group(rank, at, "0", "default_pg", &world);
+    }
+
+    fn process(&self, rank: u32) -> ProcessId {
+        ProcessId(u64::from(rank) + 1000 * self.restarts.get(&rank).copied().unwrap_or(0))
+    }
+
+    fn push(&mut self, rank: u32, at: f64, event: Event) {
+        if !self.scenario.unseen.contains(&rank) {
+            self.events.push((seconds(at), Some(rank), event));
+        }
+    }
+
+    fn join_group(&mut self, rank: u32, at: f64, name: &str, description: &str, members: &[u32]) {
+        let group = Arc::new(GroupInfo {
+            key: GroupRef {
+                layer: "c10d".into(),
+                epoch: 0,
+                name: name.into(),
+                ordinal: 0,
+                members: members.into(),
+            },
+            description: description.into(),
+            backend: self.scenario.backend.as_str().into(),
+        });
+        self.groups.insert((rank, name.into()), Arc::clone(&group));
+        let process = self.process(rank);
+        self.push(rank, at, Event::GroupJoined { process, group });
+    }
+
+    /// Takes one line; returns its time.
+    pub(super) fn line(&mut self, line: &str) -> Result<f64, String> {
+        let mut words = words(line)?.into_iter();
+        let at: f64 = words.next().and_then(|w| w.parse().ok()).ok_or("no time")?;
+        let who = words.next().ok_or("no ranks")?;
+        let rest: Vec<String> = words.collect();
+        if who == "-" {
+            if rest.first().is_some_and(|word| word == "ends") {
+                self.events.push((
+                    seconds(at),
+                    None,
+                    Event::JobEnded {
+                        status: 0,
+                        at: seconds(at),
+                    },
+                ));
+            } else if !rest.is_empty() {
+                return Err(format!("the job cannot {:?}", rest[0]));
+            }
+            return Ok(at);
+        }
+        for rank in ranks(&who, self.scenario.world)? {
+            let (verb, args) = rest.split_first().ok_or("nothing happens")?;
+            self.act(rank, at, verb, args)?;
+        }
+        Ok(at)
+    }
+
+    fn act(&mut self, rank: u32, at: f64, verb: &str, args: &[String]) -> Result<(), String> {
+        let process = self.process(rank);
+        let moment = seconds(at);
+        let arg = |i: usize| {
+            args.get(i)
+                .map(String::as_str)
+                .ok_or(format!("{verb} what?"))
+        };
+        let number = |i: usize| arg(i)?.parse::<i32>().map_err(|e| e.to_string());
+        let place = args
+            .iter()
+            .find_map(|arg| arg.strip_prefix('@'))
+            .map(place)
+            .transpose()?;
+        let changed = |state, exit| Event::ProcessChanged {
+            process,
+            state,
+            exit,
+            at: moment,
+        };
+        let dead = |code, signal| changed(ProcessState::Dead, Exit { code, signal });
+        let event = match verb {
+            "group" => {
+                let members = ranks(arg(1)?, self.scenario.world)?;
+                self.join_group(rank, at, arg(0)?, "", &members);
+                return Ok(());
+            }
+            "restarts" => {
+                *self.restarts.entry(rank).or_default() += 1;
+                self.seqs.retain(|(other, ..), _| *other != rank);
+                self.next_call.remove(&rank);
+                self.join(rank, at);
+                return Ok(());
+            }
+            "destroys" => {
+                let group = self.group(rank, args.first().map_or("0", String::as_str))?;
+                Event::GroupDestroyed {
+                    process,
+                    group,
+                    at: moment,
+                }
+            }
+            "wait" | "done" => {
+                let (thread, call) = match args.first() {
+                    Some(label) => *self
+                        .labels
+                        .get(&(rank, label.clone()))
+                        .ok_or(format!("no call is labelled {label:?}"))?,
+                    None => *self.last_call.get(&rank).ok_or("no call to be done with")?,
+                };
+                let call = Some(call);
+                if verb == "wait" {
+                    Event::WaitBegin {
+                        process,
+                        thread,
+                        call,
+                        place: None,
+                        at: moment,
+                    }
+                } else {
+                    Event::WaitEnd {
+                        process,
+                        thread,
+                        call,
+                        at: moment,
+                    }
+                }
+            }
+            "step" => {
+                let step = number(0)? as u64;
+                self.steps.insert(rank, step);
+                Event::Step {
+                    process,
+                    step,
+                    at: moment,
+                }
+            }
+            "phase" => Event::PhaseBegin {
+                process,
+                name: arg(0)?.into(),
+                at: moment,
+            },
+            "endphase" => Event::PhaseEnd {
+                process,
+                name: arg(0)?.into(),
+                at: moment,
+            },
+            "input-ended" => Event::InputEnded {
+                process,
+                place,
+                at: moment,
+            },
+            "raises" => Event::Exception {
+                process,
+                kind: ExceptionKind::from_name(&arg(0)?.replace('-', " "))
+                    .or((arg(0)? == "left-collective").then_some(ExceptionKind::LeftCollective))
+                    .ok_or(format!("no such kind of exception: {}", arg(0)?))?,
+                text: arg(1)?.into(),
+                place,
+                at: moment,
+            },
+            "announces" => {
+                let how = args.get(1).map_or("main returned", String::as_str).into();
+                Event::ExitAnnounced {
+                    process,
+                    code: number(0)?,
+                    how,
+                    at: moment,
+                }
+            }
+            "exits" => dead(Some(number(0)?), None),
+            "killed" => dead(None, Some(number(0)?)),
+            "vanishes" => dead(None, None),
+            "stops" => changed(ProcessState::Stopped, Exit::default()),
+            "continues" => changed(ProcessState::Running, Exit::default()),
+            "lost" => Event::RecordsLost {
+                process,
+                count: number(0)? as u64,
+            },
+            "frontier" => {
+                let group = self.group(rank, arg(0)?)?;
+                Event::Frontier {
+                    process,
+                    group,
+                    issued: number(1)? as u64,
+                    p2p_issued: 0,
+                }
+            }
+            "note" => {
+                let event = Event::Note {
+                    process: None,
+                    kind: NoteKind::from_name(&arg(0)?.replace('-', " "))
+                        .ok_or(format!("no such note: {}", arg(0)?))?,
+                    rank: Some(rank),
+                    pid: Some(1000 + rank),
+                    text: arg(1)?.into(),
+                    at: moment,
+                };
+                self.events.push((moment, None, event));
+                return Ok(());
+            }
+            _ => return self.call(rank, at, verb, args),
+        };
+        self.push(rank, at, event);
+        Ok(())
+    }
+
+    fn group(&self, rank: u32, name: &str) -> Result<Arc<GroupInfo>, String> {
+        let known = self.groups.get(&(rank, name.into()));
+        known
+            .cloned()
+            .ok_or(format!("rank {rank} is not in a group {name:?}"))
+    }
+
+    fn call(&mut self, rank: u32, at: f64, verb: &str, args: &[String]) -> Result<(), String> {
+        let (op, group) = verb.split_once('/').unwrap_or((verb, "0"));
+        let op = Op::from_name(op).ok_or(format!("{verb:?} is nothing a rank can do"))?;
+        if self.scenario.unseen.contains(&rank) {
+            return Ok(());
+        }
+        let grouped = op.is_collective() || op.is_point_to_point();
+        let info = grouped.then(|| self.group(rank, group)).transpose()?;
+        let id = self
+            .next_call
+            .entry(rank)
+            .and_modify(|id| *id += 1)
+            .or_insert(1);
+        let mut call = Call {
+            id: CallId(*id),
+            at: seconds(at),
+            thread: ThreadId(1),
+            group: info,
+            seq: 0,
+            op,
+            dtype: DType::Unspecified,
+            reduce_op: ReduceOp::Unspecified,
+            root: None,
+            peer: None,
+            tag: None,
+            numel: None,
+            shape: None,
+            tensors: 1,
+            is_async: false,
+            hidden: false,
+            splits: [Vec::new(), Vec::new()],
+            step: self.steps.get(&rank).copied().unwrap_or(0),
+            phase: None,
+            place: None,
+        };
+        let (mut returned, mut label) = (true, None);
+        let mut args = args.iter().map(String::as_str);
+        while let Some(arg) = args.next() {
+            if let Some(at) = arg.strip_prefix('@') {
+                call.place = Some(place(at)?);
+            } else if let Some(root) = arg.strip_prefix("root=") {
+                call.root = Some(root.parse().ok().ok_or(format!("no rank: {root}"))?);
+            } else if let Some(peer) = arg.strip_prefix("peer=") {
+                call.peer = Some(peer.parse().ok().ok_or(format!("no rank: {peer}"))?);
+            } else if let Some(reduce_op) = ReduceOp::from_name(arg) {
+                call.reduce_op = reduce_op;
+            } else if let Some(thread) = arg.strip_prefix('t').and_then(|n| n.parse().ok()) {
+                call.thread = ThreadId(thread);
+            } else if let Some((dtype, shape)) = tensor(arg) {
+                call.dtype = dtype;
+                call.numel = Some(shape.iter().map(|&dim| u64::from(dim)).product());
+                call.shape = Some(shape);
+            } else {
+                match arg {
+                    "async" => call.is_async = true,
+                    "hidden" => (call.is_async, call.hidden) = (true, true),
+                    "unreturned" => returned = false,
+                    "as" => label = args.next(),
+                    _ => return Err(format!("what is {arg:?}?")),
+                }
+            }
+        }
+        if grouped {
+            let channel = call
+                .peer
+                .map_or_else(String::new, |peer| format!("{op} {peer}"));
+            let seq = self.seqs.entry((rank, group.into(), channel)).or_default();
+            *seq += 1;
+            call.seq = *seq;
+        }
+        let (process, thread, id) = (self.process(rank), call.thread, call.id);
+        let waits = grouped && !call.is_async && returned;
+        self.last_call.insert(rank, (thread, id));
+        if let Some(label) = label {
+            self.labels.insert((rank, label.into()), (thread, id));
+        }
+        let moment = call.at;
+        self.push(
+            rank,
+            at,
+            Event::Issued {
+                process,
+                call: Arc::new(call),
+            },
+        );
+        if returned {
+            self.push(
+                rank,
+                at,
+                Event::Returned {
+                    process,
+                    thread,
+                    call: id,
+                    at: moment,
+                },
+            );
+        }
+        if waits {
+            let begin = Event::WaitBegin {
+                process,
+                thread,
+                call: Some(id),
+                place: None,
+                at: moment,
+            };
+            self.push(rank, at, begin);
+        }
+        Ok(())
+    }
+}
+
+/// Splits a line into words; a quoted text is one.
+fn words(line: &str) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    for (i, part) in line.split('"').enumerate() {
+        if i % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    if line.matches('"').count() % 2 == 1 {
+        Err("a quote is open".into())
+    } else {
+        Ok(words)
+    }
+}
+
+/// `*`, `0`, `0,2`, `0-3`.
+fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
+    if text == "*" {
+        return Ok((0..world).collect());
+    }
+    let number = |text: &str| text.parse::<u32>().ok().ok_or(format!("no rank: {text:?}"));
+    let mut ranks = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            Some((first, last)) => ranks.extend(number(first)?..=number(last)?),
+            None => ranks.push(number(part)?),
+        }
+    }
+    match ranks.iter().find(|&&rank| rank >= world) {
+        Some(rank) => Err(format!("rank {rank} is not in a world of {world}")),
+        None => Ok(ranks),
+    }
+}
+
+fn place(text: &str) -> Result<Arc<Where>, String> {
+    let (file, line) = text.rsplit_once(':').ok_or(format!("no line: {text:?}"))?;
+    let line = line.parse().ok().ok_or(format!("no line: {text:?}"))?;
+    Ok(Arc::new(Where {
+        file: file.into(),
+        line,
+        function: "train".into(),
+    }))
+}
+
+/// `f32[2,3]`.
+fn tensor(text: &str) -> Option<(DType, Vec<u32>)> {
+    let (dtype, dims) = text.strip_suffix(']')?.split_once('[')?;
+    let dtype = match dtype {
+        "f16" => DType::Float16,
+        "bf16" => DType::BFloat16,
+        "f32" => DType::Float32,
+        "f64" => DType::Float64,
+        "i32" => DType::Int32,
+        "i64" => DType::Int64,
+        "u8" => DType::UInt8,
+        _ => return None,
+    };
+    let dims: Option<Vec<u32>> = dims
+        .split(',')
+        .filter(|dim| !dim.is_empty())
+        .map(|dim| dim.parse().ok())
+        .collect();
+    Some((dtype, dims?))
+}
