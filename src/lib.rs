@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod coordinator;
+pub mod demo;
 pub mod diagnosis;
 pub mod evidence;
 pub mod node;

@@ -2,6 +2,7 @@
 //!
 //! * `framework`: that a scenario which expects the wrong thing fails, and says why.
 //! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
+//! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
 
 #![expect(
@@ -14,5 +15,6 @@
 
 mod framework;
 mod pytorch;
+mod run;
 mod scenarios;
 mod support;

@@ -10,6 +10,7 @@ use crate::report::live::Verbosity;
 use crate::report::text::Style;
 
 mod coordinator;
+mod demo;
 mod run;
 
 /// Exit code of a command line that makes no sense.
@@ -39,6 +40,10 @@ enum Command {
     Run(run::Run),
     /// Serve several nodes and jobs until interrupted
     Coordinator(coordinator::Coordinator),
+    /// Watch a small job with a planted fault being diagnosed
+    Demo(demo::ShowDemo),
+    #[command(hide = true)]
+    DemoRank(demo::DemoRank),
 }
 
 /// Options that every command has.
@@ -106,6 +111,8 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
         Command::Coordinator(coordinator) => coordinator.run(),
+        Command::Demo(demo) => demo.run(&cli.global),
+        Command::DemoRank(rank) => rank.run(),
     };
     result.unwrap_or_else(|error| {
         // Who reads us no more wants nothing more.

@@ -27,6 +27,8 @@ pub struct BoxDir {
     /// Where boxes are kept after the end; `None`: nowhere.
     keep: Option<PathBuf>,
     is_shared_memory: bool,
+    /// Boxes are kept as they were when this was taken.
+    snapshot: bool,
 }
 
 impl BoxDir {
@@ -46,12 +48,14 @@ impl BoxDir {
                 path,
                 keep,
                 is_shared_memory: true,
+                snapshot: false,
             }),
             Err(error) => match &keep {
                 Some(dir) => Ok(Self {
                     path: dir.clone(),
                     keep,
                     is_shared_memory: false,
+                    snapshot: false,
                 }),
                 None => Err(error),
             },
@@ -79,24 +83,26 @@ impl BoxDir {
     /// When there is no such place or no room in it.
     pub fn keep(&self, file: &Path) -> io::Result<()> {
         let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
-        if file.parent() == Some(keep) {
+        if file.parent() == Some(keep) || self.snapshot {
             return Ok(());
         }
         relocate(file, keep)
     }
 
-    /// Copies all boxes as they are now to where they are kept.
+    /// Copies all boxes as they are now to where they are kept. Those that end later are not put
+    /// over the copies.
     ///
     /// # Errors
     ///
     /// When there is no such place or no room in it.
-    pub fn snapshot(&self) -> io::Result<()> {
+    pub fn snapshot(&mut self) -> io::Result<()> {
         let keep = self.keep.as_deref().ok_or(io::ErrorKind::NotFound)?;
         if self.is_shared_memory {
             for file in boxes_in(&self.path)? {
                 copy(&file, keep)?;
             }
         }
+        self.snapshot = true;
         Ok(())
     }
 
@@ -110,10 +116,10 @@ impl BoxDir {
             return Ok(());
         }
         let kept = match &self.keep {
-            Some(keep) => boxes_in(&self.path)?
+            Some(keep) if !self.snapshot => boxes_in(&self.path)?
                 .iter()
                 .try_for_each(|file| relocate(file, keep)),
-            None => Ok(()),
+            _ => Ok(()),
         };
         fs::remove_dir_all(&self.path)?;
         kept
@@ -271,16 +277,19 @@ mod tests {
     #[test]
     fn boxes_end_in_the_run_directory_and_shared_memory_is_left_clean() {
         let (_dir, shm, run) = dirs();
-        let boxes = BoxDir::create(&shm, "job", Some(&run)).unwrap();
+        let mut boxes = BoxDir::create(&shm, "job", Some(&run)).unwrap();
         assert_eq!(fs::metadata(boxes.path()).unwrap().mode() & 0o777, 0o700);
         let path = boxes.path().to_owned();
         fs::write(path.join("1.2.c10d.box"), "x").unwrap();
         fs::write(path.join("3.4.c10d.box"), "y").unwrap();
-        boxes.snapshot().unwrap();
-        assert!(run.join("boxes/1.2.c10d.box").exists() && path.join("1.2.c10d.box").exists());
         boxes.keep(&path.join("1.2.c10d.box")).unwrap();
+        assert!(run.join("boxes/1.2.c10d.box").exists() && !path.join("1.2.c10d.box").exists());
+        boxes.snapshot().unwrap();
+        fs::write(path.join("3.4.c10d.box"), "later").unwrap();
+        boxes.keep(&path.join("3.4.c10d.box")).unwrap();
         boxes.remove().unwrap();
         assert_eq!(boxes_in(&run.join("boxes")).unwrap().len(), 2);
+        assert_eq!(fs::read(run.join("boxes/3.4.c10d.box")).unwrap(), b"y");
         assert!(!path.exists());
     }
 

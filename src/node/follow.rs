@@ -1,6 +1,7 @@
 //! Follows all ranks of a node, from outside: one thread that looks into their black boxes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -58,6 +59,13 @@ pub enum Command {
     /// Put all evidence on the disk. The answer says whether it is there, and which processes there
     /// are below the command.
     Secure(Sender<Secured>),
+    /// We are about to end the command: what happens after the answer is our doing and no evidence.
+    Close {
+        /// What we will exit with.
+        status: i32,
+        /// Told once that is so.
+        done: Sender<()>,
+    },
     /// The command has ended, as a shell would report it.
     CommandEnded(i32),
     /// Nothing more is wanted.
@@ -99,7 +107,7 @@ struct Place {
     path: PathBuf,
     /// When it had changed last when it was last read; `None`: read it again.
     modified: Option<SystemTime>,
-    seen: HashMap<std::ffi::OsString, ()>,
+    seen: HashSet<OsString>,
 }
 
 impl Follower {
@@ -115,7 +123,7 @@ impl Follower {
         let place = |path| Place {
             path,
             modified: None,
-            seen: HashMap::new(),
+            seen: HashSet::new(),
         };
         Self {
             places: boxes.places().into_iter().map(place).collect(),
@@ -174,7 +182,11 @@ impl Follower {
 
     /// Waits for the next look, or until a process ends.
     fn wait(&self, tick: Duration) {
-        let alive = self.ranks.iter().filter(|rank| !rank.has_ended());
+        // After the end of the job nobody looks at who ends.
+        let alive = self
+            .ranks
+            .iter()
+            .filter(|rank| !rank.has_ended() && !self.job_ended);
         let fds: Vec<_> = alive
             .filter_map(|rank| rank.watched()?.fd())
             .map(PidFd::as_fd)
@@ -204,6 +216,11 @@ impl Follower {
                         on_disk,
                         descendants,
                     }));
+                }
+                Ok(Command::Close { status, done }) => {
+                    self.look(Instant::now());
+                    self.end_job(status);
+                    done.send(()).ok();
                 }
                 Ok(Command::CommandEnded(status)) => self.command_ended(status),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return true,
@@ -263,12 +280,12 @@ impl Follower {
             for name in names {
                 let place = &mut self.places[index];
                 let text = name.to_string_lossy().into_owned();
-                if place.seen.len() >= MAX_BOXES || place.seen.contains_key(&name) {
+                if place.seen.len() >= MAX_BOXES || place.seen.contains(&name) {
                     continue;
                 }
                 let path = place.path.join(&name);
                 if text.starts_with("nobox.") {
-                    place.seen.insert(name, ());
+                    place.seen.insert(name);
                     self.note_no_box(&text);
                 } else if text.ends_with(".box") {
                     // One that we moved ourselves is known by another path.
@@ -277,7 +294,7 @@ impl Follower {
                         .iter()
                         .any(|rank| rank.path().file_name() == Some(&name));
                     if is_known || self.open(&path, now) {
-                        self.places[index].seen.insert(name, ());
+                        self.places[index].seen.insert(name);
                     }
                 }
             }
@@ -378,6 +395,9 @@ impl Follower {
 
     /// The ranks have a moment to end, and then whatever is known by then is what is known.
     fn command_ended(&mut self, status: i32) {
+        if self.job_ended {
+            return;
+        }
         let deadline = Instant::now() + LAST_WORDS;
         loop {
             self.look(Instant::now());
@@ -389,6 +409,13 @@ impl Follower {
             self.wait(BUSY_TICK);
         }
         self.scan(Instant::now());
+        self.end_job(status);
+    }
+
+    fn end_job(&mut self, status: i32) {
+        if self.job_ended {
+            return;
+        }
         self.say(Kind::JobEnded(v1::JobEnded {
             unix_ns: Timestamp::now().0,
             status,

@@ -144,6 +144,11 @@ pub fn run(options: Options) -> Outcome {
             if let Ok(boxes) = boxes {
                 drop(boxes.remove());
             }
+            // There was no job: what was made for it goes, unless it holds something already.
+            if let Some(dir) = run_dir {
+                drop(std::fs::remove_dir(dir.join("boxes")));
+                drop(std::fs::remove_dir(dir));
+            }
             return Outcome {
                 status: status_of_failure(&error),
                 report: None,

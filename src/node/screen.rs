@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::v1;
 
 use super::follow::{self, Secured};
+use super::job::KILLED_STATUS;
 use super::kill::{Condemned, Judge, Patience};
 use super::sys::PidFd;
 use crate::report::live::Live;
@@ -142,7 +143,18 @@ impl Screen {
         let Ok(child) = PidFd::open(self.child) else {
             return;
         };
-        if child.has_ended() || child.signal(libc::SIGTERM).is_err() {
+        if child.has_ended() {
+            return;
+        }
+        // What its ranks do once they are told to end is no part of the diagnosis.
+        let status = i32::from(KILLED_STATUS);
+        let (done, closed) = channel();
+        let asked = self
+            .follower
+            .send(follow::Command::Close { status, done })
+            .is_ok();
+        if !asked || closed.recv_timeout(SECURING).is_err() || child.signal(libc::SIGTERM).is_err()
+        {
             return;
         }
         self.killed = true;
@@ -173,6 +185,7 @@ impl Screen {
     fn finish(mut self, status: i32, report: Option<PathBuf>) -> Shown {
         let last = self.live.finish();
         let ended = match status {
+            _ if self.killed => "the job was ended by us".to_owned(),
             0 => "the job has ended".to_owned(),
             128.. => format!("the job was ended by signal {}", status - 128),
             _ => format!("the job has ended with status {status}"),

@@ -1,0 +1,96 @@
+//! `ddp-doctor demo`
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::Global;
+use crate::demo::{self, DEMOS, Demo};
+use crate::node::environment;
+use crate::node::job::{self, Options};
+use crate::node::kill::Patience;
+
+/// How long a demonstration is left hanging.
+const HANG: Duration = Duration::from_millis(1500);
+/// Stall limit of a demonstration: it is short.
+const STALL_AFTER: Duration = Duration::from_secs(10);
+
+/// Run a small job with a planted fault and watch it being diagnosed.
+///
+/// Needs neither GPU nor PyTorch. Without a name, lists the demonstrations.
+#[derive(Debug, Args)]
+pub(super) struct ShowDemo {
+    /// Which
+    name: Option<String>,
+}
+
+/// One process of a demonstration.
+#[derive(Debug, Args)]
+pub(super) struct DemoRank {
+    name: String,
+}
+
+impl ShowDemo {
+    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+        let Some(name) = self.name else {
+            let mut out = io::stdout().lock();
+            for demo in &DEMOS {
+                writeln!(out, "{:<12} {}", demo.name, demo.about)?;
+            }
+            return Ok(0);
+        };
+        let demo = find(&name)?;
+        if environment::is_switched_off() {
+            bail!("capture is switched off by {}=0", environment::SWITCH);
+        }
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let command: Vec<OsString> = vec![program.into(), "demo-rank".into(), name.into()];
+        writeln!(io::stdout(), "{} ranks: {}", demo::RANKS, demo.about)?;
+        let outcome = job::run(Options {
+            command,
+            job: None,
+            run_dir: None,
+            report: None,
+            coordinator: None,
+            kill: Some(Patience::new(Some(HANG))),
+            stall_after: STALL_AFTER,
+            verbosity: global.verbosity(),
+            style: global.style(io::stdout().is_terminal()),
+            out: Box::new(io::stdout()),
+        });
+        let findings = outcome
+            .report
+            .map(|report| report.findings)
+            .unwrap_or_default();
+        let leading = findings.first().map(|finding| finding.code.as_str());
+        if leading != demo.code {
+            let word = |code: Option<&str>| code.unwrap_or("nothing").to_owned();
+            bail!(
+                "{} was expected and {} was found",
+                word(demo.code),
+                word(leading)
+            );
+        }
+        Ok(0)
+    }
+}
+
+impl DemoRank {
+    pub(super) fn run(self) -> anyhow::Result<u8> {
+        demo::rank_or_launcher(find(&self.name)?)
+    }
+}
+
+fn find(name: &str) -> anyhow::Result<&'static Demo> {
+    let names = || {
+        DEMOS
+            .iter()
+            .map(|demo| demo.name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    demo::find(name).with_context(|| format!("there is no demo {name:?}; there are: {}", names()))
+}

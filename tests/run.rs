@@ -1,0 +1,572 @@
+//! `run` is as if it were not there, and says what it has to say.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ddp_doctor_proto::report::{Report, Verdict};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
+
+/// A place to run in, and nothing of the environment that could change what happens.
+pub(crate) fn program(dir: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("DDP_DOCTOR") {
+            command.env_remove(name);
+        }
+    }
+    command.current_dir(dir);
+    command
+}
+
+fn dir() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn run(dir: &TempDir, command: &[&str]) -> Output {
+    program(dir.path())
+        .arg("run")
+        .arg("--")
+        .args(command)
+        .output()
+        .unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A job that is still running; killed if the test fails.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        Self(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        )
+    }
+
+    /// Waits for the first line of the job.
+    fn first_line(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn signal(&self, signal: &str) {
+        send(signal, &self.0.id().to_string());
+    }
+
+    fn end(&mut self) -> Option<i32> {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(
+                started.elapsed() < Duration::from_secs(30),
+                "it does not end"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+fn send(signal: &str, to: &str) {
+    assert!(
+        Command::new("kill")
+            .args([&format!("-{signal}"), "--", to])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+fn state_of(pid: u32) -> char {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat[stat.rfind(')').unwrap() + 2..].chars().next().unwrap()
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(20), "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The only run directory below `dir`.
+fn run_dir(dir: &Path) -> std::path::PathBuf {
+    let mut runs: Vec<_> = fs::read_dir(dir.join("ddp-doctor-runs"))
+        .unwrap()
+        .flatten()
+        .collect();
+    assert_eq!(runs.len(), 1);
+    runs.remove(0).path()
+}
+
+fn report(path: &Path) -> Report {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn the_status_is_the_jobs() {
+    let dir = dir();
+    for (script, status) in [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("exit 75", 75),
+        ("exit 255", 255),
+    ] {
+        assert_eq!(
+            run(&dir, &["sh", "-c", script]).status.code(),
+            Some(status),
+            "{script}"
+        );
+    }
+    for (signal, status) in [("TERM", 143), ("KILL", 137), ("ABRT", 134)] {
+        let output = run(&dir, &["sh", "-c", &format!("kill -{signal} $$")]);
+        assert_eq!(output.status.code(), Some(status), "{signal}");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_named_and_leaves_nothing() {
+    let dir = dir();
+    let output = run(&dir, &["no-such-command"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(
+        stderr(&output).contains("no-such-command"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(run(&dir, &["/"]).status.code(), Some(126));
+    assert_eq!(
+        fs::read_dir(dir.path().join("ddp-doctor-runs"))
+            .unwrap()
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn usage_errors_are_2() {
+    let dir = dir();
+    for arguments in [
+        &["run"][..],
+        &["run", "--no-such-option", "--", "true"],
+        &["nothing"],
+        &[],
+    ] {
+        let output = program(dir.path()).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn input_and_output_are_the_jobs() {
+    let dir = dir();
+    let mut job = program(dir.path())
+        .args(["run", "--", "sh", "-c", "cat; echo err >&2"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    job.stdin.take().unwrap().write_all(b"through\n").unwrap();
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(output.stdout, b"through\n");
+    let ours: Vec<String> = stderr(&output).lines().map(str::to_owned).collect();
+    assert!(ours.contains(&"err".to_owned()));
+}
+
+#[test]
+fn the_job_finds_the_agent_through_its_environment() {
+    let dir = dir();
+    let python = dir.path().join("python");
+    fs::create_dir_all(python.join("ddp_doctor/activate")).unwrap();
+    fs::write(python.join("ddp_doctor/activate/sitecustomize.py"), "").unwrap();
+    let output = program(dir.path())
+        .args(["run", "--job", "my job", "--", "sh", "-c"])
+        .arg("env; stat -c mode=%a \"$DDP_DOCTOR_BOX_DIR\" \"$DDP_DOCTOR_RUN_DIR\"")
+        .env("DDP_DOCTOR_PYTHON", &python)
+        .env("PYTHONPATH", "/mine")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let value = |name: &str| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("{name}=")));
+        line.unwrap_or_else(|| panic!("{name} is missing in {text}"))
+            .to_owned()
+    };
+    assert_eq!(value("DDP_DOCTOR_JOB"), "my_job");
+    assert!(value("DDP_DOCTOR_BOX_DIR").ends_with("/my_job"));
+    assert!(Path::new(&value("DDP_DOCTOR_RUN_DIR")).is_absolute());
+    assert!(value("DDP_DOCTOR_COORDINATOR").starts_with("127.0.0.1:"));
+    let python = python.canonicalize().unwrap();
+    let python = python.display();
+    assert_eq!(
+        value("PYTHONPATH"),
+        format!("{python}/ddp_doctor/activate:{python}:/mine")
+    );
+    assert_eq!(text.matches("mode=700").count(), 2);
+    assert!(
+        !Path::new(&value("DDP_DOCTOR_BOX_DIR")).exists(),
+        "gone with the job"
+    );
+}
+
+#[test]
+fn switched_off_it_is_not_there_at_all() {
+    let dir = dir();
+    let output = program(dir.path())
+        .args(["run", "--", "sh", "-c", "env | grep -c ^DDP_DOCTOR; exit 4"])
+        .env("DDP_DOCTOR", "0")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(4));
+    assert_eq!(output.stdout, b"1\n");
+    assert!(output.stderr.is_empty() && !dir.path().join("ddp-doctor-runs").exists());
+}
+
+#[test]
+fn signals_sent_to_us_reach_the_job() {
+    let dir = dir();
+    for (signal, status) in [("TERM", 11), ("HUP", 12), ("USR1", 13)] {
+        let script =
+            format!("trap 'exit {status}' {signal}; echo ready; while :; do sleep 0.05; done");
+        let mut job = Running::start(program(dir.path()).args(["run", "--", "sh", "-c", &script]));
+        assert_eq!(job.first_line(), "ready");
+        job.signal(signal);
+        assert_eq!(job.end(), Some(status), "{signal}");
+    }
+}
+
+#[test]
+fn an_interrupt_of_the_terminal_is_left_to_the_job() {
+    let dir = dir();
+    // The job takes its time to end, and is not abandoned meanwhile.
+    let script = "trap 'sleep 0.3; exit 21' INT; echo ready; while :; do sleep 0.05; done";
+    let mut job = Running::start(
+        program(dir.path())
+            .args(["run", "--", "sh", "-c", script])
+            .process_group(0),
+    );
+    assert_eq!(job.first_line(), "ready");
+    send("INT", &format!("-{}", job.0.id()));
+    assert_eq!(job.end(), Some(21));
+    // A job that does not care dies of it, as it would without us.
+    let mut job = Running::start(
+        program(dir.path())
+            .args(["run", "--", "sh", "-c", "echo ready; sleep 60"])
+            .process_group(0),
+    );
+    assert_eq!(job.first_line(), "ready");
+    send("INT", &format!("-{}", job.0.id()));
+    assert_eq!(job.end(), Some(130));
+}
+
+#[test]
+fn stop_and_continue_take_job_and_us_along() {
+    let dir = dir();
+    let mut job = Running::start(
+        program(dir.path())
+            .args(["run", "--", "sh", "-c", "echo $$; exec sleep 60"])
+            .process_group(0),
+    );
+    let child: u32 = job.first_line().parse().unwrap();
+    eventually("it sleeps", || {
+        fs::read_to_string(format!("/proc/{child}/comm")).unwrap() == "sleep\n"
+    });
+    job.signal("TSTP");
+    eventually("both are stopped", || {
+        state_of(child) == 'T' && state_of(job.0.id()) == 'T'
+    });
+    job.signal("CONT");
+    eventually("both go on", || {
+        state_of(child) == 'S' && state_of(job.0.id()) == 'S'
+    });
+    send("TERM", &child.to_string());
+    assert_eq!(job.end(), Some(143));
+}
+
+#[test]
+fn without_a_run_directory_the_job_runs() {
+    let dir = dir();
+    fs::write(dir.path().join("ddp-doctor-runs"), "in the way").unwrap();
+    let output = run(&dir, &["sh", "-c", "exit 6"]);
+    assert_eq!(output.status.code(), Some(6));
+    let said = stderr(&output);
+    assert_eq!(said.matches("no run directory").count(), 1, "{said}");
+}
+
+#[test]
+fn without_a_coordinator_the_job_runs_and_is_journaled() {
+    let dir = dir();
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let output = program(dir.path())
+        .args([
+            "run",
+            "--coordinator",
+            &closed,
+            "--report",
+            "r.json",
+            "--",
+            "sh",
+            "-c",
+            "exit 5",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    let said = stderr(&output);
+    assert_eq!(said.matches("no coordinator answers").count(), 1, "{said}");
+    assert_eq!(
+        report(&dir.path().join("r.json")).verdict,
+        Verdict::Insufficient
+    );
+    let journal = run_dir(dir.path()).join("journal.ddpj");
+    let mut journal = ddp_doctor::evidence::journal::Reader::open(&journal).unwrap();
+    let first = journal.read().unwrap().unwrap();
+    assert!(matches!(
+        first.events[0].kind,
+        Some(ddp_doctor_proto::v1::event::Kind::Hello(_))
+    ));
+}
+
+#[test]
+fn a_coordinator_elsewhere_is_refused_and_the_job_runs() {
+    let dir = dir();
+    let output = program(dir.path())
+        .args(["run", "--coordinator", "192.0.2.1:7", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        stderr(&output).contains("not on this machine"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn two_runs_of_one_job_do_not_disturb_each_other() {
+    let dir = dir();
+    let start = || {
+        Running::start(
+            program(dir.path()).args([
+                "run",
+                "--job",
+                &format!("twice-{}", std::process::id()),
+                "--run-dir",
+                dir.path()
+                    .join(format!("{:?}", Instant::now()))
+                    .to_str()
+                    .unwrap(),
+                "--",
+                "sh",
+                "-c",
+                "echo $DDP_DOCTOR_BOX_DIR; sleep 0.5; test -d $DDP_DOCTOR_BOX_DIR",
+            ]),
+        )
+    };
+    let (mut first, mut second) = (start(), start());
+    assert_ne!(first.first_line(), second.first_line());
+    assert_eq!((first.end(), second.end()), (Some(0), Some(0)));
+}
+
+#[test]
+fn the_short_form_runs_torchrun() {
+    let dir = dir();
+    let bin = dir.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let torchrun = bin.join("torchrun");
+    fs::write(&torchrun, "#!/bin/sh\necho \"$@\"\n").unwrap();
+    Command::new("chmod")
+        .arg("+x")
+        .arg(&torchrun)
+        .status()
+        .unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let output = program(dir.path())
+        .args([
+            "run",
+            "--nproc-per-node",
+            "2",
+            "train.py",
+            "--lr",
+            "0.1",
+            "--report",
+            "x",
+        ])
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    assert_eq!(
+        output.stdout,
+        b"--nproc-per-node 2 train.py --lr 0.1 --report x\n"
+    );
+}
+
+#[test]
+fn a_standing_coordinator_diagnoses_what_is_reported_to_it() {
+    let dir = dir();
+    let mut coordinator =
+        Running::start(program(dir.path()).args(["coordinator", "--listen", "127.0.0.1:0"]));
+    let address = coordinator.first_line();
+    let output = program(dir.path())
+        .args([
+            "run",
+            "--coordinator",
+            &address,
+            "--report",
+            "r.json",
+            "--on-hang",
+            "kill",
+        ])
+        .args([
+            "--kill-after",
+            "0.5",
+            "--",
+            PROGRAM,
+            "demo-rank",
+            "op-mismatch",
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
+    let report = report(&dir.path().join("r.json"));
+    assert_eq!(report.verdict, Verdict::Hang);
+    assert_eq!(report.findings[0].code, "DD103");
+    assert_eq!(report.evidence.ranks_reporting, 4);
+    coordinator.signal("INT");
+    assert_eq!(coordinator.end(), Some(0));
+}
+
+#[test]
+fn a_finding_stands_in_the_report_while_the_job_hangs() {
+    let dir = dir();
+    let mut job = Running::start(program(dir.path()).args([
+        "run",
+        "--report",
+        "r.json",
+        "--",
+        PROGRAM,
+        "demo-rank",
+        "early-exit",
+    ]));
+    let path = dir.path().join("r.json");
+    eventually("the report names the finding", || {
+        path.exists()
+            && report(&path)
+                .findings
+                .first()
+                .is_some_and(|f| f.code == "DD102")
+    });
+    assert_eq!(report(&path).job.ended_at, None);
+    job.signal("TERM");
+    assert_eq!(job.end(), Some(143));
+    let mut said = String::new();
+    job.0
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert_eq!(said.matches("[DD102]").count(), 1, "printed once: {said}");
+    // Boxes and journal are kept, and the report is also where the rest is.
+    let run_dir = run_dir(dir.path());
+    assert_eq!(fs::read_dir(run_dir.join("boxes")).unwrap().count(), 4);
+    assert!(run_dir.join("report.json").exists() && run_dir.join("journal.ddpj").exists());
+}
+
+#[test]
+fn a_job_that_hangs_is_ended_where_that_is_wanted() {
+    let dir = dir();
+    let output = program(dir.path())
+        .args([
+            "run",
+            "--on-hang",
+            "kill",
+            "--kill-after",
+            "0.3",
+            "--report",
+            "r.json",
+            "--",
+        ])
+        // The launcher ignores what it is told, and is made to.
+        .args([
+            "sh",
+            "-c",
+            "trap '' TERM; \"$0\" demo-rank group-order & wait; wait",
+            PROGRAM,
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(75), "{}", stderr(&output));
+    let report = report(&dir.path().join("r.json"));
+    assert_eq!(
+        (report.verdict, report.findings[0].code.as_str()),
+        (Verdict::Hang, "DD111")
+    );
+}
+
+#[test]
+fn a_job_that_is_killed_with_its_launcher_is_still_told_apart() {
+    let dir = dir();
+    let status = run(&dir, &["sh", "-c", "kill -SEGV $$"]).status;
+    assert_eq!((status.code(), status.signal()), (Some(139), None));
+}
+
+#[test]
+fn demos_end_with_the_diagnosis_that_they_promise() {
+    let dir = dir();
+    let list = program(dir.path()).arg("demo").output().unwrap();
+    let names = String::from_utf8(list.stdout).unwrap();
+    assert!(names.lines().count() >= 4);
+    for name in names.lines().filter_map(|line| line.split(' ').next()) {
+        let output = program(dir.path()).args(["demo", name]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{name}: {text}{}",
+            stderr(&output)
+        );
+    }
+    assert_eq!(
+        program(dir.path())
+            .args(["demo", "none"])
+            .status()
+            .unwrap()
+            .code(),
+        Some(3)
+    );
+}
