@@ -42,10 +42,15 @@ pub(crate) fn run_to_end(mut command: Command) -> Finished {
     let watchdog = thread::spawn(move || {
         let in_time = ended.recv_timeout(PATIENCE).is_ok();
         if !in_time {
-            Command::new("kill")
-                .args(["-KILL", "--", &format!("-{group}")])
-                .status()
-                .unwrap();
+            // The program hands a polite request on to what it started.
+            for signal in ["-TERM", "-KILL"] {
+                let group = format!("-{group}");
+                Command::new("kill")
+                    .args([signal, "--", &group])
+                    .status()
+                    .unwrap();
+                thread::sleep(Duration::from_secs(10));
+            }
         }
         in_time
     });
