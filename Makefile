@@ -1,0 +1,41 @@
+# Two commands do all the set-up on a machine with Rust, Python ≥ 3.9 and gcc:
+#
+#   make demo   a real torchrun job with a planted bug, diagnosed live
+#   make test   every test, those with real PyTorch jobs included
+#
+# Both make a Python environment with PyTorch where there is none (scripts/pytorch-env says where).
+
+SHELL := bash
+CARGO ?= cargo
+
+.PHONY: demo test lint bench build
+
+# Expanded only where it is needed: making the environment takes minutes, once.
+VENV = $$(scripts/pytorch-env)
+
+build:
+	$(CARGO) build --release --workspace
+
+demo: build
+	@venv=$(VENV) && PATH="$$venv/bin:$$PATH" OMP_NUM_THREADS=1 \
+	target/release/ddp-doctor run --on-hang kill --kill-after 2 \
+	    --nproc-per-node 2 agent/python/examples/uneven_batches.py; \
+	status=$$?; \
+	if [ $$status -ne 75 ]; then echo "the demo ended with status $$status, not 75" >&2; exit 1; fi
+
+test:
+	$(CARGO) build --workspace --all-targets
+	venv=$(VENV) && DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
+	    $(CARGO) test --workspace --all-features
+	venv=$(VENV) && DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so" \
+	    "$$venv/bin/python" -m unittest discover -s agent/python/tests -t agent/python/tests
+
+lint:
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features
+
+bench: build
+	$(CARGO) bench -p ddp-doctor-agent --bench record
+	venv=$(VENV) && DDP_DOCTOR_LIBRARY="$$PWD/target/release/libddp_doctor.so" \
+	    "$$venv/bin/python" agent/python/benches/hook_cost.py
