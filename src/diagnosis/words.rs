@@ -22,6 +22,19 @@ impl Display for Ranks<'_> {
     }
 }
 
+/// The same at the beginning of a sentence: "Rank 1", "Ranks 0 and 2".
+#[derive(Clone, Copy, Debug)]
+pub struct Capital<'a>(pub Ranks<'a>);
+
+impl Display for Capital<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        let mut letters = text.chars();
+        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+        write!(f, "{}{}", first.unwrap_or_default(), letters.as_str())
+    }
+}
+
 /// The same without the word "rank": "1", "0, 2", "0–5, 7".
 #[must_use]
 pub fn rank_list(ranks: &[u32]) -> String {
@@ -117,11 +130,17 @@ pub fn line(place: &Where) -> String {
     format!("{file}:{}", place.line)
 }
 
-/// Cuts a text that came from the job to what fits a sentence.
+/// An exception's text, cut to what fits a sentence. PyTorch's C++ errors begin with the place in
+/// its own source, which tells a user nothing.
 #[must_use]
 pub fn short(text: &str) -> String {
     const LONGEST: usize = 160;
     let first_line = text.lines().next().unwrap_or("");
+    let without_place = first_line.split_once(": [").and_then(|(kind, rest)| {
+        let (place, message) = rest.split_once("] ")?;
+        place.starts_with('/').then(|| format!("{kind}: {message}"))
+    });
+    let first_line = without_place.as_deref().unwrap_or(first_line);
     match first_line.char_indices().nth(LONGEST) {
         Some((at, _)) => format!("{}…", &first_line[..at]),
         None => first_line.to_owned(),
@@ -142,6 +161,15 @@ mod tests {
         assert_eq!(Ranks(&[0, 1, 2, 3]).to_string(), "ranks 0–3");
         assert_eq!(Ranks(&[0, 1, 2, 4, 6]).to_string(), "ranks 0–2, 4 and 6");
         assert_eq!(rank_list(&[0, 1, 5]), "0, 1, 5");
+        assert_eq!(Capital(Ranks(&[0, 2])).to_string(), "Ranks 0 and 2");
+    }
+
+    #[test]
+    fn exceptions_lose_the_place_in_pytorchs_source() {
+        let gloo = "RuntimeError: [/build/third_party/gloo/pair.cc:561] Connection closed by peer";
+        assert_eq!(short(gloo), "RuntimeError: Connection closed by peer");
+        assert_eq!(short("KeyError: [1, 2] x\nmore"), "KeyError: [1, 2] x");
+        assert_eq!(short(&"x".repeat(500)).chars().count(), 161);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::diagnosis::align::{Mismatch, OddOnes, compare, odd_ones};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::{Ending, Join, Wait};
 use crate::diagnosis::situation::{Divergence, Origin, Situation};
-use crate::diagnosis::words::{self, Ranks};
+use crate::diagnosis::words::{self, Capital, Ranks};
 
 /// Calls that met under an open wait for this long did not complete by accident of timing.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
@@ -115,7 +115,7 @@ fn draft(
     if let OddOnes::Outnumbered(odd) = odd_ones(&classes) {
         draft.why.push(format!(
             "{} {} apart from {} others that agree.",
-            Ranks(&odd),
+            Capital(Ranks(&odd)),
             words::number(&odd, "stands", "stand"),
             everybody.len() - odd.len(),
         ));

@@ -8,7 +8,7 @@ use super::{About, Detector, Draft, KeyPlace, issued, order, rank_calls};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::Process;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
     code: "DD102",
@@ -92,10 +92,9 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     );
     let last = group.members.get(&first).map_or(0, |member| member.issued);
     draft.why = vec![format!(
-        "{call} of {} needs {}. {} {} started it; {}'s last call there was #{last}, and it can never come.",
+        "{call} of {} needs all its ranks. {} {} started it; {}'s last call there was #{last}, and it can never come.",
         words::group(&group.info),
-        number(&group.info.key.members, "its rank", "all its ranks"),
-        Ranks(&stall.waiting),
+        Capital(Ranks(&stall.waiting)),
         number(&stall.waiting, "has", "have"),
         Ranks(&[first]),
     )];

@@ -8,7 +8,7 @@ use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::{Doing, Process};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
     code: "DD101",
@@ -106,7 +106,7 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     draft.why = vec![format!(
         "{call} of {} needs all its ranks. {} {} alive and {} not in a collective.",
         words::group(&group.info),
-        Ranks(absent),
+        Capital(Ranks(absent)),
         number(absent, "is", "are"),
         number(absent, "is", "are"),
     )];
