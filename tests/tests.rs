@@ -4,6 +4,7 @@
 //! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
 //! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
+//! * `structure`: who may depend on whom, and other invariants of the architecture.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,4 +18,5 @@ mod framework;
 mod pytorch;
 mod run;
 mod scenarios;
+mod structure;
 mod support;

@@ -1,0 +1,193 @@
+//! The architecture's invariants, most of them absences: who may depend on whom, what may not be
+//! named where, how much is brought in.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Names of the crates that a package needs to be built, without those for tests only.
+fn crates_of(package: &str, features: &[&str]) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .current_dir(root())
+        .args([
+            "tree",
+            "--offline",
+            "--edges",
+            "normal,build",
+            "--prefix",
+            "none",
+        ])
+        .args(["--format", "{p}", "--package", package])
+        .args(features)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    let name = |line: &str| {
+        let mut words = line.split_whitespace();
+        Some(format!("{} {}", words.next()?, words.next()?))
+    };
+    text.lines().filter_map(name).collect()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[track_caller]
+fn must_not_reach(package: &str, forbidden: &[&str]) {
+    let crates = crates_of(package, &[]);
+    for name in forbidden {
+        let found = crates
+            .iter()
+            .find(|found| found.split(' ').next() == Some(name));
+        assert!(found.is_none(), "{package} reaches {name}");
+    }
+}
+
+#[test]
+fn what_lives_in_a_training_process_depends_on_almost_nothing() {
+    for package in ["ddp-doctor-agent", "ddp-doctor-capi"] {
+        must_not_reach(package, &["tokio", "tonic", "prost", "serde", "ddp-doctor"]);
+        let crates = crates_of(package, &[]);
+        assert!(crates.len() <= 5, "{package} needs {crates:?}");
+    }
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    must_not_reach("ddp-doctor-dashboard", &["ddp-doctor", "ddp-doctor-agent"]);
+    must_not_reach(
+        "ddp-doctor-proto",
+        &[
+            "ddp-doctor",
+            "ddp-doctor-agent",
+            "ddp-doctor-dashboard",
+            "libc",
+        ],
+    );
+}
+
+#[test]
+fn the_workspace_keeps_its_crate_budget() {
+    let crates = crates_of("ddp-doctor", &["--all-features"]);
+    assert!(crates.len() <= 220, "{} crates: {crates:?}", crates.len());
+}
+
+#[test]
+fn the_engine_has_no_io_no_clock_and_no_thread() {
+    let forbidden = [
+        "std::net",
+        "std::fs",
+        "std::io",
+        "std::thread",
+        "std::env",
+        "std::process",
+        "Instant::now",
+        "SystemTime",
+        "Timestamp::now",
+        "tokio",
+        "tonic",
+        "prost",
+        "libc::",
+        "ddp_doctor_agent",
+        "crate::node",
+        "crate::coordinator",
+        "crate::evidence",
+    ];
+    for file in files_below("src/diagnosis", "rs") {
+        let text = fs::read_to_string(&file).unwrap();
+        for (i, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            for word in forbidden {
+                assert!(!code.contains(word), "{}:{}: {word}", file.display(), i + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_is_fenced() {
+    let fenced = [
+        "agent/capi/src/lib.rs",
+        "agent/capi/src/ptr.rs",
+        "agent/src/blackbox/map.rs",
+        "agent/src/current.rs",
+        "agent/src/sys.rs",
+        "src/node/sys.rs",
+    ];
+    let mut found = Vec::new();
+    for folder in [
+        "src",
+        "proto/src",
+        "agent/src",
+        "agent/capi/src",
+        "dashboard/src",
+    ] {
+        for file in files_below(folder, "rs") {
+            let text = fs::read_to_string(&file).unwrap();
+            let uses = |line: &str| {
+                let code = line.split("//").next().unwrap_or_default();
+                code.contains("unsafe ") || code.contains("unsafe(")
+            };
+            if text.lines().any(uses) {
+                found.push(file.strip_prefix(root()).unwrap().display().to_string());
+            }
+        }
+    }
+    found.sort();
+    assert_eq!(found, fenced);
+}
+
+#[test]
+fn every_finding_has_a_file_a_place_in_the_list_and_words() {
+    let abouts: Vec<_> = ddp_doctor::diagnosis::detect::ALL
+        .iter()
+        .map(|detector| detector.about())
+        .collect();
+    assert!(abouts.is_sorted_by_key(|about| about.code), "by code");
+    for about in &abouts {
+        let file = root()
+            .join("src/diagnosis/detect")
+            .join(about.name.replace('-', "_") + ".rs");
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let head = format!("//! {} {}: ", about.code, about.name);
+        assert!(
+            text.starts_with(&head),
+            "{} begins with {head:?}",
+            file.display()
+        );
+        assert!(
+            text.contains("#[cfg(test)]"),
+            "{} has tests",
+            file.display()
+        );
+        assert!(
+            !about.says.is_empty() && !about.says.ends_with('.'),
+            "{}",
+            about.code
+        );
+    }
+}
+
+fn files_below(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                files.push(path);
+            }
+        }
+    }
+    assert!(!files.is_empty(), "no files below {folder}");
+    files
+}
