@@ -4,8 +4,7 @@ Everything here is a no-op in a process whose collectives are not captured. Impo
 imports neither PyTorch nor anything else that costs time.
 """
 
-import functools as _functools
-import os as _os
+import os as _os  # the interpreter has it already; anything more would cost every process its start
 
 __version__ = "0.1.0"
 __all__ = ["enable", "phase", "step"]
@@ -67,7 +66,9 @@ class phase:
         return False
 
     def __call__(self, function):
-        @_functools.wraps(function)
+        from functools import wraps
+
+        @wraps(function)
         def marked(*args, **kwargs):
             with phase(self._name):
                 return function(*args, **kwargs)

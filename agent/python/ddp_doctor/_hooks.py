@@ -54,6 +54,7 @@ _UNKNOWN = (_words.OTHER, _INPUT, True, False)
 _MOST_RECORDS = 4096
 _MOST_WORKS = 4096
 _SELF_CHECKS = 4
+_NO_TIMEOUT = object()
 
 _getframe = sys._getframe
 # The exception being handled; Python 3.11 has it without the tuple.
@@ -75,10 +76,9 @@ _reduce_ops = {}
 _reduce_op_type = ()
 # Signature → (record, reference to it)
 _records = {}
-# Thread → call it is inside of, between the hooks.
-_inside = {}
-# Thread → (call, site, code) of its last synchronous call, for the wait that c10d makes right after.
-_sync = {}
+# Thread → its last call: [call, site, code, asynchronous, visible, inside]. `code` is that of the
+# function of c10d that waits for a synchronous call right after it, `inside` is true between the hooks.
+_last = {}
 # Address of a Work's C++ object → call
 _works = {}
 _offset = object.__basicsize__
@@ -131,8 +131,7 @@ def _bind():
 def _reset():
     global _live
     _live = 0
-    _inside.clear()
-    _sync.clear()
+    _last.clear()
     _works.clear()
     _to_check.clear()
 
@@ -212,9 +211,12 @@ def _tensors_of(op, values, args):
 def make(group):
     """The two hooks of a group. `group` has the attributes `number` and `generation`."""
 
+    generation = group.generation
+    number = group.number
+
     def before(args):
         try:
-            if group.generation != _live:
+            if generation != _live:
                 return
             thread = get_ident()
             try:
@@ -247,8 +249,10 @@ def make(group):
                 values = frame.f_locals
 
             if where == _INPUT:
-                tensors = args.input_tensors
-                tensor = tensors[0] if tensors else None
+                tensor = values.get("tensor") if values is not None else None
+                if tensor is None:
+                    tensors = args.input_tensors
+                    tensor = tensors[0] if tensors else None
                 count = 1
             elif where == _OUTPUT:
                 tensors = args.output_tensors or args.input_tensors
@@ -304,14 +308,14 @@ def make(group):
                 _exceptions.in_flight(exception)
                 exception = None
 
-            stale = _inside.get(thread)
-            if stale is not None:  # the call before raised before its second hook
-                returned(stale[0])
-            call = issued_at(prepared[1], group.number, site)
+            last = _last.get(thread)
+            if last is not None and last[5]:  # the call before raised before its second hook
+                returned(last[0])
+            call = issued_at(prepared[1], number, site)
             if op in _P2P:  # c10d waits for those from another function
                 code = None
             # The reducer's own Works are never seen by Python.
-            _inside[thread] = (call, site, code, flags & _ASYNC, places is not None or not flags & _HIDDEN)
+            _last[thread] = [call, site, code, flags & _ASYNC, places is not None or not flags & _HIDDEN, True]
             if splits:
                 _splits(call, values)
         except Exception:
@@ -320,20 +324,20 @@ def make(group):
     def after(args):
         try:
             thread = get_ident()
-            inside = _inside.pop(thread, None)
-            if inside is None:
+            last = _last.get(thread)
+            if last is None or not last[5]:
                 return
-            call, site, code, asynchronous, visible = inside
+            last[5] = False
+            call = last[0]
             returned(call)
-            if code is not None and not asynchronous:
-                _sync[thread] = (call, site, code)
+            if last[2] is not None and not last[3]:
                 if _checks_left:
                     work = args.work
                     if work is not None:
                         _to_check[thread] = _address(id(work) + _offset).value
             else:
-                _sync[thread] = None
-                if visible:
+                last[2] = None
+                if last[4]:
                     _remember(args.work, call)
         except Exception:
             pass
@@ -351,9 +355,9 @@ def _remember(work, call):
 
 def interrupted():
     """This thread's call raised: it is not inside any more."""
-    inside = _inside.pop(get_ident(), None)
-    if inside is not None and _box.is_open:
-        returned(inside[0])
+    last = _last.pop(get_ident(), None)
+    if last is not None and last[5] and _live:
+        returned(last[0])
 
 
 def _check(thread, work):
@@ -381,25 +385,27 @@ def _waits(work, frame):
 def wrap_wait(original):
     """`Work.wait`, recorded."""
 
-    def wait(self, *args, **kwargs):
+    def wait(self, timeout=_NO_TIMEOUT):
         call = None
         if _live:
             try:
-                thread = get_ident()
-                last = _sync.pop(thread, None)
                 frame = _getframe(1)
+                last = _last.get(get_ident())
                 if last is not None and last[2] is frame.f_code:
-                    call, site, _ = last
+                    last[2] = None
+                    call = last[0]
                     if _checks_left:
-                        _check(thread, self)
-                    wait_begin(call, site)
+                        _check(get_ident(), self)
+                    wait_begin(call, last[1])
                 else:
                     call = _waits(self, frame)
                 frame = None
             except Exception:
                 pass
         try:
-            return original(self, *args, **kwargs)
+            if timeout is _NO_TIMEOUT:
+                return original(self)
+            return original(self, timeout)
         except BaseException as error:
             _exceptions.record(_words.LEFT_COLLECTIVE, error)
             raise

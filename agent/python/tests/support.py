@@ -1,0 +1,125 @@
+"""Starts programs under capture and reads what they left."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+
+from boxreader import boxes
+
+TESTS = os.path.dirname(os.path.abspath(__file__))
+PACKAGE = os.path.dirname(TESTS)
+ACTIVATE = os.path.join(PACKAGE, "ddp_doctor", "activate")
+
+
+def library():
+    named = os.environ.get("DDP_DOCTOR_LIBRARY")
+    if named:
+        return named
+    root = os.path.dirname(os.path.dirname(PACKAGE))
+    for profile in ("release", "debug"):
+        file = os.path.join(root, "target", profile, "libddp_doctor.so")
+        if os.path.exists(file):
+            return file
+    raise RuntimeError("build the library first: cargo build --release -p ddp-doctor-capi")
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def environment(folder=None, **changes):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DDP_DOCTOR", "TORCH", "PYTHON"))}
+    env.update(
+        PYTHONPATH=ACTIVATE, DDP_DOCTOR_JOB="test", DDP_DOCTOR_LIBRARY=library(), OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1"
+    )
+    if folder:
+        env.update(DDP_DOCTOR_BOX_DIR=os.path.join(folder, "boxes"), DDP_DOCTOR_RUN_DIR=folder)
+    for name, value in changes.items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = value
+    return env
+
+
+class Outcome:
+    def __init__(self, statuses, outputs, found, file):
+        self.statuses, self.outputs, self.boxes, self.file = statuses, outputs, found, file
+
+    @property
+    def box(self):
+        assert len(self.boxes) == 1, (self.boxes, self.outputs)
+        return self.boxes[0]
+
+    def line(self, marker):
+        """Number of the line that ends in `# marker`."""
+        with open(self.file) as source:
+            for number, line in enumerate(source, 1):
+                if line.rstrip().endswith("# " + marker):
+                    return number
+        raise AssertionError(marker)
+
+
+def python(code, arguments=(), env=None, cwd=None, timeout=120):
+    """Runs one line of thought in a bare interpreter."""
+    return subprocess.run(
+        [sys.executable, *arguments, "-c", textwrap.dedent(code)],
+        env=env or environment(),
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=timeout,
+    )
+
+
+def job(code, ranks=1, timeout=120, **changes):
+    """Runs a program once per rank, and reads the black boxes it left."""
+    folder = tempfile.mkdtemp(prefix="ddp-doctor-test-")
+    try:
+        os.mkdir(os.path.join(folder, "boxes"))
+        file = os.path.join(folder, "train.py")
+        with open(file, "w") as program:
+            program.write(textwrap.dedent(code))
+        port = str(free_port())
+        processes = []
+        for rank in range(ranks):
+            env = environment(
+                folder,
+                **{
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(ranks),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": port,
+                    **changes,
+                },
+            )
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, file],
+                    env=env,
+                    cwd=folder,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    universal_newlines=True,
+                )
+            )
+        outputs = []
+        for process in processes:
+            try:
+                outputs.append(process.communicate(timeout=timeout)[0])
+            except subprocess.TimeoutExpired:
+                process.kill()
+                outputs.append(process.communicate()[0] + "\n(timed out)")
+        kept = os.path.join(tempfile.gettempdir(), os.path.basename(folder) + ".py")
+        shutil.copy(file, kept)
+        return Outcome([p.returncode for p in processes], outputs, boxes(os.path.join(folder, "boxes")), kept)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,133 @@
+"""Launch-time activation: what it does to interpreters, and what it leaves alone."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from support import ACTIVATE, environment, job, python
+
+SAY = "import sys; print(sorted(m for m in sys.modules if 'ddp_doctor' in m or m == 'torch')); print([type(f).__name__ for f in sys.meta_path if type(f).__name__ == '_Finder'])"
+
+
+class Activation(unittest.TestCase):
+    def test_it_is_light_and_leaves_no_path(self):
+        done = python(
+            """
+            import sys
+            print(any("ddp_doctor" in entry or entry.endswith("agent/python") for entry in sys.path))
+            print("torch" in sys.modules, "ctypes" in sys.modules, "threading" in sys.modules)
+            print([type(finder).__name__ for finder in sys.meta_path][:1])
+            print("sitecustomize" in sys.modules)
+            """
+        )
+        self.assertEqual((done.stdout, done.stderr), ("False\nFalse False False\n['_Finder']\nFalse\n", ""))
+
+    def test_it_is_off_when_told_so(self):
+        for changes in ({"DDP_DOCTOR": "0"}, {"DDP_DOCTOR_JOB": None}):
+            done = python(SAY, env=environment(**changes))
+            self.assertEqual((done.stdout, done.stderr), ("[]\n[]\n", ""))
+        for flag in ("-I", "-E", "-S"):
+            done = python(SAY, [flag])
+            self.assertEqual((done.stdout, done.stderr), ("[]\n[]\n", ""))
+
+    def test_the_users_own_sitecustomize(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "sitecustomize.py")
+            with open(file, "w") as theirs:
+                theirs.write("import sys; print('theirs', __name__, __file__)\nvalue = 5\n")
+            for ours in ({}, {"DDP_DOCTOR": "0"}):
+                env = environment(PYTHONPATH=ACTIVATE + os.pathsep + folder, **ours)
+                done = python("import sitecustomize; print(sitecustomize.value, sitecustomize.__spec__.origin)", env=env)
+                self.assertEqual(done.stderr, "")
+                self.assertEqual(done.stdout, "theirs sitecustomize %s\n5 %s\n" % (file, file))
+            # An error of theirs reads as it would without us.
+            with open(file, "w") as theirs:
+                theirs.write("raise ValueError('broken')\n")
+            outputs = []
+            for path in (ACTIVATE + os.pathsep + folder, folder):
+                done = python("import sys; print('sitecustomize' in sys.modules)", env=environment(PYTHONPATH=path))
+                outputs.append((done.returncode, done.stdout, done.stderr))
+            self.assertEqual(outputs[0], outputs[1])
+            self.assertIn("ValueError: broken", outputs[0][2])
+            # So does a module of theirs that is missing.
+            with open(file, "w") as theirs:
+                theirs.write("import no_such_module\n")
+            outputs = []
+            for path in (ACTIVATE + os.pathsep + folder, folder):
+                done = python("pass", env=environment(PYTHONPATH=path))
+                outputs.append((done.returncode, done.stdout, done.stderr))
+            self.assertEqual(outputs[0], outputs[1])
+
+    def test_children_are_activated_too(self):
+        done = python("import subprocess, sys; subprocess.run([sys.executable, '-c', %r])" % SAY)
+        self.assertEqual(done.stdout, "['ddp_doctor', 'ddp_doctor._finder']\n['_Finder']\n")
+
+    def test_a_program_without_a_process_group_gets_no_box(self):
+        outcome = job("import torch, torch.distributed, ddp_doctor\nddp_doctor.step()\nwith ddp_doctor.phase('x'): pass\n")
+        os.unlink(outcome.file)
+        self.assertEqual((outcome.statuses, outcome.boxes, outcome.outputs), ([0], [], [""]))
+
+    def test_a_missing_library_is_one_line(self):
+        outcome = job(
+            "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\ng = dist.new_group([0])\n",
+            DDP_DOCTOR_LIBRARY="/no/such/library.so",
+        )
+        os.unlink(outcome.file)
+        self.assertEqual((outcome.statuses, outcome.boxes), ([0], []))
+        lines = [line for line in outcome.outputs[0].splitlines() if "ddp-doctor" in line]
+        self.assertEqual(len(lines), 1, outcome.outputs)
+        self.assertIn("/no/such/library.so: no such file", lines[0])
+
+    def test_switched_off_everywhere(self):
+        for changes in ({"DDP_DOCTOR": "0"}, {"DDP_DOCTOR": "0", "PYTHONPATH": os.path.dirname(os.path.dirname(ACTIVATE))}):
+            outcome = job(
+                "import ddp_doctor\nddp_doctor.enable()\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
+                "assert dist.init_process_group.__code__.co_filename.find('ddp_doctor') < 0\nddp_doctor.step()\n"
+                if "PYTHONPATH" in changes
+                else "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\n",
+                **changes,
+            )
+            os.unlink(outcome.file)
+            self.assertEqual((outcome.statuses, outcome.boxes), ([0], []), outcome.outputs)
+
+    def test_an_old_pytorch(self):
+        outcome = job(
+            """
+            import torch._C._distributed_c10d as c
+            for name in ("register_pre_hook", "register_post_hook", "unregister_pre_hook", "unregister_post_hook"):
+                delattr(c.ProcessGroup, name)
+            import torch, torch.distributed as dist
+            dist.init_process_group("gloo")
+            dist.all_reduce(torch.ones(1))
+            """
+        )
+        os.unlink(outcome.file)
+        self.assertEqual(outcome.statuses, [0], outcome.outputs)
+        notes = outcome.box.of("note")
+        self.assertEqual([note.code for note in notes], [1])
+        self.assertIn("has no c10d hooks", notes[0].text)
+
+    def test_the_launcher(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "boxes"))
+            script = os.path.join(folder, "train.py")
+            with open(script, "w") as program:
+                program.write("import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.barrier()\ndist.destroy_process_group()\n")
+            done = subprocess.run(
+                [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script],
+                env=environment(folder),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                universal_newlines=True,
+                timeout=120,
+            )
+            self.assertEqual(done.returncode, 0, done.stdout)
+            from boxreader import boxes
+
+            self.assertEqual([box.rank for box in boxes(os.path.join(folder, "boxes"))], [0, 1])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,450 @@
+"""What a black box says about real one- and two-rank Gloo programs."""
+
+import os
+import unittest
+
+import boxreader as b
+from support import job
+
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, BROADCAST = range(1, 7)
+SEND, RECV, COALESCED = 10, 11, 12
+INIT, NEW_GROUP, DESTROY, MONITORED, SPLIT = range(32, 37)
+
+HEAD = """
+import os, sys, threading, time, _thread
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+"""
+
+
+class Capture(unittest.TestCase):
+    maxDiff = None
+
+    def run_job(self, code, ranks=1, statuses=None, **changes):
+        outcome = job(HEAD + code, ranks, **changes)
+        self.addCleanup(os.unlink, outcome.file)
+        self.assertEqual(outcome.statuses, statuses or [0] * ranks, "\n".join(outcome.outputs))
+        self.assertEqual(len(outcome.boxes), ranks, outcome.outputs)
+        return outcome
+
+    def issued(self, box, *ops):
+        return [r for r in box.of("issued") if not ops or r.op in ops]
+
+    def test_a_call_and_its_wait(self):
+        o = self.run_job(
+            """
+t = torch.ones(4, 3)
+dist.all_reduce(t, op=dist.ReduceOp.MAX)  # here
+work = dist.all_reduce(t.double(), async_op=True)
+work.wait()  # wait
+"""
+        )
+        first, second = self.issued(o.box, ALL_REDUCE)
+        self.assertEqual((first.dtype, first.shape, first.numel, first.reduce_op), (1, [4, 3], 12, 5))
+        self.assertEqual(first.site[1:], (o.line("here"), "<module>"))
+        self.assertEqual(first.site[0].rsplit("/")[-1], "train.py")
+        self.assertFalse(first.flags & (b.ASYNC | b.HIDDEN))
+        self.assertEqual(second.dtype, 2)
+        self.assertTrue(second.flags & b.ASYNC)
+        waits = o.box.of("wait-begin")
+        self.assertEqual([w.call for w in waits], [first.call, second.call])
+        self.assertEqual([w.site[1] for w in waits], [o.line("here"), o.line("wait")])
+        self.assertEqual(len(o.box.of("wait-end")), 2)
+        self.assertEqual([r.call for r in o.box.of("returned")][-2:], [first.call, second.call])
+        self.assertEqual([r.text for r in o.box.of("exit")], ["main returned"])
+        self.assertEqual(o.box.rank, 0)
+        self.assertEqual(o.box.layer, "c10d")
+
+    def test_point_to_point(self):
+        o = self.run_job(
+            """
+t = torch.ones(5)
+if rank == 0:
+    dist.send(t, 1, tag=7)
+else:
+    dist.recv(t, 0, tag=7)
+works = dist.batch_isend_irecv([dist.P2POp(dist.isend, t, 1 - rank), dist.P2POp(dist.irecv, torch.ones(5), 1 - rank)])
+for work in works:
+    work.wait()
+""",
+            2,
+        )
+        send = self.issued(o.boxes[0], SEND, RECV)
+        recv = self.issued(o.boxes[1], SEND, RECV)
+        self.assertEqual((send[0].op, send[0].root, send[0].tag, send[0].shape), (SEND, 1, 7, [5]))
+        self.assertEqual((recv[0].op, recv[0].root, recv[0].tag, recv[0].shape), (RECV, 0, 7, [5]))
+        self.assertFalse(send[0].flags & b.ASYNC)
+        self.assertTrue(all(r.flags & b.ASYNC and not r.flags & b.HIDDEN for r in send[1:]))
+        for box, calls in zip(o.boxes, (send, recv)):
+            self.assertEqual({w.call for w in box.of("wait-begin")}, {r.call for r in calls})
+
+    def test_the_shapes_that_are_compared(self):
+        o = self.run_job(
+            """
+t = torch.ones(4)
+dist.all_gather([torch.ones(4), torch.ones(4)], t)
+dist.all_gather_into_tensor(torch.ones(8), t)
+dist.reduce_scatter(torch.ones(4), [t, t], op=dist.ReduceOp.MIN)
+dist.reduce_scatter_tensor(torch.ones(4), torch.ones(8))
+dist.all_to_all_single(torch.ones(4), t, [2, 2], [2, 2])
+dist.all_to_all([torch.ones(3), torch.ones(3)], [torch.ones(3), torch.ones(3)])
+dist.broadcast(t, 1)
+dist.scatter(t, [t, t] if rank == 0 else None, 0)
+dist.gather(t, [t, t.clone()] if rank == 1 else None, 1)
+with dist._coalescing_manager():
+    dist.all_reduce(t, op=dist.ReduceOp.PRODUCT)
+    dist.all_reduce(torch.ones(2, 2), op=dist.ReduceOp.PRODUCT)
+dist.barrier()
+""",
+            2,
+            PYTHONWARNINGS="ignore",
+        )
+        for box in o.boxes:
+            calls = [(r.op, r.shape, r.reduce_op, r.tensors) for r in self.issued(box) if r.op < 32]
+            self.assertEqual(
+                calls,
+                [
+                    (ALL_GATHER, [4], 0, 1),
+                    (ALL_GATHER, [4], 0, 1),
+                    (REDUCE_SCATTER, [4], 4, 1),
+                    (REDUCE_SCATTER, [4], 1, 1),
+                    (ALL_TO_ALL, [4], 0, 1),
+                    (ALL_TO_ALL, [3], 0, 2),
+                    (BROADCAST, [4], 0, 1),
+                    (9, [4], 0, 1),
+                    (8, [4], 0, 1),
+                    (COALESCED, [4], 3, 2),
+                    (BARRIER, None, 0, 0),
+                ],
+            )
+            self.assertEqual([s.sizes for s in box.of("splits")], [[2, 2], [2, 2]])
+            self.assertEqual([s.flags & b.OUTPUT for s in box.of("splits")], [0, b.OUTPUT])
+            self.assertEqual([r.root for r in self.issued(box) if r.flags & b.ROOT], [1, 0, 1])
+
+    def test_ddp_is_hidden_and_steps_count(self):
+        o = self.run_job(
+            """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))  # constructor
+other = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+for i in range(3):
+    loss = model(torch.ones(1, 3)).sum() + other(torch.ones(1, 3)).sum()
+    loss.backward()  # backward
+with torch.no_grad():
+    model(torch.ones(1, 3))
+model.eval()
+model(torch.ones(1, 3))
+"""
+        )
+        calls = [r for r in self.issued(o.box) if r.op < 32]
+        self.assertTrue(all(r.flags & b.HIDDEN for r in calls), calls)
+        self.assertIn(o.line("constructor"), {r.site[1] for r in calls})
+        self.assertEqual({r.site[1] for r in calls if r.op == ALL_REDUCE}, {o.line("backward")})
+        self.assertEqual(len(o.box.of("step")), 3)
+
+    def test_explicit_steps_and_phases(self):
+        o = self.run_job(
+            """
+import ddp_doctor
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+@ddp_doctor.phase("evaluation")
+def evaluate():
+    dist.barrier()
+for i in range(2):
+    ddp_doctor.step()
+    model(torch.ones(1, 3)).sum().backward()
+with ddp_doctor.phase("checkpoint"):
+    dist.barrier()
+evaluate()
+"""
+        )
+        self.assertEqual(len(o.box.of("step")), 2)
+        self.assertEqual([r.phase for r in self.issued(o.box, BARRIER)], ["checkpoint", "evaluation"])
+        self.assertEqual(len(o.box.of("phase-end")), 2)
+
+    def test_groups(self):
+        o = self.run_job(
+            """
+from torch.distributed.device_mesh import init_device_mesh
+g = dist.new_group([1])  # new
+h = dist.new_group([1, 0], sort_ranks=False, group_desc="turned")
+mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b"))
+dist.all_reduce(torch.ones(1), group=mesh["b"].get_group())
+dist.split_group(None, [[0, 1]])
+dist.all_reduce(torch.ones(1), group=h)
+dist.destroy_process_group(h)
+dist.monitored_barrier()
+dist.destroy_process_group()
+dist.init_process_group("gloo")
+dist.barrier()
+""",
+            2,
+        )
+        for box in o.boxes:
+            world = box.groups[1]
+            self.assertEqual((world.name, world.description, world.backend), ("0", "default_pg", "gloo"))
+            self.assertEqual((world.ranks, world.epoch, world.destroyed), ([0, 1], 0, True))
+            turned = next(g for g in box.groups.values() if g.description == "turned")
+            self.assertEqual((turned.ranks, turned.destroyed), ([1, 0], True))
+            self.assertEqual(any(g.ranks == [1] and g.description == "undefined" for g in box.groups.values()), box.rank == 1)
+            last = box.groups[max(box.groups)]
+            self.assertEqual((last.name, last.epoch, last.destroyed), ("0", 1, False))
+            ops = [r.op for r in self.issued(box)]
+            for op in (INIT, NEW_GROUP, SPLIT, MONITORED, DESTROY):
+                self.assertIn(op, ops)
+            self.assertEqual(ops.count(INIT), 2)
+            new = next(r for r in self.issued(box, NEW_GROUP))
+            self.assertEqual((new.group, new.site[1]), (1, o.line("new")))
+            destroyed = next(i for i, r in enumerate(box.records) if r.kind == "group-destroyed")
+            self.assertEqual(box.records[destroyed - 1].op, DESTROY)
+
+    def test_threads(self):
+        o = self.run_job(
+            """
+pg = dist.group.WORLD
+t = torch.ones(2)
+_thread.start_new_thread(pg.allreduce, ([t],))
+time.sleep(0.5)  # borrowed
+def work():
+    dist.all_reduce(t)  # in thread
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+        )
+        calls = self.issued(o.box, ALL_REDUCE)
+        self.assertTrue(calls[0].flags & b.BORROWED_SITE)
+        self.assertEqual(calls[0].site[1], o.line("borrowed"))
+        self.assertEqual({r.site[1] for r in calls[1:]}, {o.line("in thread")})
+        self.assertFalse(any(r.flags & (b.BORROWED_SITE | b.HIDDEN) for r in calls[1:]))
+        self.assertEqual({w.call for w in o.box.of("wait-begin")}, {r.call for r in calls[1:]})
+
+    def test_nothing_is_kept(self):
+        self.run_job(
+            """
+import gc, weakref
+pg = dist.group.WORLD
+def check(call):
+    t = torch.ones(1000)
+    storage = weakref.ref(t.untyped_storage())
+    tensor = weakref.ref(t)
+    work = call(t)
+    if work is not None:
+        work.wait()
+        work = weakref.ref(work)
+    del t
+    time.sleep(0.05)
+    assert tensor() is None and storage() is None, (tensor(), storage())
+    assert work is None or work() is None
+for _ in range(3):
+    gc.disable()
+    check(lambda t: dist.all_reduce(t))
+    check(lambda t: dist.all_reduce(t, async_op=True))
+    check(lambda t: dist.all_reduce_coalesced([t, t]))
+    check(lambda t: dist.reduce_scatter(torch.ones(1000), [t]))
+    check(lambda t: pg.allreduce([t]))
+class Mine(Exception): pass
+error = None
+try:
+    dist.all_reduce("no tensor")
+except Exception as e:
+    error = type(e)
+assert error is TypeError, error
+try:
+    try:
+        raise Mine()
+    finally:
+        dist.barrier()
+except Mine as e:
+    alive = weakref.ref(e)
+gc.collect()
+assert alive() is None
+""",
+            PYTHONWARNINGS="ignore",
+        )
+
+    def test_exceptions(self):
+        o = self.run_job(
+            """
+class Broken(torch.nn.Linear):
+    def forward(self, x):
+        if x.shape[0] == 2:
+            raise ValueError("in forward")  # forward
+        return super().forward(x)
+model = torch.nn.parallel.DistributedDataParallel(Broken(3, 2))
+try:
+    model(torch.ones(2, 3))
+except ValueError:
+    dist.barrier()
+class Bad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 2
+    @staticmethod
+    def backward(ctx, g): raise KeyError("in backward")
+try:
+    Bad.apply(torch.ones(1, requires_grad=True)).sum().backward()
+except KeyError:
+    pass
+try:
+    dist.all_reduce([])  # collective
+except TypeError:
+    pass
+def in_thread():
+    raise RuntimeError("in thread")
+t = threading.Thread(target=in_thread); t.start(); t.join()
+raise OSError("at last" + "!" * 3000)  # last
+""",
+            statuses=[1],
+        )
+        found = {(r.code, r.text.split(":")[0]): r for r in o.box.of("exception")}
+        kinds = {r.text.split(":")[0]: [x.code for x in o.box.of("exception") if x.text.startswith(r.text[:8])] for r in o.box.of("exception")}
+        self.assertEqual(kinds["ValueError"], [2, 5])
+        self.assertEqual(kinds["KeyError"], [3])
+        self.assertEqual(kinds["TypeError"], [4])
+        self.assertEqual(kinds["RuntimeError"], [6])
+        self.assertEqual(kinds["OSError"], [1])
+        self.assertEqual(found[2, "ValueError"].site[1], o.line("forward"))
+        self.assertEqual(found[4, "TypeError"].site[1], o.line("collective"))
+        self.assertEqual(found[1, "OSError"].site[1], o.line("last"))
+        self.assertLessEqual(len(found[1, "OSError"].text), 1000)
+        self.assertEqual([(r.code, r.text) for r in o.box.of("exit")], [(1, "uncaught exception")])
+        self.assertNotIn("ddp_doctor", o.outputs[0].split("OSError")[-2].split("Traceback")[-1])
+
+    def test_an_excepthook_that_forgets_the_others(self):
+        o = self.run_job(
+            """
+sys.excepthook = lambda *a: print("mine")
+raise ValueError("lost")
+""",
+            statuses=[1],
+        )
+        self.assertEqual([(r.code, r.text) for r in o.box.of("exception")], [(1, "ValueError: lost")])
+
+    def test_ways_to_end(self):
+        for code, status, want in (
+            ("sys.exit(3)", 3, (3, "sys.exit")),
+            ("sys.exit('a reason')", 1, (1, "sys.exit")),
+            ("os._exit(4)", 4, (4, "os._exit")),
+            ("raise SystemExit(5)", 5, (-1, "interpreter ended")),
+            ("pass", 0, (0, "main returned")),
+        ):
+            with self.subTest(code):
+                o = self.run_job(code, statuses=[status])
+                self.assertEqual([(r.code, r.text) for r in o.box.of("exit")], [want])
+
+    def test_hooks_are_off_before_the_interpreter_ends(self):
+        for tail in ("", "dist.destroy_process_group()", "keep = [g, model]; dist.destroy_process_group()", "del g, model"):
+            with self.subTest(tail):
+                self.run_job(
+                    """
+g = dist.new_group([0])
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2), process_group=g)
+model(torch.ones(1, 3)).sum().backward()
+"""
+                    + tail
+                )
+
+    def test_a_forked_child_is_silent_and_may_have_a_box_of_its_own(self):
+        o = self.run_job(
+            """
+from torch.utils.data import DataLoader
+dist.barrier()
+for batch in DataLoader(list(range(8)), batch_size=2, num_workers=2):  # loader
+    pass
+import ddp_doctor
+child = os.fork()
+if child == 0:
+    ddp_doctor.step()
+    from ddp_doctor import _box, _sites
+    assert not _box.is_open and not _sites._places
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+dist.barrier()
+"""
+        )
+        self.assertEqual(len(o.box.of("step")), 0)
+        self.assertEqual([r.site[1] for r in o.box.of("input-ended")], [o.line("loader")])
+        self.assertEqual([r.text for r in o.box.of("exit")], ["main returned"])
+
+    def test_children_that_join_a_group(self):
+        outcome = job(
+            """
+import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(rank, port):
+    os.environ["MASTER_PORT"] = port
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(2))
+    if rank == 1 and len(sys.argv) > 9:
+        raise ValueError("never")
+    dist.destroy_process_group()
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        port = str(int(os.environ["MASTER_PORT"]))
+        mp.start_processes(work, args=(port,), nprocs=2, start_method=method)
+""",
+            LOCAL_RANK=None,
+            RANK="7",
+            WORLD_SIZE="9",
+        )
+        self.addCleanup(os.unlink, outcome.file)
+        self.assertEqual(outcome.statuses, [0], outcome.outputs)
+        self.assertEqual([box.rank for box in outcome.boxes], [0, 0, 1, 1])
+        for box in outcome.boxes:
+            self.assertEqual(box.world_size, 2)
+            self.assertEqual([r.op for r in self.issued(box)], [INIT, ALL_REDUCE, DESTROY])
+            self.assertEqual(self.issued(box)[1].site[2], "work")
+
+    def test_what_is_enabled_late(self):
+        outcome = job(
+            """
+import sys, torch, torch.distributed as dist
+from torch.distributed import destroy_process_group
+from torch.utils.data import DataLoader
+dist.init_process_group("gloo")
+g = dist.new_group([0])
+sys.path.insert(0, %r)
+import ddp_doctor
+ddp_doctor.enable()
+dist.all_reduce(torch.ones(3), group=g)
+h = dist.new_group([0], group_desc="late")
+dist.barrier(group=h)
+destroy_process_group()
+"""
+            % os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+            PYTHONPATH=None,
+        )
+        self.addCleanup(os.unlink, outcome.file)
+        self.assertEqual(outcome.statuses, [0], outcome.outputs)
+        self.assertEqual(len(outcome.box.groups), 3)
+        self.assertEqual([r.op for r in self.issued(outcome.box)], [ALL_REDUCE, NEW_GROUP, BARRIER, DESTROY])
+
+    def test_compiled_and_functional_programs_run(self):
+        o = self.run_job(
+            """
+import torch.distributed._functional_collectives as fc
+from torch.distributed.algorithms.join import Join
+@torch.compile(backend="eager", fullgraph=True)
+def f(x):
+    return fc.all_reduce(x, "sum", dist.group.WORLD) + 1
+f(torch.ones(2))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+compiled = torch.compile(model, backend="eager")
+for i in range(2):
+    compiled(torch.ones(1, 3)).sum().backward()
+with Join([model]):
+    for i in range(2):
+        with model.no_sync():
+            model(torch.ones(1, 3)).sum().backward()
+        model(torch.ones(1, 3)).sum().backward()
+objects = [None]
+dist.all_gather_object(objects, {"a": 1})
+dist.broadcast_object_list(objects, 0)
+assert objects == [{"a": 1}]
+"""
+        )
+        self.assertGreater(len(self.issued(o.box, ALL_REDUCE)), 5)
+        self.assertEqual(len(o.box.of("step")), 6)
+
+
+if __name__ == "__main__":
+    unittest.main()
