@@ -187,7 +187,14 @@ fn what_is_written_is_read() {
 
 #[test]
 fn delivered_and_lost_are_all_that_was_written() {
-    let (_directory, writer, mut reader) = pair(small());
+    // The smaller the ring, the more often it is written where it is being read.
+    for records in [1, 2, 64] {
+        write_and_read_at_once(Capacities { records, ..small() });
+    }
+}
+
+fn write_and_read_at_once(capacities: Capacities) {
+    let (_directory, writer, mut reader) = pair(capacities);
     const WRITERS: u64 = 4;
     const EACH: u64 = 20_000;
     let left = AtomicU64::new(WRITERS);
