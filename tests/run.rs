@@ -471,6 +471,38 @@ fn a_standing_coordinator_diagnoses_what_is_reported_to_it() {
 }
 
 #[test]
+fn a_coordinator_that_comes_late_or_comes_back_is_told_everything() {
+    let dir = dir();
+    let address = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let coordinator =
+        || Running::start(program(dir.path()).args(["coordinator", "--listen", &address]));
+    let mut job = Running::start(
+        program(dir.path())
+            .args(["run", "--coordinator", &address, "--report", "r.json", "--"])
+            .args([PROGRAM, "demo-rank", "early-exit"]),
+    );
+    std::thread::sleep(Duration::from_secs(1));
+    let path = dir.path().join("r.json");
+    assert!(!path.exists(), "nobody has diagnosed anything yet");
+    let first = coordinator();
+    let names_it = || path.exists() && report(&path).verdict == Verdict::Hang;
+    eventually("the late coordinator finds it", names_it);
+    drop(first);
+    fs::remove_file(&path).unwrap();
+    let _second = coordinator();
+    eventually("the next coordinator finds it", names_it);
+    let report = report(&path);
+    assert_eq!(report.findings[0].code, "DD102");
+    assert_eq!(report.evidence.records_lost, 0);
+    job.signal("TERM");
+    assert_eq!(job.end(), Some(143));
+}
+
+#[test]
 fn a_finding_stands_in_the_report_while_the_job_hangs() {
     let dir = dir();
     let mut job = Running::start(program(dir.path()).args([

@@ -2,9 +2,11 @@
 
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use anyhow::Context;
 use ddp_doctor_proto::v1;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -68,17 +70,23 @@ pub fn check_address(address: &str) -> Result<(), CoordinatorError> {
 }
 
 impl Coordinator {
-    /// Keeps the node attached until the coordinator has taken in the end of the job.
+    /// Keeps the node attached until the coordinator has taken in the end of the job. `attached`
+    /// says whether it is at the moment.
     pub async fn keep_attached(
         self,
         follower: Sender<Command>,
         say: Say,
+        attached: Arc<AtomicBool>,
         finished: oneshot::Sender<()>,
     ) {
         let mut backoff = BACKOFF.0;
         let mut complained = false;
         loop {
-            match self.attach(&follower, &mut backoff).await {
+            let end = self.attach(&follower, &attached).await;
+            if attached.swap(false, Ordering::Relaxed) {
+                backoff = BACKOFF.0;
+            }
+            match end {
                 Ok(End::Finished) => break,
                 Ok(End::FollowerGone) => return,
                 Ok(End::Lost) => {}
@@ -98,7 +106,7 @@ impl Coordinator {
     async fn attach(
         &self,
         follower: &Sender<Command>,
-        backoff: &mut Duration,
+        attached: &AtomicBool,
     ) -> anyhow::Result<End> {
         let (reports, queue) = mpsc::channel(QUEUE);
         let reports = Command::Attached(reports);
@@ -108,7 +116,7 @@ impl Coordinator {
                     return Ok(End::FollowerGone);
                 }
                 let mut requests = hub.attach(ReceiverStream::new(queue)).await?;
-                *backoff = BACKOFF.0;
+                attached.store(true, Ordering::Relaxed);
                 while let Some(request) = requests.recv().await {
                     if let Some(end) = obey(request, follower) {
                         return Ok(end);
@@ -127,7 +135,7 @@ impl Coordinator {
                         anyhow::anyhow!("coordinator {address}: {}", status.message())
                     })?
                     .into_inner();
-                *backoff = BACKOFF.0;
+                attached.store(true, Ordering::Relaxed);
                 while let Ok(Some(request)) = requests.message().await {
                     if let Some(end) = obey(request, follower) {
                         return Ok(end);
@@ -187,7 +195,7 @@ async fn connect(address: &str) -> anyhow::Result<Channel> {
     endpoint
         .connect()
         .await
-        .map_err(|_| anyhow::anyhow!("no coordinator answers at {address}"))
+        .with_context(|| format!("no coordinator answers at {address}"))
 }
 
 /// Whether there is nothing more to come, or nobody to take it.

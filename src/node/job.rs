@@ -15,6 +15,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -156,7 +157,7 @@ pub fn run(options: Options) -> Outcome {
         }
     };
     let hello = v1::Hello {
-        job: job.clone(),
+        job,
         attempt: names::attempt(),
         started_unix_ns: started.0,
         host: sys::host_name(),
@@ -286,6 +287,7 @@ struct WatchParts<'a> {
 struct Watch {
     runtime: Option<Runtime>,
     finished: oneshot::Receiver<()>,
+    attached: Arc<AtomicBool>,
     updates: Option<tokio::task::JoinHandle<()>>,
     is_remote: bool,
     follower: Sender<follow::Command>,
@@ -319,7 +321,7 @@ impl Watch {
         let tell = follower.clone();
         // It waits for signals until we exit.
         drop(spawn("ddp-signals", &say, move || {
-            hand_on_signals(child.as_ref(), &tell)
+            hand_on_signals(child.as_ref(), &tell);
         }));
         let it = Screen::new(parts.live, parts.child, parts.kill, follower.clone());
         let showing = spawn("ddp-screen", &say, move || it.run(&messages));
@@ -334,6 +336,7 @@ impl Watch {
             .map_err(|error| say.say(&format!("no diagnosis: {error}")))
             .ok();
         let (finish, finished) = oneshot::channel();
+        let attached = Arc::new(AtomicBool::new(false));
         let (stop_serving, stop) = oneshot::channel();
         let is_remote = matches!(parts.coordinator, Some(Coordinator::There(_)));
         let mut updates = None;
@@ -347,11 +350,12 @@ impl Watch {
                     }
                 });
             }
-            runtime.spawn(
-                coordinator
-                    .clone()
-                    .keep_attached(follower.clone(), say, finish),
-            );
+            runtime.spawn(coordinator.clone().keep_attached(
+                follower.clone(),
+                say,
+                attached.clone(),
+                finish,
+            ));
             let to_screen = screen.clone();
             let take = move |update| to_screen.send(Message::Update(Box::new(update))).is_ok();
             updates = Some(runtime.spawn(coordinator.follow_updates(job, take)));
@@ -359,6 +363,7 @@ impl Watch {
         Self {
             runtime,
             finished,
+            attached,
             updates,
             is_remote,
             follower,
@@ -379,7 +384,10 @@ impl Watch {
             (&self.runtime, self.updates, self.following.is_some())
         {
             let concluded = runtime.block_on(async {
-                let finished = tokio::time::timeout(CONCLUSION, self.finished).await;
+                // One that cannot be reached now is hardly there a moment later.
+                let is_there = !self.is_remote || self.attached.load(Ordering::Relaxed);
+                let patience = if is_there { CONCLUSION } else { LAST_UPDATE };
+                let finished = tokio::time::timeout(patience, self.finished).await;
                 // A remote coordinator's job may go on: on other nodes.
                 let last = if self.is_remote {
                     LAST_UPDATE

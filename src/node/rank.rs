@@ -98,7 +98,7 @@ impl Rank {
             ..
         } = self;
         reader.poll(BUDGET, &mut |item| {
-            pass(*process, item, journaled, announced, out)
+            pass(*process, item, journaled, announced, out);
         })
     }
 
