@@ -8,7 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ddp_doctor_proto::report::{Report, Verdict};
+use ddp_doctor::diagnosis::{Config, Engine};
+use ddp_doctor::evidence::decode::Decoder;
+use ddp_doctor::evidence::journal::Reader as Journal;
+use ddp_doctor_proto::report::{Report, Timestamp, Verdict};
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
@@ -353,7 +356,7 @@ fn without_a_coordinator_the_job_runs_and_is_journaled() {
         Verdict::Insufficient
     );
     let journal = run_dir(dir.path()).join("journal.ddpj");
-    let mut journal = ddp_doctor::evidence::journal::Reader::open(&journal).unwrap();
+    let mut journal = Journal::open(&journal).unwrap();
     let first = journal.read().unwrap().unwrap();
     assert!(matches!(
         first.events[0].kind,
@@ -536,7 +539,30 @@ fn a_finding_stands_in_the_report_while_the_job_hangs() {
     // Boxes and journal are kept, and the report is also where the rest is.
     let run_dir = run_dir(dir.path());
     assert_eq!(fs::read_dir(run_dir.join("boxes")).unwrap().count(), 4);
-    assert!(run_dir.join("report.json").exists() && run_dir.join("journal.ddpj").exists());
+    assert_eq!(report(&run_dir.join("report.json")), report(&path));
+    // The journal alone leads to the same diagnosis.
+    let mut journal = Journal::open(&run_dir.join("journal.ddpj")).unwrap();
+    let (mut decoder, mut events) = (Decoder::new(0), Vec::new());
+    while let Some(report) = journal.read().unwrap() {
+        decoder.decode(report, &mut events);
+    }
+    decoder.release(&mut events);
+    assert_eq!((decoder.rejected(), journal.skipped()), (0, None));
+    let mut engine = Engine::new(Config::default());
+    for event in events {
+        engine.handle(event, Timestamp::now());
+    }
+    engine.poll_change();
+    let (again, live) = (engine.report(), report(&path));
+    let codes = |report: &Report| -> Vec<String> {
+        report
+            .findings
+            .iter()
+            .map(|finding| finding.code.clone())
+            .collect()
+    };
+    assert_eq!(codes(&again), codes(&live));
+    assert_eq!(again.findings[0].certificate, live.findings[0].certificate);
 }
 
 #[test]
