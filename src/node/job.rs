@@ -29,7 +29,7 @@ use super::attach::{Coordinator, check_address};
 use super::boxes::{self, BoxDir};
 use super::descendants::Descendants;
 use super::environment::{self, Environment};
-use super::follow::{self, Follower};
+use super::follow::{self, Commander, Follower};
 use super::kill::Patience;
 use super::outbox::{Journal, Outbox};
 use super::screen::{self, Message, Screen};
@@ -290,7 +290,7 @@ struct Watch {
     attached: Arc<AtomicBool>,
     updates: Option<tokio::task::JoinHandle<()>>,
     is_remote: bool,
-    follower: Sender<follow::Command>,
+    follower: Commander,
     following: Option<JoinHandle<io::Result<()>>>,
     screen: Sender<Message>,
     showing: Option<JoinHandle<screen::Shown>>,
@@ -303,7 +303,7 @@ impl Watch {
         let (screen, messages) = channel();
         let to_screen = screen.clone();
         let say = Say::new(move |line| drop(to_screen.send(Message::Say(line.to_owned()))));
-        let (follower, commands) = channel();
+        let (follower, commands) = Commander::new();
 
         let journal = parts.run_dir.and_then(|dir| {
             let journal = Journal::create(&dir.join("journal.ddpj"), say.clone());
@@ -379,7 +379,7 @@ impl Watch {
         let say = |line: String| drop(self.screen.send(Message::Say(line)));
         // Whoever is not there any more needs no message.
         drop(self.screen.send(Message::CommandEnded));
-        drop(self.follower.send(follow::Command::CommandEnded(status)));
+        self.follower.tell(follow::Command::CommandEnded(status));
         if let (Some(runtime), Some(updates), true) =
             (&self.runtime, self.updates, self.following.is_some())
         {
@@ -401,7 +401,7 @@ impl Watch {
                 say("the coordinator did not take in the end of the job".into());
             }
         }
-        drop(self.follower.send(follow::Command::Stop));
+        self.follower.tell(follow::Command::Stop);
         if let Some(Ok(Err(error))) = self.following.map(JoinHandle::join) {
             say(format!("a black box could not be kept: {error}"));
         }
@@ -431,7 +431,7 @@ fn spawn<T: Send + 'static>(
 }
 
 /// Hands on what is sent to us alone, stops with the job and says when it is continued.
-fn hand_on_signals(child: Option<&PidFd>, follower: &Sender<follow::Command>) {
+fn hand_on_signals(child: Option<&PidFd>, follower: &Commander) {
     loop {
         let Some(arrived) = sys::wait_for_signal() else {
             continue;
@@ -444,7 +444,9 @@ fn hand_on_signals(child: Option<&PidFd>, follower: &Sender<follow::Command>) {
         }
         match arrived.signal {
             libc::SIGTSTP => sys::stop_self(),
-            libc::SIGCONT => drop(follower.send(follow::Command::Continued)),
+            libc::SIGCONT => {
+                follower.tell(follow::Command::Continued);
+            }
             _ => {}
         }
     }
