@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ddp_doctor::diagnosis::{Config, Engine};
 use ddp_doctor::evidence::decode::Decoder;
 use ddp_doctor::evidence::journal::Reader as Journal;
-use ddp_doctor_proto::report::{Report, Timestamp, Verdict};
+use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
@@ -563,6 +563,50 @@ fn a_finding_stands_in_the_report_while_the_job_hangs() {
     };
     assert_eq!(codes(&again), codes(&live));
     assert_eq!(again.findings[0].certificate, live.findings[0].certificate);
+}
+
+#[test]
+fn what_the_system_says_of_ranks_is_in_the_report() {
+    let dir = dir();
+    let mut job = Running::start(
+        program(dir.path())
+            .args(["run", "--report", "r.json", "--"])
+            .args([PROGRAM, "demo-rank", "early-exit"]),
+    );
+    let path = dir.path().join("r.json");
+    let has = |what: &dyn Fn(&Report) -> bool| path.exists() && what(&report(&path));
+    eventually("the end of a grandchild and its status are known", || {
+        has(&|report| report.ranks.len() == 4 && report.ranks[1].exit.code == Some(0))
+    });
+    let rank_2 = report(&path).ranks[2].pid.to_string();
+    send("STOP", &rank_2);
+    eventually("a rank that is stopped is known to be", || {
+        has(&|report| report.ranks[2].state == RankState::Stopped)
+    });
+    send("CONT", &rank_2);
+    eventually("and that it goes on", || {
+        has(&|report| report.ranks[2].state != RankState::Stopped)
+    });
+    job.signal("TERM");
+    assert_eq!(job.end(), Some(143));
+}
+
+#[test]
+fn a_rank_without_room_for_its_black_box_is_named() {
+    let dir = dir();
+    let output = program(dir.path())
+        .args(["run", "--report", "r.json", "--", "sh", "-c"])
+        .arg("touch $DDP_DOCTOR_BOX_DIR/nobox.$$.3; sleep 0.3")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let report = report(&dir.path().join("r.json"));
+    let finding = report
+        .findings
+        .iter()
+        .find(|finding| finding.code == "DD901")
+        .unwrap();
+    assert!(finding.ranks.root.contains(&3), "{finding:?}");
 }
 
 #[test]
