@@ -258,7 +258,13 @@ fn switched_off_it_is_not_there_at_all() {
 #[test]
 fn signals_sent_to_us_reach_the_job() {
     let dir = dir();
-    for (signal, status) in [("TERM", 11), ("HUP", 12), ("USR1", 13)] {
+    for (signal, status) in [
+        ("TERM", 11),
+        ("HUP", 12),
+        ("USR1", 13),
+        ("INT", 14),
+        ("QUIT", 15),
+    ] {
         let script =
             format!("trap 'exit {status}' {signal}; echo ready; while :; do sleep 0.05; done");
         let mut job = Running::start(program(dir.path()).args(["run", "--", "sh", "-c", &script]));
