@@ -1,14 +1,20 @@
 //! One integration binary.
 //!
-//! * `scenarios`: the engine on evidence written down by hand, one file each.
-//! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `framework`: that a scenario which expects the wrong thing fails, and says why.
+//! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
+//! * `run`: the command `run` as a shell sees it, on real processes.
+//! * `scenarios`: the engine on evidence written down by hand, one file each.
+
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
     reason = "a test that cannot go on has failed, and may say why"
 )]
 
 mod framework;
+mod pytorch;
 mod run;
 mod scenarios;
 mod support;

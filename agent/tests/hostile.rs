@@ -7,6 +7,7 @@ use std::path::Path;
 use ddp_doctor_agent::blackbox::{Call, Item, OpenError, Options, Place, Reader, Writer};
 use ddp_doctor_proto::blackbox::{Capacities, LAYOUT_VERSION, MAGIC, WORD, flags, header};
 use ddp_doctor_proto::{ExceptionKind, Op};
+use tempfile::TempDir;
 
 const CAPACITIES: Capacities = Capacities {
     records: 16,
@@ -16,6 +17,13 @@ const CAPACITIES: Capacities = Capacities {
     groups: 4,
     threads: 4,
 };
+
+/// In memory where there is any: some disks wait for each file that is written over.
+fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm")
+        .or_else(|_| tempfile::tempdir())
+        .unwrap()
+}
 
 /// A box with something in every table.
 fn valid(directory: &Path) -> Vec<u8> {
@@ -84,7 +92,7 @@ impl Numbers {
 
 #[test]
 fn a_truncated_box_is_an_error_at_every_length() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = scratch();
     let bytes = valid(directory.path());
     let path = directory.path().join("cut.box");
     for length in (0..bytes.len()).filter(|it| *it < 64 || it % 61 == 0 || it % 4096 < 2) {
@@ -105,7 +113,7 @@ fn a_truncated_box_is_an_error_at_every_length() {
 
 #[test]
 fn changed_words_are_survived() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = scratch();
     let bytes = valid(directory.path());
     let path = directory.path().join("forged.box");
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
@@ -140,7 +148,7 @@ fn changed_words_are_survived() {
 
 #[test]
 fn noise_behind_a_header_is_survived() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = scratch();
     let bytes = valid(directory.path());
     let path = directory.path().join("noise.box");
     let mut numbers = Numbers(4711);
@@ -166,7 +174,7 @@ fn noise_behind_a_header_is_survived() {
 
 #[test]
 fn what_is_no_box_is_named() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = scratch();
     let bytes = valid(directory.path());
     let path = directory.path().join("a.box");
 

@@ -62,8 +62,19 @@ pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
 /// What a draft followed from, if it did not begin by itself.
 fn cause(situation: &Situation<'_>, drafts: &[Draft], at: usize) -> Option<usize> {
     let draft = &drafts[at];
+    if let Some(parent) = &draft.follows
+        && let Some(at) = drafts.iter().position(|other| other.key == *parent)
+    {
+        return Some(at);
+    }
     let fact = draft.fact?;
-    let others = || drafts.iter().enumerate().filter(move |(i, _)| *i != at);
+    let others = || {
+        let own = move |other: &Draft| other.follows.as_ref() == Some(&draft.key);
+        drafts
+            .iter()
+            .enumerate()
+            .filter(move |(i, other)| *i != at && !own(other))
+    };
 
     // The rank was already held up by something that it is not itself the fact of.
     let held = others()

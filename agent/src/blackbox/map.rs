@@ -18,7 +18,7 @@ use ddp_doctor_proto::blackbox::WORD;
 
 use crate::sys;
 
-/// The first words of a file.
+/// The first words of a file, or words that begin as zeros.
 ///
 /// All access is atomic, so that another process that writes at the same time is no data race. A
 /// read-only map lends the same type: its words may be loaded and nothing else.
@@ -40,12 +40,8 @@ impl Map {
         let bytes = words.checked_mul(WORD).ok_or(io::ErrorKind::InvalidInput)?;
         sys::reserve(file, bytes as u64)?;
         // Populated, so that the hot path meets no page fault that it could be spared.
-        Self::of_file(
-            file,
-            words,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_POPULATE,
-        )
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        Self::new(Some(file), words, libc::PROT_READ | libc::PROT_WRITE, flags)
     }
 
     /// Maps a file for reading. A file that is shorter is an error here; it would be a SIGBUS later.
@@ -54,19 +50,26 @@ impl Map {
         if file.metadata()?.len() < bytes as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Self::of_file(file, words, libc::PROT_READ, libc::MAP_SHARED)
+        Self::new(Some(file), words, libc::PROT_READ, libc::MAP_SHARED)
     }
 
-    fn of_file(file: &File, words: usize, protection: i32, flags: i32) -> io::Result<Self> {
+    /// Zeros of this process. They take no memory before they are touched.
+    pub(super) fn private(words: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::new(None, words, libc::PROT_READ | libc::PROT_WRITE, flags)
+    }
+
+    fn new(file: Option<&File>, words: usize, protection: i32, flags: i32) -> io::Result<Self> {
+        let bytes = words.checked_mul(WORD).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: asks for a new mapping at an address of the kernel's choice, which touches no
         // memory that anybody uses.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                words * WORD,
+                bytes,
                 protection,
                 flags,
-                file.as_raw_fd(),
+                file.map_or(-1, AsRawFd::as_raw_fd),
                 0,
             )
         };
@@ -88,7 +91,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: unmaps exactly what `of_file` mapped; nothing borrowed from `self` is left.
+        // SAFETY: unmaps exactly what `new` mapped; nothing borrowed from `self` is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * WORD) };
     }
 }
@@ -96,12 +99,20 @@ impl Drop for Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn what_no_disk_holds_is_an_error() {
         let file = tempfile::tempfile().unwrap();
         assert!(Map::create(&file, 1 << 50).is_err());
         assert!(Map::create(&file, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn private_words_begin_as_zeros() {
+        let map = Map::private(1000).unwrap();
+        assert!(map.words().iter().all(|it| it.load(Ordering::Relaxed) == 0));
+        assert!(Map::private(0).is_err());
     }
 
     #[test]

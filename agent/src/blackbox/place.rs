@@ -347,6 +347,38 @@ mod tests {
     }
 
     #[test]
+    fn a_box_is_never_overwritten_and_never_seen_by_half() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::within(directory.path().join("new/boxes"));
+        let name = BoxName::new(1, 2, "c");
+        let make = |_: &File| {
+            let seen = directory.path().join("new/boxes").read_dir()?;
+            Ok(seen
+                .filter_map(|it| it.ok()?.file_name().into_string().ok())
+                .collect())
+        };
+        let mut seen: Vec<String>;
+        let mut path;
+        (path, seen) = place.create(&name, 1, make).unwrap();
+        assert!(path.ends_with("1.2.c.box"));
+        assert!(
+            seen.iter().all(|it| BoxName::parse(it).is_none()),
+            "{seen:?}"
+        );
+        (path, seen) = place.create(&name, 1, make).unwrap();
+        assert!(path.ends_with("1.2.c.2.box"));
+        seen.sort();
+        assert_eq!(seen, [".1.2.c.2.box.new", "1.2.c.box"]);
+
+        let failed = place.create(&name, 1, |_| {
+            Err::<(), _>(io::ErrorKind::StorageFull.into())
+        });
+        assert_eq!(failed.unwrap_err().len(), 1);
+        assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 2);
+        assert!(place.create(&name, u64::MAX, |_| Ok(())).is_err());
+    }
+
+    #[test]
     fn no_text_leaves_its_directory() {
         assert_eq!(component("../../etc", 64), "_.._.._etc");
         assert_eq!(component("", 64), "_");

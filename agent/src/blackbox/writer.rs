@@ -806,27 +806,32 @@ enum Change {
     Leave(u64, u64),
 }
 
-/// Sequence numbers of point-to-point calls per peer and direction.
+/// Sequence numbers of point-to-point calls per peer and direction: sends to a peer, then receives.
+/// Most groups have none, and their words never take memory.
 #[derive(Debug)]
 struct Peers {
-    issued: Box<[[AtomicU64; 2]]>,
+    issued: Option<Map>,
 }
 
 impl Peers {
     fn new(members: usize) -> Self {
         Self {
-            issued: (0..members).map(|_| Default::default()).collect(),
+            // Without memory for it, these calls have no numbers.
+            issued: Map::private(2 * members).ok(),
         }
     }
 
     /// The number of the next call to or from that peer; 0: there is no such peer.
     fn next(&self, op: Op, peer: i32) -> u64 {
-        let Some([sends, receives]) = usize::try_from(peer).ok().and_then(|i| self.issued.get(i))
-        else {
-            return 0;
-        };
-        let counter = if op == Op::Send { sends } else { receives };
-        counter.fetch_add(1, Ordering::Relaxed) + 1
+        let counter = usize::try_from(peer)
+            .ok()
+            .and_then(|peer| {
+                2_usize
+                    .checked_mul(peer)?
+                    .checked_add(usize::from(op != Op::Send))
+            })
+            .and_then(|at| self.issued.as_ref()?.words().get(at));
+        counter.map_or(0, |counter| counter.fetch_add(1, Ordering::Relaxed) + 1)
     }
 }
 

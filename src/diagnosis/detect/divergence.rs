@@ -134,7 +134,11 @@ fn draft(
 }
 
 /// Two calls that disagree are enough.
-fn certificate(join: &Join, about: &About, kind: CertificateKind) -> Option<Certificate> {
+pub(super) fn certificate(
+    join: &Join,
+    about: &About,
+    kind: CertificateKind,
+) -> Option<Certificate> {
     let mut calls = join.calls.iter();
     while let Some((&a, first)) = calls.next() {
         for (&b, second) in calls.clone() {

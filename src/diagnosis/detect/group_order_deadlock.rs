@@ -70,7 +70,6 @@ fn draft(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Option<D
     let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(ranks.clone()), closed);
     draft.place = Some((first.group, first.seq));
     draft.op = Some(calls.first()?.call.op);
-    draft.root_confidence = Confidence::Supported;
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
     let mut victims: Vec<u32> = situation
         .stalls
@@ -149,7 +148,10 @@ fn draft(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Option<D
                 .member(wait.group, wait.rank)
                 .is_some_and(|p| p.lost == 0)
     });
-    Some(draft.proved_by(seen.then(|| certificate(situation, cycle, &calls))))
+    let mut draft = draft.proved_by(seen.then(|| certificate(situation, cycle, &calls)));
+    // Who waits in the cycle is the cycle.
+    draft.root_confidence = draft.confidence;
+    Some(draft)
 }
 
 /// Two ranks that wait in each other's next group: the same two calls, swapped.

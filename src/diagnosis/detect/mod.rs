@@ -29,6 +29,7 @@ mod rank_stopped;
 mod reduce_op_mismatch;
 mod root_mismatch;
 mod shape_mismatch;
+mod stuck_in_teardown;
 mod view;
 
 pub use view::rank_calls;
@@ -46,6 +47,7 @@ pub const ALL: &[&dyn Detector] = &[
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,
+    &stuck_in_teardown::StuckInTeardown,
     &evidence_incomplete::EvidenceIncomplete,
 ];
 
@@ -158,6 +160,8 @@ pub struct Draft {
     pub evidence_at: Timestamp,
     /// A fact about a rank's process that this finding states.
     pub fact: Option<ProcessFact>,
+    /// The finding that this one surely follows from, if that stands.
+    pub follows: Option<Key>,
 }
 
 /// A fact about a rank's process, for the causal order.
@@ -200,6 +204,7 @@ impl Draft {
             blocked_at: None,
             evidence_at,
             fact: None,
+            follows: None,
         }
     }
 

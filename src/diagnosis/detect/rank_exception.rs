@@ -11,8 +11,11 @@ use crate::diagnosis::model::{Exception, Process};
 use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
+/// Its code, for findings that follow from it.
+pub(super) const CODE: &str = "DD202";
+
 static ABOUT: About = About {
-    code: "DD202",
+    code: CODE,
     name: "rank-exception",
     says: "an exception ended or diverted a rank",
     severity: Severity::Critical,

@@ -7,7 +7,7 @@
 # hang = true
 # decisive = "stamp"
 # ///
-"""Rank 0 alone evaluates through DDP, whose forward broadcasts BatchNorm's buffers."""
+"""Rank 0 alone evaluates through DDP, in training mode, where every forward broadcasts BatchNorm's buffers."""
 
 import os
 import time
@@ -39,6 +39,5 @@ for step in range(6):
     outputs.sum().backward()  # HERE rank 1
     optimizer.step()
     if step == 3 and rank == 0:
-        with torch.no_grad():
-            model(torch.randn(8, 16))
+        model(torch.randn(8, 16))
 dist.destroy_process_group()

@@ -29,10 +29,10 @@ tensor = torch.ones(256)
 try:
     for step in range(8):
         if rank == 1 and step == 4:
-            raise ValueError("a broken sample")
+            raise ValueError("a broken sample")  # HERE rank 1
         stamp()
         dist.all_reduce(tensor)  # HERE rank 0
 finally:
     stamp()
-    dist.barrier()  # HERE rank 1
+    dist.barrier()
     dist.destroy_process_group()

@@ -1,22 +1,24 @@
 # /// truth
-# nproc = 2
+# nproc = 3
 # healthy = true
 # ///
-"""A gather of the world crosses a subgroup's barrier: only its root must wait, so nobody is stuck."""
+"""A gather of the world crosses a subgroup's barrier; its root needs everybody, the others only the root."""
 
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-group = dist.new_group([0, 1])
+group = dist.new_group([1, 2])
 tensor = torch.ones(8)
-parts = [torch.zeros(8) for _ in range(2)]
+parts = [torch.zeros(8) for _ in range(3)]
 for step in range(4):
     if rank == 0:
-        dist.barrier(group=group)
         dist.gather(tensor, parts, dst=0)
-    else:
+    elif rank == 1:
         dist.gather(tensor, dst=0)
         dist.barrier(group=group)
+    else:
+        dist.barrier(group=group)
+        dist.gather(tensor, dst=0)
 dist.destroy_process_group()

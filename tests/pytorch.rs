@@ -1,0 +1,311 @@
+//! Real PyTorch jobs under `ddp-doctor run`: a planted fault gives its finding, a healthy job
+//! silence.
+//!
+//! Each program in `tests/jobs` says at its head what is true of it; the lines that a finding must
+//! name are marked `# HERE rank 0 2` in the program itself. These tests need a Python environment
+//! with PyTorch (`scripts/pytorch-env` makes one). Without it they say that they were skipped, or
+//! fail where `DDP_DOCTOR_REQUIRE_PYTORCH` is set, as `make test` does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use ddp_doctor::diagnosis::certificate;
+use ddp_doctor_proto::report::{Confidence, Report, Role, Timestamp};
+use serde::Deserialize;
+
+use crate::support::process::{Finished, run_to_end};
+
+/// What is true of a program.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Truth {
+    /// Ranks to start.
+    nproc: u32,
+    /// Nothing is wrong with it.
+    #[serde(default)]
+    healthy: bool,
+    /// The initiating finding.
+    code: Option<String>,
+    /// The one it becomes with more evidence than this version collects.
+    or_code: Option<String>,
+    root: Option<Vec<u32>>,
+    root_confidence: Option<String>,
+    cause: Option<String>,
+    /// It never ends by itself.
+    #[serde(default)]
+    hang: bool,
+    #[serde(default)]
+    run_options: Vec<String>,
+    /// How it is started; `torchrun` unless said otherwise.
+    launcher: Option<String>,
+    /// It stamps the time of its decisive call.
+    decisive: Option<String>,
+    /// How long it means to take.
+    #[expect(dead_code, reason = "for people who read the programs")]
+    seconds: Option<u64>,
+}
+
+macro_rules! jobs {
+    ($($kind:ident { $($name:ident)* })*) => {
+        $(mod $kind {
+            $(#[test]
+            fn $name() {
+                super::check(concat!(stringify!($kind), "/", stringify!($name), ".py"));
+            })*
+        })*
+
+        /// Jobs that are tested.
+        const TESTED: &[&str] = &[$($(concat!(stringify!($kind), "/", stringify!($name), ".py"),)*)*];
+    };
+}
+
+jobs! {
+    faulty {
+        asleep dtype_mismatch evaluation_on_rank_zero exception_and_barrier killed op_mismatch
+        op_mismatch_of_four rank_zero_checkpoint reduce_op_mismatch root_mismatch shape_mismatch
+        stopped two_groups_in_opposite_order uneven_then_barrier uneven_then_exit
+    }
+    healthy {
+        asleep asynchronous_groups_in_opposite_order broadcast_from_two_lines data_loader_workers
+        different_batch_shapes dtype_mismatch ends_without_destroying evaluation_on_rank_zero
+        exception_and_barrier gather_crosses_barrier killed long_checkpoint op_mismatch
+        op_mismatch_of_four rank_zero_checkpoint reduce_op_mismatch root_mismatch
+        second_generation shape_mismatch slow_first_import spawned stopped subgroups
+        two_groups_in_opposite_order uneven_then_barrier uneven_then_exit work_waited_later
+    }
+}
+
+#[test]
+fn every_job_is_tested() {
+    for kind in ["faulty", "healthy"] {
+        for entry in fs::read_dir(jobs().join(kind)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let tested = TESTED.contains(&format!("{kind}/{name}").as_str());
+            assert!(
+                tested || !name.ends_with(".py"),
+                "{kind}/{name} is not tested"
+            );
+        }
+    }
+}
+
+fn jobs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jobs")
+}
+
+/// The environment with PyTorch, if there is one.
+pub(crate) fn venv() -> Option<&'static Path> {
+    static VENV: OnceLock<Option<PathBuf>> = OnceLock::new();
+    VENV.get_or_init(|| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/pytorch-env");
+        let found = Command::new(script).arg("--find").output().unwrap();
+        if found.status.success() {
+            return Some(PathBuf::from(
+                String::from_utf8(found.stdout).unwrap().trim(),
+            ));
+        }
+        let needed = std::env::var_os("DDP_DOCTOR_REQUIRE_PYTORCH").is_some();
+        assert!(!needed, "{}", String::from_utf8_lossy(&found.stderr));
+        eprintln!("skipped: {}", String::from_utf8_lossy(&found.stderr).trim());
+        None
+    })
+    .as_deref()
+}
+
+fn check(name: &str) {
+    let Some(venv) = venv() else { return };
+    let program = jobs().join(name);
+    let text = fs::read_to_string(&program).unwrap();
+    let truth = truth(&text);
+    let scratch = tempfile::tempdir().unwrap();
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ddp-doctor"));
+    command
+        .current_dir(scratch.path())
+        .arg("run")
+        .args(["--run-dir", "run"]);
+    // A job that ends by itself is given the time to.
+    let patience = if truth.hang { "1" } else { "60" };
+    command.args([
+        "--report",
+        "report.json",
+        "--on-hang",
+        "kill",
+        "--kill-after",
+        patience,
+    ]);
+    command.args(&truth.run_options);
+    match truth.launcher.as_deref() {
+        Some(launcher) => command.args(["--", launcher]),
+        None => command.arg("--nproc-per-node").arg(truth.nproc.to_string()),
+    };
+    command.arg(&program);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", venv.join("bin").display()));
+    command.env("DDP_DOCTOR_TEST_STAMP", scratch.path().join("stamp"));
+    command.env("OMP_NUM_THREADS", "1");
+    let finished = run_to_end(command);
+    let report = fs::read_to_string(scratch.path().join("report.json"));
+    let report = report.unwrap_or_else(|e| panic!("{name}: no report: {e}\n{finished}"));
+    let report: Report = serde_json::from_str(&report).unwrap();
+
+    if truth.healthy {
+        silent(name, &finished, &report);
+    } else {
+        found(name, &text, &truth, &finished, &report);
+        latency(name, &truth, &report, scratch.path());
+    }
+    assert!(
+        report.ranks.len() == truth.nproc as usize || truth.launcher.is_some(),
+        "{report:#?}"
+    );
+    assert!(
+        scratch
+            .path()
+            .join("run/journal.ddpj")
+            .metadata()
+            .unwrap()
+            .len()
+            > 100
+    );
+}
+
+/// A healthy job ends as without us and hears nothing but the lines of start and end.
+fn silent(name: &str, finished: &Finished, report: &Report) {
+    assert_eq!(finished.status, Some(0), "{name}\n{finished}");
+    assert_eq!(report.verdict.as_str(), "healthy", "{name}: {report:#?}");
+    assert!(report.findings.is_empty(), "{name}: {report:#?}");
+    let ours: Vec<&str> = finished
+        .stderr
+        .lines()
+        .filter(|l| l.contains("ddp-doctor"))
+        .collect();
+    assert_eq!(ours.len(), 2, "{name}: {ours:#?}\n{finished}");
+    assert!(
+        !finished.stderr.contains("[DD") && !finished.stdout.contains("DD"),
+        "{finished}"
+    );
+    assert!(
+        report.evidence.records > 0 && report.evidence.records_lost == 0,
+        "{report:#?}"
+    );
+}
+
+/// A planted fault gives its finding: code, culprits, lines, on the terminal and in the report.
+fn found(name: &str, text: &str, truth: &Truth, finished: &Finished, report: &Report) {
+    let show = || format!("{name}\n{report:#?}\n{finished}");
+    let killed = finished.status == Some(75);
+    assert_eq!(
+        killed,
+        truth.hang,
+        "status {:?}\n{}",
+        finished.status,
+        show()
+    );
+    let initiating: Vec<_> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.role == Role::Initiating)
+        .collect();
+    let [finding] = initiating[..] else {
+        panic!("not one initiating finding\n{}", show())
+    };
+    let code = truth.code.as_ref().unwrap();
+    assert!(
+        finding.code == *code || truth.or_code.as_ref() == Some(&finding.code),
+        "{} instead of {code}\n{}",
+        finding.code,
+        show()
+    );
+    assert_eq!(Some(&finding.ranks.root), truth.root.as_ref(), "{}", show());
+    if let Some(confidence) = &truth.root_confidence {
+        assert_eq!(
+            finding.ranks.root_confidence.as_str(),
+            confidence,
+            "{}",
+            show()
+        );
+    }
+    if let Some(cause) = &truth.cause {
+        let is = finding.cause.map(|cause| cause.kind.as_str());
+        assert_eq!(is, Some(cause.as_str()), "{}", show());
+    }
+    for (rank, line) in marked_lines(text) {
+        let call = finding.per_rank.iter().find(|call| call.rank == rank);
+        let place = call.and_then(|call| call.place.as_ref());
+        let place = place.unwrap_or_else(|| panic!("no line of rank {rank}\n{}", show()));
+        assert!(
+            place.file.ends_with(name),
+            "rank {rank}: {place:?}\n{}",
+            show()
+        );
+        assert_eq!(place.line, line, "line of rank {rank}\n{}", show());
+        let file = name.rsplit('/').next().unwrap();
+        assert!(
+            finished.stderr.contains(&format!("{file}:{line}")),
+            "{}",
+            show()
+        );
+    }
+    match (&finding.certificate, finding.confidence) {
+        (Some(proof), Confidence::Proved) => certificate::check(proof).unwrap(),
+        (None, Confidence::Supported | Confidence::Suspected) => {}
+        _ => panic!("certificate and confidence do not go together\n{}", show()),
+    }
+    assert!(
+        finished.stderr.contains(&format!("[{}]", finding.code)),
+        "{}",
+        show()
+    );
+}
+
+/// Prints how long after its decisive call the fault was found, by the program's own stamp.
+fn latency(name: &str, truth: &Truth, report: &Report, scratch: &Path) {
+    if truth.decisive.is_none() {
+        return;
+    }
+    let stamps = (0..truth.nproc).filter_map(|rank| {
+        let text = fs::read_to_string(scratch.join(format!("stamp.{rank}"))).ok()?;
+        text.trim().parse().ok().map(Timestamp)
+    });
+    let decisive = stamps
+        .max()
+        .unwrap_or_else(|| panic!("{name} left no stamp"));
+    let finding = &report.findings[0];
+    println!(
+        "latency {name}: {} {} ms after the decisive call ({} ms by its own account)",
+        finding.code,
+        finding.detected_at.since(decisive).as_millis(),
+        finding.latency_ms
+    );
+}
+
+/// The TOML at the head of a program.
+fn truth(text: &str) -> Truth {
+    let head = text
+        .lines()
+        .skip_while(|line| *line != "# /// truth")
+        .skip(1);
+    let toml: String = head
+        .take_while(|line| *line != "# ///")
+        .map(|line| format!("{}\n", line.trim_start_matches("# ")))
+        .collect();
+    toml::from_str(&toml).unwrap()
+}
+
+/// Lines marked `# HERE rank 0 2`, by rank.
+fn marked_lines(text: &str) -> BTreeMap<u32, u32> {
+    let mut marked = BTreeMap::new();
+    for (i, line) in text.lines().enumerate() {
+        if let Some((_, ranks)) = line.split_once("# HERE rank ") {
+            let ranks = ranks
+                .split_whitespace()
+                .map(|rank| rank.parse::<u32>().unwrap());
+            marked.extend(ranks.map(|rank| (rank, i as u32 + 1)));
+        }
+    }
+    marked
+}
