@@ -8,7 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ddp_doctor_proto::report::{Report, Verdict};
+use ddp_doctor::diagnosis::{Config, Engine};
+use ddp_doctor::evidence::decode::Decoder;
+use ddp_doctor::evidence::journal::Reader as Journal;
+use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
@@ -255,7 +258,13 @@ fn switched_off_it_is_not_there_at_all() {
 #[test]
 fn signals_sent_to_us_reach_the_job() {
     let dir = dir();
-    for (signal, status) in [("TERM", 11), ("HUP", 12), ("USR1", 13)] {
+    for (signal, status) in [
+        ("TERM", 11),
+        ("HUP", 12),
+        ("USR1", 13),
+        ("INT", 14),
+        ("QUIT", 15),
+    ] {
         let script =
             format!("trap 'exit {status}' {signal}; echo ready; while :; do sleep 0.05; done");
         let mut job = Running::start(program(dir.path()).args(["run", "--", "sh", "-c", &script]));
@@ -353,7 +362,7 @@ fn without_a_coordinator_the_job_runs_and_is_journaled() {
         Verdict::Insufficient
     );
     let journal = run_dir(dir.path()).join("journal.ddpj");
-    let mut journal = ddp_doctor::evidence::journal::Reader::open(&journal).unwrap();
+    let mut journal = Journal::open(&journal).unwrap();
     let first = journal.read().unwrap().unwrap();
     assert!(matches!(
         first.events[0].kind,
@@ -471,6 +480,38 @@ fn a_standing_coordinator_diagnoses_what_is_reported_to_it() {
 }
 
 #[test]
+fn a_coordinator_that_comes_late_or_comes_back_is_told_everything() {
+    let dir = dir();
+    let address = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let coordinator =
+        || Running::start(program(dir.path()).args(["coordinator", "--listen", &address]));
+    let mut job = Running::start(
+        program(dir.path())
+            .args(["run", "--coordinator", &address, "--report", "r.json", "--"])
+            .args([PROGRAM, "demo-rank", "early-exit"]),
+    );
+    std::thread::sleep(Duration::from_secs(1));
+    let path = dir.path().join("r.json");
+    assert!(!path.exists(), "nobody has diagnosed anything yet");
+    let first = coordinator();
+    let names_it = || path.exists() && report(&path).verdict == Verdict::Hang;
+    eventually("the late coordinator finds it", names_it);
+    drop(first);
+    fs::remove_file(&path).unwrap();
+    let _second = coordinator();
+    eventually("the next coordinator finds it", names_it);
+    let report = report(&path);
+    assert_eq!(report.findings[0].code, "DD102");
+    assert_eq!(report.evidence.records_lost, 0);
+    job.signal("TERM");
+    assert_eq!(job.end(), Some(143));
+}
+
+#[test]
 fn a_finding_stands_in_the_report_while_the_job_hangs() {
     let dir = dir();
     let mut job = Running::start(program(dir.path()).args([
@@ -504,7 +545,74 @@ fn a_finding_stands_in_the_report_while_the_job_hangs() {
     // Boxes and journal are kept, and the report is also where the rest is.
     let run_dir = run_dir(dir.path());
     assert_eq!(fs::read_dir(run_dir.join("boxes")).unwrap().count(), 4);
-    assert!(run_dir.join("report.json").exists() && run_dir.join("journal.ddpj").exists());
+    assert_eq!(report(&run_dir.join("report.json")), report(&path));
+    // The journal alone leads to the same diagnosis.
+    let mut journal = Journal::open(&run_dir.join("journal.ddpj")).unwrap();
+    let (mut decoder, mut events) = (Decoder::new(0), Vec::new());
+    while let Some(report) = journal.read().unwrap() {
+        decoder.decode(report, &mut events);
+    }
+    decoder.release(&mut events);
+    assert_eq!((decoder.rejected(), journal.skipped()), (0, None));
+    let mut engine = Engine::new(Config::default());
+    for event in events {
+        engine.handle(event, Timestamp::now());
+    }
+    engine.poll_change();
+    let (again, live) = (engine.report(), report(&path));
+    let codes = |report: &Report| -> Vec<String> {
+        report
+            .findings
+            .iter()
+            .map(|finding| finding.code.clone())
+            .collect()
+    };
+    assert_eq!(codes(&again), codes(&live));
+    assert_eq!(again.findings[0].certificate, live.findings[0].certificate);
+}
+
+#[test]
+fn what_the_system_says_of_ranks_is_in_the_report() {
+    let dir = dir();
+    let mut job = Running::start(
+        program(dir.path())
+            .args(["run", "--report", "r.json", "--"])
+            .args([PROGRAM, "demo-rank", "early-exit"]),
+    );
+    let path = dir.path().join("r.json");
+    let has = |what: &dyn Fn(&Report) -> bool| path.exists() && what(&report(&path));
+    eventually("the end of a grandchild and its status are known", || {
+        has(&|report| report.ranks.len() == 4 && report.ranks[1].exit.code == Some(0))
+    });
+    let rank_2 = report(&path).ranks[2].pid.to_string();
+    send("STOP", &rank_2);
+    eventually("a rank that is stopped is known to be", || {
+        has(&|report| report.ranks[2].state == RankState::Stopped)
+    });
+    send("CONT", &rank_2);
+    eventually("and that it goes on", || {
+        has(&|report| report.ranks[2].state != RankState::Stopped)
+    });
+    job.signal("TERM");
+    assert_eq!(job.end(), Some(143));
+}
+
+#[test]
+fn a_rank_without_room_for_its_black_box_is_named() {
+    let dir = dir();
+    let output = program(dir.path())
+        .args(["run", "--report", "r.json", "--", "sh", "-c"])
+        .arg("touch $DDP_DOCTOR_BOX_DIR/nobox.$$.3; sleep 0.3")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let report = report(&dir.path().join("r.json"));
+    let finding = report
+        .findings
+        .iter()
+        .find(|finding| finding.code == "DD901")
+        .unwrap();
+    assert!(finding.ranks.root.contains(&3), "{finding:?}");
 }
 
 #[test]

@@ -108,7 +108,7 @@ impl Run {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
-        .map_err(|_| "not a number of seconds".to_owned())?;
+        .map_err(|_error| "not a number of seconds".to_owned())?;
     if (0.0..=31_536_000.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {

@@ -27,6 +27,9 @@ pub mod updates;
 pub use hub::{AttachError, Hub};
 pub use updates::Updates;
 
+#[cfg(test)]
+mod tests;
+
 /// Largest message a node may send: some hundred times what a batch normally takes.
 pub const MAX_MESSAGE: usize = 8 << 20;
 /// Largest message a viewer has to take: a report about 16 384 ranks.

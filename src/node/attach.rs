@@ -2,9 +2,10 @@
 
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use anyhow::Context;
 use ddp_doctor_proto::v1;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -14,7 +15,7 @@ use v1::request::Kind;
 use v1::viewer_service_client::ViewerServiceClient;
 
 use super::Say;
-use super::follow::Command;
+use super::follow::{Command, Commander};
 use crate::coordinator::{Hub, MAX_UPDATE, Updates};
 
 /// Batches on their way to the coordinator.
@@ -23,6 +24,9 @@ const QUEUE: usize = 1024;
 const CONNECT: Duration = Duration::from_secs(5);
 /// First and longest time between two attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// Time until our own coordinator is asked again for a job that it does not know yet.
+const HERE: Duration = Duration::from_millis(5);
 
 /// Where the diagnosis is made.
 #[derive(Clone, Debug)]
@@ -68,17 +72,23 @@ pub fn check_address(address: &str) -> Result<(), CoordinatorError> {
 }
 
 impl Coordinator {
-    /// Keeps the node attached until the coordinator has taken in the end of the job.
+    /// Keeps the node attached until the coordinator has taken in the end of the job. `attached`
+    /// says whether it is at the moment.
     pub async fn keep_attached(
         self,
-        follower: Sender<Command>,
+        follower: Commander,
         say: Say,
+        attached: Arc<AtomicBool>,
         finished: oneshot::Sender<()>,
     ) {
         let mut backoff = BACKOFF.0;
         let mut complained = false;
         loop {
-            match self.attach(&follower, &mut backoff).await {
+            let end = self.attach(&follower, &attached).await;
+            if attached.swap(false, Ordering::Relaxed) {
+                backoff = BACKOFF.0;
+            }
+            match end {
                 Ok(End::Finished) => break,
                 Ok(End::FollowerGone) => return,
                 Ok(End::Lost) => {}
@@ -95,20 +105,16 @@ impl Coordinator {
         finished.send(()).ok();
     }
 
-    async fn attach(
-        &self,
-        follower: &Sender<Command>,
-        backoff: &mut Duration,
-    ) -> anyhow::Result<End> {
+    async fn attach(&self, follower: &Commander, attached: &AtomicBool) -> anyhow::Result<End> {
         let (reports, queue) = mpsc::channel(QUEUE);
         let reports = Command::Attached(reports);
         match self {
             Self::Here(hub) => {
-                if follower.send(reports).is_err() {
+                if !follower.tell(reports) {
                     return Ok(End::FollowerGone);
                 }
                 let mut requests = hub.attach(ReceiverStream::new(queue)).await?;
-                *backoff = BACKOFF.0;
+                attached.store(true, Ordering::Relaxed);
                 while let Some(request) = requests.recv().await {
                     if let Some(end) = obey(request, follower) {
                         return Ok(end);
@@ -118,7 +124,7 @@ impl Coordinator {
             Self::There(address) => {
                 // Connected first: the follower repeats everything for every new stream.
                 let mut client = AgentServiceClient::new(connect(address).await?);
-                if follower.send(reports).is_err() {
+                if !follower.tell(reports) {
                     return Ok(End::FollowerGone);
                 }
                 let requests = client.attach(ReceiverStream::new(queue)).await;
@@ -127,7 +133,7 @@ impl Coordinator {
                         anyhow::anyhow!("coordinator {address}: {}", status.message())
                     })?
                     .into_inner();
-                *backoff = BACKOFF.0;
+                attached.store(true, Ordering::Relaxed);
                 while let Ok(Some(request)) = requests.message().await {
                     if let Some(end) = obey(request, follower) {
                         return Ok(end);
@@ -152,7 +158,12 @@ impl Coordinator {
             if ended {
                 return;
             }
-            tokio::time::sleep(BACKOFF.0).await;
+            // It does not know the job yet, or was lost.
+            let pause = match &self {
+                Self::Here(_) => HERE,
+                Self::There(_) => BACKOFF.0,
+            };
+            tokio::time::sleep(pause).await;
         }
     }
 }
@@ -167,7 +178,7 @@ enum End {
     Lost,
 }
 
-fn obey(request: v1::Request, follower: &Sender<Command>) -> Option<End> {
+fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
     let command = match request.kind? {
         Kind::Welcome(_) => return None,
         Kind::Finished(_) => return Some(End::Finished),
@@ -176,7 +187,7 @@ fn obey(request: v1::Request, follower: &Sender<Command>) -> Option<End> {
             from_ticket: ticket,
         }) => Command::Repeat { process, ticket },
     };
-    follower.send(command).is_err().then_some(End::FollowerGone)
+    (!follower.tell(command)).then_some(End::FollowerGone)
 }
 
 async fn connect(address: &str) -> anyhow::Result<Channel> {
@@ -187,7 +198,7 @@ async fn connect(address: &str) -> anyhow::Result<Channel> {
     endpoint
         .connect()
         .await
-        .map_err(|_| anyhow::anyhow!("no coordinator answers at {address}"))
+        .with_context(|| format!("no coordinator answers at {address}"))
 }
 
 /// Whether there is nothing more to come, or nobody to take it.

@@ -70,12 +70,12 @@ impl Descendants {
     /// process that was not there the last time.
     pub fn scan(&mut self, now: Instant) -> Vec<LostCapture> {
         let mut pids = proc::all().unwrap_or_default();
-        // Parents come before their children, nearly always; the next scan knows the others.
+        // Parents come before their children, nearly always.
         pids.sort_unstable();
         self.known.retain(|pid, _| pids.binary_search(pid).is_ok());
         for &pid in &pids {
             if !self.known.contains_key(&pid) {
-                self.discover(pid, now);
+                self.discover(pid, &pids, now);
             }
         }
         let due: Vec<u32> = pids
@@ -85,8 +85,12 @@ impl Descendants {
         due.into_iter().filter_map(|pid| self.check(pid)).collect()
     }
 
-    fn discover(&mut self, pid: u32, now: Instant) {
+    fn discover(&mut self, pid: u32, pids: &[u32], now: Instant) {
         let Ok(stat) = Stat::of(pid) else { return };
+        if !self.known.contains_key(&stat.parent) && pids.binary_search(&stat.parent).is_ok() {
+            // Once its parent is known.
+            return;
+        }
         let is_below = pid == self.root
             || stat.parent == self.root
             || self

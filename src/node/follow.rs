@@ -3,9 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use ddp_doctor_proto::report::{Exit, Timestamp};
@@ -18,15 +20,14 @@ use super::descendants::Descendants;
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
 use super::rank::Rank;
-use super::sys::{self, PidFd};
+use super::sys;
 
-/// Time between two looks while there is traffic …
-const BUSY_TICK: Duration = Duration::from_millis(20);
-/// … and while there is none. Both are small against the 250 ms in which a provable finding has to
-/// be there.
-const IDLE_TICK: Duration = Duration::from_millis(40);
-/// Looks without traffic after which a node is idle.
-const IDLE_AFTER: u32 = 5;
+/// Time between two looks into the boxes. Every look costs a wake-up, whatever there is to see, and
+/// what is to be seen is seen 25 ms late on average: little of the 250 ms in which a provable finding
+/// has to be there. The end of a process wakes us at once.
+const TICK: Duration = Duration::from_millis(50);
+/// How often new boxes are looked for.
+const PLACES_EVERY: Duration = Duration::from_millis(100);
 /// How often the states of processes are looked at.
 const STATES_EVERY: Duration = Duration::from_millis(250);
 /// A change between running and sleeping is worth a message so often.
@@ -81,13 +82,56 @@ pub struct Secured {
     pub descendants: Vec<(u32, u64)>,
 }
 
+/// Tells the follower what to do, from whatever thread.
+#[derive(Clone, Debug)]
+pub struct Commander {
+    channel: Sender<Command>,
+    /// `None`: commands are found at the next look.
+    wake: Option<Arc<PipeWriter>>,
+}
+
+/// The other end of a [`Commander`].
+#[derive(Debug)]
+pub struct Commands {
+    channel: Receiver<Command>,
+    wake: Option<PipeReader>,
+}
+
+impl Commander {
+    /// Both ends.
+    #[must_use]
+    pub fn new() -> (Self, Commands) {
+        let (reader, writer) = std::io::pipe().ok().unzip();
+        let (sender, receiver) = channel();
+        let commander = Self {
+            channel: sender,
+            wake: writer.map(Arc::new),
+        };
+        let commands = Commands {
+            channel: receiver,
+            wake: reader,
+        };
+        (commander, commands)
+    }
+
+    /// Tells it; whether it is still there.
+    pub fn tell(&self, command: Command) -> bool {
+        let is_there = self.channel.send(command).is_ok();
+        if is_there && let Some(wake) = &self.wake {
+            // The command is there all the same if this fails.
+            drop((&**wake).write(&[0]));
+        }
+        is_there
+    }
+}
+
 /// The follower's state.
 #[derive(Debug)]
 pub struct Follower {
     hello: v1::Hello,
     boxes: BoxDir,
     out: Outbox,
-    commands: Receiver<Command>,
+    commands: Commands,
     descendants: Descendants,
     ranks: Vec<Rank>,
     places: Vec<Place>,
@@ -117,7 +161,7 @@ impl Follower {
         hello: v1::Hello,
         boxes: BoxDir,
         out: Outbox,
-        commands: Receiver<Command>,
+        commands: Commands,
         descendants: Descendants,
     ) -> Self {
         let place = |path| Place {
@@ -149,7 +193,7 @@ impl Follower {
     /// When a box could not be moved to where it is kept.
     pub fn run(mut self) -> std::io::Result<()> {
         self.out.push(Kind::Hello(self.hello.clone()));
-        let mut quiet = 0;
+        let mut next_places = Instant::now();
         let mut next_states = Instant::now();
         let mut next_scan = Instant::now() + SCAN_EVERY;
         loop {
@@ -158,41 +202,49 @@ impl Follower {
                 break;
             }
             let now = Instant::now();
-            let records = self.look(now);
-            if !self.job_ended && now >= next_states {
-                next_states = now + STATES_EVERY;
-                self.look_at_states(now);
-            }
-            if !self.job_ended && now >= next_scan {
-                next_scan = now + SCAN_EVERY;
-                self.scan(now);
-                self.out.heartbeat();
+            if !self.job_ended {
+                if is_due(&mut next_places, PLACES_EVERY, now) {
+                    self.look_for_boxes(now);
+                }
+                self.look();
+                if is_due(&mut next_states, STATES_EVERY, now) {
+                    self.look_at_states(now);
+                }
+                if is_due(&mut next_scan, SCAN_EVERY, now) {
+                    self.scan(now);
+                    self.out.heartbeat();
+                }
             }
             self.out.flush();
-            quiet = if records > 0 { 0 } else { quiet + 1 };
-            self.wait(if quiet < IDLE_AFTER {
-                BUSY_TICK
-            } else {
-                IDLE_TICK
-            });
+            self.wait(TICK);
         }
         self.out.close();
         self.boxes.remove()
     }
 
-    /// Waits for the next look, or until a process ends.
-    fn wait(&self, tick: Duration) {
+    /// Waits for the next look: until a process ends, or there is a command.
+    fn wait(&mut self, tick: Duration) {
+        let mut fds = Vec::new();
+        let mut indexes = Vec::new();
         // After the end of the job nobody looks at who ends.
-        let alive = self
-            .ranks
-            .iter()
-            .filter(|rank| !rank.has_ended() && !self.job_ended);
-        let fds: Vec<_> = alive
-            .filter_map(|rank| rank.watched()?.fd())
-            .map(PidFd::as_fd)
-            .collect();
-        if sys::poll(&fds, tick).is_err() {
-            std::thread::sleep(tick);
+        let alive = self.ranks.iter().enumerate();
+        for (index, rank) in alive.filter(|(_, rank)| !rank.has_ended() && !self.job_ended) {
+            if let Some(fd) = rank.watched().and_then(Watched::fd) {
+                fds.push(fd.as_fd());
+                indexes.push(index);
+            }
+        }
+        fds.extend(self.commands.wake.as_ref().map(AsFd::as_fd));
+        let Ok(ready) = sys::poll(&fds, tick) else {
+            return std::thread::sleep(tick);
+        };
+        let is_told = ready.len() > indexes.len() && ready[indexes.len()];
+        for (index, _) in indexes.into_iter().zip(&ready).filter(|(_, ready)| **ready) {
+            self.ranks[index].notice_end();
+        }
+        if let Some(wake) = self.commands.wake.as_mut().filter(|_| is_told) {
+            // One byte for each command; the commands themselves are in the channel.
+            drop(wake.read(&mut [0; 64]));
         }
     }
 
@@ -200,7 +252,7 @@ impl Follower {
     fn obey(&mut self) -> bool {
         loop {
             use std::sync::mpsc::TryRecvError;
-            match self.commands.try_recv() {
+            match self.commands.channel.try_recv() {
                 Ok(Command::Attached(coordinator)) => self.repeat(coordinator),
                 Ok(Command::Repeat { process, ticket }) => {
                     self.ranks
@@ -218,7 +270,7 @@ impl Follower {
                     }));
                 }
                 Ok(Command::Close { status, done }) => {
-                    self.look(Instant::now());
+                    self.look();
                     self.end_job(status);
                     done.send(()).ok();
                 }
@@ -242,24 +294,18 @@ impl Follower {
         self.out.flush();
     }
 
-    /// Looks for boxes, into boxes, and for ends; how many records were found.
-    fn look(&mut self, now: Instant) -> usize {
-        if self.job_ended {
-            return 0;
-        }
-        self.look_for_boxes(now);
-        let mut records = 0;
+    /// Looks into the boxes, and for ends.
+    fn look(&mut self) {
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
             // Ended first, read second: nothing is written in between.
-            let ended = rank.watched().is_none_or(Watched::has_ended);
-            records += rank.poll(&mut self.out);
+            let ended = rank.is_over();
+            rank.poll(&mut self.out);
             if ended {
                 rank.end(&mut self.out);
                 // One that cannot be moved stays until the end, when there is another try.
                 drop(self.boxes.keep(rank.path()));
             }
         }
-        records
     }
 
     fn look_for_boxes(&mut self, now: Instant) {
@@ -400,13 +446,14 @@ impl Follower {
         }
         let deadline = Instant::now() + LAST_WORDS;
         loop {
-            self.look(Instant::now());
+            self.look_for_boxes(Instant::now());
+            self.look();
             let all_ended = self.ranks.iter().all(Rank::has_ended);
             if all_ended || Instant::now() >= deadline {
                 break;
             }
             self.out.flush();
-            self.wait(BUSY_TICK);
+            self.wait(TICK);
         }
         self.scan(Instant::now());
         self.end_job(status);
@@ -452,4 +499,13 @@ impl Follower {
             );
         }
     }
+}
+
+/// Whether it is time, and when it is time again.
+fn is_due(next: &mut Instant, every: Duration, now: Instant) -> bool {
+    let is_due = now >= *next;
+    if is_due {
+        *next = now + every;
+    }
+    is_due
 }

@@ -15,6 +15,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -28,7 +29,7 @@ use super::attach::{Coordinator, check_address};
 use super::boxes::{self, BoxDir};
 use super::descendants::Descendants;
 use super::environment::{self, Environment};
-use super::follow::{self, Follower};
+use super::follow::{self, Commander, Follower};
 use super::kill::Patience;
 use super::outbox::{Journal, Outbox};
 use super::screen::{self, Message, Screen};
@@ -156,7 +157,7 @@ pub fn run(options: Options) -> Outcome {
         }
     };
     let hello = v1::Hello {
-        job: job.clone(),
+        job,
         attempt: names::attempt(),
         started_unix_ns: started.0,
         host: sys::host_name(),
@@ -286,9 +287,10 @@ struct WatchParts<'a> {
 struct Watch {
     runtime: Option<Runtime>,
     finished: oneshot::Receiver<()>,
+    attached: Arc<AtomicBool>,
     updates: Option<tokio::task::JoinHandle<()>>,
     is_remote: bool,
-    follower: Sender<follow::Command>,
+    follower: Commander,
     following: Option<JoinHandle<io::Result<()>>>,
     screen: Sender<Message>,
     showing: Option<JoinHandle<screen::Shown>>,
@@ -301,7 +303,7 @@ impl Watch {
         let (screen, messages) = channel();
         let to_screen = screen.clone();
         let say = Say::new(move |line| drop(to_screen.send(Message::Say(line.to_owned()))));
-        let (follower, commands) = channel();
+        let (follower, commands) = Commander::new();
 
         let journal = parts.run_dir.and_then(|dir| {
             let journal = Journal::create(&dir.join("journal.ddpj"), say.clone());
@@ -319,7 +321,7 @@ impl Watch {
         let tell = follower.clone();
         // It waits for signals until we exit.
         drop(spawn("ddp-signals", &say, move || {
-            hand_on_signals(child.as_ref(), &tell)
+            hand_on_signals(child.as_ref(), &tell);
         }));
         let it = Screen::new(parts.live, parts.child, parts.kill, follower.clone());
         let showing = spawn("ddp-screen", &say, move || it.run(&messages));
@@ -334,6 +336,7 @@ impl Watch {
             .map_err(|error| say.say(&format!("no diagnosis: {error}")))
             .ok();
         let (finish, finished) = oneshot::channel();
+        let attached = Arc::new(AtomicBool::new(false));
         let (stop_serving, stop) = oneshot::channel();
         let is_remote = matches!(parts.coordinator, Some(Coordinator::There(_)));
         let mut updates = None;
@@ -347,11 +350,12 @@ impl Watch {
                     }
                 });
             }
-            runtime.spawn(
-                coordinator
-                    .clone()
-                    .keep_attached(follower.clone(), say, finish),
-            );
+            runtime.spawn(coordinator.clone().keep_attached(
+                follower.clone(),
+                say,
+                attached.clone(),
+                finish,
+            ));
             let to_screen = screen.clone();
             let take = move |update| to_screen.send(Message::Update(Box::new(update))).is_ok();
             updates = Some(runtime.spawn(coordinator.follow_updates(job, take)));
@@ -359,6 +363,7 @@ impl Watch {
         Self {
             runtime,
             finished,
+            attached,
             updates,
             is_remote,
             follower,
@@ -374,12 +379,15 @@ impl Watch {
         let say = |line: String| drop(self.screen.send(Message::Say(line)));
         // Whoever is not there any more needs no message.
         drop(self.screen.send(Message::CommandEnded));
-        drop(self.follower.send(follow::Command::CommandEnded(status)));
+        self.follower.tell(follow::Command::CommandEnded(status));
         if let (Some(runtime), Some(updates), true) =
             (&self.runtime, self.updates, self.following.is_some())
         {
             let concluded = runtime.block_on(async {
-                let finished = tokio::time::timeout(CONCLUSION, self.finished).await;
+                // One that cannot be reached now is hardly there a moment later.
+                let is_there = !self.is_remote || self.attached.load(Ordering::Relaxed);
+                let patience = if is_there { CONCLUSION } else { LAST_UPDATE };
+                let finished = tokio::time::timeout(patience, self.finished).await;
                 // A remote coordinator's job may go on: on other nodes.
                 let last = if self.is_remote {
                     LAST_UPDATE
@@ -393,7 +401,7 @@ impl Watch {
                 say("the coordinator did not take in the end of the job".into());
             }
         }
-        drop(self.follower.send(follow::Command::Stop));
+        self.follower.tell(follow::Command::Stop);
         if let Some(Ok(Err(error))) = self.following.map(JoinHandle::join) {
             say(format!("a black box could not be kept: {error}"));
         }
@@ -423,7 +431,7 @@ fn spawn<T: Send + 'static>(
 }
 
 /// Hands on what is sent to us alone, stops with the job and says when it is continued.
-fn hand_on_signals(child: Option<&PidFd>, follower: &Sender<follow::Command>) {
+fn hand_on_signals(child: Option<&PidFd>, follower: &Commander) {
     loop {
         let Some(arrived) = sys::wait_for_signal() else {
             continue;
@@ -436,7 +444,9 @@ fn hand_on_signals(child: Option<&PidFd>, follower: &Sender<follow::Command>) {
         }
         match arrived.signal {
             libc::SIGTSTP => sys::stop_self(),
-            libc::SIGCONT => drop(follower.send(follow::Command::Continued)),
+            libc::SIGCONT => {
+                follower.tell(follow::Command::Continued);
+            }
             _ => {}
         }
     }

@@ -61,9 +61,15 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Watches the process that has this number and start time; `None` if it is gone.
+    /// Watches the process that has this number and start time; `None` if it is gone. The number may
+    /// be that of a pid namespace below ours: a container that the command started.
     #[must_use]
     pub fn new(pid: u32, start_ticks: u64) -> Option<Self> {
+        Self::open(pid, start_ticks)
+            .or_else(|| Self::open(in_namespace_below(pid, start_ticks)?, start_ticks))
+    }
+
+    fn open(pid: u32, start_ticks: u64) -> Option<Self> {
         // The descriptor first: what is read after it is about the same process, or nothing.
         let fd = PidFd::open(pid).ok();
         let stat = File::open(format!("/proc/{pid}/stat")).ok()?;
@@ -214,6 +220,22 @@ fn cgroup_events(pid: u32) -> Option<PathBuf> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let events = Path::new("/sys/fs/cgroup").join(path).join("cgroup.events");
     events.exists().then_some(events)
+}
+
+/// Our number for the process that has this number in a pid namespace of its own.
+fn in_namespace_below(pid: u32, start_ticks: u64) -> Option<u32> {
+    let pid = pid.to_string();
+    all().ok()?.into_iter().find(|ours| {
+        let is_it = || {
+            let status = fs::read_to_string(format!("/proc/{ours}/status")).ok()?;
+            let numbers = status
+                .lines()
+                .find_map(|line| line.strip_prefix("NSpid:"))?;
+            let numbers: Vec<&str> = numbers.split_whitespace().collect();
+            Some(numbers.len() > 1 && numbers.last() == Some(&pid.as_str()))
+        };
+        Stat::of(*ours).is_ok_and(|stat| stat.start_ticks == start_ticks) && is_it() == Some(true)
+    })
 }
 
 /// The command name is in parentheses and may contain any of the separators: fields are counted

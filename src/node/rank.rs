@@ -28,6 +28,9 @@ pub struct Rank {
     /// The status that the process announced.
     announced: Option<i32>,
     last_change: Option<v1::ProcessChanged>,
+    /// The process was seen to end.
+    over: bool,
+    /// Its end was reported.
     ended: bool,
 }
 
@@ -54,6 +57,7 @@ impl Rank {
             journaled: 0,
             announced: None,
             last_change: None,
+            over: false,
             ended: false,
         })
     }
@@ -74,6 +78,21 @@ impl Rank {
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Its pidfd says that it has ended.
+    pub const fn notice_end(&mut self) {
+        self.over = true;
+    }
+
+    /// Whether the process has ended.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        match &self.watched {
+            None => true,
+            Some(watched) if watched.fd().is_none() => watched.has_ended(),
+            Some(_) => self.over,
+        }
     }
 
     /// The state that was reported last.
@@ -98,7 +117,7 @@ impl Rank {
             ..
         } = self;
         reader.poll(BUDGET, &mut |item| {
-            pass(*process, item, journaled, announced, out)
+            pass(*process, item, journaled, announced, out);
         })
     }
 

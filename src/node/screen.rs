@@ -1,13 +1,13 @@
 //! The thread that talks to the user: prints what is found, and ends a job that hangs for too long.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::v1;
 
-use super::follow::{self, Secured};
+use super::follow::{self, Commander, Secured};
 use super::job::KILLED_STATUS;
 use super::kill::{Condemned, Judge, Patience};
 use super::sys::PidFd;
@@ -53,7 +53,7 @@ pub struct Screen {
     live: Live,
     child: u32,
     judge: Option<Judge>,
-    follower: Sender<follow::Command>,
+    follower: Commander,
     /// A job that was told to end, and when it is made to.
     condemned: Option<(Condemned, Instant)>,
     killed: bool,
@@ -62,12 +62,7 @@ pub struct Screen {
 impl Screen {
     /// A screen for the command with this process number.
     #[must_use]
-    pub fn new(
-        live: Live,
-        child: u32,
-        kill: Option<Patience>,
-        follower: Sender<follow::Command>,
-    ) -> Self {
+    pub fn new(live: Live, child: u32, kill: Option<Patience>, follower: Commander) -> Self {
         Self {
             live,
             child,
@@ -129,7 +124,7 @@ impl Screen {
         self.judge = None;
         self.live.print();
         let (answer, secured) = channel();
-        let asked = self.follower.send(follow::Command::Secure(answer)).is_ok();
+        let asked = self.follower.tell(follow::Command::Secure(answer));
         let secured = asked.then(|| secured.recv_timeout(SECURING).ok()).flatten();
         let Some(Secured {
             on_disk: true,
@@ -149,10 +144,7 @@ impl Screen {
         // What its ranks do once they are told to end is no part of the diagnosis.
         let status = i32::from(KILLED_STATUS);
         let (done, closed) = channel();
-        let asked = self
-            .follower
-            .send(follow::Command::Close { status, done })
-            .is_ok();
+        let asked = self.follower.tell(follow::Command::Close { status, done });
         if !asked || closed.recv_timeout(SECURING).is_err() || child.signal(libc::SIGTERM).is_err()
         {
             return;

@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Exit;
 
-/// Signals that we hand on to the command when they were sent to us alone.
-const FORWARDED: [i32; 7] = [
+/// Signals that we hand on to the command when they were sent to us alone. What the terminal sends
+/// to the whole process group reaches the command without us.
+const FORWARDED: [i32; 9] = [
+    libc::SIGINT,
+    libc::SIGQUIT,
     libc::SIGTERM,
     libc::SIGHUP,
     libc::SIGUSR1,
@@ -22,15 +25,11 @@ const FORWARDED: [i32; 7] = [
     libc::SIGCONT,
     libc::SIGWINCH,
 ];
-/// Signals of the terminal that end or dump whoever does not ignore them. The command, in the same
-/// process group, gets them from the terminal itself.
-const IGNORED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 
 /// How signals stood before we touched them: the command gets them that way.
 #[derive(Clone, Copy)]
 pub struct Signals {
     mask: libc::sigset_t,
-    actions: [libc::sigaction; 2],
 }
 
 impl std::fmt::Debug for Signals {
@@ -49,44 +48,30 @@ pub struct Arrived {
 }
 
 impl Signals {
-    /// Blocks the signals that are handed on and ignores those of the terminal. Call it while the
-    /// process has one thread: the others inherit it.
+    /// Blocks the signals that are handed on. Call it while the process has one thread: the others
+    /// inherit it.
+    #[must_use]
     pub fn take_over() -> Self {
-        // SAFETY: all pointers are to live values of the right types, which the calls fill in;
-        // `sigset_t` and `sigaction` are plain data for which zeros are valid.
+        // SAFETY: both pointers are to live values; zeros are a valid `sigset_t`.
         unsafe {
-            let mut before = Self {
-                mask: std::mem::zeroed(),
-                actions: std::mem::zeroed(),
-            };
-            libc::pthread_sigmask(libc::SIG_BLOCK, &forwarded(), &raw mut before.mask);
-            let mut ignore: libc::sigaction = std::mem::zeroed();
-            ignore.sa_sigaction = libc::SIG_IGN;
-            for (signal, old) in IGNORED.into_iter().zip(&mut before.actions) {
-                libc::sigaction(signal, &raw const ignore, old);
-            }
-            before
+            let mut mask: libc::sigset_t = std::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, &forwarded(), &raw mut mask);
+            Self { mask }
         }
     }
 
     /// Has the command start with signals as they were before.
     pub fn restore_in(self, command: &mut Command) {
         let restore = move || {
-            // SAFETY: the pointers are to live copies of what the same calls returned; both calls
-            // may be made between fork and exec.
+            // SAFETY: the pointer is to a live copy of what the same call returned; the old mask is
+            // not asked for.
             unsafe {
-                for (signal, old) in IGNORED.into_iter().zip(&self.actions) {
-                    libc::sigaction(signal, old, std::ptr::null_mut());
-                }
-                libc::pthread_sigmask(
-                    libc::SIG_SETMASK,
-                    &raw const self.mask,
-                    std::ptr::null_mut(),
-                );
+                let none = std::ptr::null_mut();
+                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, none);
             }
             Ok(())
         };
-        // SAFETY: the closure makes two async-signal-safe calls, and neither allocates nor locks.
+        // SAFETY: the closure makes one async-signal-safe call, and neither allocates nor locks.
         unsafe { command.pre_exec(restore) };
     }
 }
