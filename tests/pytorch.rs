@@ -92,7 +92,7 @@ fn every_job_is_tested() {
     }
 }
 
-fn jobs() -> PathBuf {
+pub(crate) fn jobs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jobs")
 }
 

@@ -1,6 +1,7 @@
 //! One integration binary.
 //!
 //! * `framework`: that a scenario which expects the wrong thing fails, and says why.
+//! * `launchers`: the ways in which people start jobs, and what may go wrong between us and them.
 //! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
 //! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
@@ -15,6 +16,7 @@
 )]
 
 mod framework;
+mod launchers;
 mod pytorch;
 mod run;
 mod scenarios;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use ddp_doctor_proto::v1;
-use tokio::sync::{mpsc, oneshot};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use v1::agent_service_client::AgentServiceClient;
@@ -24,6 +25,9 @@ const QUEUE: usize = 1024;
 const CONNECT: Duration = Duration::from_secs(5);
 /// First and longest time between two attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// A coordinator that does not answer for so long, from the start, is none.
+const NOBODY_THERE: Duration = Duration::from_secs(10);
 
 /// Time until our own coordinator is asked again for a job that it does not know yet.
 const HERE: Duration = Duration::from_millis(5);
@@ -72,6 +76,31 @@ pub fn check_address(address: &str) -> Result<(), CoordinatorError> {
 }
 
 impl Coordinator {
+    /// The coordinator itself once it answers; our own where it does not for too long, or until
+    /// there is no more time to wait.
+    pub async fn settle(self, say: &Say, no_more_time: &Notify) -> Self {
+        let Self::There(address) = &self else {
+            return self;
+        };
+        let answers = async {
+            let mut backoff = BACKOFF.0;
+            while TcpStream::connect(address).await.is_err() {
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF.1);
+            }
+        };
+        tokio::select! {
+            biased;
+            () = answers => return self,
+            () = tokio::time::sleep(NOBODY_THERE) => {}
+            () = no_more_time.notified() => {}
+        }
+        say.say(&format!(
+            "no coordinator answers at {address}; the diagnosis is made here, of this node alone"
+        ));
+        Self::Here(Arc::new(Hub::new()))
+    }
+
     /// Keeps the node attached until the coordinator has taken in the end of the job. `attached`
     /// says whether it is at the moment.
     pub async fn keep_attached(

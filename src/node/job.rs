@@ -23,7 +23,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, Job, Report, Timestamp};
 use ddp_doctor_proto::{VERSION, v1};
 use tokio::runtime::Runtime;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::attach::{Coordinator, check_address};
 use super::boxes::{self, BoxDir};
@@ -289,7 +289,10 @@ struct Watch {
     finished: oneshot::Receiver<()>,
     attached: Arc<AtomicBool>,
     updates: Option<tokio::task::JoinHandle<()>>,
-    is_remote: bool,
+    /// Where the diagnosis is made: in another process?
+    settled: oneshot::Receiver<bool>,
+    /// Ends the waiting for a coordinator that does not answer.
+    no_more_time: Arc<Notify>,
     follower: Commander,
     following: Option<JoinHandle<io::Result<()>>>,
     screen: Sender<Message>,
@@ -338,7 +341,8 @@ impl Watch {
         let (finish, finished) = oneshot::channel();
         let attached = Arc::new(AtomicBool::new(false));
         let (stop_serving, stop) = oneshot::channel();
-        let is_remote = matches!(parts.coordinator, Some(Coordinator::There(_)));
+        let (settle, settled) = oneshot::channel();
+        let no_more_time = Arc::new(Notify::new());
         let mut updates = None;
         if let (Some(runtime), Some(coordinator)) = (&runtime, parts.coordinator) {
             if let (Some(listener), Coordinator::Here(hub)) = (parts.listener, &coordinator) {
@@ -350,22 +354,29 @@ impl Watch {
                     }
                 });
             }
-            runtime.spawn(coordinator.clone().keep_attached(
-                follower.clone(),
-                say,
-                attached.clone(),
-                finish,
-            ));
             let to_screen = screen.clone();
             let take = move |update| to_screen.send(Message::Update(Box::new(update))).is_ok();
-            updates = Some(runtime.spawn(coordinator.follow_updates(job, take)));
+            let (attached, follower, time) =
+                (attached.clone(), follower.clone(), no_more_time.clone());
+            updates = Some(runtime.spawn(async move {
+                let coordinator = coordinator.settle(&say, &time).await;
+                settle
+                    .send(matches!(coordinator, Coordinator::There(_)))
+                    .ok();
+                let keep = coordinator
+                    .clone()
+                    .keep_attached(follower, say, attached, finish);
+                tokio::spawn(keep);
+                coordinator.follow_updates(job, take).await;
+            }));
         }
         Self {
             runtime,
             finished,
             attached,
             updates,
-            is_remote,
+            settled,
+            no_more_time,
             follower,
             following,
             screen,
@@ -384,16 +395,14 @@ impl Watch {
             (&self.runtime, self.updates, self.following.is_some())
         {
             let concluded = runtime.block_on(async {
+                self.no_more_time.notify_one();
+                let is_remote = self.settled.await.unwrap_or(false);
                 // One that cannot be reached now is hardly there a moment later.
-                let is_there = !self.is_remote || self.attached.load(Ordering::Relaxed);
+                let is_there = !is_remote || self.attached.load(Ordering::Relaxed);
                 let patience = if is_there { CONCLUSION } else { LAST_UPDATE };
                 let finished = tokio::time::timeout(patience, self.finished).await;
                 // A remote coordinator's job may go on: on other nodes.
-                let last = if self.is_remote {
-                    LAST_UPDATE
-                } else {
-                    CONCLUSION
-                };
+                let last = if is_remote { LAST_UPDATE } else { CONCLUSION };
                 drop(tokio::time::timeout(last, updates).await);
                 matches!(finished, Ok(Ok(())))
             });

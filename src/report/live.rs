@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ddp_doctor_proto::report::{Finding, Job, Report, Severity};
+use ddp_doctor_proto::report::{Finding, Job, Report, Role, Severity};
 use ddp_doctor_proto::v1;
 
 use super::json::{self, Assembler};
@@ -14,6 +14,9 @@ use super::text::{self, Style};
 const SETTLE: Duration = Duration::from_millis(150);
 /// … but findings that keep changing are printed after that long all the same.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(1);
+
+/// What was printed longer ago than this is printed again at the end: the job has said much since.
+const BURIED: Duration = Duration::from_secs(1);
 
 /// How much is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +37,8 @@ pub struct Live {
     files: Vec<PathBuf>,
     /// What stands on the terminal.
     printed: Vec<Finding>,
+    /// When a finding was printed last.
+    printed_at: Option<Instant>,
     /// Since when it is out of date, and when to print.
     settling: Option<(Instant, Instant)>,
 }
@@ -55,6 +60,7 @@ impl Live {
             assembler: Assembler::new(job),
             files,
             printed: Vec::new(),
+            printed_at: None,
             settling: None,
         }
     }
@@ -121,9 +127,17 @@ impl Live {
         self.printed = current;
     }
 
-    /// Prints and writes what is left.
+    /// Prints and writes what is left. The findings that it all began with are the last thing to
+    /// be read, below whatever the job and its launcher said on the way out.
     pub fn finish(&mut self) -> Report {
+        let buried = self.printed_at.is_some_and(|at| at.elapsed() >= BURIED);
         self.print();
+        let leads = |f: &&Finding| f.role == Role::Initiating && f.severity >= Severity::Error;
+        let again: Vec<Finding> = self.printed.iter().filter(leads).cloned().collect();
+        if buried && !again.is_empty() {
+            self.announce("the diagnosis once more:");
+            again.iter().for_each(|finding| self.finding(finding));
+        }
         self.write_files();
         self.assembler.report()
     }
@@ -157,6 +171,7 @@ impl Live {
             drop(text::finding(&mut block, finding, &ranks, self.style));
             block.push(b'\n');
             self.write(&block);
+            self.printed_at = Some(Instant::now());
         }
     }
 
@@ -322,6 +337,30 @@ mod tests {
         );
         let (due, text) = show(vec![]);
         assert!(due && text.contains("withdrawn: DD101"), "{text}");
+    }
+
+    #[test]
+    fn what_it_began_with_is_the_last_thing_to_read() {
+        let (mut live, screen) = live(Verbosity::default());
+        let mut began = finding("DD102", 1, "error", "began");
+        began.role = "initiating".into();
+        let mut followed = finding("DD202", 0, "error", "followed");
+        followed.role = "cascade".into();
+        live.apply(update(vec![began, followed]), Instant::now());
+        live.print();
+        live.finish();
+        assert_eq!(
+            screen.take().matches("began").count(),
+            1,
+            "nothing was said since"
+        );
+        live.printed_at = Instant::now().checked_sub(BURIED);
+        live.finish();
+        let text = screen.take();
+        assert!(
+            text.contains("began") && !text.contains("followed"),
+            "{text}"
+        );
     }
 
     #[test]

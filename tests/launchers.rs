@@ -1,0 +1,286 @@
+//! The ways in which people start jobs, and what may go wrong between us and a job: real PyTorch
+//! again, one small program each.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use ddp_doctor_proto::report::{Report, Role, Verdict};
+use tempfile::TempDir;
+
+use crate::pytorch::{jobs, venv};
+use crate::run::program;
+use crate::support::process::{Finished, run_to_end};
+
+/// A job in a folder of its own.
+struct Job {
+    scratch: TempDir,
+    command: Command,
+}
+
+impl Job {
+    fn new(venv: &Path, options: &[&str], command: &[&str]) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut run = program(scratch.path());
+        let path = std::env::var("PATH").unwrap_or_default();
+        run.env("PATH", format!("{}:{path}", venv.join("bin").display()))
+            .env("OMP_NUM_THREADS", "1");
+        run.args([
+            "run",
+            "--report",
+            "report.json",
+            "--on-hang",
+            "kill",
+            "--kill-after",
+            "1",
+        ]);
+        run.args(options).arg("--").args(command);
+        Self {
+            scratch,
+            command: run,
+        }
+    }
+
+    fn run(self) -> (Finished, Report, TempDir) {
+        let finished = run_to_end(self.command);
+        let report = fs::read_to_string(self.scratch.path().join("report.json"));
+        let report = report.unwrap_or_else(|e| panic!("no report: {e}\n{finished}"));
+        (
+            finished,
+            serde_json::from_str(&report).unwrap(),
+            self.scratch,
+        )
+    }
+}
+
+fn job(name: &str) -> String {
+    jobs().join(name).display().to_string()
+}
+
+/// Code and culprits of the one finding that it began with.
+fn initiating(report: &Report) -> (&str, &[u32]) {
+    let mut found = report
+        .findings
+        .iter()
+        .filter(|finding| finding.role == Role::Initiating);
+    let finding = found
+        .next()
+        .unwrap_or_else(|| panic!("no finding: {report:#?}"));
+    assert!(found.next().is_none(), "{report:#?}");
+    (&finding.code, &finding.ranks.root)
+}
+
+#[track_caller]
+fn is_healthy(finished: &Finished, report: &Report, ranks: usize) {
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
+    assert!(report.findings.is_empty(), "{report:#?}");
+    assert_eq!(report.ranks.len(), ranks, "{report:#?}\n{finished}");
+}
+
+#[test]
+fn python_m_torch_distributed_run() {
+    let Some(venv) = venv() else { return };
+    let module = [
+        "python",
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+    ];
+    let program = job("faulty/op_mismatch.py");
+    let (finished, report, _) = Job::new(venv, &[], &[&module[..], &[&program]].concat()).run();
+    assert_eq!(finished.status, Some(75), "{finished}");
+    assert_eq!(initiating(&report), ("DD103", &[0, 1][..]));
+}
+
+#[test]
+fn accelerate_launch() {
+    let Some(venv) = venv() else { return };
+    // It has no launcher for several processes on a CPU but by MPI; its other one does as well.
+    let launch = [
+        "accelerate",
+        "launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+    ];
+    let more = [
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+    ];
+    let program = job("healthy/op_mismatch.py");
+    let command = [
+        &launch[..],
+        &more[..],
+        &["--main_process_port", "0", &program],
+    ]
+    .concat();
+    let (finished, report, _) = Job::new(venv, &[], &command).run();
+    is_healthy(&finished, &report, 2);
+}
+
+#[test]
+fn two_jobs_at_once() {
+    let Some(venv) = venv() else { return };
+    let start = |name: &'static str| {
+        let program = job(name);
+        std::thread::spawn(move || {
+            let torchrun = [
+                "torchrun",
+                "--standalone",
+                "--nproc-per-node",
+                "2",
+                &program,
+            ];
+            Job::new(venv, &[], &torchrun).run()
+        })
+    };
+    let (faulty, healthy) = (
+        start("faulty/root_mismatch.py"),
+        start("healthy/root_mismatch.py"),
+    );
+    let (finished, report, _) = faulty.join().unwrap();
+    assert_eq!(finished.status, Some(75), "{finished}");
+    assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
+    let (finished, report, _) = healthy.join().unwrap();
+    is_healthy(&finished, &report, 2);
+}
+
+/// A standing coordinator; ended when the test is over.
+struct Coordinator(Child, String);
+
+impl Coordinator {
+    fn start() -> Self {
+        let mut command = program(Path::new("."));
+        command.args(["coordinator", "--listen", "127.0.0.1:0"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        Self(child, line.trim().to_owned())
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn the_diagnosis_of_another_coordinator_comes_over_the_wire() {
+    let Some(venv) = venv() else { return };
+    let coordinator = Coordinator::start();
+    let options = ["--coordinator", &coordinator.1];
+    let program = job("faulty/two_groups_in_opposite_order.py");
+    let torchrun = [
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        &program,
+    ];
+    let (finished, report, _) = Job::new(venv, &options, &torchrun).run();
+    assert_eq!(finished.status, Some(75), "{finished}");
+    assert_eq!(initiating(&report), ("DD111", &[0, 1][..]));
+    assert!(finished.stderr.contains("[DD111]"), "{finished}");
+}
+
+#[test]
+fn without_a_coordinator_the_job_runs_and_is_diagnosed() {
+    let Some(venv) = venv() else { return };
+    let program = job("faulty/op_mismatch.py");
+    let torchrun = [
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        &program,
+    ];
+    let options = ["--coordinator", "127.0.0.1:1"];
+    let (finished, report, _) = Job::new(venv, &options, &torchrun).run();
+    assert_eq!(finished.status, Some(75), "{finished}");
+    assert_eq!(initiating(&report), ("DD103", &[0, 1][..]));
+    assert_eq!(
+        finished.stderr.matches("no coordinator answers").count(),
+        1,
+        "{finished}"
+    );
+}
+
+/// A launcher script that treats rank 1 in some way of its own.
+fn wrapper(folder: &Path, rank_1: &str, program: &str) -> String {
+    let path = folder.join("launch");
+    let script = format!(
+        "#!/bin/sh\nif [ \"$RANK\" = 1 ]; then exec {rank_1} {program}; fi\nexec python {program}\n"
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+#[track_caller]
+fn capture_is_lost(rank_1: &str, because: &str) {
+    let Some(venv) = venv() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    // Rank 0 waits for rank 1 in every step, and rank 1 is never seen.
+    let launch = wrapper(folder.path(), rank_1, &job("healthy/asleep.py"));
+    let torchrun = [
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "--no-python",
+        &launch,
+    ];
+    let (finished, report, _) = Job::new(venv, &["--stall-after", "2"], &torchrun).run();
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert_eq!(initiating(&report), ("DD901", &[1][..]), "{report:#?}");
+    assert!(report.findings[0].summary.contains(because), "{report:#?}");
+    assert_eq!(report.evidence.missing_ranks, [1]);
+    assert_eq!(report.verdict, Verdict::Healthy);
+}
+
+#[test]
+fn a_rank_in_isolated_mode_is_not_seen_and_that_is_said() {
+    capture_is_lost("python -I", "-I");
+}
+
+#[test]
+fn a_rank_with_a_reset_environment_is_not_seen_and_that_is_said() {
+    let keep =
+        "RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT PATH TORCHELASTIC_USE_AGENT_STORE";
+    let keep: Vec<String> = keep
+        .split(' ')
+        .map(|name| format!("{name}=\"${name}\""))
+        .collect();
+    capture_is_lost(&format!("env -i {} python", keep.join(" ")), "environment");
+}
+
+#[test]
+fn nothing_is_captured_where_that_is_switched_off() {
+    let Some(venv) = venv() else { return };
+    let program = job("healthy/op_mismatch.py");
+    let torchrun = [
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        &program,
+    ];
+    let mut off = Job::new(venv, &[], &torchrun);
+    off.command.env("DDP_DOCTOR", "0");
+    let finished = run_to_end(off.command);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert!(!finished.stderr.contains("ddp-doctor"), "{finished}");
+    assert!(!off.scratch.path().join("report.json").exists());
+}
