@@ -1,7 +1,7 @@
 //! Who waits for whom: the graph of waits, what it can still release, and its cycles.
 //!
 //! A thread is blocked when it waits for a collective that cannot be complete: the members it must
-//! wait for ([`JoinedCall::needs`]) have not made their call. Only what must block counts. A leaf of
+//! wait for ([`super::model::JoinedCall::needs`]) have not made their call. Only what must block counts. A leaf of
 //! a rooted collective and a sender may be done early, and a call that nobody waits for blocks
 //! nobody.
 //!
