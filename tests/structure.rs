@@ -148,7 +148,7 @@ fn unsafe_code_is_fenced() {
 fn every_finding_has_a_file_a_place_in_the_list_and_words() {
     let abouts: Vec<_> = ddp_doctor::diagnosis::detect::ALL
         .iter()
-        .map(|detector| detector.about())
+        .map(|detector| detector.about().code)
         .collect();
     assert!(abouts.is_sorted_by_key(|about| about.code), "by code");
     for about in &abouts {

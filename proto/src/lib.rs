@@ -15,6 +15,8 @@
 
 pub mod blackbox;
 #[cfg(feature = "report")]
+pub mod catalogue;
+#[cfg(feature = "report")]
 mod convert;
 #[cfg(feature = "report")]
 pub mod report;

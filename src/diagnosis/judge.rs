@@ -154,7 +154,7 @@ fn merge(judged: Vec<Judged>) -> Vec<Judged> {
         let twin = merged.iter_mut().find(|other| {
             one.role == Role::Cascade
                 && other.role == Role::Cascade
-                && other.draft.about.code == one.draft.about.code
+                && other.draft.about.code.code == one.draft.about.code.code
                 && other.caused_by == one.caused_by
         });
         match twin {

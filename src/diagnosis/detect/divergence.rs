@@ -148,7 +148,7 @@ pub(super) fn certificate(
             }
         }
     }
-    debug_assert!(false, "{}: no two calls disagree", about.code);
+    debug_assert!(false, "{}: no two calls disagree", about.code.code);
     None
 }
 
@@ -183,7 +183,7 @@ fn effect(
     about: &About,
     everybody: &[u32],
 ) -> (Effect, Severity) {
-    match about.effect {
+    match about.code.effect {
         Effect::Corrupts => {
             // These mostly complete, with garbage in the result.
             let blocked = join.calls.values().any(|joined| {
@@ -197,7 +197,7 @@ fn effect(
             if blocked {
                 (Effect::Blocks, Severity::Error)
             } else {
-                (about.effect, about.severity)
+                (about.code.effect, about.code.severity)
             }
         }
         Effect::Crashes => {
@@ -214,9 +214,9 @@ fn effect(
             } else {
                 Effect::Blocks
             };
-            (effect, about.severity)
+            (effect, about.code.severity)
         }
-        effect => (effect, about.severity),
+        effect => (effect, about.code.severity),
     }
 }
 

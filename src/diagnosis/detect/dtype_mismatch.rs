@@ -1,6 +1,7 @@
 //! DD105 dtype-mismatch: dtypes differ, also where the byte counts agree.
 
-use ddp_doctor_proto::report::{CertificateKind, Effect, Severity};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
 use super::{About, Detector, Draft, order};
@@ -8,11 +9,7 @@ use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::situation::Situation;
 
 static ABOUT: About = About {
-    code: "DD105",
-    name: "dtype-mismatch",
-    says: "dtypes differ, also where the byte counts agree",
-    severity: Severity::Critical,
-    effect: Effect::Corrupts,
+    code: &catalogue::DD105,
     order: order::WIRE,
 };
 

@@ -1,8 +1,7 @@
 //! DD102 early-exit: a rank ended normally or destroyed the group while peers wait for it.
 
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Effect, Fact, Severity, Timestamp,
-};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
 
 use super::{About, Detector, Draft, KeyPlace, issued, order, rank_calls};
 use crate::diagnosis::cause;
@@ -11,11 +10,7 @@ use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
-    code: "DD102",
-    name: "early-exit",
-    says: "a rank ended normally or destroyed the group while peers wait for it",
-    severity: Severity::Error,
-    effect: Effect::Blocks,
+    code: &catalogue::DD102,
     order: order::LEFT,
 };
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use ddp_doctor_proto::NoteKind;
+use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Effect, Fact, Severity, Timestamp,
+    Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
 };
 
 use super::{About, Detector, Draft, KeyPlace, order};
@@ -16,11 +17,7 @@ use crate::diagnosis::words::{Ranks, number};
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 static ABOUT: About = About {
-    code: "DD901",
-    name: "evidence-incomplete",
-    says: "ranks or layers were never seen",
-    severity: Severity::Note,
-    effect: Effect::None,
+    code: &catalogue::DD901,
     order: order::EVIDENCE,
 };
 

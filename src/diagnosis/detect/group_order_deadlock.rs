@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Effect, Fact, Severity, Timestamp,
-};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
 
 use super::view::last_call;
 use super::{About, Detector, Draft, KeyPlace, order, signature};
@@ -16,11 +15,7 @@ use crate::diagnosis::words::{self, Ranks};
 use ddp_doctor_proto::report::{Cause, CauseKind};
 
 static ABOUT: About = About {
-    code: "DD111",
-    name: "group-order-deadlock",
-    says: "a cycle of waits across process groups",
-    severity: Severity::Error,
-    effect: Effect::Blocks,
+    code: &catalogue::DD111,
     order: order::CYCLE,
 };
 

@@ -1,7 +1,8 @@
 //! DD101 missing-rank: a rank never entered a collective its group is waiting in; it is alive and
 //! goes on elsewhere.
 
-use ddp_doctor_proto::report::{Confidence, Effect, Severity};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
 
 use super::early_exit::victims;
 use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
@@ -11,12 +12,7 @@ use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
-    code: "DD101",
-    name: "missing-rank",
-    says: "a rank never entered a collective its group is waiting in; it is alive and goes on \
-           elsewhere",
-    severity: Severity::Error,
-    effect: Effect::Blocks,
+    code: &catalogue::DD101,
     order: order::TIME,
 };
 

@@ -6,6 +6,7 @@
 //! in their causal order.
 
 use ddp_doctor_proto::Op;
+use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
     Blame, CallSignature, Cause, Certificate, Confidence, Effect, Fact, Finding, Group, RankCall,
     Role, Severity, Timestamp,
@@ -60,19 +61,11 @@ pub trait Detector: Sync {
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft>;
 }
 
-/// What is always true of a finding of some code.
+/// A finding's entry in the catalogue, and its place among others.
 #[derive(Debug)]
 pub struct About {
-    /// "DD102".
-    pub code: &'static str,
-    /// "early-exit".
-    pub name: &'static str,
-    /// What it says, in half a sentence.
-    pub says: &'static str,
-    /// How bad it is, as a rule.
-    pub severity: Severity,
-    /// What it does to the job, as a rule.
-    pub effect: Effect,
+    /// Code, name, and what they always imply.
+    pub code: &'static Code,
     /// Its place when several findings could be the initiating one: the lower leads.
     pub order: u8,
 }
@@ -184,11 +177,11 @@ impl Draft {
         Self {
             about,
             key: Key {
-                code: about.code,
+                code: about.code.code,
                 place,
             },
-            severity: about.severity,
-            effect: about.effect,
+            severity: about.code.severity,
+            effect: about.code.effect,
             confidence: Confidence::Supported,
             certificate: None,
             root: Vec::new(),
@@ -216,7 +209,7 @@ impl Draft {
             debug_assert!(
                 verdict.is_ok(),
                 "{}: {verdict:?} {proof:?}",
-                self.about.code
+                self.about.code.code
             );
             verdict.is_ok()
         });
@@ -240,8 +233,8 @@ impl Draft {
             }
         });
         Finding {
-            code: self.about.code.into(),
-            name: self.about.name.into(),
+            code: self.about.code.code.into(),
+            name: self.about.code.name.into(),
             severity: self.severity,
             effect: self.effect,
             confidence: self.confidence,

@@ -1,6 +1,7 @@
 //! DD103 op-mismatch: different collectives meet at one sequence number.
 
-use ddp_doctor_proto::report::{CertificateKind, Effect, Severity};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
 use super::{About, Detector, Draft, order};
@@ -8,11 +9,7 @@ use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::situation::Situation;
 
 static ABOUT: About = About {
-    code: "DD103",
-    name: "op-mismatch",
-    says: "different collectives meet at one sequence number",
-    severity: Severity::Error,
-    effect: Effect::Blocks,
+    code: &catalogue::DD103,
     order: order::WIRE,
 };
 

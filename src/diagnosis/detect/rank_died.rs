@@ -1,8 +1,7 @@
 //! DD201 rank-died: a signal, an abort, a non-zero exit without an exception.
 
-use ddp_doctor_proto::report::{
-    Certificate, CertificateKind, Confidence, Effect, Exit, Fact, Severity,
-};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Exit, Fact};
 
 use super::early_exit::victims;
 use super::view::last_call;
@@ -12,11 +11,7 @@ use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
 static ABOUT: About = About {
-    code: "DD201",
-    name: "rank-died",
-    says: "a rank's process died: a signal, an abort, a non-zero exit",
-    severity: Severity::Critical,
-    effect: Effect::Crashes,
+    code: &catalogue::DD201,
     order: order::DIED,
 };
 

@@ -1,30 +1,32 @@
 //! DD202 rank-exception: an exception ended or diverted a rank.
 
 use ddp_doctor_proto::ExceptionKind;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact, Severity};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use super::early_exit::victims;
 use super::rank_died::is_process;
 use super::view::{last_call, with_place};
-use super::{About, Detector, Draft, KeyPlace, ProcessFact, order, rank_calls};
+use super::{About, Detector, Draft, Key, KeyPlace, ProcessFact, order, rank_calls};
 use crate::diagnosis::model::{Exception, Process};
 use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
-/// Its code, for findings that follow from it.
-pub(super) const CODE: &str = "DD202";
-
 static ABOUT: About = About {
-    code: CODE,
-    name: "rank-exception",
-    says: "an exception ended or diverted a rank",
-    severity: Severity::Critical,
-    effect: Effect::Crashes,
+    code: &catalogue::DD202,
     order: order::EXCEPTION,
 };
 
 /// DD202: an exception took a rank off its path.
 pub(super) struct RankException;
+
+/// Names the finding about a process, for those that follow from it.
+pub(super) fn key(rank: u32, pid: u32) -> Key {
+    Key {
+        code: ABOUT.code.code,
+        place: KeyPlace::Process(rank, pid),
+    }
+}
 
 impl Detector for RankException {
     fn about(&self) -> &'static About {

@@ -1,6 +1,7 @@
 //! DD203 rank-stopped: SIGSTOP, a debugger, a frozen container.
 
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact, Severity};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Severity};
 
 use super::early_exit::victims;
 use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
@@ -8,11 +9,7 @@ use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
 static ABOUT: About = About {
-    code: "DD203",
-    name: "rank-stopped",
-    says: "a rank's process is stopped: SIGSTOP, a debugger, a frozen container",
-    severity: Severity::Error,
-    effect: Effect::Blocks,
+    code: &catalogue::DD203,
     order: order::STOPPED,
 };
 

@@ -1,6 +1,7 @@
 //! DD106 reduce-op-mismatch: reduction operators differ.
 
-use ddp_doctor_proto::report::{CertificateKind, Effect, Severity};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
 use super::{About, Detector, Draft, order};
@@ -8,11 +9,7 @@ use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::situation::Situation;
 
 static ABOUT: About = About {
-    code: "DD106",
-    name: "reduce-op-mismatch",
-    says: "reduction operators differ",
-    severity: Severity::Critical,
-    effect: Effect::Corrupts,
+    code: &catalogue::DD106,
     order: order::WIRE,
 };
 

@@ -1,6 +1,7 @@
 //! DD107 root-mismatch: the src, dst or root of a collective differs.
 
-use ddp_doctor_proto::report::{CertificateKind, Effect, Severity};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
 use super::{About, Detector, Draft, order};
@@ -8,11 +9,7 @@ use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::situation::Situation;
 
 static ABOUT: About = About {
-    code: "DD107",
-    name: "root-mismatch",
-    says: "the src, dst or root of a collective differs",
-    severity: Severity::Error,
-    effect: Effect::Blocks,
+    code: &catalogue::DD107,
     order: order::WIRE,
 };
 

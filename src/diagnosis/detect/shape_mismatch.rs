@@ -1,6 +1,7 @@
 //! DD104 shape-mismatch: sizes that must agree do not.
 
-use ddp_doctor_proto::report::{CertificateKind, Effect, Severity};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
 use super::{About, Detector, Draft, order};
@@ -8,11 +9,7 @@ use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::situation::Situation;
 
 static ABOUT: About = About {
-    code: "DD104",
-    name: "shape-mismatch",
-    says: "sizes that must agree do not",
-    severity: Severity::Error,
-    effect: Effect::Crashes,
+    code: &catalogue::DD104,
     order: order::WIRE,
 };
 

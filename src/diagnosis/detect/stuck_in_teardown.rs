@@ -3,19 +3,16 @@
 //! Told here where an exception is in flight: the clean-up call (`finally`, `__exit__`) meets another
 //! call of the peers, which know nothing of the exception, and waits for ever.
 
-use ddp_doctor_proto::report::{CertificateKind, Confidence, Effect, Severity};
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CertificateKind, Confidence};
 
-use super::{About, Detector, Draft, Key, KeyPlace, divergence, order, rank_calls, rank_exception};
+use super::{About, Detector, Draft, KeyPlace, divergence, order, rank_calls, rank_exception};
 use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::situation::{Divergence, Origin, Situation};
 use crate::diagnosis::words::{self, Ranks, number};
 
 static ABOUT: About = About {
-    code: "DD205",
-    name: "stuck-in-teardown",
-    says: "an exit path that itself waits for peers",
-    severity: Severity::Error,
-    effect: Effect::Blocks,
+    code: &catalogue::DD205,
     order: order::WIRE,
 };
 
@@ -48,10 +45,7 @@ fn draft(situation: &Situation<'_>, divergence: &Divergence, ranks: &[u32]) -> O
     let met = join.mismatched_at?;
 
     let mut draft = Draft::new(&ABOUT, KeyPlace::Join(group, seq), met);
-    draft.follows = Some(Key {
-        code: rank_exception::CODE,
-        place: KeyPlace::Process(first, process.pid),
-    });
+    draft.follows = Some(rank_exception::key(first, process.pid));
     draft.place = Some((group, seq));
     draft.op = Some(call.op);
     draft.root = ranks.to_vec();

@@ -14,6 +14,9 @@ mod process;
 pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
 pub use process::{Announced, Doing, End, Ending, Exception, Process, Thread, libc_signal};
 
+/// Most gaps in the evidence that are listed one by one.
+const KEPT_NOTES: usize = 1024;
+
 /// The job, its ranks and its groups.
 #[derive(Debug, Default)]
 pub struct Model {
@@ -286,7 +289,7 @@ impl Model {
                     .notes
                     .iter()
                     .any(|n| n.kind == kind && n.pid == pid && n.rank == rank);
-                if !known {
+                if !known && self.notes.len() < KEPT_NOTES {
                     self.notes.push(note);
                 }
             }
