@@ -333,8 +333,12 @@ impl Model {
         };
         let generation = before.iter().filter(same_layer).count() as u32;
         before.push(id);
-        if let Some(process) = self.processes.get_mut(&id) {
-            process.generation = generation;
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        process.generation = generation;
+        for group in std::mem::take(&mut process.early_groups) {
+            self.group_joined(id, &group);
         }
     }
 
@@ -342,7 +346,10 @@ impl Model {
         let Some(process) = self.processes.get_mut(&process) else {
             return;
         };
-        let Some(rank) = process.rank else { return };
+        let Some(rank) = process.rank else {
+            process.early_groups.push(Arc::clone(info));
+            return;
+        };
         let key = (process.generation, info.key.clone());
         let next = GroupId(self.groups.len() as u32);
         let id = *self.group_ids.entry(key).or_insert(next);
@@ -432,5 +439,36 @@ impl Model {
             process.last_at = at;
             change(process);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing;
+
+    #[test]
+    fn a_rank_that_is_known_late_is_a_member_of_its_groups_all_the_same() {
+        let mut model = Model::default();
+        let process = ProcessId(1);
+        let joined = |rank| Event::ProcessJoined {
+            process,
+            rank,
+            world_size: Some(2),
+            host: "node".into(),
+            pid: 7,
+            layer: "c10d".into(),
+        };
+        model.apply(joined(None));
+        let group = testing::group("0", "gloo", &[0, 1]);
+        model.apply(Event::GroupJoined { process, group });
+        assert_eq!(model.groups().count(), 0);
+        model.apply(joined(Some(1)));
+        let members: Vec<u32> = model
+            .groups()
+            .flat_map(|g| g.members.keys().copied())
+            .collect();
+        assert_eq!(members, [1]);
+        assert_eq!(model.process_of(1).map(|process| process.pid), Some(7));
     }
 }

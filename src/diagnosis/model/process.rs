@@ -65,6 +65,8 @@ pub struct Process {
     pub lost: u64,
     /// Groups it is a member of, by the address of what the evidence calls them.
     pub(super) groups: BTreeMap<usize, (Arc<GroupInfo>, GroupId)>,
+    /// Groups it joined before its rank was known.
+    pub(super) early_groups: Vec<Arc<GroupInfo>>,
     /// Calls whose completion or wait may still be told.
     calls: BTreeMap<CallId, (GroupId, u64)>,
 }
@@ -166,6 +168,7 @@ impl Process {
             records: 0,
             lost: 0,
             groups: BTreeMap::new(),
+            early_groups: Vec::new(),
             calls: BTreeMap::new(),
         }
     }
