@@ -113,7 +113,9 @@ fn cause(situation: &Situation<'_>, drafts: &[Draft], at: usize) -> Option<usize
     }
     // The launcher, or a person, ending what is left.
     let grace = match fact.signal {
-        Some(libc_signal::TERM | libc_signal::INT) => Duration::ZERO,
+        Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
+            Duration::ZERO
+        }
         Some(libc_signal::KILL) => GRACE,
         _ => return None,
     };

@@ -327,8 +327,12 @@ impl Process {
 
 /// Numbers of the signals that mean something here, as on every Linux.
 pub mod libc_signal {
+    /// The terminal hung up.
+    pub const HUP: i32 = 1;
     /// Interrupt from the keyboard.
     pub const INT: i32 = 2;
+    /// Quit from the keyboard.
+    pub const QUIT: i32 = 3;
     /// Abort.
     pub const ABRT: i32 = 6;
     /// Kill.
@@ -340,9 +344,9 @@ pub mod libc_signal {
     #[must_use]
     pub fn name(signal: i32) -> String {
         let known = match signal {
-            1 => "SIGHUP",
+            HUP => "SIGHUP",
             INT => "SIGINT",
-            3 => "SIGQUIT",
+            QUIT => "SIGQUIT",
             4 => "SIGILL",
             5 => "SIGTRAP",
             ABRT => "SIGABRT",
