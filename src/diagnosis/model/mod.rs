@@ -115,8 +115,9 @@ impl Model {
                 host,
                 pid,
                 layer,
+                at,
             } => {
-                self.joined(process, rank, world_size, host, pid, layer);
+                self.joined(process, rank, world_size, host, pid, layer, at);
             }
             Event::GroupJoined { process, group } => {
                 self.group_joined(process, &group);
@@ -307,6 +308,7 @@ impl Model {
         host: Arc<str>,
         pid: u32,
         layer: Arc<str>,
+        at: Timestamp,
     ) {
         let process = self
             .processes
@@ -322,14 +324,20 @@ impl Model {
         }
         process.rank = Some(rank);
         let layer = Arc::clone(&process.layer);
-        let before = self.ranks.entry(rank).or_default();
-        let same_layer = |other: &&ProcessId| {
-            self.processes
-                .get(other)
-                .is_some_and(|other| other.layer == layer)
+        // A world has each rank once, and nobody joins it any more once one of its ranks has failed:
+        // where the launcher starts all of them again, some may not have come to join the first time.
+        let failed = |other: &Process| {
+            other.end.is_some_and(|end| end.at < at) && other.ending() != Ending::InOrder
         };
-        let generation = before.iter().filter(same_layer).count() as u32;
-        before.push(id);
+        let generation = self
+            .processes
+            .values()
+            .filter(|other| other.id != id && other.layer == layer)
+            .filter(|other| other.rank == Some(rank) || failed(other))
+            .map(|other| other.generation + 1)
+            .max()
+            .unwrap_or(0);
+        self.ranks.entry(rank).or_default().push(id);
         if let Some(process) = self.processes.get_mut(&id) {
             process.generation = generation;
         }
@@ -429,5 +437,63 @@ impl Model {
             process.last_at = at;
             change(process);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::report::Exit;
+
+    use super::*;
+
+    fn join(model: &mut Model, id: u64, rank: u32, at: u64) {
+        model.apply(Event::ProcessJoined {
+            process: ProcessId(id),
+            rank: Some(rank),
+            world_size: Some(2),
+            host: "node".into(),
+            pid: id as u32,
+            layer: "c10d".into(),
+            at: Timestamp(at),
+        });
+    }
+
+    fn generation(model: &Model, id: u64) -> u32 {
+        model.processes[&ProcessId(id)].generation
+    }
+
+    #[test]
+    fn ranks_that_are_started_again_meet_also_where_one_had_not_joined_before() {
+        let mut model = Model::default();
+        join(&mut model, 1, 0, 100);
+        model.apply(Event::ProcessChanged {
+            process: ProcessId(1),
+            state: ProcessState::Dead,
+            exit: Exit {
+                code: None,
+                signal: Some(libc_signal::TERM),
+            },
+            at: Timestamp(200),
+        });
+        join(&mut model, 2, 1, 300);
+        join(&mut model, 3, 0, 301);
+        assert_eq!((generation(&model, 2), generation(&model, 3)), (1, 1));
+    }
+
+    #[test]
+    fn a_rank_that_was_told_of_late_is_of_the_world_that_it_joined() {
+        let mut model = Model::default();
+        join(&mut model, 1, 0, 100);
+        model.apply(Event::ProcessChanged {
+            process: ProcessId(1),
+            state: ProcessState::Dead,
+            exit: Exit {
+                code: Some(1),
+                signal: None,
+            },
+            at: Timestamp(200),
+        });
+        join(&mut model, 2, 1, 101);
+        assert_eq!(generation(&model, 2), 0);
     }
 }

@@ -29,7 +29,7 @@ pub struct Process {
     pub pid: u32,
     /// What observes it.
     pub layer: Arc<str>,
-    /// How many processes had this rank before it: restarts.
+    /// Which world of its job it belongs to: the launcher may start them all again.
     pub generation: u32,
     /// The operating system's view of it.
     pub state: ProcessState,
