@@ -117,7 +117,8 @@ impl Model {
                 layer,
                 at,
             } => {
-                self.joined(process, rank, world_size, host, pid, layer, at);
+                let new = Process::new(process, host, pid, layer);
+                self.joined(new, rank, world_size, at);
             }
             Event::GroupJoined { process, group } => {
                 self.group_joined(process, &group);
@@ -302,18 +303,13 @@ impl Model {
 
     fn joined(
         &mut self,
-        id: ProcessId,
+        process: Process,
         rank: Option<u32>,
         world_size: Option<u32>,
-        host: Arc<str>,
-        pid: u32,
-        layer: Arc<str>,
         at: Timestamp,
     ) {
-        let process = self
-            .processes
-            .entry(id)
-            .or_insert_with(|| Process::new(id, host, pid, layer));
+        let id = process.id;
+        let process = self.processes.entry(id).or_insert(process);
         process.world_size = world_size.or(process.world_size);
         let Some(rank) = rank else { return };
         if process.rank == Some(rank) {
