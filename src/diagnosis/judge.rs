@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Confidence, Role, Timestamp};
 
-use super::detect::{Draft, Key, ProcessFact};
+use super::detect::{Draft, Key, KeyPlace, ProcessFact};
 use super::model::libc_signal;
 use super::situation::Situation;
 
@@ -32,8 +32,9 @@ pub struct Judged {
 /// followed, by time.
 #[must_use]
 pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
+    let worlds: Vec<Option<u32>> = drafts.iter().map(|draft| world(situation, draft)).collect();
     let causes: Vec<Option<usize>> = (0..drafts.len())
-        .map(|at| cause(situation, &drafts, at))
+        .map(|at| cause(situation, &drafts, &worlds, at))
         .collect();
     let mut judged: Vec<Judged> = drafts
         .iter()
@@ -59,8 +60,31 @@ pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
     merge(judged)
 }
 
+/// Which world of the job a draft is about, where it is about one: what fails in another one, that
+/// the launcher started after it, does not follow from it.
+fn world(situation: &Situation<'_>, draft: &Draft) -> Option<u32> {
+    let model = situation.model;
+    let process = match (&draft.key.place, draft.place) {
+        (KeyPlace::Process(rank, pid), _) => model
+            .processes
+            .values()
+            .find(|process| process.rank == Some(*rank) && process.pid == *pid),
+        (_, Some((group, _))) => {
+            let member = model.group(group).members.values().next();
+            member.and_then(|member| model.processes.get(&member.process))
+        }
+        _ => None,
+    };
+    process.map(|process| process.generation)
+}
+
 /// What a draft followed from, if it did not begin by itself.
-fn cause(situation: &Situation<'_>, drafts: &[Draft], at: usize) -> Option<usize> {
+fn cause(
+    situation: &Situation<'_>,
+    drafts: &[Draft],
+    worlds: &[Option<u32>],
+    at: usize,
+) -> Option<usize> {
     let draft = &drafts[at];
     if let Some(parent) = &draft.follows
         && let Some(at) = drafts.iter().position(|other| other.key == *parent)
@@ -70,10 +94,11 @@ fn cause(situation: &Situation<'_>, drafts: &[Draft], at: usize) -> Option<usize
     let fact = draft.fact?;
     let others = || {
         let own = move |other: &Draft| other.follows.as_ref() == Some(&draft.key);
+        let elsewhere = move |i: usize| worlds[i].zip(worlds[at]).is_some_and(|(a, b)| a != b);
         drafts
             .iter()
             .enumerate()
-            .filter(move |(i, other)| *i != at && !own(other))
+            .filter(move |(i, other)| *i != at && !own(other) && !elsewhere(*i))
     };
 
     // The rank was already held up by something that it is not itself the fact of.
@@ -113,7 +138,9 @@ fn cause(situation: &Situation<'_>, drafts: &[Draft], at: usize) -> Option<usize
     }
     // The launcher, or a person, ending what is left.
     let grace = match fact.signal {
-        Some(libc_signal::TERM | libc_signal::INT) => Duration::ZERO,
+        Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
+            Duration::ZERO
+        }
         Some(libc_signal::KILL) => GRACE,
         _ => return None,
     };

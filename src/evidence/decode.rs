@@ -165,6 +165,7 @@ impl Decoder {
                 host: self.host.clone(),
                 pid: joined.pid,
                 layer: process.layer().clone(),
+                at: Timestamp(joined.anchor_unix_ns),
             });
         }
         Some(())

@@ -352,7 +352,9 @@ impl Follower {
         match Rank::open(self.ranks.len() as u64 + 1, path) {
             Ok(rank) => {
                 self.closed_boxes.remove(path);
-                self.ranks.push(rank);
+                if !self.ranks.iter().any(|other| rank.is_helper_of(other)) {
+                    self.ranks.push(rank);
+                }
                 true
             }
             Err(error) => {

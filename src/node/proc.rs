@@ -48,6 +48,15 @@ impl Stat {
     }
 }
 
+/// The processes that a process descends from, the nearest first, as long as they live.
+pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    // Enough for any real one; not without end where a number is taken anew meanwhile.
+    let parent = |pid: &u32| Stat::of(*pid).ok().map(|stat| stat.parent);
+    std::iter::successors(parent(&pid), parent)
+        .take_while(|&pid| pid > 0)
+        .take(64)
+}
+
 /// A process that is watched: its state, and how it ends.
 #[derive(Debug)]
 pub struct Watched {
@@ -81,6 +90,12 @@ impl Watched {
             cgroup: cgroup_events(pid),
         };
         watched.stat().map(|_| watched)
+    }
+
+    /// Its number here, whatever it is called in a pid namespace below ours.
+    #[must_use]
+    pub const fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// Readable once the process has ended; `None` on kernels without pidfds.

@@ -74,6 +74,18 @@ impl Rank {
         self.watched.as_ref()
     }
 
+    /// Whether it was started by another one that lives and is the same rank: not the rank, but a
+    /// helper that has a world of its own, such as one that writes checkpoints.
+    #[must_use]
+    pub fn is_helper_of(&self, other: &Self) -> bool {
+        let (Some(watched), Some(theirs)) = (&self.watched, &other.watched) else {
+            return false;
+        };
+        !other.ended
+            && self.reader.identity().rank == other.reader.identity().rank
+            && proc::ancestors(watched.pid()).any(|pid| pid == theirs.pid())
+    }
+
     /// Whether its end was reported.
     #[must_use]
     pub const fn has_ended(&self) -> bool {

@@ -59,6 +59,17 @@ def in_flight(exception):
         record(_words.IN_FLIGHT, exception)
 
 
+def _is_caught(traceback, frame):
+    """Whether the exception is only reported by whoever caught it, and the program goes on.
+
+    The function that an uncaught exception left last is not running any more.
+    """
+    catcher = traceback.tb_frame if traceback is not None else None
+    while frame is not None and frame is not catcher:
+        frame = frame.f_back
+    return frame is not None
+
+
 def _hook_interpreter():
     """Sees uncaught exceptions before whoever prints them. Installed once, when a box is made."""
     global _hooked
@@ -71,8 +82,13 @@ def _hook_interpreter():
     def excepthook(kind, value, traceback):
         from . import _exit
 
-        record(_words.UNCAUGHT, value, traceback)
-        _exit.uncaught(kind)
+        try:
+            caught = _is_caught(traceback, sys._getframe(1))
+        except Exception:  # called by the interpreter itself, below which there is no frame
+            caught = False
+        if not caught:
+            record(_words.UNCAUGHT, value, traceback)
+            _exit.uncaught(kind)
         previous(kind, value, traceback)
 
     def thread_excepthook(args, /):

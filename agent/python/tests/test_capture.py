@@ -56,6 +56,42 @@ work.wait()  # wait
         self.assertEqual(o.box.rank, 0)
         self.assertEqual(o.box.layer, "c10d")
 
+    def test_an_exception_that_is_only_reported_is_none(self):
+        o = self.run_job(
+            """
+def main():
+    try:
+        raise ValueError("logged")
+    except ValueError:
+        sys.excepthook(*sys.exc_info())
+    dist.barrier()
+
+before = sys.excepthook
+def wrapped(*exception):
+    before(*exception)
+sys.excepthook = wrapped
+main()
+"""
+        )
+        self.assertEqual(o.box.of("exception"), [])
+        self.assertEqual([r.text for r in o.box.of("exit")], ["main returned"])
+
+    def test_an_uncaught_exception_is_seen_through_another_hook(self):
+        o = self.run_job(
+            """
+before = sys.excepthook
+def wrapped(*exception):
+    before(*exception)
+sys.excepthook = wrapped
+def main():
+    raise ValueError("bad")
+main()
+""",
+            statuses=[1],
+        )
+        self.assertIn("ValueError: bad", [r.text for r in o.box.of("exception")])
+        self.assertEqual([r.text for r in o.box.of("exit")], ["uncaught exception"])
+
     def test_point_to_point(self):
         o = self.run_job(
             """

@@ -125,7 +125,7 @@ fn draft(
             "Look for who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person. Host of the process: {}.",
             process.host
         ),
-        Some(libc_signal::TERM | libc_signal::INT) => {
+        Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
             "Look for who asked it to end: the launcher after another rank failed, a batch system, a person.".into()
         }
         Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),

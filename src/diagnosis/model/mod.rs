@@ -118,8 +118,10 @@ impl Model {
                 host,
                 pid,
                 layer,
+                at,
             } => {
-                self.joined(process, rank, world_size, host, pid, layer);
+                let new = Process::new(process, host, pid, layer);
+                self.joined(new, rank, world_size, at);
             }
             Event::GroupJoined { process, group } => {
                 self.group_joined(process, &group);
@@ -304,17 +306,13 @@ impl Model {
 
     fn joined(
         &mut self,
-        id: ProcessId,
+        process: Process,
         rank: Option<u32>,
         world_size: Option<u32>,
-        host: Arc<str>,
-        pid: u32,
-        layer: Arc<str>,
+        at: Timestamp,
     ) {
-        let process = self
-            .processes
-            .entry(id)
-            .or_insert_with(|| Process::new(id, host, pid, layer));
+        let id = process.id;
+        let process = self.processes.entry(id).or_insert(process);
         process.world_size = world_size.or(process.world_size);
         let Some(rank) = rank else { return };
         if process.rank == Some(rank) {
@@ -325,14 +323,20 @@ impl Model {
         }
         process.rank = Some(rank);
         let layer = Arc::clone(&process.layer);
-        let before = self.ranks.entry(rank).or_default();
-        let same_layer = |other: &&ProcessId| {
-            self.processes
-                .get(other)
-                .is_some_and(|other| other.layer == layer)
+        // A world has each rank once, and nobody joins it any more once one of its ranks has failed:
+        // where the launcher starts all of them again, some may not have come to join the first time.
+        let failed = |other: &Process| {
+            other.end.is_some_and(|end| end.at < at) && other.ending() != Ending::InOrder
         };
-        let generation = before.iter().filter(same_layer).count() as u32;
-        before.push(id);
+        let generation = self
+            .processes
+            .values()
+            .filter(|other| other.id != id && other.layer == layer)
+            .filter(|other| other.rank == Some(rank) || failed(other))
+            .map(|other| other.generation + 1)
+            .max()
+            .unwrap_or(0);
+        self.ranks.entry(rank).or_default().push(id);
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
@@ -444,6 +448,8 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
+    use ddp_doctor_proto::report::Exit;
+
     use super::*;
     use crate::diagnosis::testing;
 
@@ -458,6 +464,7 @@ mod tests {
             host: "node".into(),
             pid: 7,
             layer: "c10d".into(),
+            at: Timestamp(0),
         };
         model.apply(joined(None));
         let group = testing::group("0", "gloo", &[0, 1]);
@@ -470,5 +477,56 @@ mod tests {
             .collect();
         assert_eq!(members, [1]);
         assert_eq!(model.process_of(1).map(|process| process.pid), Some(7));
+    }
+
+    fn join(model: &mut Model, id: u64, rank: u32, at: u64) {
+        model.apply(Event::ProcessJoined {
+            process: ProcessId(id),
+            rank: Some(rank),
+            world_size: Some(2),
+            host: "node".into(),
+            pid: id as u32,
+            layer: "c10d".into(),
+            at: Timestamp(at),
+        });
+    }
+
+    fn generation(model: &Model, id: u64) -> u32 {
+        model.processes[&ProcessId(id)].generation
+    }
+
+    #[test]
+    fn ranks_that_are_started_again_meet_also_where_one_had_not_joined_before() {
+        let mut model = Model::default();
+        join(&mut model, 1, 0, 100);
+        model.apply(Event::ProcessChanged {
+            process: ProcessId(1),
+            state: ProcessState::Dead,
+            exit: Exit {
+                code: None,
+                signal: Some(libc_signal::TERM),
+            },
+            at: Timestamp(200),
+        });
+        join(&mut model, 2, 1, 300);
+        join(&mut model, 3, 0, 301);
+        assert_eq!((generation(&model, 2), generation(&model, 3)), (1, 1));
+    }
+
+    #[test]
+    fn a_rank_that_was_told_of_late_is_of_the_world_that_it_joined() {
+        let mut model = Model::default();
+        join(&mut model, 1, 0, 100);
+        model.apply(Event::ProcessChanged {
+            process: ProcessId(1),
+            state: ProcessState::Dead,
+            exit: Exit {
+                code: Some(1),
+                signal: None,
+            },
+            at: Timestamp(200),
+        });
+        join(&mut model, 2, 1, 101);
+        assert_eq!(generation(&model, 2), 0);
     }
 }

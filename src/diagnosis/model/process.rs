@@ -29,7 +29,7 @@ pub struct Process {
     pub pid: u32,
     /// What observes it.
     pub layer: Arc<str>,
-    /// How many processes had this rank before it: restarts.
+    /// Which world of its job it belongs to: the launcher may start them all again.
     pub generation: u32,
     /// The operating system's view of it.
     pub state: ProcessState,
@@ -330,8 +330,12 @@ impl Process {
 
 /// Numbers of the signals that mean something here, as on every Linux.
 pub mod libc_signal {
+    /// The terminal hung up.
+    pub const HUP: i32 = 1;
     /// Interrupt from the keyboard.
     pub const INT: i32 = 2;
+    /// Quit from the keyboard.
+    pub const QUIT: i32 = 3;
     /// Abort.
     pub const ABRT: i32 = 6;
     /// Kill.
@@ -343,9 +347,9 @@ pub mod libc_signal {
     #[must_use]
     pub fn name(signal: i32) -> String {
         let known = match signal {
-            1 => "SIGHUP",
+            HUP => "SIGHUP",
             INT => "SIGINT",
-            3 => "SIGQUIT",
+            QUIT => "SIGQUIT",
             4 => "SIGILL",
             5 => "SIGTRAP",
             ABRT => "SIGABRT",
