@@ -153,6 +153,21 @@ fn two_jobs_at_once() {
     is_healthy(&finished, &report, 2);
 }
 
+#[test]
+fn two_launches_under_one_command_are_two_worlds() {
+    let Some(venv) = venv() else { return };
+    let program = job("support/late.py");
+    let launch =
+        |words: &str| format!("torchrun --standalone --nproc-per-node 2 {program} {words}");
+    let script = format!(
+        "{} & {} & wait",
+        launch("all_reduce 1"),
+        launch("broadcast 0")
+    );
+    let (finished, report, _) = Job::new(venv, &[], &["sh", "-c", &script]).run();
+    is_healthy(&finished, &report, 2);
+}
+
 /// A standing coordinator; ended when the test is over.
 struct Coordinator(Child, String);
 

@@ -32,7 +32,19 @@ pub fn options_from_env(layer: &str) -> Options {
         attempt: first(&[ATTEMPT, "TORCHELASTIC_RESTART_COUNT"])
             .and_then(|it| it.parse().ok())
             .unwrap_or(0),
+        world: world(),
         ..Options::default()
+    }
+}
+
+/// What tells this launch from others at the same time on the same machine: the port that its ranks
+/// meet at, and what the launcher calls the launch. All its ranks have them in common. The master's
+/// address is left out, since ranks may know it by different names.
+fn world() -> String {
+    let of = |name| env::var(name).unwrap_or_default();
+    match (of("MASTER_PORT"), of("TORCHELASTIC_RUN_ID")) {
+        (port, launch) if port.is_empty() && launch.is_empty() => String::new(),
+        (port, launch) => format!("{port}/{launch}"),
     }
 }
 

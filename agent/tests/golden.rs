@@ -39,6 +39,7 @@ fn the_box_of_layout_1_says_what_it_always_said() {
 fn make_the_box_of_a_new_layout() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options {
+        world: String::new(),
         layer: "c10d".into(),
         job: "golden".into(),
         attempt: 2,

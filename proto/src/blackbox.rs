@@ -132,6 +132,9 @@ pub mod header {
     pub const LAYER: std::ops::Range<usize> = 72..74;
     /// Version of ddp-doctor, likewise.
     pub const TOOL: std::ops::Range<usize> = 74..78;
+    /// What tells this process's world from others of the same job, likewise: ranks with different
+    /// names here never meet. Empty: it is not known.
+    pub const WORLD: std::ops::Range<usize> = 80..96;
 
     /// Next ticket of the ring. On a cache line of its own: every record touches it.
     pub const RING_HEAD: usize = 128;

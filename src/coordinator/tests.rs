@@ -70,6 +70,7 @@ fn joined(rank: u32, world_size: u32) -> Kind {
         rank: Some(rank),
         world_size: Some(world_size),
         layer: "c10d".into(),
+        world: String::new(),
         anchor_unix_ns: now(),
         ..Default::default()
     })

@@ -43,6 +43,7 @@ pub enum Event {
         host: Arc<str>,
         pid: u32,
         layer: Arc<str>,
+        world: Arc<str>,
         at: Timestamp,
     },
     /// A process became a member of a group.

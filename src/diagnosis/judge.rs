@@ -9,7 +9,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Confidence, Role, Timestamp};
 
 use super::detect::{Draft, Key, KeyPlace, ProcessFact};
-use super::model::libc_signal;
+use super::model::{World, libc_signal};
 use super::situation::Situation;
 
 /// The failure of a peer may be seen this much before the peer's own end is.
@@ -32,7 +32,7 @@ pub struct Judged {
 /// followed, by time.
 #[must_use]
 pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
-    let worlds: Vec<Option<u32>> = drafts.iter().map(|draft| world(situation, draft)).collect();
+    let worlds: Vec<Option<World>> = drafts.iter().map(|draft| world(situation, draft)).collect();
     let causes: Vec<Option<usize>> = (0..drafts.len())
         .map(|at| cause(situation, &drafts, &worlds, at))
         .collect();
@@ -62,7 +62,7 @@ pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
 
 /// Which world of the job a draft is about, where it is about one: what fails in another one, that
 /// the launcher started after it, does not follow from it.
-fn world(situation: &Situation<'_>, draft: &Draft) -> Option<u32> {
+fn world(situation: &Situation<'_>, draft: &Draft) -> Option<World> {
     let model = situation.model;
     let process = match (&draft.key.place, draft.place) {
         (KeyPlace::Process(rank, pid), _) => model
@@ -75,14 +75,14 @@ fn world(situation: &Situation<'_>, draft: &Draft) -> Option<u32> {
         }
         _ => None,
     };
-    process.map(|process| process.generation)
+    process.map(|process| process.world.clone())
 }
 
 /// What a draft followed from, if it did not begin by itself.
 fn cause(
     situation: &Situation<'_>,
     drafts: &[Draft],
-    worlds: &[Option<u32>],
+    worlds: &[Option<World>],
     at: usize,
 ) -> Option<usize> {
     let draft = &drafts[at];
@@ -94,7 +94,12 @@ fn cause(
     let fact = draft.fact?;
     let others = || {
         let own = move |other: &Draft| other.follows.as_ref() == Some(&draft.key);
-        let elsewhere = move |i: usize| worlds[i].zip(worlds[at]).is_some_and(|(a, b)| a != b);
+        let elsewhere = move |i: usize| {
+            worlds[i]
+                .as_ref()
+                .zip(worlds[at].as_ref())
+                .is_some_and(|(a, b)| a != b)
+        };
         drafts
             .iter()
             .enumerate()

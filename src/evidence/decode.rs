@@ -165,6 +165,7 @@ impl Decoder {
                 host: self.host.clone(),
                 pid: joined.pid,
                 layer: process.layer().clone(),
+                world: name(&joined.world),
                 at: Timestamp(joined.anchor_unix_ns),
             });
         }

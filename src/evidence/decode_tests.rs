@@ -24,6 +24,7 @@ fn joined() -> Kind {
         rank: Some(3),
         world_size: Some(4),
         layer: "c10d".into(),
+        world: String::new(),
         anchor_mono_ns: 1_000,
         anchor_unix_ns: 5_000_000,
         ..Default::default()

@@ -200,6 +200,7 @@ impl Rank {
             world_size: identity.world_size,
             local_rank: identity.local_rank,
             layer: identity.layer,
+            world: identity.world,
             anchor_mono_ns: identity.anchor_mono_ns,
             anchor_unix_ns: identity.anchor_unix_ns,
         }

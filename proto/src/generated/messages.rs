@@ -547,6 +547,10 @@ pub struct ProcessJoined {
     pub anchor_mono_ns: u64,
     #[prost(fixed64, tag = "9")]
     pub anchor_unix_ns: u64,
+    /// What tells its world from others of the same job: processes that say different things here
+    /// never meet in a group. Empty: it is not known.
+    #[prost(string, tag = "10")]
+    pub world: ::prost::alloc::string::String,
 }
 /// Gives a number to a string of a process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -12,7 +12,7 @@ mod group;
 mod process;
 
 pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
-pub use process::{Announced, Doing, End, Ending, Exception, Process, Thread, libc_signal};
+pub use process::{Announced, Doing, End, Ending, Exception, Process, Thread, World, libc_signal};
 
 /// Most gaps in the evidence that are listed one by one.
 const KEPT_NOTES: usize = 1024;
@@ -38,7 +38,7 @@ pub struct Model {
     pub ranks: BTreeMap<u32, Vec<ProcessId>>,
     /// Its groups.
     groups: Vec<Group>,
-    group_ids: HashMap<(u32, GroupRef), GroupId>,
+    group_ids: HashMap<(World, GroupRef), GroupId>,
     /// What is known to be missing.
     pub notes: Vec<Note>,
     /// When a rank first came back from joining the world, which takes all ranks.
@@ -118,9 +118,10 @@ impl Model {
                 host,
                 pid,
                 layer,
+                world,
                 at,
             } => {
-                let new = Process::new(process, host, pid, layer);
+                let new = Process::new(process, host, pid, layer, world);
                 self.joined(new, rank, world_size, at);
             }
             Event::GroupJoined { process, group } => {
@@ -323,6 +324,7 @@ impl Model {
         }
         process.rank = Some(rank);
         let layer = Arc::clone(&process.layer);
+        let world = Arc::clone(&process.world.name);
         // A world has each rank once, and nobody joins it any more once one of its ranks has failed:
         // where the launcher starts all of them again, some may not have come to join the first time.
         let failed = |other: &Process| {
@@ -331,16 +333,16 @@ impl Model {
         let generation = self
             .processes
             .values()
-            .filter(|other| other.id != id && other.layer == layer)
+            .filter(|other| other.id != id && other.layer == layer && other.world.name == world)
             .filter(|other| other.rank == Some(rank) || failed(other))
-            .map(|other| other.generation + 1)
+            .map(|other| other.world.generation + 1)
             .max()
             .unwrap_or(0);
         self.ranks.entry(rank).or_default().push(id);
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
-        process.generation = generation;
+        process.world.generation = generation;
         for group in std::mem::take(&mut process.early_groups) {
             self.group_joined(id, &group);
         }
@@ -354,7 +356,7 @@ impl Model {
             process.early_groups.push(Arc::clone(info));
             return;
         };
-        let key = (process.generation, info.key.clone());
+        let key = (process.world.clone(), info.key.clone());
         let next = GroupId(self.groups.len() as u32);
         let id = *self.group_ids.entry(key).or_insert(next);
         if id == next {
@@ -464,6 +466,7 @@ mod tests {
             host: "node".into(),
             pid: 7,
             layer: "c10d".into(),
+            world: "".into(),
             at: Timestamp(0),
         };
         model.apply(joined(None));
@@ -480,6 +483,10 @@ mod tests {
     }
 
     fn join(model: &mut Model, id: u64, rank: u32, at: u64) {
+        join_world(model, id, rank, at, "");
+    }
+
+    fn join_world(model: &mut Model, id: u64, rank: u32, at: u64, world: &str) {
         model.apply(Event::ProcessJoined {
             process: ProcessId(id),
             rank: Some(rank),
@@ -487,12 +494,27 @@ mod tests {
             host: "node".into(),
             pid: id as u32,
             layer: "c10d".into(),
+            world: world.into(),
             at: Timestamp(at),
         });
     }
 
     fn generation(model: &Model, id: u64) -> u32 {
-        model.processes[&ProcessId(id)].generation
+        model.processes[&ProcessId(id)].world.generation
+    }
+
+    #[test]
+    fn launches_at_the_same_time_have_worlds_of_their_own() {
+        let mut model = Model::default();
+        // One launch's rank 1 is late, and so is the other's rank 0.
+        join_world(&mut model, 1, 0, 100, "29500/a");
+        join_world(&mut model, 2, 1, 101, "29501/b");
+        join_world(&mut model, 3, 0, 102, "29501/b");
+        join_world(&mut model, 4, 1, 103, "29500/a");
+        let world = |id| &model.processes[&ProcessId(id)].world;
+        assert_eq!(world(1), world(4));
+        assert_eq!(world(2), world(3));
+        assert_ne!(world(1), world(2));
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub struct Process {
     pub pid: u32,
     /// What observes it.
     pub layer: Arc<str>,
-    /// Which world of its job it belongs to: the launcher may start them all again.
-    pub generation: u32,
+    /// The world it belongs to.
+    pub world: World,
     /// The operating system's view of it.
     pub state: ProcessState,
     /// When that view last changed.
@@ -69,6 +69,15 @@ pub struct Process {
     pub(super) early_groups: Vec<Arc<GroupInfo>>,
     /// Calls whose completion or wait may still be told.
     calls: BTreeMap<CallId, (GroupId, u64)>,
+}
+
+/// A set of processes that can meet in groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct World {
+    /// What its processes say that tells it from others; empty: nothing.
+    pub name: Arc<str>,
+    /// How many worlds of that name there were before it: restarts.
+    pub generation: u32,
 }
 
 /// The end of a process.
@@ -142,7 +151,13 @@ pub enum Ending<'a> {
 }
 
 impl Process {
-    pub(super) fn new(id: ProcessId, host: Arc<str>, pid: u32, layer: Arc<str>) -> Self {
+    pub(super) fn new(
+        id: ProcessId,
+        host: Arc<str>,
+        pid: u32,
+        layer: Arc<str>,
+        world: Arc<str>,
+    ) -> Self {
         Self {
             id,
             rank: None,
@@ -150,7 +165,10 @@ impl Process {
             host,
             pid,
             layer,
-            generation: 0,
+            world: World {
+                name: world,
+                generation: 0,
+            },
             state: ProcessState::Unspecified,
             state_at: Timestamp::default(),
             end: None,

@@ -66,6 +66,7 @@ impl<'a> Writer<'a> {
                 host: "node".into(),
                 pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
                 layer: "c10d".into(),
+                world: "".into(),
                 at: seconds(at),
             },
         );

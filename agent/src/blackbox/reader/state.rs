@@ -29,6 +29,7 @@ pub struct Identity {
     pub host: String,
     pub layer: String,
     pub tool: String,
+    pub world: String,
     pub anchor_mono_ns: u64,
     pub anchor_unix_ns: u64,
     /// The process said that it writes no more.
@@ -92,6 +93,7 @@ impl Reader {
             host: self.header_text(header::HOST),
             layer: self.header_text(header::LAYER),
             tool: self.header_text(header::TOOL),
+            world: self.header_text(header::WORLD),
             anchor_mono_ns: word(header::ANCHOR_MONO),
             anchor_unix_ns: word(header::ANCHOR_UNIX),
             closed: word(header::FLAGS) & box_flags::CLOSED != 0,

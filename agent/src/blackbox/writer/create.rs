@@ -37,6 +37,8 @@ pub struct Options {
     pub world_size: Option<u32>,
     /// Rank within the node, where it is known.
     pub local_rank: Option<u32>,
+    /// What tells its world from others of the same job; empty: it is not known.
+    pub world: String,
     /// Sizes of the tables.
     pub capacities: Capacities,
 }
@@ -227,6 +229,7 @@ fn fill_header(map: &Map, layout: &Layout, options: &Options, process: &facts::P
     set_text(header::HOST, &process.host);
     set_text(header::LAYER, &options.layer);
     set_text(header::TOOL, ddp_doctor_proto::VERSION);
+    set_text(header::WORLD, &options.world);
     if let Some(magic) = words.get(header::MAGIC) {
         magic.store(MAGIC, Ordering::Release);
     }
