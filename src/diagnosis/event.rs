@@ -151,6 +151,8 @@ pub enum Event {
         text: Arc<str>,
         at: Timestamp,
     },
+    /// Somebody asked the whole job to end.
+    Interrupted { signal: i32, at: Timestamp },
     /// The command of a node ended, and every black box there was read to its end.
     JobEnded { status: i32, at: Timestamp },
 }

@@ -11,6 +11,7 @@ use ddp_doctor_proto::report::{Confidence, Role, Timestamp};
 use super::detect::{Draft, Key, KeyPlace, ProcessFact};
 use super::model::{World, libc_signal};
 use super::situation::Situation;
+use super::words::Ranks;
 
 /// The failure of a peer may be seen this much before the peer's own end is.
 const ECHO: Duration = Duration::from_secs(2);
@@ -179,22 +180,25 @@ fn begins(_situation: &Situation<'_>, draft: &Draft) -> Timestamp {
         .map_or(draft.evidence_at, |at| at.min(draft.evidence_at))
 }
 
-/// Joins cascades of one code and one cause: a launcher that ends 511 ranks is one event.
+/// Joins what is one event: a launcher that ends 511 ranks, and one exception on every rank.
 fn merge(judged: Vec<Judged>) -> Vec<Judged> {
     let mut merged: Vec<Judged> = Vec::new();
     for one in judged {
-        let twin = merged.iter_mut().find(|other| {
-            one.role == Role::Cascade
-                && other.role == Role::Cascade
-                && other.draft.about.code.code == one.draft.about.code.code
-                && other.caused_by == one.caused_by
-        });
+        let twin = merged.iter_mut().find(|other| is_one_event(other, &one));
         match twin {
             Some(twin) => absorb(&mut twin.draft, one.draft),
             None => merged.push(one),
         }
     }
     merged
+}
+
+fn is_one_event(a: &Judged, b: &Judged) -> bool {
+    let same_words = a.draft.event.is_some() && a.draft.event == b.draft.event;
+    a.draft.about.code.code == b.draft.about.code.code
+        && a.role == b.role
+        && a.caused_by == b.caused_by
+        && (a.role == Role::Cascade || same_words)
 }
 
 fn absorb(into: &mut Draft, other: Draft) {
@@ -219,11 +223,17 @@ fn absorb(into: &mut Draft, other: Draft) {
         into.confidence = into.confidence.min(Confidence::Supported);
         into.certificate = None;
     }
-    into.summary = format!(
-        "{} ended likewise, the first of them so: {}",
-        super::words::Ranks(&into.root),
-        strip(&into.summary)
-    );
+    into.summary = match (&into.event, into.event == other.event) {
+        (Some(event), true) => format!("{} {event}", Ranks(&into.root)),
+        _ => format!(
+            "{} ended likewise, the first of them so: {}",
+            Ranks(&into.root),
+            strip(&into.summary)
+        ),
+    };
+    if into.event != other.event {
+        into.event = None;
+    }
     into.evidence_at = into.evidence_at.max(other.evidence_at);
 }
 

@@ -16,12 +16,17 @@ use super::waits::Waits;
 /// processes may be that late.
 const FAILED_FOR: Duration = Duration::from_millis(500);
 
+/// A wait that somebody who looks at the job may have noticed.
+const MORE_THAN_A_MOMENT: Duration = Duration::from_secs(3);
+
 /// The model at one moment, and what can be seen in it.
 pub struct Situation<'a> {
     /// What is known.
     pub model: &'a Model,
     /// The moment.
     pub now: Timestamp,
+    /// Up to when waits count.
+    pub until: Timestamp,
     /// Settings.
     pub config: &'a Config,
     /// Who waits for whom.
@@ -116,6 +121,7 @@ impl<'a> Situation<'a> {
         let mut situation = Self {
             model,
             now,
+            until: model.own_doing_until(now),
             config,
             waits: Waits::of(model, now),
             stalls: Vec::new(),
@@ -161,7 +167,7 @@ impl<'a> Situation<'a> {
     /// before, whichever is more; at once where a wait has already ended in failure.
     #[must_use]
     pub fn is_overdue(&self, stall: &Stall) -> bool {
-        self.overdue_at(stall) <= self.now
+        self.overdue_at(stall) <= self.until
     }
 
     /// When that will be.
@@ -169,6 +175,9 @@ impl<'a> Situation<'a> {
     pub fn overdue_at(&self, stall: &Stall) -> Timestamp {
         if stall.failed {
             return stall.since.plus(FAILED_FOR);
+        }
+        if self.is_cut_short(stall) {
+            return self.until;
         }
         let mut limit = self.config.stall_after;
         let join = self.join(stall.group, stall.seq);
@@ -182,6 +191,13 @@ impl<'a> Situation<'a> {
             limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
         }
         stall.since.plus(limit)
+    }
+
+    /// Whether somebody ended the job while ranks had waited here for more than a moment: most people
+    /// who end a job end one that hangs, and want to know why.
+    #[must_use]
+    pub fn is_cut_short(&self, stall: &Stall) -> bool {
+        self.until < self.now && stall.since.plus(MORE_THAN_A_MOMENT) <= self.until
     }
 
     fn divergence(&self, group: &Group) -> Option<Divergence> {
@@ -236,12 +252,13 @@ impl<'a> Situation<'a> {
                         .iter()
                         .flat_map(|(_, _, needs)| needs.iter().copied())
                         .collect();
+                    let own_doing = |at| self.model.is_own_doing(at);
                     let failed = |(rank, joined, _): &(u32, &JoinedCall, _)| {
-                        matches!(joined.wait, Wait::Over(_))
-                            || self
-                                .model
-                                .member(group.id, *rank)
-                                .is_some_and(Process::has_ended)
+                        let process = self.model.member(group.id, *rank);
+                        matches!(joined.wait, Wait::Over(at) if own_doing(at))
+                            || process
+                                .and_then(|p| p.end)
+                                .is_some_and(|end| own_doing(end.at))
                     };
                     found = Some(Stall {
                         group: group.id,
@@ -275,7 +292,7 @@ impl<'a> Situation<'a> {
         if process.is_stopped() {
             return Absence::Stopped;
         }
-        match process.ending() {
+        match self.model.ending_of(process) {
             Ending::Raised(_) => return Absence::Raised,
             Ending::Died(_) => return Absence::Died,
             Ending::InOrder => return Absence::Left,

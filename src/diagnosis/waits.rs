@@ -68,7 +68,7 @@ impl Waits {
         let mut free: BTreeSet<u32> = BTreeSet::new();
         for process in model.processes.values() {
             let Some(rank) = process.rank else { continue };
-            if process.ending() != Ending::None || process.is_stopped() {
+            if model.ending_of(process) != Ending::None || process.is_stopped() {
                 continue;
             }
             let threads = blocked_threads(model, process, rank, now);
@@ -169,7 +169,7 @@ fn can_still_come(model: &Model, group: GroupId, rank: u32) -> bool {
     let member = model.group(group).members.get(&rank);
     let process = model.member(group, rank);
     member.is_some_and(|member| member.destroyed.is_none())
-        && process.is_some_and(|process| process.ending() == Ending::None)
+        && process.is_some_and(|process| model.ending_of(process) == Ending::None)
 }
 
 /// The shortest cycle through each knot of stuck ranks.

@@ -139,6 +139,10 @@ impl Decoder {
                 });
             }
             Kind::Note(note) => return self.note(&note, out),
+            Kind::Interrupted(asked) => out.push(Event::Interrupted {
+                signal: asked.signal,
+                at: Timestamp(asked.unix_ns),
+            }),
             Kind::JobEnded(ended) => out.push(Event::JobEnded {
                 status: ended.status,
                 at: Timestamp(ended.unix_ns),

@@ -57,6 +57,8 @@ pub enum Command {
     },
     /// We were continued after a stop.
     Continued,
+    /// Somebody asks the whole job to end, with this signal.
+    Interrupted(i32),
     /// Put all evidence on the disk. The answer says whether it is there, and which processes there
     /// are below the command.
     Secure(Sender<Secured>),
@@ -260,6 +262,10 @@ impl Follower {
                         .for_each(|rank| rank.repeat_from(process, ticket));
                 }
                 Ok(Command::Continued) => self.was_continued(),
+                Ok(Command::Interrupted(signal)) => self.say(Kind::Interrupted(v1::Interrupted {
+                    unix_ns: Timestamp::now().0,
+                    signal,
+                })),
                 Ok(Command::Secure(answer)) => {
                     let on_disk = self.boxes.snapshot().is_ok() && self.out.sync();
                     let descendants = self.descendants.remembered();

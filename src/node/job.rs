@@ -445,6 +445,9 @@ fn hand_on_signals(child: Option<&PidFd>, follower: &Commander) {
         let Some(arrived) = sys::wait_for_signal() else {
             continue;
         };
+        if let libc::SIGINT | libc::SIGQUIT | libc::SIGTERM | libc::SIGHUP = arrived.signal {
+            follower.tell(follow::Command::Interrupted(arrived.signal));
+        }
         if arrived.by_process
             && let Some(child) = child
         {

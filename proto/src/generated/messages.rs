@@ -457,7 +457,7 @@ pub struct Report {
 /// One thing that the node saw.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Event {
-    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12")]
+    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
     pub kind: ::core::option::Option<event::Kind>,
 }
 /// Nested message and enum types in `Event`.
@@ -488,6 +488,8 @@ pub mod event {
         Note(super::Note),
         #[prost(message, tag = "12")]
         JobEnded(super::JobEnded),
+        #[prost(message, tag = "13")]
+        Interrupted(super::Interrupted),
     }
 }
 /// The first event of every stream and journal.
@@ -736,6 +738,15 @@ pub struct Note {
     pub text: ::prost::alloc::string::String,
     #[prost(fixed64, tag = "6")]
     pub unix_ns: u64,
+}
+/// Somebody asked the whole job to end: a person at the terminal, a batch system.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Interrupted {
+    #[prost(fixed64, tag = "1")]
+    pub unix_ns: u64,
+    /// The signal that asked.
+    #[prost(int32, tag = "2")]
+    pub signal: i32,
 }
 /// The command of the node has ended and every black box was read to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -206,7 +206,10 @@ fn effect(
                     .model
                     .member(divergence.group, rank)
                     .is_some_and(|process| {
-                        matches!(process.ending(), Ending::Raised(_) | Ending::Died(_))
+                        matches!(
+                            situation.model.ending_of(process),
+                            Ending::Raised(_) | Ending::Died(_)
+                        )
                     })
             });
             let effect = if crashed {

@@ -101,9 +101,8 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
         return None;
     }
     let named: Vec<u32> = model.notes.iter().filter_map(|note| note.rank).collect();
-    let unseen: Vec<u32> = (0..world_size)
-        .filter(|rank| !model.ranks.contains_key(rank) && !named.contains(rank))
-        .collect();
+    let mut unseen = model.unseen();
+    unseen.retain(|rank| !named.contains(rank));
     if unseen.is_empty() {
         return None;
     }

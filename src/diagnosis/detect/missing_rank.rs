@@ -66,7 +66,8 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.1.call.op);
     draft.root = absent.to_vec();
-    let all_seen = processes.iter().all(|process| process.lost == 0);
+    let all_seen =
+        processes.iter().all(|process| process.lost == 0) && !situation.is_cut_short(stall);
     draft.confidence = if all_seen {
         Confidence::Supported
     } else {
@@ -134,6 +135,11 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
             process.state,
             inside.unwrap_or_default()
         ));
+    }
+    if situation.is_cut_short(stall) {
+        draft
+            .why
+            .push("Somebody ended the job while they waited.".into());
     }
     if stall.failed {
         draft

@@ -153,6 +153,9 @@ pub struct Draft {
     pub evidence_at: Timestamp,
     /// A fact about a rank's process that this finding states.
     pub fact: Option<ProcessFact>,
+    /// What happened to the rank, as words that follow its name ("raised …"): ranks to which the
+    /// very same happened share a finding.
+    pub event: Option<String>,
     /// The finding that this one surely follows from, if that stands.
     pub follows: Option<Key>,
 }
@@ -197,6 +200,7 @@ impl Draft {
             blocked_at: None,
             evidence_at,
             fact: None,
+            event: None,
             follows: None,
         }
     }

@@ -30,7 +30,7 @@ impl Detector for RankDied {
             .processes
             .values()
             .filter_map(|process| {
-                let Ending::Died(exit) = process.ending() else {
+                let Ending::Died(exit) = situation.model.ending_of(process) else {
                     return None;
                 };
                 let rank = process.rank?;
@@ -116,6 +116,17 @@ fn draft(
             number(&draft.victims, "waits", "wait")
         )
     };
+    // Asked to end, before everybody had come: whoever asked did so because of one that never came.
+    let unseen = situation.model.unseen();
+    let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
+    if asked && !unseen.is_empty() && draft.victims.is_empty() {
+        let event = "probably failed before joining: the launcher ended the other ranks";
+        draft.summary = format!("{} {event}", Ranks(&unseen));
+        draft.event = Some(event.into());
+        draft.victims = vec![rank];
+        draft.root = unseen;
+        draft.root_confidence = Confidence::Suspected;
+    }
     draft.why = vec![format!(
         "The operating system reports that process {} of rank {rank} {how}; no exception was recorded before it.",
         process.pid

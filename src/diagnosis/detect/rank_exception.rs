@@ -76,7 +76,13 @@ fn decisive<'a>(
         process.in_flight_at(&join.calls.get(&rank)?.call)
     });
     in_flight
-        .or_else(|| process.uncaught())
+        .or_else(|| {
+            let exception = process.uncaught()?;
+            situation
+                .model
+                .is_own_doing(exception.at)
+                .then_some(exception)
+        })
         .filter(|exception| !exception.text.starts_with("KeyboardInterrupt"))
 }
 
@@ -137,6 +143,7 @@ fn draft(
 
     let text = words::short(&exception.text);
     let at = words::at(exception.place.as_deref());
+    draft.event = Some(format!("raised {text}{at}"));
     draft.summary = if draft.victims.is_empty() {
         format!("rank {rank} raised {text}{at}")
     } else {
@@ -161,7 +168,16 @@ fn draft(
         ),
         _ => format!("Nobody caught it: it ended rank {rank}, which makes no further call."),
     }];
-    draft.next = vec![format!("Mend the exception{at}.")];
+    let from_communication = draft.fact.is_some_and(|fact| fact.from_communication);
+    draft.next = vec![if from_communication {
+        // What failed may well be somebody else, whom nothing else names.
+        draft.root_confidence = Confidence::Suspected;
+        "The error came out of the communication with other ranks: look for one that ended or \
+         left, or for the network between them."
+            .into()
+    } else {
+        format!("Mend the exception{at}.")
+    }];
     if exception.kind == ExceptionKind::InFlight {
         draft.next.push(
             "Make no collective call while an exception is in flight (`finally`, `except`, `__exit__`): \

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{NoteKind, Op, ProcessState};
@@ -13,6 +14,9 @@ mod process;
 
 pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
 pub use process::{Announced, Doing, End, Ending, Exception, Process, Thread, World, libc_signal};
+
+/// A request to end reaches the ranks this much before it is told, at most.
+const REFLEX: Duration = Duration::from_millis(250);
 
 /// Most gaps in the evidence that are listed one by one.
 const KEPT_NOTES: usize = 1024;
@@ -39,6 +43,8 @@ pub struct Model {
     /// Its groups.
     groups: Vec<Group>,
     group_ids: HashMap<(World, GroupRef), GroupId>,
+    /// When somebody first asked the whole job to end.
+    pub interrupted: Option<Timestamp>,
     /// What is known to be missing.
     pub notes: Vec<Note>,
     /// When a rank first came back from joining the world, which takes all ranks.
@@ -88,6 +94,38 @@ impl Model {
             .get(&self.group(group).members.get(&rank)?.process)
     }
 
+    /// Whether what happened then was not yet because the whole job was asked to end.
+    #[must_use]
+    pub fn is_own_doing(&self, at: Timestamp) -> bool {
+        self.interrupted.is_none_or(|asked| at < asked)
+    }
+
+    /// How a process ended by itself. One that ended after the whole job was asked to is as if it
+    /// lived: its end says nothing about it.
+    #[must_use]
+    pub fn ending_of<'a>(&self, process: &'a Process) -> Ending<'a> {
+        let ended = process.end.map(|end| end.at);
+        let raised = process.uncaught().map(|exception| exception.at);
+        match raised.or(ended) {
+            Some(at) if !self.is_own_doing(at) => Ending::None,
+            _ => process.ending(),
+        }
+    }
+
+    /// Up to when what ranks do is their own doing: until they began to end because all of them were
+    /// asked to.
+    #[must_use]
+    pub fn own_doing_until(&self, now: Timestamp) -> Timestamp {
+        let obeyed = |asked: &Timestamp| {
+            self.processes
+                .values()
+                .any(|process| process.end.is_some_and(|end| end.at >= *asked))
+        };
+        self.interrupted
+            .filter(obeyed)
+            .map_or(now, |asked| asked.min(now))
+    }
+
     /// The number of ranks there should be.
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {
@@ -95,6 +133,15 @@ impl Model {
             .values()
             .filter_map(|process| process.world_size)
             .max()
+    }
+
+    /// Ranks of the world that no probe has seen.
+    #[must_use]
+    pub fn unseen(&self) -> Vec<u32> {
+        let world = 0..self.world_size().unwrap_or(0);
+        world
+            .filter(|rank| !self.ranks.contains_key(rank))
+            .collect()
     }
 
     /// Takes one event.
@@ -295,6 +342,11 @@ impl Model {
                 if !known && self.notes.len() < KEPT_NOTES {
                     self.notes.push(note);
                 }
+            }
+            Event::Interrupted { signal: _, at } => {
+                // Ranks may obey before whoever watches has noticed.
+                let at = Timestamp(at.0.saturating_sub(REFLEX.as_nanos() as u64));
+                self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
             }
             Event::JobEnded { status: _, at } => {
                 self.nodes_ended += 1;

@@ -28,7 +28,7 @@
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
 //! | `lost N`, `frontier GROUP N`, `note KIND "TEXT"` | the evidence |
-//! | `ends`, `-` | the job is over; nothing: time passes |
+//! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -107,7 +107,13 @@ impl<'a> Writer<'a> {
         let who = words.next().ok_or("no ranks")?;
         let rest: Vec<String> = words.collect();
         if who == "-" {
-            if rest.first().is_some_and(|word| word == "ends") {
+            if rest.first().is_some_and(|word| word == "interrupted") {
+                let event = Event::Interrupted {
+                    signal: 15,
+                    at: seconds(at),
+                };
+                self.events.push((seconds(at), None, event));
+            } else if rest.first().is_some_and(|word| word == "ends") {
                 self.events.push((
                     seconds(at),
                     None,
