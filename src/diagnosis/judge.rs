@@ -94,7 +94,11 @@ fn cause(
     }
     let fact = draft.fact?;
     let others = || {
-        let own = move |other: &Draft| other.follows.as_ref() == Some(&draft.key);
+        // What followed from it, or is the same event, is not what it followed from.
+        let own = move |other: &Draft| {
+            other.follows.as_ref() == Some(&draft.key)
+                || (draft.event.is_some() && other.event == draft.event)
+        };
         let elsewhere = move |i: usize| {
             worlds[i]
                 .as_ref()
