@@ -4,6 +4,8 @@
 the patches must be in place before the import of the inner module is over.
 """
 
+import atexit
+import os
 import sys
 
 # Module to patch → module of ours whose `patch(module, late)` does it.
@@ -74,11 +76,56 @@ class _Finder:
         loader.exec_module = exec_module
 
 
+def _watch_for_early_end():
+    """Sees an exception that ends a rank before it has a black box.
+
+    Only names are made here: what it takes to record one is imported when there is one.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return
+    process = os.getpid()
+    previous = sys.excepthook
+
+    def is_ours():
+        if os.getpid() != process:  # a forked child is not the rank
+            return False
+        box = sys.modules.get("ddp_doctor._box")
+        return box is None or not box.is_open
+
+    def excepthook(kind, value, traceback):
+        try:
+            if is_ours() and issubclass(kind, Exception):
+                from . import _early
+
+                try:
+                    caller = sys._getframe(1)
+                except ValueError:  # called by the interpreter itself
+                    caller = None
+                _early.ends(kind, value, traceback, caller)
+                caller = None
+        except Exception:  # the user's traceback comes first
+            pass
+        previous(kind, value, traceback)
+
+    def at_exit():
+        try:
+            if isinstance(getattr(sys, "last_value", None), Exception) and is_ours():
+                from . import _early
+
+                _early.at_exit()
+        except Exception:
+            pass
+
+    sys.excepthook = excepthook
+    atexit.register(at_exit)
+
+
 def install():
     """Patches what is imported already, and the rest when it is."""
     global _installed
     if _installed is not None:
         return
+    _watch_for_early_end()
     waiting = set()
     present = []
     for name in _TARGETS:
