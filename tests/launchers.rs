@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use ddp_doctor_proto::report::{Report, Role, Verdict};
 use tempfile::TempDir;
@@ -230,6 +231,63 @@ fn without_a_coordinator_the_job_runs_and_is_diagnosed() {
         1,
         "{finished}"
     );
+}
+
+#[test]
+fn a_person_who_ends_a_job_that_stood_still_is_told_why_it_did() {
+    let Some(venv) = venv() else { return };
+    let program = job("faulty/asleep.py");
+    let torchrun = [
+        "torchrun",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        &program,
+    ];
+    let mut hung = Job::new(venv, &[], &torchrun);
+    let stamp = hung.scratch.path().join("stamp");
+    hung.command.env("DDP_DOCTOR_TEST_STAMP", &stamp);
+    let run = hung
+        .command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = run.id();
+    let mut run = Ended(run);
+    // Rank 0 makes its calls in a moment, and then waits in the last of them.
+    while !stamp.with_extension("0").exists() {
+        assert!(
+            run.0.try_wait().unwrap().is_none(),
+            "the job ended by itself"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::sleep(Duration::from_secs(8));
+    Command::new("kill")
+        .args(["-TERM", &pid.to_string()])
+        .status()
+        .unwrap();
+    run.0.wait().unwrap();
+    let report = fs::read_to_string(hung.scratch.path().join("report.json")).unwrap();
+    let report: Report = serde_json::from_str(&report).unwrap();
+    assert_eq!(initiating(&report), ("DD101", &[1][..]), "{report:#?}");
+    assert_eq!(
+        report.findings.len(),
+        1,
+        "the ranks' ends are nobody's fault: {report:#?}"
+    );
+    assert_eq!(report.verdict, Verdict::Hang);
+}
+
+/// A process that does not outlive the test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
 }
 
 /// A launcher script that treats rank 1 in some way of its own.
