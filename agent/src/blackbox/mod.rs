@@ -4,12 +4,12 @@
 //! outside, or reads one that a dead process left. The layout they share is
 //! [`ddp_doctor_proto::blackbox`].
 
-mod calls;
 mod map;
 mod nesting;
 mod open;
 mod place;
 mod reader;
+mod recent;
 mod sites;
 mod text;
 mod threads;

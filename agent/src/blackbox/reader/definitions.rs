@@ -1,0 +1,170 @@
+//! Texts, places, groups and threads: each is delivered once, before the records that name it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ddp_doctor_proto::blackbox::{
+    PUBLISHED, SITE_WORDS, WORD, group, header, members, site, string, thread,
+};
+
+use super::{Item, Reader, entry};
+use crate::blackbox::MAX_MEMBERS;
+
+/// Members of all groups of a box together: what a forged box can make us hold.
+const MOST_MEMBERS: usize = 64 * MAX_MEMBERS;
+/// Threads that are told apart; for the same reason.
+const MOST_THREADS: usize = 1 << 20;
+
+impl Reader {
+    pub(super) fn deliver_strings(&mut self, sink: &mut impl FnMut(Item)) {
+        let used = self.count(header::STRINGS_COUNT, self.tables.strings);
+        // What is no UTF-8 grows when it is replaced: by three bytes for one.
+        let longest = self.tables.heap.capacity * WORD * 3;
+        let mut text_bytes = self.text_bytes;
+        let mut progress = std::mem::take(&mut self.strings);
+        progress.advance(used, |index| {
+            let Some(entry) = self.string_entry(index as u32 + 1) else {
+                return false;
+            };
+            if entry & string::BINARY == 0 {
+                let mut value = self.text(index as u32 + 1);
+                // Texts of a forged box may lie upon each other, and together be endless.
+                text_bytes = text_bytes.saturating_add(value.len());
+                if text_bytes > longest {
+                    value.clear();
+                }
+                sink(Item::String {
+                    id: index as u32 + 1,
+                    value,
+                });
+            }
+            true
+        });
+        self.text_bytes = text_bytes;
+        self.strings = progress;
+    }
+
+    pub(super) fn deliver_sites(&mut self, sink: &mut impl FnMut(Item)) {
+        let table = self.tables.sites;
+        let used = self.count(header::SITES_COUNT, table);
+        let mut progress = std::mem::take(&mut self.sites);
+        progress.advance(used, |index| {
+            let Some(words) = entry::<SITE_WORDS>(self.map.words(), table, index) else {
+                return false;
+            };
+            let file = words[site::FILE].load(Ordering::Acquire);
+            if file & PUBLISHED == 0 {
+                return false;
+            }
+            let (function, line) = halves(&words[site::FUNCTION_AND_LINE]);
+            sink(Item::Site {
+                id: index as u32 + 1,
+                file: self.text(file as u32),
+                function: self.text(function),
+                line,
+            });
+            true
+        });
+        self.sites = progress;
+    }
+
+    pub(super) fn deliver_groups(&mut self, sink: &mut impl FnMut(Item)) {
+        let used = self.count(header::GROUPS_COUNT, self.tables.groups);
+        let mut progress = std::mem::take(&mut self.groups);
+        let mut taken = self.members;
+        progress.advance(used, |index| {
+            let Some(words) = self.group_words(index) else {
+                return false;
+            };
+            let name = words[group::NAME].load(Ordering::Acquire);
+            if name & PUBLISHED == 0 {
+                return false;
+            }
+            let (description, backend) = halves(&words[group::DESCRIPTION_AND_BACKEND]);
+            let (member_bytes, epoch) = halves(&words[group::MEMBERS_AND_EPOCH]);
+            let (ordinal, size) = halves(&words[group::ORDINAL_AND_SIZE]);
+            let limit = (size as usize).min(MAX_MEMBERS).min(MOST_MEMBERS - taken);
+            let members = members::decode(&self.bytes(member_bytes, string::MAX_BYTES), limit)
+                .filter(|members| members.len() == size as usize)
+                .unwrap_or_default();
+            taken += members.len();
+            sink(Item::Group {
+                id: index as u32 + 1,
+                name: self.text(name as u32),
+                description: self.text(description),
+                backend: self.text(backend),
+                epoch,
+                ordinal,
+                members,
+            });
+            true
+        });
+        self.members = taken;
+        self.groups = progress;
+    }
+
+    pub(super) fn deliver_threads(&mut self, sink: &mut impl FnMut(Item)) {
+        let used = self.count(header::THREADS_COUNT, self.tables.threads);
+        let mut delivered = std::mem::take(&mut self.threads);
+        for (index, delivered) in delivered.iter_mut().enumerate().take(used) {
+            let Some(words) = self.thread_words(index) else {
+                break;
+            };
+            let first = words[thread::TID].load(Ordering::Acquire);
+            let Some((tid, generation)) = thread::parse(first).filter(|_| first != *delivered)
+            else {
+                continue;
+            };
+            let name = words[thread::NAME].load(Ordering::Relaxed) as u32;
+            *delivered = first;
+            let id = thread::id(index as u16, generation);
+            if self.known_threads.len() < MOST_THREADS {
+                self.known_threads.insert(id);
+            }
+            sink(Item::Thread {
+                id,
+                tid,
+                name: self.text(name),
+            });
+        }
+        self.threads = delivered;
+    }
+
+    /// A record may be of a thread whose entry has passed to another one before anybody looked.
+    pub(super) fn deliver_gone_thread(&mut self, id: u32, sink: &mut impl FnMut(Item)) {
+        let possible = thread::parse_id(id)
+            .is_some_and(|(entry, _)| usize::from(entry) < self.tables.threads.capacity);
+        if possible && self.known_threads.len() < MOST_THREADS && self.known_threads.insert(id) {
+            sink(Item::Thread {
+                id,
+                tid: 0,
+                name: String::new(),
+            });
+        }
+    }
+}
+
+/// Which entries of a table were delivered: all up to a point but a few that were taken and are not
+/// published yet.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    next: usize,
+    holes: Vec<usize>,
+}
+
+impl Progress {
+    /// Offers every entry that was not delivered; `deliver` says whether it was there.
+    fn advance(&mut self, used: usize, mut deliver: impl FnMut(usize) -> bool) {
+        self.holes.retain(|&index| !deliver(index));
+        for index in self.next..used {
+            if !deliver(index) {
+                self.holes.push(index);
+            }
+        }
+        self.next = self.next.max(used);
+    }
+}
+
+fn halves(word: &AtomicU64) -> (u32, u32) {
+    let word = word.load(Ordering::Relaxed);
+    (word as u32, (word >> 32) as u32)
+}

@@ -1,0 +1,226 @@
+//! The reading side: of a box that is being written, that a dead process left, or that somebody
+//! copied, cut or forged. Nothing in the file is believed: every offset, number and length is
+//! checked, and what makes no sense is left out.
+//!
+//! Here is what follows a box from beginning to end. What is delivered is in [`items`]: definitions
+//! come from [`definitions`], records from the ring in [`records`]. What the box says of this moment
+//! is in [`state`].
+
+mod definitions;
+mod items;
+mod records;
+mod state;
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use ddp_doctor_proto::blackbox::{GROUP_WORDS, PUBLISHED, THREAD_WORDS, WORD, header, string};
+
+pub use items::{Frontier, Item, ReadRecord};
+pub use state::{Identity, Inside, ThreadState};
+
+use self::definitions::Progress;
+use self::records::{BATCH, Copied};
+use super::map::Map;
+use super::open::{self, OpenError, Table, Tables};
+use super::text;
+
+/// Follows one black box.
+///
+/// It never waits for the writer, and never asks anything of it.
+#[derive(Debug)]
+pub struct Reader {
+    map: Map,
+    file: File,
+    tables: Tables,
+    /// Ticket of the next record.
+    next: u64,
+    /// Tickets below were delivered or counted as lost.
+    passed: u64,
+    lost: u64,
+    /// A head that was seen, and when: what is missing below it long afterwards will not come.
+    seen: Option<(u64, Instant)>,
+    strings: Progress,
+    sites: Progress,
+    groups: Progress,
+    /// First words of the entries of threads as they were delivered.
+    threads: Vec<u64>,
+    /// Numbers of all threads that were delivered.
+    known_threads: HashSet<u32>,
+    /// Bytes of the texts that were delivered.
+    text_bytes: usize,
+    /// Members of the groups that were delivered.
+    members: usize,
+    batch: Vec<Copied>,
+}
+
+impl Reader {
+    /// Opens a box.
+    pub fn open(path: &Path) -> Result<Self, OpenError> {
+        let file = open::file(path)?;
+        let (tables, words) = open::check(path, &file)?;
+        let map = Map::read_only(&file, words).map_err(|source| OpenError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            map,
+            file,
+            tables,
+            next: 0,
+            passed: 0,
+            lost: 0,
+            seen: None,
+            strings: Progress::default(),
+            sites: Progress::default(),
+            groups: Progress::default(),
+            threads: vec![0; tables.threads.capacity],
+            known_threads: HashSet::new(),
+            text_bytes: 0,
+            members: 0,
+            batch: Vec::new(),
+        })
+    }
+
+    /// Delivers new definitions and up to `budget` records, in order; how many records.
+    ///
+    /// Where a record is still being written, it stops before it and goes on at a later call; after
+    /// a while without it that record is lost.
+    pub fn poll(&mut self, budget: usize, sink: &mut impl FnMut(Item)) -> usize {
+        let mut delivered = 0;
+        loop {
+            let copied = self.copy((budget - delivered).min(BATCH), false);
+            self.deliver(sink);
+            delivered += copied;
+            if copied == 0 || delivered >= budget {
+                return delivered;
+            }
+        }
+    }
+
+    /// Delivers everything that is left of a dead writer, and how far each group came.
+    pub fn finish(&mut self, sink: &mut impl FnMut(Item)) {
+        // A writer that lives nonetheless must not keep us here.
+        let end = self.head();
+        loop {
+            self.copy(BATCH, true);
+            self.deliver(sink);
+            if self.next >= end {
+                break;
+            }
+        }
+        for frontier in self.frontiers() {
+            sink(Item::Frontier(frontier));
+        }
+    }
+
+    /// Goes back to the oldest record that is left; definitions come again too. What was delivered
+    /// before and is overwritten by now is not counted as lost.
+    pub fn rewind(&mut self) {
+        self.strings = Progress::default();
+        self.sites = Progress::default();
+        self.groups = Progress::default();
+        self.text_bytes = 0;
+        self.members = 0;
+        self.threads.fill(0);
+        self.known_threads.clear();
+        self.rewind_to(0);
+    }
+
+    /// Goes back to a record, or to the oldest one after it that is left. Definitions do not come
+    /// again. Never goes forward.
+    pub fn rewind_to(&mut self, ticket: u64) {
+        let oldest = self.oldest(self.head()).min(self.passed);
+        self.next = ticket.max(oldest).min(self.next);
+    }
+
+    /// Records lost so far.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Definitions for which the box had no room: what records say of them is missing.
+    #[must_use]
+    pub fn definitions_dropped(&self) -> u64 {
+        self.header(header::DEFINITIONS_DROPPED)
+    }
+
+    // --- Words ---------------------------------------------------------------------------------
+
+    fn header(&self, at: usize) -> u64 {
+        self.map
+            .words()
+            .get(at)
+            .map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Entries of a table that are taken.
+    fn count(&self, at: usize, table: Table) -> usize {
+        usize::try_from(self.header(at)).map_or(table.capacity, |it| it.min(table.capacity))
+    }
+
+    fn header_text(&self, range: Range<usize>) -> String {
+        let bytes = self
+            .map
+            .words()
+            .get(range)
+            .map(|words| text::load(words, words.len() * WORD))
+            .unwrap_or_default();
+        let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
+    }
+
+    fn group_words(&self, index: usize) -> Option<&[AtomicU64; GROUP_WORDS]> {
+        entry(self.map.words(), self.tables.groups, index)
+    }
+
+    fn thread_words(&self, index: usize) -> Option<&[AtomicU64; THREAD_WORDS]> {
+        entry(self.map.words(), self.tables.threads, index)
+    }
+
+    fn string_entry(&self, id: u32) -> Option<u64> {
+        let index = id.checked_sub(1)? as usize;
+        let [word] = entry::<1>(self.map.words(), self.tables.strings, index)?;
+        let entry = word.load(Ordering::Acquire);
+        (entry & PUBLISHED != 0).then_some(entry)
+    }
+
+    /// A text by its number; empty where there is none.
+    fn text(&self, id: u32) -> String {
+        let bytes = self.bytes(id, string::MAX_TEXT);
+        match String::from_utf8(bytes) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        }
+    }
+
+    fn bytes(&self, id: u32, longest: usize) -> Vec<u8> {
+        let find = || {
+            let (at, length) = string::parse(self.string_entry(id)?)?;
+            let heap = self.tables.heap;
+            let end = (at as usize).checked_add(text::words_for(length as usize))?;
+            if end > heap.capacity {
+                return None;
+            }
+            let words = self.map.words().get(heap.at + at as usize..heap.at + end)?;
+            Some(text::load(words, (length as usize).min(longest)))
+        };
+        find().unwrap_or_default()
+    }
+}
+
+fn entry<const N: usize>(
+    words: &[AtomicU64],
+    table: Table,
+    index: usize,
+) -> Option<&[AtomicU64; N]> {
+    if index >= table.capacity {
+        return None;
+    }
+    words.get(table.at + index * N..)?.first_chunk()
+}

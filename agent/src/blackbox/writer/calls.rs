@@ -1,0 +1,251 @@
+//! Records of calls: issued, returned, waited for, complete.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ddp_doctor_proto::blackbox::{
+    GROUP_WORDS, MAX_DIMS, Record, SPLITS_PER_RECORD, flags, group, inside, site, splits,
+};
+use ddp_doctor_proto::{DType, Op, RecordKind, ReduceOp};
+
+use super::{Change, Writer, index};
+use crate::blackbox::nesting::Frame;
+use crate::blackbox::recent::Known;
+use crate::blackbox::threads::Local;
+use crate::sys;
+
+/// Ops with this number or a higher one contain others and have no sequence number.
+const FIRST_ENCLOSING: u8 = Op::InitProcessGroup.number();
+/// Split sizes that are recorded of one call; the ring holds other things too.
+const MOST_SPLITS: usize = 50 * SPLITS_PER_RECORD;
+
+/// A call that is about to be made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// What it does.
+    pub op: Op,
+    /// Element type.
+    pub dtype: DType,
+    /// Reduction operator.
+    pub reduce_op: ReduceOp,
+    /// Bits of [`flags`].
+    pub flags: u16,
+    /// Dimensions in `dims`.
+    pub ndim: u8,
+    /// The group; 0: none.
+    pub group: u32,
+    /// The place in the program; 0: unknown.
+    pub site: u32,
+    /// Number of tensors.
+    pub tensors: u32,
+    /// Group rank of the root or of the peer, with [`flags::ROOT`].
+    pub root_or_peer: i32,
+    /// With [`flags::TAG`].
+    pub tag: i32,
+    /// Elements of the first tensor, with [`flags::NUMEL`].
+    pub numel: u64,
+    /// Its shape, with [`flags::SHAPE`].
+    pub dims: [u32; MAX_DIMS],
+}
+
+impl Writer {
+    /// Records a call before it is made, and gives its id: never 0.
+    pub fn issued(&self, call: &Call) -> u64 {
+        let now = sys::monotonic_ns();
+        let id = self.next_call.fetch_add(1, Ordering::Relaxed);
+        let group = self.group_words(call.group);
+        let group_id = if group.is_some() { call.group } else { 0 };
+        let mut flags = call.flags & !flags::P2P;
+        if call.op.is_point_to_point() {
+            flags |= flags::P2P;
+        }
+        if usize::from(call.ndim) > MAX_DIMS {
+            flags &= !flags::SHAPE;
+        }
+        let mut seq = 0;
+        if let Some(group) = group {
+            seq = self.next_in_group(group, call, flags);
+            group[group::LAST_MONO].store(now, Ordering::Relaxed);
+            group[group::LAST_CALL].store(id, Ordering::Relaxed);
+        }
+        let site = self.count_at_site(call.site, now);
+        self.calls.remember(
+            id,
+            Known {
+                group: group_id,
+                op: call.op,
+                seq,
+            },
+        );
+        let frame = Frame {
+            kind: inside::CALL,
+            op: call.op,
+            group: group_id,
+            call: id,
+            since: now,
+            site,
+        };
+        self.record(
+            Some(Change::Enter(frame)),
+            Record {
+                mono_ns: now,
+                kind: RecordKind::Issued,
+                op: call.op,
+                dtype: call.dtype,
+                reduce_op: call.reduce_op,
+                flags,
+                ndim: call.ndim.min(MAX_DIMS as u8),
+                group: group_id,
+                seq,
+                call: id,
+                site,
+                tensors: call.tensors,
+                root_or_peer: call.root_or_peer,
+                tag: call.tag,
+                numel: call.numel,
+                dims: call.dims,
+                ..Record::default()
+            },
+        );
+        id
+    }
+
+    /// Counts the call in its group and gives its sequence number; 0: it has none.
+    fn next_in_group(&self, group: &[AtomicU64; GROUP_WORDS], call: &Call, flags: u16) -> u64 {
+        if call.op.number() >= FIRST_ENCLOSING {
+            return 0;
+        }
+        if !call.op.is_point_to_point() {
+            return group[group::ISSUED].fetch_add(1, Ordering::Relaxed) + 1;
+        }
+        group[group::P2P_ISSUED].fetch_add(1, Ordering::Relaxed);
+        if flags & flags::ROOT == 0 {
+            return 0;
+        }
+        index(call.group)
+            .and_then(|i| self.peers.get(i))
+            .and_then(OnceLock::get)
+            .map_or(0, |peers| peers.next(call.op, call.root_or_peer))
+    }
+
+    /// Counts a call at its site and gives the site; 0 where there is no such site.
+    fn count_at_site(&self, id: u32, now: u64) -> u32 {
+        let Some(words) = self.site_words(id) else {
+            return 0;
+        };
+        words[site::COUNT].fetch_add(1, Ordering::Relaxed);
+        words[site::LAST_MONO].store(now, Ordering::Relaxed);
+        id
+    }
+
+    /// Records split sizes of an `all_to_all`; `output`: those of the output. Long lists are cut.
+    pub fn splits(&self, call: u64, output: bool, sizes: impl IntoIterator<Item = u32>) {
+        let known = self.calls.recall(call);
+        let mut sizes = sizes.into_iter().take(MOST_SPLITS);
+        let mut first = 0;
+        loop {
+            let mut piece = [0; SPLITS_PER_RECORD];
+            let mut count = 0_u8;
+            for (to, from) in piece.iter_mut().zip(&mut sizes) {
+                *to = from;
+                count += 1;
+            }
+            if count == 0 {
+                return;
+            }
+            let record = Record {
+                mono_ns: sys::monotonic_ns(),
+                kind: RecordKind::Splits,
+                op: known.op,
+                flags: if output { flags::OUTPUT } else { 0 },
+                ndim: count,
+                group: known.group,
+                seq: first,
+                call,
+                ..Record::default()
+            };
+            self.with_thread(|local| {
+                let mut record = record;
+                record.thread = local.map_or(0, Local::id);
+                let mut words = record.pack();
+                splits::pack(&mut words, piece.get(..usize::from(count)).unwrap_or(&[]));
+                self.append(&words);
+            });
+            first += u64::from(count);
+        }
+    }
+
+    /// The call came back to its caller.
+    pub fn returned(&self, call: u64) {
+        let change = Change::Leave(inside::CALL, call);
+        self.about_call(RecordKind::Returned, call, Some(change));
+    }
+
+    /// This thread is about to wait for a call (0: an unknown one) at a place (0: unknown).
+    pub fn wait_begin(&self, call: u64, site: u32) {
+        let known = self.calls.recall(call);
+        let site = self.site_words(site).map_or(0, |_| site);
+        let now = sys::monotonic_ns();
+        let frame = Frame {
+            kind: inside::WAIT,
+            op: known.op,
+            group: known.group,
+            call,
+            since: now,
+            site,
+        };
+        self.record(
+            Some(Change::Enter(frame)),
+            Record {
+                site,
+                ..Self::of_call(RecordKind::WaitBegin, call, known, now)
+            },
+        );
+    }
+
+    /// That wait is over.
+    pub fn wait_end(&self, call: u64) {
+        self.count_completed(call);
+        let change = Change::Leave(inside::WAIT, call);
+        self.about_call(RecordKind::WaitEnd, call, Some(change));
+    }
+
+    /// The call is complete.
+    pub fn completed(&self, call: u64) {
+        self.count_completed(call);
+        self.about_call(RecordKind::Completed, call, None);
+    }
+
+    fn about_call(&self, kind: RecordKind, call: u64, change: Option<Change>) {
+        let known = self.calls.recall(call);
+        let record = Self::of_call(kind, call, known, sys::monotonic_ns());
+        self.record(change, record);
+    }
+
+    /// A record about a call that was issued.
+    #[inline]
+    fn of_call(kind: RecordKind, call: u64, known: Known, now: u64) -> Record {
+        let p2p = known.op.is_point_to_point();
+        Record {
+            mono_ns: now,
+            kind,
+            op: known.op,
+            flags: if p2p { flags::P2P } else { 0 },
+            group: known.group,
+            seq: known.seq,
+            call,
+            ..Record::default()
+        }
+    }
+
+    fn count_completed(&self, call: u64) {
+        let known = self.calls.recall(call);
+        if known.seq != 0
+            && !known.op.is_point_to_point()
+            && let Some(group) = self.group_words(known.group)
+            && self.calls.complete(call)
+        {
+            group[group::COMPLETED].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

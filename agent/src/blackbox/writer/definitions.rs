@@ -1,0 +1,202 @@
+//! What records name by number: texts, places in the program and process groups. Each is written
+//! once and then published; what finds no room has number 0 and is counted.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ddp_doctor_proto::blackbox::{
+    GROUP_WORDS, PUBLISHED, SITE_WORDS, group, header, members, site, string,
+};
+
+use super::peers::Peers;
+use super::{Writer, index, take};
+use crate::blackbox::{MAX_MEMBERS, text};
+use crate::sys;
+
+/// Texts whose number is remembered, a power of two.
+pub(super) const REMEMBERED_TEXTS: usize = 1024;
+
+impl Writer {
+    /// Number of a text, cut to [`string::MAX_TEXT`] bytes; 0 for an empty one and where there is no
+    /// room.
+    pub fn string(&self, value: &[u8]) -> u32 {
+        self.intern(text::cut(value, string::MAX_TEXT), 0)
+    }
+
+    /// Number of a place in the program; 0: no room. `line` 0: unknown.
+    pub fn site(&self, file: &[u8], function: &[u8], line: u32) -> u32 {
+        let (file, function) = (self.string(file), self.string(function));
+        let Some((id, words)) = self.define::<SITE_WORDS>(
+            self.layout.sites_at,
+            header::SITES_COUNT,
+            self.capacities.sites,
+        ) else {
+            return 0;
+        };
+        words[site::FUNCTION_AND_LINE].store(pair(function, line), Ordering::Relaxed);
+        words[site::FILE].store(PUBLISHED | u64::from(file), Ordering::Release);
+        id
+    }
+
+    /// Number of a place in a Rust program; 0: no room. Looked up without a lock.
+    #[inline]
+    pub fn rust_site(&self, place: &'static Location<'static>) -> u32 {
+        self.sites.get(place, |place| {
+            self.site(place.file().as_bytes(), b"", place.line())
+        })
+    }
+
+    /// Number of a process group with these members, global ranks in group order; 0: no room.
+    pub fn group(
+        &self,
+        name: &[u8],
+        description: &[u8],
+        backend: &[u8],
+        epoch: u32,
+        members: &[u32],
+    ) -> u32 {
+        let encoded = members::encode(members);
+        let name_id = self.string(name);
+        let description = self.string(description);
+        let backend = self.string(backend);
+        if members.len() > MAX_MEMBERS || encoded.len() > string::MAX_BYTES {
+            self.count_dropped_definition();
+            return 0;
+        }
+        let members_id = self.intern(&encoded, string::BINARY);
+        // A group without its name or its members would be taken for another one.
+        if (name_id == 0 && !name.is_empty()) || (members_id == 0 && !members.is_empty()) {
+            return 0;
+        }
+        let Some((id, words)) = self.define::<GROUP_WORDS>(
+            self.layout.groups_at,
+            header::GROUPS_COUNT,
+            self.capacities.groups,
+        ) else {
+            return 0;
+        };
+        let ordinal = (1..id)
+            .filter(|&earlier| self.is_group(earlier, epoch, name_id, members_id))
+            .count();
+        let ordinal = u32::try_from(ordinal).unwrap_or(u32::MAX);
+        // The check above keeps it in 32 bits.
+        let size = members.len() as u32;
+        if let Some(peers) = index(id).and_then(|i| self.peers.get(i)) {
+            peers.get_or_init(|| Peers::new(members.len()));
+        }
+        words[group::DESCRIPTION_AND_BACKEND].store(pair(description, backend), Ordering::Relaxed);
+        words[group::MEMBERS_AND_EPOCH].store(pair(members_id, epoch), Ordering::Relaxed);
+        words[group::ORDINAL_AND_SIZE].store(pair(ordinal, size), Ordering::Relaxed);
+        words[group::CREATED].store(sys::monotonic_ns(), Ordering::Relaxed);
+        words[group::NAME].store(PUBLISHED | u64::from(name_id), Ordering::Release);
+        id
+    }
+
+    /// Whether group `id` is of the same epoch, name and members.
+    fn is_group(&self, id: u32, epoch: u32, name: u32, members: u32) -> bool {
+        let Some(words) = self.group_words(id) else {
+            return false;
+        };
+        let its_name = words[group::NAME].load(Ordering::Acquire) as u32;
+        let its_members = words[group::MEMBERS_AND_EPOCH].load(Ordering::Relaxed);
+        (its_members >> 32) as u32 == epoch
+            && self.same_string(its_name, name)
+            && self.same_string(its_members as u32, members)
+    }
+
+    fn same_string(&self, a: u32, b: u32) -> bool {
+        a == b
+            || match (self.string_words(a), self.string_words(b)) {
+                (Some((a, length_a)), Some((b, length_b))) => {
+                    length_a == length_b && text::equal(a, &text::load(b, length_b))
+                }
+                _ => false,
+            }
+    }
+
+    /// Puts bytes into the heap, unless they are known to be there.
+    fn intern(&self, bytes: &[u8], kind: u64) -> u32 {
+        if bytes.is_empty() {
+            return 0;
+        }
+        let hash = text::hash(bytes) ^ kind;
+        let remembered = self.texts.get(hash as usize % REMEMBERED_TEXTS);
+        if let Some(found) = remembered.map(|it| it.load(Ordering::Acquire))
+            && found >> 32 == hash >> 32
+            && let Some((words, length)) = self.string_words(found as u32)
+            && length == bytes.len()
+            && text::equal(words, bytes)
+        {
+            return found as u32;
+        }
+        let id = self.add_string(bytes, kind).unwrap_or_else(|| {
+            self.count_dropped_definition();
+            0
+        });
+        if let Some(remembered) = remembered.filter(|_| id != 0) {
+            remembered.store(hash >> 32 << 32 | u64::from(id), Ordering::Release);
+        }
+        id
+    }
+
+    fn add_string(&self, bytes: &[u8], kind: u64) -> Option<u32> {
+        let header = self.header();
+        // Both must have room, or what one gives is lost.
+        if header[header::STRINGS_COUNT].load(Ordering::Relaxed) >= self.capacities.strings as u64 {
+            return None;
+        }
+        let length = text::words_for(bytes.len());
+        let at = take(
+            &header[header::HEAP_USED],
+            length as u64,
+            self.capacities.heap_words as u64,
+        )?;
+        let start = self.layout.heap_at + at as usize;
+        text::store(self.map.words().get(start..start + length)?, bytes);
+        let index = take(
+            &header[header::STRINGS_COUNT],
+            1,
+            self.capacities.strings as u64,
+        )?;
+        let entry = string::entry(u32::try_from(at).ok()?, u32::try_from(bytes.len()).ok()?);
+        self.map
+            .words()
+            .get(self.layout.strings_at + index as usize)?
+            .store(entry | kind, Ordering::Release);
+        Some(index as u32 + 1)
+    }
+
+    /// The words and the length of a string.
+    fn string_words(&self, id: u32) -> Option<(&[AtomicU64], usize)> {
+        let index = index(id).filter(|&it| it < self.capacities.strings)?;
+        let words = self.map.words();
+        let entry = words
+            .get(self.layout.strings_at + index)?
+            .load(Ordering::Acquire);
+        let (at, length) = string::parse(entry)?;
+        let start = self.layout.heap_at + at as usize;
+        let end = start + text::words_for(length as usize);
+        Some((words.get(start..end)?, length as usize))
+    }
+
+    /// Takes the next entry of a table.
+    fn define<const N: usize>(
+        &self,
+        table_at: usize,
+        count: usize,
+        capacity: usize,
+    ) -> Option<(u32, &[AtomicU64; N])> {
+        let taken = take(&self.header()[count], 1, capacity as u64);
+        let defined =
+            taken.and_then(|index| Some((index as u32 + 1, self.entry(table_at, index as usize)?)));
+        if defined.is_none() {
+            self.count_dropped_definition();
+        }
+        defined
+    }
+}
+
+#[inline]
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}

@@ -1,0 +1,122 @@
+//! Records of what is no call: steps, phases, groups that are left, exceptions, the end.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use ddp_doctor_proto::blackbox::{Record, group, header};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, RecordKind};
+
+use super::Writer;
+use crate::sys;
+
+/// Phases that may be inside each other.
+const DEEPEST_PHASE: usize = 16;
+
+impl Writer {
+    /// A training step begins. Gives its number, from 1.
+    pub fn step(&self) -> u32 {
+        let step = self.header()[header::STEP].fetch_add(1, Ordering::Relaxed) + 1;
+        self.say(RecordKind::Step, 0, 0, 0);
+        step as u32
+    }
+
+    /// A phase begins; its name is a [`Writer::string`].
+    pub fn phase_begin(&self, name: u32) {
+        self.say(RecordKind::PhaseBegin, 0, name, 0);
+        self.phases.begin(&self.header()[header::PHASE], name);
+    }
+
+    /// A phase ends.
+    pub fn phase_end(&self, name: u32) {
+        self.say(RecordKind::PhaseEnd, 0, name, 0);
+        self.phases.end(&self.header()[header::PHASE], name);
+    }
+
+    /// This process left the group.
+    pub fn group_destroyed(&self, id: u32) {
+        let Some(group) = self.group_words(id) else {
+            return;
+        };
+        let now = sys::monotonic_ns();
+        group[group::DESTROYED].store(now, Ordering::Relaxed);
+        self.record(
+            None,
+            Record {
+                mono_ns: now,
+                kind: RecordKind::GroupDestroyed,
+                group: id,
+                ..Record::default()
+            },
+        );
+    }
+
+    /// An exception was seen: "Type: message".
+    pub fn exception(&self, kind: ExceptionKind, value: &[u8], site: u32) {
+        let value = self.string(value);
+        let kind = i32::from(kind.number());
+        self.say(RecordKind::Exception, kind, value, site);
+    }
+
+    /// The process is about to end by itself.
+    pub fn exit(&self, code: i32, how: &[u8]) {
+        let how = self.string(how);
+        self.say(RecordKind::Exit, code, how, 0);
+    }
+
+    /// A remark about the capture itself.
+    pub fn note(&self, kind: NoteKind, value: &[u8]) {
+        let value = self.string(value);
+        self.say(RecordKind::Note, i32::from(kind.number()), value, 0);
+    }
+
+    /// The program's input came to its end.
+    pub fn input_ended(&self, site: u32) {
+        self.say(RecordKind::InputEnded, 0, 0, site);
+    }
+
+    fn say(&self, kind: RecordKind, code: i32, text: u32, site: u32) {
+        self.record(
+            None,
+            Record {
+                mono_ns: sys::monotonic_ns(),
+                kind,
+                site: self.site_words(site).map_or(0, |_| site),
+                text,
+                code,
+                ..Record::default()
+            },
+        );
+    }
+}
+
+/// Phases that are begun and not ended, outermost first. They are the process's: two threads that
+/// begin phases at once may get each other's, and that is all that can happen.
+#[derive(Debug, Default)]
+pub(super) struct Phases {
+    names: [AtomicU32; DEEPEST_PHASE],
+    depth: AtomicUsize,
+}
+
+impl Phases {
+    fn begin(&self, innermost: &AtomicU64, name: u32) {
+        let depth = self.depth.load(Ordering::Relaxed);
+        if let Some(cell) = self.names.get(depth) {
+            cell.store(name, Ordering::Relaxed);
+            self.depth.store(depth + 1, Ordering::Relaxed);
+        }
+        innermost.store(u64::from(name), Ordering::Relaxed);
+    }
+
+    /// Ends the phase, and those inside of it that nobody ended.
+    fn end(&self, innermost: &AtomicU64, name: u32) {
+        let names = self.names.get(..self.depth.load(Ordering::Relaxed));
+        let found = names
+            .unwrap_or_default()
+            .iter()
+            .rposition(|it| it.load(Ordering::Relaxed) == name);
+        let depth = found.unwrap_or_else(|| names.map_or(0, <[_]>::len));
+        self.depth.store(depth, Ordering::Relaxed);
+        let outer = depth.checked_sub(1).and_then(|i| self.names.get(i));
+        let outer = outer.map_or(0, |it| it.load(Ordering::Relaxed));
+        innermost.store(u64::from(outer), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,273 @@
+//! The writing side: wait-free, without allocation and without system calls once a box, a group, a
+//! site and a thread are known.
+//!
+//! Here is the way that every record goes: it is completed with what its thread and the process are
+//! in the middle of, and put into the ring. What there is to record is in [`calls`] and [`events`],
+//! what records name by number in [`definitions`].
+
+mod calls;
+mod create;
+mod definitions;
+mod events;
+mod peers;
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use ddp_doctor_proto::blackbox::{
+    Capacities, GROUP_WORDS, Layout, PUBLISHED, RECORD_WORDS, Record, SITE_WORDS, THREAD_WORDS,
+    box_flags, committed, group, header, site, writing,
+};
+
+pub use calls::Call;
+pub use create::{CreateError, Options};
+
+use self::events::Phases;
+use self::peers::Peers;
+use super::map::Map;
+use super::nesting::Frame;
+use super::recent::RecentCalls;
+use super::sites::Sites;
+use super::threads::{self, Local};
+use crate::sys;
+
+/// A black box that this process writes.
+///
+/// Everything but its making, groups, sites, texts and the first record of a thread costs some tens
+/// of nanoseconds and cannot fail: what finds no room is counted.
+#[derive(Debug)]
+pub struct Writer {
+    map: Map,
+    path: PathBuf,
+    layout: Layout,
+    capacities: Capacities,
+    name: u64,
+    next_call: AtomicU64,
+    calls: RecentCalls,
+    /// Per group, the sequence numbers of its point-to-point calls.
+    peers: Box<[OnceLock<Peers>]>,
+    /// `hash of the text << 32 | number`: the same text mostly gets the same number.
+    texts: Box<[AtomicU64]>,
+    sites: Sites,
+    phases: Phases,
+}
+
+impl Writer {
+    /// Where the box lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The rank became known, or another one with a new generation. What is `None` stays as it is.
+    pub fn set_identity(
+        &self,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+        local_rank: Option<u32>,
+    ) {
+        let header = self.header();
+        let plus_1 = |value: Option<u32>| value.map(|it| u64::from(it) + 1);
+        for (at, value) in [
+            (header::RANK_PLUS_1, plus_1(rank)),
+            (header::WORLD_SIZE, world_size.map(u64::from)),
+            (header::LOCAL_RANK_PLUS_1, plus_1(local_rank)),
+        ] {
+            if let Some(value) = value {
+                header[at].store(value, Ordering::Relaxed);
+            }
+        }
+        header[header::IDENTITY_VERSION].fetch_add(1, Ordering::Release);
+    }
+
+    /// Says that nothing more will be written.
+    pub fn close(&self) {
+        self.header()[header::FLAGS].fetch_or(box_flags::CLOSED, Ordering::Release);
+        self.header()[header::IDENTITY_VERSION].fetch_add(1, Ordering::Release);
+    }
+
+    /// Takes [`Writer::close`] back.
+    pub fn reopen(&self) {
+        self.header()[header::FLAGS].fetch_and(!box_flags::CLOSED, Ordering::Release);
+        self.header()[header::IDENTITY_VERSION].fetch_add(1, Ordering::Release);
+    }
+
+    // --- Records -------------------------------------------------------------------------------
+
+    /// Completes a record with what is known anyway, appends it, and says what the thread is inside
+    /// of from now on.
+    #[inline]
+    fn record(&self, change: Option<Change>, record: Record) {
+        let header = self.header();
+        let step = header[header::STEP].load(Ordering::Relaxed) as u32;
+        let phase = header[header::PHASE].load(Ordering::Relaxed) as u32;
+        self.with_thread(|local| {
+            let mut record = record;
+            record.thread = local.map_or(0, Local::id);
+            record.step = step;
+            record.phase = phase;
+            self.append(&record.pack());
+            let Some(local) = local else {
+                return;
+            };
+            let entry = local.entry().and_then(|it| self.thread_words(it));
+            if let Some(entry) = entry {
+                threads::count_record(entry);
+            }
+            let changed = match change {
+                Some(Change::Enter(frame)) => {
+                    local.nesting.enter(frame);
+                    true
+                }
+                Some(Change::Leave(kind, call)) => local.nesting.leave(kind, call),
+                None => false,
+            };
+            if let Some(entry) = entry.filter(|_| changed) {
+                threads::set_inside(entry, local.nesting.top());
+            }
+        });
+    }
+
+    /// Puts a record into the ring.
+    #[inline]
+    fn append(&self, payload: &[u64; RECORD_WORDS - 1]) {
+        let header = self.header();
+        let ticket = header[header::RING_HEAD].fetch_add(1, Ordering::Relaxed);
+        let index = ticket as usize & (self.capacities.records - 1);
+        let Some([lock, words @ ..]) = self.entry::<RECORD_WORDS>(self.layout.ring_at, index)
+        else {
+            return;
+        };
+        let found = lock.load(Ordering::Relaxed);
+        // Odd: its writer has slept for a lap. Later: this writer has.
+        let claimed = found % 2 == 0
+            && found < writing(ticket)
+            && lock
+                .compare_exchange(found, writing(ticket), Ordering::Acquire, Ordering::Relaxed)
+                .is_ok();
+        if !claimed {
+            header[header::RING_DROPPED].fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        // A reader that sees one of the words below must see the claim as well.
+        fence(Ordering::Release);
+        for (word, value) in words.iter().zip(payload) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        lock.store(committed(ticket), Ordering::Release);
+    }
+
+    // --- Threads -------------------------------------------------------------------------------
+
+    /// Runs `work` with what the calling thread knows of itself; registers it where need be.
+    #[inline]
+    fn with_thread(&self, work: impl Fn(Option<&Local>)) {
+        let done = Local::with(|local| {
+            if !local.belongs_to(self.name) {
+                self.register(local);
+            }
+            work(Some(local));
+        });
+        if done.is_none() {
+            work(None);
+        }
+    }
+
+    #[cold]
+    fn register(&self, local: &Local) {
+        let (tid, name, length) = threads::this_thread();
+        let taken = self.take_thread(tid);
+        if let Some((entry, generation)) = taken
+            && let Some(words) = self.thread_words(entry)
+        {
+            let name = self.string(name.get(..length).unwrap_or_default());
+            threads::publish(words, tid, generation, name);
+        } else {
+            self.count_dropped_definition();
+        }
+        local.register(self.name, taken);
+    }
+
+    /// An entry for a new thread, and its generation.
+    fn take_thread(&self, tid: u32) -> Option<(u16, u16)> {
+        let capacity = self.capacities.threads as u64;
+        let count = &self.header()[header::THREADS_COUNT];
+        let used = count.load(Ordering::Acquire).min(capacity) as u16;
+        let take_used = |may_live: fn(u32) -> bool| {
+            (0..used).find_map(|entry| {
+                let generation = threads::take(self.thread_words(entry)?, tid, may_live)?;
+                Some((entry, generation))
+            })
+        };
+        // The number of a dead thread, given again, must not stand there twice. Otherwise what dead
+        // threads were inside of is kept while there is room.
+        take_used(|_| true)
+            .or_else(|| take(count, 1, capacity).map(|entry| (entry as u16, 0)))
+            .or_else(|| take_used(sys::thread_lives))
+    }
+
+    // --- Words ---------------------------------------------------------------------------------
+
+    #[inline]
+    fn header(&self) -> &[AtomicU64; header::WORDS] {
+        /// Takes what would be written beyond the end, which a map of a whole box does not have.
+        static NOWHERE: [AtomicU64; header::WORDS] = [const { AtomicU64::new(0) }; header::WORDS];
+        self.map.words().first_chunk().unwrap_or(&NOWHERE)
+    }
+
+    #[inline]
+    fn entry<const N: usize>(&self, table_at: usize, index: usize) -> Option<&[AtomicU64; N]> {
+        self.map.words().get(table_at + index * N..)?.first_chunk()
+    }
+
+    /// The words of a group that is published.
+    #[inline]
+    fn group_words(&self, id: u32) -> Option<&[AtomicU64; GROUP_WORDS]> {
+        let index = index(id).filter(|&it| it < self.capacities.groups)?;
+        self.entry::<GROUP_WORDS>(self.layout.groups_at, index)
+            .filter(|words| words[group::NAME].load(Ordering::Relaxed) & PUBLISHED != 0)
+    }
+
+    /// The words of a site that is published.
+    #[inline]
+    fn site_words(&self, id: u32) -> Option<&[AtomicU64; SITE_WORDS]> {
+        let index = index(id).filter(|&it| it < self.capacities.sites)?;
+        self.entry::<SITE_WORDS>(self.layout.sites_at, index)
+            .filter(|words| words[site::FILE].load(Ordering::Relaxed) & PUBLISHED != 0)
+    }
+
+    #[inline]
+    fn thread_words(&self, entry: u16) -> Option<&[AtomicU64; THREAD_WORDS]> {
+        let index = usize::from(entry);
+        (index < self.capacities.threads).then_some(())?;
+        self.entry(self.layout.threads_at, index)
+    }
+
+    fn count_dropped_definition(&self) {
+        self.header()[header::DEFINITIONS_DROPPED].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What a record changes about what its thread is inside of.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Enter(Frame),
+    /// Kind and call.
+    Leave(u64, u64),
+}
+
+/// Adds `amount` to a counter of what is taken, unless that would exceed `capacity`; what it was.
+fn take(counter: &AtomicU64, amount: u64, capacity: u64) -> Option<u64> {
+    counter
+        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |taken| {
+            taken.checked_add(amount).filter(|&sum| sum <= capacity)
+        })
+        .ok()
+}
+
+/// Index of a definition by its number.
+#[inline]
+fn index(id: u32) -> Option<usize> {
+    id.checked_sub(1).map(|index| index as usize)
+}
