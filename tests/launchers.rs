@@ -255,8 +255,8 @@ fn a_person_who_ends_a_job_that_stood_still_is_told_why_it_did() {
         .unwrap();
     let pid = run.id();
     let mut run = Ended(run);
-    // Rank 0 makes its calls in a moment, and then waits in the last of them.
-    while !stamp.with_extension("0").exists() {
+    // Rank 1 has gone to sleep, and rank 0 waits for it in a moment.
+    while !stamp.with_extension("1").exists() {
         assert!(
             run.0.try_wait().unwrap().is_none(),
             "the job ended by itself"

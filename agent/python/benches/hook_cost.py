@@ -54,7 +54,7 @@ def child(rounds, calls):
     ddp_doctor.enable()
     import torch
     import torch.distributed as dist
-    from ddp_doctor import _groups, _hooks, _sites
+    from ddp_doctor import _groups, _hooks
 
     torch.set_num_threads(1)
     with tempfile.NamedTemporaryFile() as store:
@@ -64,10 +64,6 @@ def child(rounds, calls):
         ours = _hooks.make(group)
         wrapped = dist.Work.wait
         plain = wrapped.__closure__[[c for c in wrapped.__code__.co_freevars].index("original")].cell_contents
-        walk = _hooks._locate
-
-        def no_site(frame):
-            return 1, 0
 
         def off():
             pg.unregister_pre_hook(_hooks.HOOK_ID)
@@ -116,9 +112,6 @@ def child(rounds, calls):
         result = {}
         nothing = lambda args: None  # noqa: E731
         result["empty hooks"] = paired(all_reduce, nothing, nothing, plain)
-        _hooks._locate = no_site
-        result["ours without site"] = paired(all_reduce, *_hooks.make(group), wrapped)
-        _hooks._locate = walk
         result["ours"] = paired(all_reduce, *ours, wrapped)
         result["ours, called 20 frames deep"] = paired(deep, *ours, wrapped)
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -159,8 +152,14 @@ def warm(dist, pg, tensor, hooks, group):
         def pre(args):
             frame = frame_of(1)
             hooks._getframe = lambda depth: frame
-            total.append(cost(lambda: before(args)))
             before(args)
+            (last,) = hooks._last.values()
+
+            def once():
+                last[5] = False  # as the second hook leaves it
+                before(args)
+
+            total.append(cost(once))
             hooks._getframe = frame_of
 
         def post(args):

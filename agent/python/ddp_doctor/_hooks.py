@@ -43,6 +43,8 @@ _OPS = {
     # Recorded where it is called.
     "SPLIT": None,
 }
+# Instead of True: the arguments `tensor`, `op` and `async_op` of the function of c10d say it all.
+_ARGUMENTS = "arguments"
 # Names of c10d's locals that hold the list of tensors of a call, by op.
 _LISTS = {
     _words.ALL_TO_ALL: ("input_tensor_list",),
@@ -180,11 +182,20 @@ def _record(key):
             for i, size in enumerate(shape):
                 record.dims[i] = size
     record.flags = flags
-    entry = (record, ctypes.byref(record))
     if len(_records) >= _MOST_RECORDS:
         _records.clear()
-    _records[key] = entry
-    return entry
+    prepared = _records[key] = ctypes.byref(record)  # keeps the record
+    return prepared
+
+
+def _at_place(code, args):
+    """The entry of _OPS for a place in this function of c10d. A place always makes the same call."""
+    what = _ops.get(int(args.name), _UNKNOWN)
+    if what is not None and what[1] == _INPUT and what[3] and what[0] not in _P2P:
+        arguments = code.co_varnames[: code.co_argcount]
+        if all(name in arguments for name in ("tensor", "op", "async_op")):
+            return what[:3] + (_ARGUMENTS,)
+    return what
 
 
 def _splits(call, values):
@@ -208,6 +219,53 @@ def _tensors_of(op, values, args):
     return (tensors[0] if tensors else None), len(tensors)
 
 
+def _signature(what, args, frame, values, flags):
+    """What a call is recorded with: the key of its record. `values` are c10d's locals, if it stands there."""
+    op, where, rooted, _ = what
+    count = 1
+    if where == _INPUT:
+        tensor = values.get("tensor") if values is not None else None
+        if tensor is None:
+            tensors = args.input_tensors
+            tensor = tensors[0] if tensors else None
+    elif where == _OUTPUT:
+        tensors = args.output_tensors or args.input_tensors
+        tensor = tensors[0] if tensors else None
+    elif where == _LIST:
+        tensor, count = _tensors_of(op, values, args)
+    else:
+        tensor = None
+        count = 0
+
+    reduce_op = 0
+    tag = None
+    asynchronous = False
+    value = values.get("op") if values is not None else None
+    if value is not None:
+        reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
+        asynchronous = values.get("async_op")
+    elif op in _P2P:
+        if values is not None:
+            tag = values.get("tag")
+            # send() and recv() wait for what isend() and irecv() return.
+            outer = frame.f_back
+            name = outer.f_code.co_name if outer is not None else ""
+            asynchronous = name != "send" and name != "recv"
+    else:
+        asynchronous = args.async_op
+        many = values.get("op_list") if values is not None and op != _ALL_TO_ALL else None
+        value = many[0].redop if many else None
+        if value is not None:
+            reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
+    if asynchronous:
+        flags |= _ASYNC
+
+    root = args.root if rooted else None
+    if tensor is None:
+        return (op, 0, None, flags, reduce_op, root, tag, count)
+    return (op, tensor.dtype, tensor.shape, flags, reduce_op, root, tag, count)
+
+
 def make(group):
     """The two hooks of a group. `group` has the attributes `number` and `generation`."""
 
@@ -225,10 +283,10 @@ def make(group):
                 frame = places = None
             else:
                 code = frame.f_code
-                entry = _codes.get(id(code))
-                if entry is None or entry[0] is not code:
-                    entry = _learn(code)
-                places = entry[3]
+                try:
+                    places = _codes[id(code)][3]
+                except KeyError:
+                    places = _learn(code)[3]
 
             values = None
             if places is None:
@@ -236,71 +294,45 @@ def make(group):
                 code = None
                 what = _ops.get(int(args.name), _UNKNOWN)
             else:
-                site, flags = _locate(frame.f_back)
-                # A place in c10d always makes the same call.
-                instruction = frame.f_lasti
-                what = places.get(instruction, 0)
-                if what == 0:
-                    what = places[instruction] = _ops.get(int(args.name), _UNKNOWN)
+                # `_locate`, as far as it was here before: the call costs as much as passing a frame.
+                flags = 0
+                user = frame.f_back
+                try:
+                    entry = _codes[id(user.f_code)]
+                    while entry[1]:
+                        flags |= entry[1]
+                        user = user.f_back
+                        entry = _codes[id(user.f_code)]
+                    site = entry[2][user.f_lasti]
+                    flags &= _HIDDEN
+                except (KeyError, AttributeError):  # something new, or no user
+                    site, flags = _locate(frame.f_back)
+                try:
+                    what = places[frame.f_lasti]
+                except KeyError:
+                    what = places[frame.f_lasti] = _at_place(code, args)
             if what is None:
                 return
-            op, where, rooted, more = what
+            op, _, rooted, more = what
             if more and places is not None:
                 values = frame.f_locals
 
-            if where == _INPUT:
-                tensor = values.get("tensor") if values is not None else None
-                if tensor is None:
-                    tensors = args.input_tensors
-                    tensor = tensors[0] if tensors else None
-                count = 1
-            elif where == _OUTPUT:
-                tensors = args.output_tensors or args.input_tensors
-                tensor = tensors[0] if tensors else None
-                count = 1
-            elif where == _LIST:
-                tensor, count = _tensors_of(op, values, args)
-            else:
-                tensor = None
-                count = 0
-
-            reduce_op = 0
-            tag = None
-            splits = False
-            if values is None:
-                if args.async_op and op not in _P2P:
+            if more is _ARGUMENTS:
+                tensor = values["tensor"]
+                value = values["op"]
+                if values["async_op"]:
                     flags |= _ASYNC
+                reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
+                key = (op, tensor.dtype, tensor.shape, flags, reduce_op, args.root if rooted else None, None, 1)
+                tensor = None
             else:
-                value = values.get("op")
-                if value is not None:
-                    reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
-                    if values.get("async_op"):
-                        flags |= _ASYNC
-                elif op in _P2P:
-                    tag = values.get("tag")
-                    # send() and recv() wait for what isend() and irecv() return.
-                    outer = frame.f_back
-                    name = outer.f_code.co_name if outer is not None else ""
-                    if name != "send" and name != "recv":
-                        flags |= _ASYNC
-                else:
-                    if args.async_op:
-                        flags |= _ASYNC
-                    if op == _ALL_TO_ALL:
-                        splits = bool(values.get("input_split_sizes") or values.get("output_split_sizes"))
-                    else:
-                        many = values.get("op_list")
-                        value = many[0].redop if many else None
-                        if value is not None:
-                            reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
-
-            if tensor is None:
-                key = (op, 0, None, flags, reduce_op, args.root if rooted else None, tag, count)
-            else:
-                key = (op, tensor.dtype, tensor.shape, flags, reduce_op, args.root if rooted else None, tag, count)
-            tensor = tensors = None
-            prepared = _records.get(key)
-            if prepared is None:
+                key = _signature(what, args, frame, values, flags)
+                flags = key[3]
+                if op in _P2P:  # c10d waits for those from another function
+                    code = None
+            try:
+                prepared = _records[key]
+            except KeyError:
                 prepared = _record(key)
 
             exception = _exception()
@@ -308,15 +340,20 @@ def make(group):
                 _exceptions.in_flight(exception)
                 exception = None
 
-            last = _last.get(thread)
-            if last is not None and last[5]:  # the call before raised before its second hook
-                returned(last[0])
-            call = issued_at(prepared[1], number, site)
-            if op in _P2P:  # c10d waits for those from another function
-                code = None
-            # The reducer's own Works are never seen by Python.
-            _last[thread] = [call, site, code, flags & _ASYNC, places is not None or not flags & _HIDDEN, True]
-            if splits:
+            try:
+                last = _last[thread]
+            except KeyError:
+                last = _last[thread] = [None] * 6
+            else:
+                if last[5]:  # the call before raised before its second hook
+                    returned(last[0])
+            last[0] = call = issued_at(prepared, number, site)
+            last[1] = site
+            last[2] = code
+            last[3] = flags & _ASYNC
+            last[4] = places is not None or not flags & _HIDDEN  # the reducer's own Works are never seen by Python
+            last[5] = True
+            if op == _ALL_TO_ALL and values is not None:
                 _splits(call, values)
         except Exception:
             pass

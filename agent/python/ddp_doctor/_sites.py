@@ -113,18 +113,20 @@ def locate(frame):
     flags = 0
     while frame is not None:
         code = frame.f_code
-        entry = codes.get(id(code))
-        if entry is None or entry[0] is not code:
+        try:
+            entry = codes[id(code)]
+        except KeyError:
             entry = learn(code)
         kind = entry[1]
-        if not kind:
-            instruction = frame.f_lasti
-            site = entry[2].get(instruction)
-            if site is None:
-                site = _number(entry, instruction, frame.f_lineno)
-            return site, flags & INTERNAL
-        flags |= kind
-        frame = frame.f_back
+        if kind:
+            flags |= kind
+            frame = frame.f_back
+            continue
+        try:
+            site = entry[2][frame.f_lasti]
+        except KeyError:
+            site = _number(entry, frame.f_lasti, frame.f_lineno)
+        return site, flags & INTERNAL
     return _borrowed()
 
 

@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::blackbox::Record;
 
-/// What [`Reader::poll`] delivers. Definitions come before the records that use them.
+/// What [`Reader::poll`](super::Reader::poll) delivers. Definitions come before the records that use them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
     /// A text.
