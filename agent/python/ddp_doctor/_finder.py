@@ -4,6 +4,8 @@
 the patches must be in place before the import of the inner module is over.
 """
 
+import atexit
+import os
 import sys
 
 # Module to patch → module of ours whose `patch(module, late)` does it.
@@ -74,11 +76,39 @@ class _Finder:
         loader.exec_module = exec_module
 
 
+def _watch_for_early_end():
+    """Sees an exception that ends a rank before it has a black box.
+
+    This runs in every interpreter: what it takes to record one is imported when there is one.
+    """
+    process = os.getpid()
+    previous = sys.excepthook
+
+    def ended(value, at_exit):
+        try:
+            if isinstance(value, Exception) and os.getpid() == process:
+                from . import _early
+
+                _early.ended(value, at_exit)
+        except Exception:
+            pass
+
+    def excepthook(kind, value, traceback):
+        ended(value, False)
+        previous(kind, value, traceback)
+
+    sys.excepthook = excepthook
+    # Where another hook has taken the place of ours, the interpreter still knows what it printed.
+    atexit.register(lambda: ended(getattr(sys, "last_value", None), True))
+
+
 def install():
     """Patches what is imported already, and the rest when it is."""
     global _installed
     if _installed is not None:
         return
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        _watch_for_early_end()
     waiting = set()
     present = []
     for name in _TARGETS:

@@ -92,6 +92,73 @@ main()
         self.assertIn("ValueError: bad", [r.text for r in o.box.of("exception")])
         self.assertEqual([r.text for r in o.box.of("exit")], ["uncaught exception"])
 
+    def test_an_exception_before_the_group_is_joined(self):
+        raises = """
+            import sys
+            def load():
+                raise ValueError("no such data set")  # raises
+            %s
+            load()
+            """
+        # As it is; behind a hook that calls ours; behind one that does not; with PyTorch there.
+        for before in (
+            "",
+            "theirs = sys.excepthook; sys.excepthook = lambda *e: theirs(*e)",
+            "sys.excepthook = lambda *e: None",
+            "import torch.distributed",
+        ):
+            outcome = job(raises % before, RANK="1", WORLD_SIZE="3")
+            self.addCleanup(os.unlink, outcome.file)
+            self.assertEqual(outcome.statuses, [1], outcome.outputs)
+            self.assertNotIn("ddp-doctor:", outcome.outputs[0])
+            self.assertEqual((outcome.box.rank, outcome.box.world_size), (1, 3))
+            (exception,) = outcome.box.of("exception")
+            self.assertEqual((exception.code, exception.text), (1, "ValueError: no such data set"))
+            self.assertEqual(exception.site[1:], (outcome.line("raises"), "load"))
+            self.assertEqual([r.text for r in outcome.box.of("exit")], ["uncaught exception"])
+
+    def test_what_is_no_exception_of_a_rank_makes_no_box(self):
+        for code, status, changes in (
+            ("raise ValueError('no rank')", 1, {"RANK": None}),
+            ("raise ValueError('no world')", 1, {"WORLD_SIZE": None}),
+            ("raise ValueError('no such rank')", 1, {"RANK": "1", "WORLD_SIZE": "1"}),
+            ("raise SystemExit(3)", 3, {}),
+            ("raise KeyboardInterrupt", -2, {}),
+            ("import sys\ntry: 1 / 0\nexcept Exception: sys.excepthook(*sys.exc_info())", 0, {}),
+            ("import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()", 0, {}),
+            ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', '1 / 0'])", 0, {}),
+            ("import subprocess, sys\nsubprocess.run(['sh', '-c', sys.executable + ' -c 1/0; true'])", 0, {}),
+            ("import os\nif os.fork() == 0: 1 / 0\nos.wait()", 0, {}),
+            (
+                "import multiprocessing as m\ndef work(): 1 / 0\nif __name__ == '__main__':\n"
+                " p = m.get_context('spawn').Process(target=work); p.start(); p.join()",
+                0,
+                {},
+            ),
+            (
+                "import torch.multiprocessing as mp\ndef work(i): 1 / 0\nif __name__ == '__main__': mp.spawn(work)",
+                1,
+                {},
+            ),
+        ):
+            outcome = job(code, **changes)
+            self.addCleanup(os.unlink, outcome.file)
+            self.assertEqual(outcome.statuses, [status], (code, outcome.outputs))
+            self.assertEqual(outcome.boxes, [], code)
+
+    def test_a_launcher_that_has_a_rank_is_none(self):
+        outcome = job(
+            """
+            import sys
+            from torch.distributed.run import main
+            main(["--standalone", "--nproc-per-node", "1", "--no-python", "false"])
+            """
+        )
+        self.addCleanup(os.unlink, outcome.file)
+        self.assertEqual(outcome.statuses, [1], outcome.outputs)
+        self.assertIn("ChildFailedError", outcome.outputs[0])
+        self.assertEqual(outcome.boxes, [])
+
     def test_point_to_point(self):
         o = self.run_job(
             """
