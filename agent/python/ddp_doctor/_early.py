@@ -74,13 +74,16 @@ def _is_of_launcher(traceback):
     return False
 
 
-def ends(kind, value, traceback, frame=None):
-    """Records what ends this process, if it is a rank that has no black box; whether it did.
+def _hook_caller():
+    """Who called the hook of `_finder`, which called `ended`; `None`: the interpreter itself."""
+    try:
+        return sys._getframe(5)
+    except ValueError:
+        return None
 
-    `frame` is who called the hook; `None`: the interpreter itself.
-    """
-    if _box.is_open or not issubclass(kind, Exception):
-        return False
+
+def _ends_rank(traceback):
+    """Whether this exception ends this process, and this process is the rank that it seems to be."""
     if hasattr(sys, "ps1") or sys.flags.interactive or sys.flags.inspect:
         return False
     if threading.current_thread() is not threading.main_thread():
@@ -88,18 +91,19 @@ def ends(kind, value, traceback, frame=None):
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         return False
+    if _exceptions._is_caught(traceback, _hook_caller()):
+        return False
+    return not _is_of_launcher(traceback) and not _is_helper()
+
+
+def ended(value, at_exit):
+    """An exception has left the main program, or somebody reports one as if it had."""
     rank, world_size = _box.identity_from_environment()
-    if not 0 <= rank < world_size or _exceptions._is_caught(traceback, frame):
-        return False
-    if _is_of_launcher(traceback) or _is_helper() or not _box.join(rank, world_size):
-        return False
-    _exceptions.record(_words.UNCAUGHT, value, traceback)
-    _exit.uncaught(kind)
-    return True
-
-
-def at_exit():
-    """Where another hook has taken the place of ours, the interpreter still knows what it printed."""
-    value = getattr(sys, "last_value", None)
-    if value is not None and ends(type(value), value, value.__traceback__):
-        _exit._at_exit()  # what is registered now is not called any more
+    traceback = value.__traceback__
+    if _box.is_open or not 0 <= rank < world_size or not _ends_rank(traceback):
+        return
+    if _box.join(rank, world_size):
+        _exceptions.record(_words.UNCAUGHT, value, traceback)
+        _exit.uncaught(type(value))
+        if at_exit:  # what is registered now is not called any more
+            _exit._at_exit()

@@ -79,45 +79,27 @@ class _Finder:
 def _watch_for_early_end():
     """Sees an exception that ends a rank before it has a black box.
 
-    Only names are made here: what it takes to record one is imported when there is one.
+    This runs in every interpreter: what it takes to record one is imported when there is one.
     """
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        return
     process = os.getpid()
     previous = sys.excepthook
 
-    def is_ours():
-        if os.getpid() != process:  # a forked child is not the rank
-            return False
-        box = sys.modules.get("ddp_doctor._box")
-        return box is None or not box.is_open
-
-    def excepthook(kind, value, traceback):
+    def ended(value, at_exit):
         try:
-            if is_ours() and issubclass(kind, Exception):
+            if isinstance(value, Exception) and os.getpid() == process:
                 from . import _early
 
-                try:
-                    caller = sys._getframe(1)
-                except ValueError:  # called by the interpreter itself
-                    caller = None
-                _early.ends(kind, value, traceback, caller)
-                caller = None
-        except Exception:  # the user's traceback comes first
-            pass
-        previous(kind, value, traceback)
-
-    def at_exit():
-        try:
-            if isinstance(getattr(sys, "last_value", None), Exception) and is_ours():
-                from . import _early
-
-                _early.at_exit()
+                _early.ended(value, at_exit)
         except Exception:
             pass
 
+    def excepthook(kind, value, traceback):
+        ended(value, False)
+        previous(kind, value, traceback)
+
     sys.excepthook = excepthook
-    atexit.register(at_exit)
+    # Where another hook has taken the place of ours, the interpreter still knows what it printed.
+    atexit.register(lambda: ended(getattr(sys, "last_value", None), True))
 
 
 def install():
@@ -125,7 +107,8 @@ def install():
     global _installed
     if _installed is not None:
         return
-    _watch_for_early_end()
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        _watch_for_early_end()
     waiting = set()
     present = []
     for name in _TARGETS:
