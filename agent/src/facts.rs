@@ -60,6 +60,7 @@ pub fn start_ticks_of(pid: u32) -> Option<u64> {
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) start_ticks: u64,
+    pub(crate) parent: u32,
     /// The boot id as two little-endian words.
     pub(crate) boot_id: (u64, u64),
     pub(crate) host: String,
@@ -72,6 +73,7 @@ impl Process {
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self {
             pid: std::process::id(),
+            parent: std::os::unix::process::parent_id(),
             start_ticks: start_ticks(&stat).unwrap_or(0),
             boot_id: parse_boot_id(&boot_id),
             host: host.trim_end().to_owned(),

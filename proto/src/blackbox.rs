@@ -82,6 +82,9 @@ pub mod header {
     pub const READER_START_TICKS: usize = 15;
     /// Counts changes of rank, world size or flags.
     pub const IDENTITY_VERSION: usize = 16;
+    /// Process id of the writer's parent when the box was made; 0: not known. A rank's helper, with a
+    /// world of its own, is told from a rank by it.
+    pub const PARENT_PID: usize = 17;
 
     /// First word of the ring.
     pub const RING_AT: usize = 20;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
+use ddp_doctor_agent::blackbox::BoxName;
 use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use tokio::sync::mpsc;
@@ -328,7 +329,12 @@ impl Follower {
                 continue;
             };
             let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
-            names.sort_unstable();
+            // Whoever was started first comes first: a rank before its helpers.
+            names.sort_by_cached_key(|name| {
+                let name = name.to_string_lossy().into_owned();
+                let known = BoxName::parse(&name).map(|it| (it.start_ticks, it.pid));
+                (known, name)
+            });
             for name in names {
                 let place = &mut self.places[index];
                 let text = name.to_string_lossy().into_owned();

@@ -356,43 +356,15 @@ mod tests {
     #[test]
     fn a_journal_leaves_room_on_the_disk() {
         let file = tempfile::tempfile().unwrap();
-        let spaces: [(fn(&File) -> io::Result<Space>, bool); 5] = [
-            (
-                |_| {
-                    Ok(Space {
-                        free: 4 << 20,
-                        total: 100 << 20,
-                    })
-                },
-                true,
-            ),
-            (
-                |_| {
-                    Ok(Space {
-                        free: 6 << 20,
-                        total: 100 << 20,
-                    })
-                },
-                false,
-            ),
-            (
-                |_| {
-                    Ok(Space {
-                        free: RESERVE - 1,
-                        total: 1 << 50,
-                    })
-                },
-                true,
-            ),
-            (
-                |_| {
-                    Ok(Space {
-                        free: RESERVE,
-                        total: 1 << 50,
-                    })
-                },
-                false,
-            ),
+        type Spaces = [(fn(&File) -> io::Result<Space>, bool); 5];
+        const fn space(free: u64, total: u64) -> io::Result<Space> {
+            Ok(Space { free, total })
+        }
+        let spaces: Spaces = [
+            (|_| space(4 << 20, 100 << 20), true),
+            (|_| space(6 << 20, 100 << 20), false),
+            (|_| space(RESERVE - 1, 1 << 50), true),
+            (|_| space(RESERVE, 1 << 50), false),
             (|_| Err(io::ErrorKind::Unsupported.into()), false),
         ];
         for (i, (space, is_full)) in spaces.into_iter().enumerate() {

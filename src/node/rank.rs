@@ -74,16 +74,19 @@ impl Rank {
         self.watched.as_ref()
     }
 
-    /// Whether it was started by another one that lives and is the same rank: not the rank, but a
-    /// helper that has a world of its own, such as one that writes checkpoints.
+    /// Whether it was started by another one that is the same rank: not the rank, but a helper that
+    /// has a world of its own, such as one that writes checkpoints.
     #[must_use]
     pub fn is_helper_of(&self, other: &Self) -> bool {
-        let (Some(watched), Some(theirs)) = (&self.watched, &other.watched) else {
-            return false;
+        let (own, theirs) = (self.reader.identity(), other.reader.identity());
+        // Its parent is known also when both are gone; who was between them only as long as they live.
+        let descends = || {
+            let (Some(own), Some(theirs)) = (&self.watched, &other.watched) else {
+                return false;
+            };
+            !other.ended && proc::ancestors(own.pid()).any(|pid| pid == theirs.pid())
         };
-        !other.ended
-            && self.reader.identity().rank == other.reader.identity().rank
-            && proc::ancestors(watched.pid()).any(|pid| pid == theirs.pid())
+        own.rank == theirs.rank && (own.parent_pid == Some(theirs.pid) || descends())
     }
 
     /// Whether its end was reported.

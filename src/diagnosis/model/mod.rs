@@ -94,10 +94,10 @@ impl Model {
             .get(&self.group(group).members.get(&rank)?.process)
     }
 
-    /// Whether what happened then was not yet because the whole job was asked to end.
+    /// Whether what failed then did not fail because the whole job was asked to end.
     #[must_use]
     pub fn is_own_doing(&self, at: Timestamp) -> bool {
-        self.interrupted.is_none_or(|asked| at < asked)
+        self.interrupted.is_none_or(|asked| at.plus(REFLEX) < asked)
     }
 
     /// How a process ended by itself. One that ended after the whole job was asked to is as if it
@@ -107,7 +107,13 @@ impl Model {
         let ended = process.end.map(|end| end.at);
         let raised = process.uncaught().map(|exception| exception.at);
         match raised.or(ended) {
-            Some(at) if !self.is_own_doing(at) => Ending::None,
+            Some(at) if !self.is_own_doing(at) => match process.ending() {
+                // Whoever ended in order just before did not do so on request.
+                Ending::InOrder if self.interrupted.is_some_and(|asked| at < asked) => {
+                    Ending::InOrder
+                }
+                _ => Ending::None,
+            },
             _ => process.ending(),
         }
     }
@@ -344,8 +350,6 @@ impl Model {
                 }
             }
             Event::Interrupted { signal: _, at } => {
-                // Ranks may obey before whoever watches has noticed.
-                let at = Timestamp(at.0.saturating_sub(REFLEX.as_nanos() as u64));
                 self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
             }
             Event::JobEnded { status: _, at } => {

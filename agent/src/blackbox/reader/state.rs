@@ -20,6 +20,7 @@ const RETRIES: usize = 64;
 pub struct Identity {
     pub pid: u32,
     pub start_ticks: u64,
+    pub parent_pid: Option<u32>,
     pub boot_id: [u8; 16],
     pub rank: Option<u32>,
     pub world_size: Option<u32>,
@@ -84,6 +85,7 @@ impl Reader {
         Identity {
             pid: narrow(header::PID).unwrap_or(0),
             start_ticks: word(header::START_TICKS),
+            parent_pid: narrow(header::PARENT_PID).filter(|&it| it != 0),
             boot_id,
             rank: plus_1(header::RANK_PLUS_1),
             world_size: narrow(header::WORLD_SIZE).filter(|&it| it != 0),

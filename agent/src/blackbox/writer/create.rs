@@ -169,6 +169,7 @@ fn fill_header(map: &Map, layout: &Layout, options: &Options, process: &facts::P
     set(header::FILE_WORDS, count(layout.words));
     set(header::PID, u64::from(process.pid));
     set(header::START_TICKS, process.start_ticks);
+    set(header::PARENT_PID, u64::from(process.parent));
     let (low, high) = process.boot_id;
     set(header::BOOT_ID, low);
     set(header::BOOT_ID + 1, high);
