@@ -47,6 +47,7 @@ pub enum JournalError {
 pub struct Writer {
     file: File,
     frame: Vec<u8>,
+    written: u64,
 }
 
 impl Writer {
@@ -68,6 +69,7 @@ impl Writer {
         Ok(Self {
             file,
             frame: Vec::new(),
+            written: HEADER as u64,
         })
     }
 
@@ -91,7 +93,20 @@ impl Writer {
         self.frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
         self.frame[4..8].copy_from_slice(&crc.to_le_bytes());
         self.file.write_all(&self.frame)?;
+        self.written += self.frame.len() as u64;
         Ok(())
+    }
+
+    /// Bytes of the journal, once this report is appended.
+    #[must_use]
+    pub fn length_with(&self, report: &Report) -> u64 {
+        self.written + (FRAME_HEADER + report.encoded_len()) as u64
+    }
+
+    /// The file that is written.
+    #[must_use]
+    pub const fn file(&self) -> &File {
+        &self.file
     }
 
     /// Returns once everything appended is on the disk.

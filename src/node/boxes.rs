@@ -144,7 +144,7 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
 }
 
 fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Result<PathBuf> {
-    if sys::free_bytes(&File::open(base)?)? < MIN_FREE {
+    if sys::space(&File::open(base)?)?.free < MIN_FREE {
         return Err(io::ErrorKind::StorageFull.into());
     }
     let user = base.join(format!("ddp-doctor-{}", sys::user_id()));

@@ -3,6 +3,8 @@
 //! Neither may hold up the reading: the journal is written by a thread of its own, and a coordinator
 //! that does not keep up is dropped and told everything again once it can listen.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
@@ -13,12 +15,21 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 use tokio::sync::mpsc;
 
 use super::Say;
+use super::sys::{self, Space};
 use crate::evidence::journal::{JournalError, Writer};
 
 /// Estimated bytes of a batch: far below what a frame or a message may have.
 const BATCH_BYTES: usize = 256 << 10;
 /// Batches on their way to a slow disk: at most 64 MiB.
 const JOURNAL_QUEUE: usize = 256;
+/// Longest journal. A collective takes some 160 bytes for each rank, and jobs run for weeks.
+const MAX_JOURNAL: u64 = 1 << 30;
+/// Free room that a journal leaves to its file system: that much …
+const RESERVE: u64 = 1 << 30;
+/// … or that share of a small one, whichever is less.
+const RESERVE_SHARE: u64 = 20;
+/// How often the room is looked at, in bytes that were written since.
+const LOOK_EVERY: u64 = 1 << 20;
 /// How long a confirmation of the disk is waited for.
 const SYNC_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -168,12 +179,16 @@ impl Journal {
     ///
     /// When there can be no such file or no such thread.
     pub fn create(path: &Path, say: Say) -> Result<Self, JournalError> {
+        Self::with_limit(path, say, Limit::default())
+    }
+
+    fn with_limit(path: &Path, say: Say, limit: Limit) -> Result<Self, JournalError> {
         let writer = Writer::create(path)?;
         let (queue, entries) = sync_channel(JOURNAL_QUEUE);
         let complain = say.clone();
         let thread = std::thread::Builder::new()
             .name("ddp-journal".into())
-            .spawn(move || write(writer, &entries, &complain))?;
+            .spawn(move || write(writer, &entries, limit, &complain))?;
         Ok(Self {
             queue,
             thread,
@@ -205,11 +220,68 @@ impl Journal {
     }
 }
 
+/// Says how much room there is around a file.
+type AskSpace = fn(&File) -> io::Result<Space>;
+
+/// How far a journal may grow.
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    /// Its own bytes.
+    bytes: u64,
+    /// Room of the file system.
+    space: AskSpace,
+    /// From which length on the room is looked at again.
+    look_at: u64,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self {
+            bytes: MAX_JOURNAL,
+            space: sys::space,
+            look_at: 0,
+        }
+    }
+}
+
+impl Limit {
+    /// Why a journal may not become that long; `None`: it may.
+    fn exceeded(&mut self, length: u64, file: &File) -> Option<String> {
+        if length > self.bytes {
+            return Some(format!("it may have {} MiB", self.bytes >> 20));
+        }
+        if length < self.look_at {
+            return None;
+        }
+        self.look_at = length + LOOK_EVERY;
+        // A file system that does not say how full it is says when it is full.
+        let space = (self.space)(file).ok()?;
+        let reserve = RESERVE.min(space.total / RESERVE_SHARE);
+        (space.free < reserve).then(|| format!("the disk has {} MiB left", space.free >> 20))
+    }
+}
+
 /// Writes what comes. After a failure it writes nothing more, and says so once.
-fn write(mut writer: Writer, entries: &Receiver<Entry>, say: &Say) {
+///
+/// A journal that is as long as it may be ends with a whole frame, for good: what came after a gap
+/// would be read as if there were none. What it holds is still brought to the disk when asked for.
+fn write(mut writer: Writer, entries: &Receiver<Entry>, mut limit: Limit, say: &Say) {
+    let mut is_full = false;
     for entry in entries {
         let result = match entry {
-            Entry::Report(report) => writer.append(&report),
+            Entry::Report(_) if is_full => Ok(()),
+            Entry::Report(report) => {
+                match limit.exceeded(writer.length_with(&report), writer.file()) {
+                    None => writer.append(&report),
+                    Some(reason) => {
+                        is_full = true;
+                        say.say(&format!(
+                            "the journal ends here, the diagnosis goes on: {reason}"
+                        ));
+                        Ok(())
+                    }
+                }
+            }
             Entry::Sync(done) => {
                 let result = writer.sync();
                 if result.is_ok() {
@@ -233,6 +305,117 @@ mod tests {
 
     fn lost(count: u64) -> Kind {
         Kind::RecordsLost(v1::RecordsLost { process: 1, count })
+    }
+
+    /// What a journal holds after 100 reports, what was said meanwhile, and whether the live
+    /// diagnosis was told everything.
+    fn journaled(limit: Limit) -> (Vec<u64>, Vec<String>, bool) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let (say, said) = channel();
+        let say = Say::new(move |line| say.send(line.to_owned()).unwrap());
+        let mut outbox = Outbox::new(Some(Journal::with_limit(&path, say, limit).unwrap()));
+        let (live, mut reports) = mpsc::channel(200);
+        outbox.connect(live);
+        for count in 0..100 {
+            outbox.push(lost(count));
+            outbox.flush();
+        }
+        assert!(outbox.sync(), "what it holds is on the disk");
+        outbox.close();
+        let mut told = 0;
+        while reports.try_recv().is_ok() {
+            told += 1;
+        }
+        let mut reader = Reader::open(&path).unwrap();
+        let mut counts = Vec::new();
+        while let Some(report) = reader.read().unwrap() {
+            for event in report.events {
+                let Some(Kind::RecordsLost(lost)) = event.kind else {
+                    panic!("{event:?}")
+                };
+                counts.push(lost.count);
+            }
+        }
+        assert_eq!(reader.skipped(), None);
+        assert!(path.metadata().unwrap().len() <= limit.bytes);
+        (counts, said.try_iter().collect(), told == 100)
+    }
+
+    #[test]
+    fn a_journal_ends_where_it_is_long_enough_and_says_so_once() {
+        let bytes = 500;
+        let (counts, said, told) = journaled(Limit {
+            bytes,
+            ..Limit::default()
+        });
+        assert!((5..50).contains(&counts.len()), "{counts:?}");
+        assert!(counts.iter().copied().eq(0..counts.len() as u64));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("the journal ends here"), "{said:?}");
+        assert!(told);
+    }
+
+    #[test]
+    fn a_journal_leaves_room_on_the_disk() {
+        let file = tempfile::tempfile().unwrap();
+        let spaces: [(AskSpace, bool); 5] = [
+            (
+                |_| {
+                    Ok(Space {
+                        free: 4 << 20,
+                        total: 100 << 20,
+                    })
+                },
+                true,
+            ),
+            (
+                |_| {
+                    Ok(Space {
+                        free: 6 << 20,
+                        total: 100 << 20,
+                    })
+                },
+                false,
+            ),
+            (
+                |_| {
+                    Ok(Space {
+                        free: RESERVE - 1,
+                        total: 1 << 50,
+                    })
+                },
+                true,
+            ),
+            (
+                |_| {
+                    Ok(Space {
+                        free: RESERVE,
+                        total: 1 << 50,
+                    })
+                },
+                false,
+            ),
+            (|_| Err(io::ErrorKind::Unsupported.into()), false),
+        ];
+        for (i, (space, is_full)) in spaces.into_iter().enumerate() {
+            let mut limit = Limit {
+                space,
+                ..Limit::default()
+            };
+            assert_eq!(limit.exceeded(10, &file).is_some(), is_full, "{i}");
+            assert_eq!(limit.exceeded(20, &file), None, "{i}: not looked at yet");
+        }
+        let (counts, said, told) = journaled(Limit {
+            space: |_| {
+                Ok(Space {
+                    free: 0,
+                    total: 1 << 40,
+                })
+            },
+            ..Limit::default()
+        });
+        assert_eq!((counts.len(), said.len(), told), (0, 1, true), "{said:?}");
     }
 
     #[test]

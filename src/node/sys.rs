@@ -279,19 +279,31 @@ pub fn poll(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> 
         .collect())
 }
 
-/// Bytes that are free for this user in the file system of a file.
+/// Room in the file system of a file, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// What this user may still take.
+    pub free: u64,
+    /// All there is.
+    pub total: u64,
+}
+
+/// Room in the file system of a file.
 ///
 /// # Errors
 ///
 /// When the system does not say.
-pub fn free_bytes(file: &File) -> io::Result<u64> {
+pub fn space(file: &File) -> io::Result<Space> {
     // SAFETY: the descriptor is open, the pointer is to a live value for which zeros are valid.
     unsafe {
         let mut stat: libc::statvfs = std::mem::zeroed();
         if libc::fstatvfs(file.as_raw_fd(), &raw mut stat) != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        Ok(Space {
+            free: stat.f_bavail.saturating_mul(stat.f_frsize),
+            total: stat.f_blocks.saturating_mul(stat.f_frsize),
+        })
     }
 }
 
