@@ -323,6 +323,21 @@ fn stop_and_continue_take_job_and_us_along() {
 }
 
 #[test]
+fn a_shell_is_told_that_we_were_stopped_from_the_terminal() {
+    let dir = dir();
+    let script = "set -m; \"$PROGRAM\" -q run -- sh -c 'kill -TSTP $PPID; sleep 60'; echo $?; \
+                  kill -KILL -- -$(jobs -p)";
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .env("PROGRAM", PROGRAM)
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.lines().next(), Some("148"), "{output:?}");
+}
+
+#[test]
 fn without_a_run_directory_the_job_runs() {
     let dir = dir();
     fs::write(dir.path().join("ddp-doctor-runs"), "in the way").unwrap();
