@@ -427,6 +427,30 @@ fn two_runs_of_one_job_do_not_disturb_each_other() {
 }
 
 #[test]
+fn a_run_directory_that_is_used_again_keeps_the_runs_apart() {
+    let dir = dir();
+    let again = |job: &str| {
+        let output = program(dir.path())
+            .args(["run", "--run-dir", "kept", "--job", job, "--", "true"])
+            .output()
+            .unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    let kept = dir.path().join("kept");
+    let (status, said) = again("first");
+    assert!(status == Some(0) && !said.contains("earlier"), "{said}");
+    let journal = fs::read(kept.join("journal.ddpj")).unwrap();
+    let (status, said) = again("second");
+    assert_eq!(status, Some(0));
+    assert_eq!(said.matches("an earlier run was here").count(), 1, "{said}");
+    let first = kept.join("previous-first");
+    assert_eq!(report(&kept.join("report.json")).job.id, "second");
+    assert_eq!(report(&first.join("report.json")).job.id, "first");
+    assert_eq!(fs::read(first.join("journal.ddpj")).unwrap(), journal);
+    assert_ne!(fs::read(kept.join("journal.ddpj")).unwrap(), journal);
+}
+
+#[test]
 fn the_short_form_runs_torchrun() {
     let dir = dir();
     let bin = dir.path().join("bin");
