@@ -323,6 +323,21 @@ fn stop_and_continue_take_job_and_us_along() {
 }
 
 #[test]
+fn a_shell_is_told_that_we_were_stopped_from_the_terminal() {
+    let dir = dir();
+    let script = "set -m; \"$PROGRAM\" -q run -- sh -c 'kill -TSTP $PPID; sleep 60'; echo $?; \
+                  kill -KILL -- -$(jobs -p)";
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .env("PROGRAM", PROGRAM)
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.lines().next(), Some("148"), "{output:?}");
+}
+
+#[test]
 fn without_a_run_directory_the_job_runs() {
     let dir = dir();
     fs::write(dir.path().join("ddp-doctor-runs"), "in the way").unwrap();
@@ -409,6 +424,30 @@ fn two_runs_of_one_job_do_not_disturb_each_other() {
     let (mut first, mut second) = (start(), start());
     assert_ne!(first.first_line(), second.first_line());
     assert_eq!((first.end(), second.end()), (Some(0), Some(0)));
+}
+
+#[test]
+fn a_run_directory_that_is_used_again_keeps_the_runs_apart() {
+    let dir = dir();
+    let again = |job: &str| {
+        let output = program(dir.path())
+            .args(["run", "--run-dir", "kept", "--job", job, "--", "true"])
+            .output()
+            .unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    let kept = dir.path().join("kept");
+    let (status, said) = again("first");
+    assert!(status == Some(0) && !said.contains("earlier"), "{said}");
+    let journal = fs::read(kept.join("journal.ddpj")).unwrap();
+    let (status, said) = again("second");
+    assert_eq!(status, Some(0));
+    assert_eq!(said.matches("an earlier run was here").count(), 1, "{said}");
+    let first = kept.join("previous-first");
+    assert_eq!(report(&kept.join("report.json")).job.id, "second");
+    assert_eq!(report(&first.join("report.json")).job.id, "first");
+    assert_eq!(fs::read(first.join("journal.ddpj")).unwrap(), journal);
+    assert_ne!(fs::read(kept.join("journal.ddpj")).unwrap(), journal);
 }
 
 #[test]

@@ -62,6 +62,21 @@ impl BoxDir {
         }
     }
 
+    /// Puts what dead runs of this user left in shared memory where it belongs.
+    pub fn sweep(shared_memory: &Path) {
+        sweep(&user_dir(shared_memory));
+    }
+
+    /// Whether boxes in shared memory still have to go to this run directory.
+    #[must_use]
+    pub fn are_awaited(shared_memory: &Path, run_dir: &Path) -> bool {
+        let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
+        entries.flatten().any(|entry| {
+            fs::read_to_string(entry.path().join(OWNER))
+                .is_ok_and(|owner| owner.lines().nth(1).map(Path::new) == Some(run_dir))
+        })
+    }
+
     /// Where ranks make their boxes.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -143,18 +158,27 @@ pub fn private_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes a directory that only this user may enter, and that was not there.
+///
+/// # Errors
+///
+/// When it cannot be made, or is there.
+pub fn new_private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
 fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Result<PathBuf> {
     if sys::space(&File::open(base)?)?.free < MIN_FREE {
         return Err(io::ErrorKind::StorageFull.into());
     }
-    let user = base.join(format!("ddp-doctor-{}", sys::user_id()));
+    let user = user_dir(base);
     private_dir(&user)?;
     sweep(&user);
     let pid = std::process::id();
     // Two runs of one job on one node (two tasks of one batch job, say) have one directory each.
     for name in [job.to_owned(), format!("{job}.{pid}")] {
         let path = user.join(name);
-        match DirBuilder::new().mode(0o700).create(&path) {
+        match new_private_dir(&path) {
             Ok(()) => {
                 let keep = run_dir.map_or(Path::new(""), |dir| dir);
                 let start = proc::Stat::of(pid)?.start_ticks;
@@ -168,6 +192,10 @@ fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Resul
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn user_dir(shared_memory: &Path) -> PathBuf {
+    shared_memory.join(format!("ddp-doctor-{}", sys::user_id()))
 }
 
 /// Clears away what runs left that were killed: their boxes go to their run directories.

@@ -32,6 +32,7 @@ use super::environment::{self, Environment};
 use super::follow::{self, Commander, Follower};
 use super::kill::Patience;
 use super::outbox::{Journal, Outbox};
+use super::rundir::RunDir;
 use super::screen::{self, Message, Screen};
 use super::sys::{self, PidFd, Signals};
 use super::{Say, names, proc};
@@ -89,9 +90,15 @@ pub fn run(options: Options) -> Outcome {
         .map_or_else(names::new_job, |job| names::file_name(&job));
     let started = Timestamp::now();
     let asked_run_dir = options.run_dir.clone();
-    let run_dir = make_run_dir(options.run_dir, &job, started);
+    let shared_memory = Path::new(boxes::SHARED_MEMORY);
+    let run_dir = RunDir::make(shared_memory, options.run_dir, &job, started);
     let mut files: Vec<PathBuf> = options.report.into_iter().collect();
-    files.extend(run_dir.as_ref().ok().map(|dir| dir.join("report.json")));
+    files.extend(
+        run_dir
+            .as_ref()
+            .ok()
+            .map(|dir| dir.path.join("report.json")),
+    );
     let about = Job {
         id: job.clone(),
         nodes: 1,
@@ -106,8 +113,15 @@ pub fn run(options: Options) -> Outcome {
             dir.display()
         ));
     }
-    let run_dir = run_dir.ok();
-    let boxes = BoxDir::create(Path::new(boxes::SHARED_MEMORY), &job, run_dir.as_deref());
+    if let Ok(RunDir {
+        remark: Some(remark),
+        ..
+    }) = &run_dir
+    {
+        live.say(remark);
+    }
+    let run_dir = run_dir.ok().map(|dir| dir.path);
+    let boxes = BoxDir::create(shared_memory, &job, run_dir.as_deref());
     if let Err(error) = &boxes {
         live.say(&format!(
             "no rank can be watched: there is no room for black boxes: {error}"
@@ -212,12 +226,6 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
         command[0].display()
     ));
     status_of_failure(&error)
-}
-
-fn make_run_dir(asked: Option<PathBuf>, job: &str, started: Timestamp) -> io::Result<PathBuf> {
-    let dir = asked.unwrap_or_else(|| Path::new(names::RUNS).join(names::run_dir(job, started)));
-    boxes::private_dir(&dir)?;
-    dir.canonicalize()
 }
 
 /// The coordinator that was asked for, or our own and where it listens.

@@ -17,6 +17,7 @@ pub mod names;
 pub mod outbox;
 pub mod proc;
 pub mod rank;
+pub mod rundir;
 pub mod screen;
 pub mod sys;
 

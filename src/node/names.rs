@@ -11,6 +11,8 @@ use super::proc;
 
 /// Where run directories are made when none is named.
 pub const RUNS: &str = "ddp-doctor-runs";
+/// File of a run directory that says which run it is.
+pub const DESCRIPTION: &str = "run.json";
 /// Longest job id: what a black box has room for, less what we append to file names.
 const MAX_JOB: usize = 96;
 
@@ -87,7 +89,7 @@ pub fn describe(dir: &Path, hello: &v1::Hello, coordinator: Option<&str>) -> io:
         "command": hello.command,
         "tool_version": hello.tool_version,
     });
-    std::fs::write(dir.join("run.json"), format!("{description:#}\n"))
+    std::fs::write(dir.join(DESCRIPTION), format!("{description:#}\n"))
 }
 
 fn base_36(mut number: u64, digits: usize) -> String {

@@ -220,13 +220,16 @@ impl Journal {
     }
 }
 
+/// Says how much room there is around a file.
+type AskSpace = fn(&File) -> io::Result<Space>;
+
 /// How far a journal may grow.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
     /// Its own bytes.
     bytes: u64,
     /// Room of the file system.
-    space: fn(&File) -> io::Result<Space>,
+    space: AskSpace,
     /// From which length on the room is looked at again.
     look_at: u64,
 }
@@ -356,15 +359,43 @@ mod tests {
     #[test]
     fn a_journal_leaves_room_on_the_disk() {
         let file = tempfile::tempfile().unwrap();
-        type Spaces = [(fn(&File) -> io::Result<Space>, bool); 5];
-        const fn space(free: u64, total: u64) -> io::Result<Space> {
-            Ok(Space { free, total })
-        }
-        let spaces: Spaces = [
-            (|_| space(4 << 20, 100 << 20), true),
-            (|_| space(6 << 20, 100 << 20), false),
-            (|_| space(RESERVE - 1, 1 << 50), true),
-            (|_| space(RESERVE, 1 << 50), false),
+        let spaces: [(AskSpace, bool); 5] = [
+            (
+                |_| {
+                    Ok(Space {
+                        free: 4 << 20,
+                        total: 100 << 20,
+                    })
+                },
+                true,
+            ),
+            (
+                |_| {
+                    Ok(Space {
+                        free: 6 << 20,
+                        total: 100 << 20,
+                    })
+                },
+                false,
+            ),
+            (
+                |_| {
+                    Ok(Space {
+                        free: RESERVE - 1,
+                        total: 1 << 50,
+                    })
+                },
+                true,
+            ),
+            (
+                |_| {
+                    Ok(Space {
+                        free: RESERVE,
+                        total: 1 << 50,
+                    })
+                },
+                false,
+            ),
             (|_| Err(io::ErrorKind::Unsupported.into()), false),
         ];
         for (i, (space, is_full)) in spaces.into_iter().enumerate() {

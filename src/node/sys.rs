@@ -104,10 +104,21 @@ pub fn block_interrupts() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const interrupts, std::ptr::null_mut()) };
 }
 
-/// Stops this process as Ctrl-Z does.
+/// Stops this process as Ctrl-Z does, so that the shell says so; returns once it is continued.
+///
+/// The action of the signal is the one that we were started with, and that the command has too.
+/// While it is let through to this thread it stops all of them, and nothing is there to be undone
+/// but this thread's mask.
 pub fn stop_self() {
-    // SAFETY: `raise` takes no pointer.
-    unsafe { libc::raise(libc::SIGSTOP) };
+    let stop = set(&[libc::SIGTSTP]);
+    let none = std::ptr::null_mut();
+    // SAFETY: `raise` takes no pointer; the other pointers are to a live set, the old masks are not
+    // asked for.
+    unsafe {
+        libc::raise(libc::SIGTSTP);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const stop, none);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const stop, none);
+    }
 }
 
 /// A process that is still the one it was when this was opened, whatever becomes of its number.

@@ -18,12 +18,15 @@ const SETTLE_AT_MOST: Duration = Duration::from_secs(1);
 /// What was printed longer ago than this is printed again at the end: the job has said much since.
 const BURIED: Duration = Duration::from_secs(1);
 
+/// Code of the finding that says what was not seen. Silence would read as "nothing is wrong".
+const CAPTURE_LOST: &str = "DD901";
+
 /// How much is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verbosity {
     /// 1: neither the line at the start nor the one at the end; 2: nothing at all.
     pub quiet: u8,
-    /// 1: notes too.
+    /// 1: notes too, and what they say of lost capture in full.
     pub verbose: u8,
 }
 
@@ -41,6 +44,8 @@ pub struct Live {
     printed_at: Option<Instant>,
     /// Since when it is out of date, and when to print.
     settling: Option<(Instant, Instant)>,
+    /// The job has ended: what is known now is all that will be.
+    is_over: bool,
 }
 
 impl Live {
@@ -62,6 +67,7 @@ impl Live {
             printed: Vec::new(),
             printed_at: None,
             settling: None,
+            is_over: false,
         }
     }
 
@@ -131,6 +137,16 @@ impl Live {
     /// be read, below whatever the job and its launcher said on the way out.
     pub fn finish(&mut self) -> Report {
         let buried = self.printed_at.is_some_and(|at| at.elapsed() >= BURIED);
+        if !std::mem::replace(&mut self.is_over, true) && self.verbosity.verbose == 0 {
+            // What was said in one line, and turns out to be an error, is still to be said.
+            let mut grown = self.worth_printing();
+            grown.retain(|finding| finding.code == CAPTURE_LOST && !self.is_brief(finding));
+            let has_grown = |said: &Finding| {
+                let same = |it: &Finding| it.code == said.code && it.ranks.root == said.ranks.root;
+                grown.iter().any(same)
+            };
+            self.printed.retain(|said| !has_grown(said));
+        }
         self.print();
         let leads = |f: &&Finding| f.role == Role::Initiating && f.severity >= Severity::Error;
         let again: Vec<Finding> = self.printed.iter().filter(leads).cloned().collect();
@@ -143,15 +159,15 @@ impl Live {
     }
 
     fn worth_printing(&self) -> Vec<Finding> {
-        let least = match self.verbosity.verbose {
-            0 => Severity::Warning,
-            _ => Severity::Note,
-        };
         let findings = self.assembler.findings().iter();
         findings
-            .filter(|finding| finding.severity >= least)
+            .filter(|finding| !self.is_for_those_who_ask(finding) || finding.code == CAPTURE_LOST)
             .cloned()
             .collect()
+    }
+
+    fn is_for_those_who_ask(&self, finding: &Finding) -> bool {
+        self.verbosity.verbose == 0 && finding.severity < Severity::Warning
     }
 
     fn is_up_to_date(&self) -> bool {
@@ -163,8 +179,17 @@ impl Live {
         }) && before.is_empty()
     }
 
+    /// Whether it is said in one line. What was lost of the capture is known for good when the job
+    /// is over: only then is it an error that nothing could be seen.
+    fn is_brief(&self, finding: &Finding) -> bool {
+        self.is_for_those_who_ask(finding)
+            || (finding.code == CAPTURE_LOST && self.verbosity.verbose == 0 && !self.is_over)
+    }
+
     fn finding(&mut self, finding: &Finding) {
-        if self.verbosity.quiet < 2 {
+        if self.is_brief(finding) {
+            self.say(&format!("note[{}] {}", finding.code, finding.summary));
+        } else if self.verbosity.quiet < 2 {
             // One write: what the job prints at the same time stays out of it.
             let mut block = b"\n".to_vec();
             let ranks = self.assembler.report().ranks;
@@ -365,7 +390,7 @@ mod tests {
 
     #[test]
     fn notes_are_for_those_who_ask_and_quiet_is_quiet() {
-        let note = || update(vec![finding("DD901", 0, "note", "n")]);
+        let note = || update(vec![finding("DD204", 0, "note", "n")]);
         for (verbosity, printed) in [
             (Verbosity::default(), false),
             (
@@ -387,6 +412,57 @@ mod tests {
             live.apply(note(), Instant::now());
             live.finish();
             assert_eq!(!screen.take().is_empty(), printed, "{verbosity:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_seen_is_one_line_for_everybody() {
+        let quiet = Verbosity::default();
+        for (verbosity, expected) in [
+            (quiet, "ddp-doctor: note[DD901] n\n"),
+            (Verbosity { quiet: 2, ..quiet }, ""),
+        ] {
+            let (mut live, screen) = live(verbosity);
+            for _ in 0..2 {
+                live.apply(
+                    update(vec![finding("DD901", 0, "note", "n")]),
+                    Instant::now(),
+                );
+                live.print();
+            }
+            live.finish();
+            assert_eq!(screen.take(), expected, "{verbosity:?}");
+        }
+        let (mut live, screen) = live(Verbosity {
+            verbose: 1,
+            ..quiet
+        });
+        live.apply(
+            update(vec![finding("DD901", 0, "note", "n")]),
+            Instant::now(),
+        );
+        live.finish();
+        assert!(
+            screen.take().starts_with("\nnote[DD901]"),
+            "the whole block"
+        );
+    }
+    #[test]
+    fn that_nothing_was_seen_is_an_error_once_the_job_is_over() {
+        let lost = |severity| update(vec![finding("DD901", 0, severity, "n")]);
+        for (last, expected) in [("note", ""), ("error", "\nerror[DD901]")] {
+            let (mut live, screen) = live(Verbosity::default());
+            // No other rank had joined yet.
+            live.apply(lost("error"), Instant::now());
+            live.print();
+            assert_eq!(screen.take(), "ddp-doctor: note[DD901] n\n");
+            live.apply(lost(last), Instant::now());
+            live.finish();
+            let text = screen.take();
+            assert!(text.starts_with(expected), "{text}");
+            assert_eq!(text.is_empty(), expected.is_empty(), "{text}");
+            live.finish();
+            assert_eq!(screen.take(), "", "it is said once");
         }
     }
 }
