@@ -70,12 +70,18 @@ impl Descendants {
     /// process that was not there the last time.
     pub fn scan(&mut self, now: Instant) -> Vec<LostCapture> {
         let mut pids = proc::all().unwrap_or_default();
-        // Parents come before their children, nearly always.
+        // Parents come before their children, but where numbers began anew in between.
         pids.sort_unstable();
         self.known.retain(|pid, _| pids.binary_search(pid).is_ok());
-        for &pid in &pids {
-            if !self.known.contains_key(&pid) {
-                self.discover(pid, &pids, now);
+        loop {
+            let before = self.known.len();
+            for &pid in &pids {
+                if !self.known.contains_key(&pid) {
+                    self.discover(pid, &pids, now);
+                }
+            }
+            if self.known.len() == before {
+                break;
             }
         }
         let due: Vec<u32> = pids
