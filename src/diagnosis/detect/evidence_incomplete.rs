@@ -42,13 +42,14 @@ impl Detector for EvidenceIncomplete {
     }
 }
 
-/// Whether anything at all can be judged.
+/// Whether nothing at all can be judged. Only the end of the job tells: until then ranks may come.
 fn is_blind(situation: &Situation<'_>) -> bool {
-    !situation
-        .model
-        .processes
-        .values()
-        .any(|process| process.last_call.is_some())
+    let model = situation.model;
+    model.ended.is_some()
+        && !model
+            .processes
+            .values()
+            .any(|process| process.last_call.is_some())
 }
 
 fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
