@@ -19,6 +19,44 @@ pub(crate) fn holds(scenario: &str) {
     }
 }
 
+/// Two calls that meet and cannot match are found, proved, where and when they meet.
+#[track_caller]
+pub(crate) fn differ(code: &str, proof: &str, one: &str, other: &str) {
+    holds(&format!(
+        r#"
+        world = 2
+        events = """
+        1.0 0 {one} @train.py:5
+        1.5 1 {other} @train.py:7
+        """
+        [[expect]]
+        code = "{code}"
+        confidence = "proved"
+        certificate = "{proof}"
+        root = [0, 1]
+        seq = 1
+        detected = 1.5
+        lines = {{ 0 = "train.py:5", 1 = "train.py:7" }}
+        "#
+    ));
+}
+
+/// Two calls that meet and match are nothing.
+#[track_caller]
+pub(crate) fn agree(one: &str, other: &str) {
+    holds(&format!(
+        r#"
+        world = 2
+        events = """
+        1.0 0 {one} @train.py:5
+        1.5 1 {other} @train.py:7
+        1.6 * done
+        """
+        look-on = 100
+        "#
+    ));
+}
+
 pub(crate) struct CallBuilder(Call);
 
 /// A call of the default group of two ranks, about which nothing but its op is known.

@@ -39,41 +39,20 @@ impl Detector for OpMismatch {
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use crate::diagnosis::testing::{agree, differ};
 
     #[test]
     fn calls_that_differ_are_found_where_they_meet() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 all_reduce f32[8] sum @train.py:5
-            1.5 1 barrier @train.py:7
-            """
-            [[expect]]
-            code = "DD103"
-            confidence = "proved"
-            root = [0, 1]
-            seq = 1
-            detected = 1.5
-            lines = { 0 = "train.py:5", 1 = "train.py:7" }
-            certificate = "unsatisfiable-join"
-            "#,
+        differ(
+            "DD103",
+            "unsatisfiable-join",
+            "all_reduce f32[8] sum",
+            "barrier",
         );
     }
 
     #[test]
     fn calls_that_agree_are_none() {
-        holds(
-            r#"
-            world = 2
-            events = """
-            1.0 0 all_reduce f32[8] sum @train.py:5
-            1.5 1 all_reduce f32[8] sum @train.py:7
-            1.6 * done
-            """
-            look-on = 100
-            "#,
-        );
+        agree("all_reduce f32[8] sum", "all_reduce f32[8] sum");
     }
 }
