@@ -3,7 +3,7 @@
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence, Timestamp};
 
-use super::model::Process;
+use super::model::{Ending, Process};
 use super::situation::Situation;
 
 /// The likeliest reason why these ranks left the path of the others, judged at the place where they
@@ -28,7 +28,11 @@ pub fn of(situation: &Situation<'_>, odd: &[u32], others: &[u32], at: Timestamp)
     if everybody().any(|process| swallowed(process, at)) {
         return supported(CauseKind::SwallowedException);
     }
-    if !odd.is_empty() && odd.iter().all(|process| process.end.is_some()) {
+    if !odd.is_empty()
+        && odd
+            .iter()
+            .all(|process| situation.model.ending_of(process) != Ending::None)
+    {
         // Nobody saw an iterator end, but the rank that left made fewer steps.
         let fewest = others.iter().map(|process| process.step).min().unwrap_or(0);
         if odd

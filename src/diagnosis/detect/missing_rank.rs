@@ -100,12 +100,16 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         number(&draft.victims, "waits", "wait"),
         number(absent, "it", "them"),
     );
+    let cut_short = situation.is_cut_short(stall);
+    let be = if cut_short {
+        number(absent, "was", "were")
+    } else {
+        number(absent, "is", "are")
+    };
     draft.why = vec![format!(
-        "{call} of {} needs all its ranks. {} {} alive and {} not in a collective.",
+        "{call} of {} needs all its ranks. {} {be} alive and not in a collective.",
         words::group(&group.info),
         Capital(Ranks(absent)),
-        number(absent, "is", "are"),
-        number(absent, "is", "are"),
     )];
     for process in &processes {
         let Some(rank) = process.rank else { continue };
@@ -130,13 +134,17 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
                 )
             },
         );
+        let state = if cut_short {
+            String::new()
+        } else {
+            format!("; its process is {}", process.state)
+        };
         draft.why.push(format!(
-            "Rank {rank}: {last}; its process is {}.{}",
-            process.state,
+            "Rank {rank}: {last}{state}.{}",
             inside.unwrap_or_default()
         ));
     }
-    if situation.is_cut_short(stall) {
+    if cut_short {
         draft
             .why
             .push("Somebody ended the job while they waited.".into());
@@ -146,11 +154,17 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
             .why
             .push("A wait for it has already ended in failure.".into());
     }
+    let pid = processes.first().map_or(0, |process| process.pid);
     draft.next = vec![format!(
-        "Look at what {} {} doing now (py-spy dump --pid {}), and let {} reach the same calls as the others.",
-        Ranks(absent),
-        number(absent, "is", "are"),
-        processes.first().map_or(0, |process| process.pid),
+        "{}, and let {} reach the same calls as the others.",
+        if cut_short {
+            format!("Look at what {} does after that call", Ranks(absent))
+        } else {
+            format!(
+                "Look at what {} {be} doing now (py-spy dump --pid {pid})",
+                Ranks(absent)
+            )
+        },
         number(absent, "it", "them"),
     )];
     Some(draft)

@@ -21,6 +21,10 @@ pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<Ra
             Some(match joined {
                 Some(joined) => {
                     let (state, until) = match joined.wait {
+                        // It waited until somebody ended the job.
+                        Wait::Over(at) if !situation.model.is_own_doing(at) => {
+                            (CallState::Waiting, situation.until)
+                        }
                         Wait::Over(at) => (CallState::Returned, at),
                         Wait::Since(_) => (CallState::Waiting, situation.now),
                         Wait::NotSeen if joined.is_awaited() => (CallState::Waiting, situation.now),
