@@ -121,3 +121,15 @@ pub fn sentence(cause: Cause) -> Option<&'static str> {
         CauseKind::Unknown => return None,
     })
 }
+
+/// What to change where this is the cause, before what the finding itself advises.
+#[must_use]
+pub const fn advice(cause: Cause) -> Option<&'static str> {
+    match cause.kind {
+        CauseKind::UnevenInputs => Some(
+            "Give every rank the same number of batches (DistributedSampler(…, drop_last=True)), or \
+             run the loop inside Join([model]).",
+        ),
+        _ => None,
+    }
+}

@@ -120,7 +120,12 @@ fn draft(
             everybody.len() - odd.len(),
         ));
     }
-    draft.next = vec![words.next.to_owned()];
+    let advice = draft.cause.and_then(cause::advice);
+    draft.next = advice
+        .into_iter()
+        .chain([words.next])
+        .map(str::to_owned)
+        .collect();
     draft.root = root;
     draft.victims = victims;
 
