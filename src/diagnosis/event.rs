@@ -2,6 +2,7 @@
 //! meaning another message carries.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ProcessState, ReduceOp};
@@ -140,6 +141,11 @@ pub enum Event {
         exit: Exit,
         at: Timestamp,
     },
+    /// The stacks of a process were taken.
+    Stacks {
+        process: ProcessId,
+        stacks: Arc<Stacks>,
+    },
     /// Records of a process were lost.
     RecordsLost { process: ProcessId, count: u64 },
     /// The evidence is incomplete in a known way.
@@ -155,6 +161,38 @@ pub enum Event {
     Interrupted { signal: i32, at: Timestamp },
     /// The command of a node ended, and every black box there was read to its end.
     JobEnded { status: i32, at: Timestamp },
+}
+
+/// Where the threads of a process stood at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stacks {
+    /// When.
+    pub at: Timestamp,
+    /// The main thread first.
+    pub threads: Vec<ThreadStack>,
+    /// What could not be had of it and why; empty: nothing is missing.
+    pub trouble: Arc<str>,
+}
+
+/// One thread of a process at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadStack {
+    /// The operating system's number of it.
+    pub tid: u32,
+    /// As the operating system calls it.
+    pub name: Arc<str>,
+    /// State as in `/proc/PID/stat`: 'R', 'S', 'D', …
+    pub state: Option<char>,
+    /// Kernel function it sleeps in.
+    pub wait_channel: Option<Arc<str>>,
+    /// Processor time it has used.
+    pub cpu_time: Option<Duration>,
+    /// Whether it holds the interpreter's lock.
+    pub holds_gil: Option<bool>,
+    /// Python frames, innermost first, all of them.
+    pub python: Vec<Where>,
+    /// Native frames, innermost first; `file` is the object file.
+    pub native: Vec<Where>,
 }
 
 /// A process group as one of its members knows it.

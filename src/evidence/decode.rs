@@ -16,6 +16,7 @@ use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
 use super::process::{Limits, Process};
+use super::stacks;
 use crate::diagnosis::event::{Event, ProcessId};
 
 /// Most processes one node may name over the life of a job.
@@ -137,6 +138,11 @@ impl Decoder {
                     process,
                     count: lost.count,
                 });
+            }
+            Kind::Stacks(taken) => {
+                let (process, ..) = self.process(taken.process)?;
+                let stacks = Arc::new(stacks::decode(&taken));
+                out.push(Event::Stacks { process, stacks });
             }
             Kind::Note(note) => return self.note(&note, out),
             Kind::Interrupted(asked) => out.push(Event::Interrupted {

@@ -6,3 +6,4 @@
 pub mod decode;
 pub mod journal;
 mod process;
+mod stacks;

@@ -209,7 +209,7 @@ enum End {
 
 fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
     let command = match request.kind? {
-        Kind::Welcome(_) => return None,
+        Kind::Welcome(_) | Kind::CaptureStacks(_) => return None,
         Kind::Finished(_) => return Some(End::Finished),
         Kind::SendRecords(v1::SendRecords {
             process,

@@ -455,14 +455,17 @@ pub struct Report {
     pub events: ::prost::alloc::vec::Vec<Event>,
 }
 /// One thing that the node saw.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Event {
-    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
+    #[prost(
+        oneof = "event::Kind",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
+    )]
     pub kind: ::core::option::Option<event::Kind>,
 }
 /// Nested message and enum types in `Event`.
 pub mod event {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Kind {
         #[prost(message, tag = "1")]
         Hello(super::Hello),
@@ -490,6 +493,8 @@ pub mod event {
         JobEnded(super::JobEnded),
         #[prost(message, tag = "13")]
         Interrupted(super::Interrupted),
+        #[prost(message, tag = "14")]
+        Stacks(super::Stacks),
     }
 }
 /// The first event of every stream and journal.
@@ -757,10 +762,64 @@ pub struct JobEnded {
     #[prost(int32, tag = "2")]
     pub status: i32,
 }
+/// Where the threads of a process stood at one moment.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Stacks {
+    #[prost(uint64, tag = "1")]
+    pub process: u64,
+    #[prost(fixed64, tag = "2")]
+    pub unix_ns: u64,
+    /// The main thread first.
+    #[prost(message, repeated, tag = "3")]
+    pub threads: ::prost::alloc::vec::Vec<ThreadStack>,
+    /// What could not be had of it and why, in words; empty: nothing is missing.
+    #[prost(string, tag = "4")]
+    pub trouble: ::prost::alloc::string::String,
+}
+/// One thread of a process at one moment.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ThreadStack {
+    /// The operating system's number of it.
+    #[prost(uint32, tag = "1")]
+    pub tid: u32,
+    /// As the operating system calls it.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// State as in /proc/PID/stat: "R" running, "S" sleeping, "D" waiting for a device, …; empty: unknown.
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// Kernel function it sleeps in; empty: none, or not permitted to know.
+    #[prost(string, tag = "4")]
+    pub wait_channel: ::prost::alloc::string::String,
+    /// Processor time it has used, in nanoseconds; absent: unknown.
+    #[prost(uint64, optional, tag = "5")]
+    pub cpu_ns: ::core::option::Option<u64>,
+    /// Whether it holds the interpreter's lock; absent: unknown, or no thread of Python's.
+    #[prost(bool, optional, tag = "6")]
+    pub holds_gil: ::core::option::Option<bool>,
+    /// Python frames, innermost first; none where it runs no Python.
+    #[prost(message, repeated, tag = "7")]
+    pub python: ::prost::alloc::vec::Vec<Frame>,
+    /// Native frames, innermost first; none where the system does not permit to see them.
+    #[prost(message, repeated, tag = "8")]
+    pub native: ::prost::alloc::vec::Vec<Frame>,
+}
+/// One frame of a stack.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Frame {
+    /// Source file; of a native frame the object file.
+    #[prost(string, tag = "1")]
+    pub file: ::prost::alloc::string::String,
+    /// From 1; 0: unknown.
+    #[prost(uint32, tag = "2")]
+    pub line: u32,
+    #[prost(string, tag = "3")]
+    pub function: ::prost::alloc::string::String,
+}
 /// What the coordinator asks of a node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
-    #[prost(oneof = "request::Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 4")]
     pub kind: ::core::option::Option<request::Kind>,
 }
 /// Nested message and enum types in `Request`.
@@ -773,6 +832,8 @@ pub mod request {
         SendRecords(super::SendRecords),
         #[prost(message, tag = "3")]
         Finished(super::Finished),
+        #[prost(message, tag = "4")]
+        CaptureStacks(super::CaptureStacks),
     }
 }
 /// The coordinator's answer to Hello.
@@ -792,6 +853,13 @@ pub struct SendRecords {
 /// The coordinator has taken JobEnded and published its last word about the job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Finished {}
+/// Take the stacks of processes now and report them as Stacks.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CaptureStacks {
+    /// Which; none: of every rank on the node.
+    #[prost(uint64, repeated, tag = "1")]
+    pub processes: ::prost::alloc::vec::Vec<u64>,
+}
 /// One finding. Words (severity, state, …) are those of the JSON report, so that a viewer shows a
 /// word it has never heard of without a new version.
 #[derive(Clone, PartialEq, ::prost::Message)]

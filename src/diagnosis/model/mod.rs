@@ -318,6 +318,11 @@ impl Model {
                     process.end = Some(End { at, exit });
                 }
             }
+            Event::Stacks { process, stacks } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.stood(stacks);
+                }
+            }
             Event::RecordsLost { process, count } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.lost += count;

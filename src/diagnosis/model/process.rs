@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
 use super::group::GroupId;
-use crate::diagnosis::event::{Call, CallId, GroupInfo, ProcessId, ThreadId};
+use crate::diagnosis::event::{Call, CallId, GroupInfo, ProcessId, Stacks, ThreadId};
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
@@ -59,6 +59,9 @@ pub struct Process {
     pub places: BTreeMap<Arc<Where>, u64>,
     /// Longest wait for peers at each place, among collectives that completed.
     pub waits: BTreeMap<Arc<Where>, u64>,
+    /// Its stacks as they were taken, oldest first: the first since it last wrote a record, and the
+    /// latest two.
+    pub stacks: Vec<Arc<Stacks>>,
     /// Records seen.
     pub records: u64,
     /// Records lost.
@@ -183,6 +186,7 @@ impl Process {
             input_ended: None,
             places: BTreeMap::new(),
             waits: BTreeMap::new(),
+            stacks: Vec::new(),
             records: 0,
             lost: 0,
             groups: BTreeMap::new(),
@@ -333,6 +337,18 @@ impl Process {
             self.exceptions.remove(KEPT / 2);
         }
         self.exceptions.push(exception);
+    }
+
+    /// Its stacks were taken. Says nothing of progress: those of before are kept to compare with.
+    pub(super) fn stood(&mut self, stacks: Arc<Stacks>) {
+        /// The first of a stand-still, and the latest two.
+        const KEPT: usize = 3;
+        let last_at = self.last_at;
+        self.stacks.retain(|older| older.at >= last_at);
+        if self.stacks.len() == KEPT {
+            self.stacks.remove(1);
+        }
+        self.stacks.push(stacks);
     }
 
     fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
