@@ -11,6 +11,7 @@ use crate::report::text::Style;
 
 mod coordinator;
 mod demo;
+mod explain;
 mod run;
 
 /// Exit code of a command line that makes no sense.
@@ -40,6 +41,8 @@ enum Command {
     Run(run::Run),
     /// Serve several nodes and jobs until interrupted
     Coordinator(coordinator::Coordinator),
+    /// Say what a finding means and what to change
+    Explain(explain::Explain),
     /// Watch a small job with a planted fault being diagnosed
     Demo(demo::ShowDemo),
     #[command(hide = true)]
@@ -111,6 +114,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
         Command::Coordinator(coordinator) => coordinator.run(),
+        Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),
         Command::DemoRank(rank) => rank.run(),
     };

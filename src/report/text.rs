@@ -9,10 +9,10 @@ use ddp_doctor_proto::report::{
 };
 
 use crate::diagnosis::model::libc_signal;
-use crate::diagnosis::{cause, words};
+use crate::diagnosis::{cause, detect, words};
 
 /// Columns that running text is broken at.
-const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 /// Left edge of running text, behind its label.
 const INDENT: usize = 11;
 /// Longest piece of source text shown.
@@ -37,7 +37,7 @@ impl Style {
         }
     }
 
-    const fn label(self) -> (&'static str, &'static str) {
+    pub(super) const fn label(self) -> (&'static str, &'static str) {
         if self.color {
             ("\x1b[1;34m", "\x1b[0m")
         } else {
@@ -111,6 +111,11 @@ pub fn finding(
     }
     for (i, next) in finding.next.iter().enumerate() {
         labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
+    }
+    // A coordinator that is newer than this program may find what is not known here.
+    if detect::about(&finding.code).is_some() {
+        let more = format!("ddp-doctor explain {}", finding.code);
+        labelled(out, "more", &more, style)?;
     }
     Ok(())
 }
@@ -258,20 +263,30 @@ fn call_text(call: &RankCall) -> String {
 
 fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
-    let mut line = String::new();
     let mut label = label;
-    for word in plain(text).split(' ') {
-        if !line.is_empty() && INDENT + line.chars().count() + 1 + word.chars().count() > WIDTH {
-            writeln!(out, "    {on}{label:<6}{off} {line}")?;
-            line.clear();
-            label = "";
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
+    for line in wrapped(&plain(text), WIDTH - INDENT) {
+        writeln!(out, "    {on}{label:<6}{off} {line}")?;
+        label = "";
     }
-    writeln!(out, "    {on}{label:<6}{off} {line}")
+    Ok(())
+}
+
+/// Running text in lines of at most so many characters, broken between words; at least one line.
+#[must_use]
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        if let Some(line) = lines.last_mut() {
+            if line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width {
+                let space = if line.is_empty() { "" } else { " " };
+                line.push_str(space);
+                line.push_str(word);
+            } else {
+                lines.push(word.to_owned());
+            }
+        }
+    }
+    lines
 }
 
 /// "180 ms", "1.2 s", "3 min".
@@ -456,6 +471,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     why    all_reduce #23 needs all three ranks.
     cause  uneven inputs: one rank ran out of batches before the others (supported)
     fix    Give every rank the same number of batches.
+    more   ddp-doctor explain DD102
 ";
         assert_eq!(render(&early_exit()), expected);
     }

@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
 };
 
-use super::{About, Detector, Draft, KeyPlace, order};
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
 use crate::diagnosis::model::Note;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Ranks, number};
@@ -19,6 +19,39 @@ const SEEN_WITHIN: Duration = Duration::from_secs(10);
 static ABOUT: About = About {
     code: &catalogue::DD901,
     order: order::EVIDENCE,
+    explanation: Explanation {
+        means: "Something of the job was never seen: a rank that reported nothing, a process whose \
+         calls no probe records. What that rank does is unknown, so no finding blames it, waits \
+         for it are no finding, and the confidence of others is lowered. If nothing at all was \
+         seen, the exit status of `analyze` is 4: there is nothing to judge.",
+        example: "\
+note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are not seen: python was started with -I
+    proved 0 ms after the deciding event
+
+    why    The capture is switched on by environment variables, which this process did not get or
+           was told to ignore.
+    fix    Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the
+           environment is rebuilt.
+    more   ddp-doctor explain DD901
+",
+        causes: &[
+            "PyTorch before 2.14: it tells nobody about its collectives.",
+            "Python started with `-I`, `-E` or `-S`, or by a wrapper that rebuilds the \
+             environment: the capture is switched on by `PYTHONPATH` and `DDP_DOCTOR_*`.",
+            "Ranks on another node that were not started under `ddp-doctor run`.",
+            "No room in /dev/shm: a black box takes about 2 MiB per rank.",
+        ],
+        fix: &[
+            "Start every rank on every node under `ddp-doctor run`, and keep the environment.",
+            "PyTorch 2.14 or later; in C, C++ and Rust link the agent.",
+            "Name a directory with room in `DDP_DOCTOR_BOX_DIR`, or the library in \
+             `DDP_DOCTOR_LIBRARY`, where the note says so.",
+        ],
+        not: &[
+            "It says nothing about the health of the job: a job with this note alone may be fine.",
+            "A rank that was seen and merely makes no calls is not meant.",
+        ],
+    },
 };
 
 /// DD901: what could not be seen.
@@ -157,7 +190,23 @@ fn missing(mut draft: Draft, rank: Option<u32>, pid: Option<u32>, what: &str) ->
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            unseen = [1]
+            events = """
+            0.5 1 note capture-lost "python was started with -I"
+            1.0 0 barrier @train.py:5
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn a_known_gap_is_a_note_about_its_rank() {

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::early_exit::victims;
-use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::{Doing, Process};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
@@ -14,6 +14,54 @@ use crate::diagnosis::words::{self, Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD101,
     order: order::TIME,
+    explanation: Explanation {
+        means: "The other members of a process group wait in a collective that this rank never \
+         entered. Its process is alive and was last seen elsewhere. A collective completes only \
+         when every member has made its call, so the others wait until the group's timeout, and \
+         then fail blaming each other. That the rank will never come cannot be proved while it \
+         lives: this is said after the stall limit (60 s, or three times the longest wait there \
+         ever was at that line), and withdrawn if the rank arrives.",
+        example: "\
+error[DD101] missing-rank: rank 1 has not come to barrier #2; ranks 0 and 2 wait for it
+    group default_pg, 3 ranks · supported
+
+      rank 0, 2   waiting 1 min 1 s   train.py:40      barrier #2
+    ▸ rank 1      elsewhere           train.py:31      last call all_reduce #1
+
+    why    barrier #2 of the default group needs all its ranks. Rank 1 is alive and not in a
+           collective.
+           Rank 1: its last call was all_reduce #1 at train.py:31; its process is running.
+    fix    Look at what rank 1 is doing now (py-spy dump --pid 1001), and let it reach the same
+           calls as the others.
+    more   ddp-doctor explain DD101
+",
+        causes: &[
+            "A collective that only some ranks reach: it stands under `if rank == 0:`, behind an \
+             early `return` or `continue`, or inside a helper that saves, logs or gathers on one \
+             rank only.",
+            "One rank works alone for long while the others already wait: it writes a checkpoint, \
+             evaluates, downloads or tokenizes.",
+            "One rank decided by itself to stop: early stopping on its own loss, its own time \
+             limit, a signal that reached it alone.",
+            "One rank hangs outside of any collective: in a data loader, a lock, a file system.",
+        ],
+        fix: &[
+            "Let every member of the group reach the call, and do only the I/O on one rank. Where \
+             ranks may decide differently, let them agree first: all_reduce the decision with MAX, \
+             or broadcast that of rank 0.",
+            "If the line does not tell, look at what the missing rank does now: `py-spy dump --pid \
+             PID`, on its host.",
+            "If the work is meant to take that long, mark it: `with \
+             ddp_doctor.phase(\"checkpoint\"):`, or raise `--stall-after`. PyTorch's own timeout \
+             is another: `init_process_group(timeout=…)`.",
+        ],
+        not: &[
+            "A rank that has ended is DD102, DD201 or DD202, one that is stopped DD203. A rank \
+             that itself waits for others in another group is followed to the end of the chain.",
+            "A first step that compiles, or a checkpoint to slow storage, can take longer than the \
+             limit: it is then a false alarm, and withdrawn when the rank arrives.",
+        ],
+    },
 };
 
 /// DD101: ranks have waited too long for one that lives.
@@ -172,7 +220,25 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            1.2 1 continues
+            2.0 0,2 barrier @train.py:40
+            """
+            look-on = 61
+            "#,
+        );
+    }
 
     #[test]
     fn a_rank_is_missing_only_after_the_limit() {

@@ -4,13 +4,47 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Severity};
 
 use super::early_exit::victims;
-use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD203,
     order: order::STOPPED,
+    explanation: Explanation {
+        means: "A rank's process exists, and the operating system does not let it run: its state \
+         is stopped or traced, or its cgroup is frozen. Peers wait for its next call. Nothing is \
+         broken: it goes on where it was as soon as it may.",
+        example: "\
+error[DD203] rank-stopped: rank 1 is stopped; rank 0 waits for it in all_reduce #2
+    group default_pg, 2 ranks · proved 0 ms after the deciding event
+
+      rank 0   waiting 0 ms   train.py:31      all_reduce #2 float32[4096] sum
+    ▸ rank 1   stopped        train.py:31      last call all_reduce #1
+
+    why    The operating system reports process 1001 of rank 1 as stopped: by a signal (SIGSTOP,
+           SIGTSTP), a debugger or a frozen container. It cannot make its next call.
+    fix    Let it go on: kill -CONT 1001, or detach the debugger, or thaw the container. Host: node.
+    more   ddp-doctor explain DD203
+",
+        causes: &[
+            "SIGSTOP or Ctrl-Z for a part of the job; a terminal that stops background output.",
+            "A debugger or a tracer that attached to one rank, and holds it.",
+            "A container or a batch system that froze the job or one of its nodes (`docker pause`, \
+             suspended job, checkpointing).",
+        ],
+        fix: &[
+            "Let it go on: `kill -CONT PID` on its host, detach the debugger, thaw the container.",
+            "If a debugger is meant to hold it: peers fail at the process group's timeout, so give \
+             that a larger one.",
+        ],
+        not: &[
+            "A rank that sleeps or waits for a lock is not stopped: that is DD101 once the stall \
+             limit has passed.",
+            "Where all ranks are stopped, somebody paused the whole job, and it is a note.",
+            "A stopped rank for which nobody waits is none.",
+        ],
+    },
 };
 
 /// DD203: ranks wait for one that the operating system does not let run.
@@ -96,7 +130,24 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            2.0 1 stops
+            3.0 0 all_reduce f32[4096] sum @train.py:31
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn a_stopped_rank_is_found_once_somebody_waits() {

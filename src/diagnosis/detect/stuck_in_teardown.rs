@@ -6,7 +6,9 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence};
 
-use super::{About, Detector, Draft, KeyPlace, divergence, order, rank_calls, rank_exception};
+use super::{
+    About, Detector, Draft, Explanation, KeyPlace, divergence, order, rank_calls, rank_exception,
+};
 use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::situation::{Divergence, Origin, Situation};
 use crate::diagnosis::words::{self, Ranks, number};
@@ -14,6 +16,40 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD205,
     order: order::WIRE,
+    explanation: Explanation {
+        means: "On its way out, a rank makes a collective call that its peers do not make at that \
+         place, and waits for ever. Where an exception is in flight (`finally`, `except`, \
+         `__exit__`), the process does not end, so no launcher notices: the job hangs instead of \
+         failing. The exception itself is DD202; this is what it led to.",
+        example: "\
+error[DD205] stuck-in-teardown: rank 1 is stuck in its clean-up: barrier #1 at train.py:44 meets another call of rank 0
+    group default_pg, 2 ranks · proved 0 ms after the deciding event · follows from the finding above
+
+      rank 0   waiting 300 ms   train.py:19      all_reduce #1 float32[2762] sum
+    ▸ rank 1   waiting 0 ms     train.py:44      barrier #1
+
+    why    The other ranks know nothing of the exception and go on with the next call of the loop;
+           the two calls can never match.
+    fix    Make no collective call on the way out of an exception. Let it end the process: the
+           launcher then ends the others.
+    more   ddp-doctor explain DD205
+",
+        causes: &[
+            "`finally: dist.barrier()`, or `dist.destroy_process_group()` in a way that waits.",
+            "An emergency checkpoint or a last metric in `except:` that gathers from all ranks.",
+            "A framework's context manager or callback that synchronizes when it is left.",
+        ],
+        fix: &[
+            "Make no collective call on the way out of an exception. Let it end the process: the \
+             launcher then ends the others.",
+            "What has to be cleaned up without peers can be: close files, remove locks, write what \
+             this rank has.",
+        ],
+        not: &[
+            "Clean-up that all ranks reach in the ordinary way is none.",
+            "A rank that ends, and whose peers wait, is DD102.",
+        ],
+    },
 };
 
 /// DD205: a clean-up call that nobody else makes.
@@ -92,7 +128,23 @@ fn draft(situation: &Situation<'_>, divergence: &Divergence, ranks: &[u32]) -> O
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 0 all_reduce f32[2762] sum @train.py:19
+            1.2 1 raises in-flight "ValueError: empty batch" @data.py:33
+            1.3 1 barrier @train.py:44
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn a_clean_up_call_follows_from_its_exception() {

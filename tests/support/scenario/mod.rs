@@ -35,6 +35,7 @@ use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor::diagnosis::{Config, Engine, certificate};
+use ddp_doctor::report::text;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
 use serde::Deserialize;
 
@@ -141,6 +142,17 @@ impl Scenario {
             }
         }
         Ok(())
+    }
+
+    /// What the terminal shows of the first finding with this code.
+    pub(crate) fn shown(&self, code: &str) -> Result<String, String> {
+        let (report, _) = Script::of(self)?.play_live(self);
+        let finding = report.findings.iter().find(|found| found.code == code);
+        let finding = finding.ok_or(format!("no {code} was found"))?;
+        let mut shown = Vec::new();
+        text::finding(&mut shown, finding, &report.ranks, text::Style::default())
+            .map_err(|error| error.to_string())?;
+        String::from_utf8(shown).map_err(|error| error.to_string())
     }
 
     fn compare(&self, report: &Report) -> Result<(), String> {
