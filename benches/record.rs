@@ -1,8 +1,8 @@
 //! What a record costs the thread that writes it, through Rust and through the C API.
 //!
 //! ```text
-//! cargo build --release -p ddp-doctor-capi
-//! cargo bench -p ddp-doctor-agent
+//! cargo build --release --workspace
+//! cargo bench --bench record
 //! ```
 #![expect(unsafe_code, reason = "calls the C API as a C program would")]
 #![expect(
