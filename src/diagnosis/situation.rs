@@ -9,8 +9,8 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::Config;
-use super::model::{Ending, Group, GroupId, Join, JoinedCall, Model, Process, Wait};
-use super::waits::Waits;
+use super::model::{Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Wait};
+use super::waits::{LASTING_WAIT, Waits, partners};
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
 /// processes may be that late.
@@ -31,7 +31,8 @@ pub struct Situation<'a> {
     pub config: &'a Config,
     /// Who waits for whom.
     pub waits: Waits,
-    /// Groups in which ranks wait for members that have not come: the first such place of each.
+    /// Groups in which ranks wait for members that have not come: the first such place of each, and
+    /// the first point-to-point call of each rank that waits for a partner.
     pub stalls: Vec<Stall>,
     /// Groups in which calls met that cannot match: the first such place of each.
     pub divergences: Vec<Divergence>,
@@ -44,6 +45,8 @@ pub struct Stall {
     pub group: GroupId,
     /// The sequence number at which they wait.
     pub seq: u64,
+    /// The point-to-point call that a rank waits in, where it is one.
+    pub message: Option<Lone>,
     /// Ranks that wait here, or further on in the group.
     pub waiting: Vec<u32>,
     /// The members they need that have not come.
@@ -80,6 +83,8 @@ pub enum Absence {
     Diverged(GroupId, u64),
     /// It waits elsewhere.
     Blocked(GroupId, u64),
+    /// It waits for the partner of a point-to-point call.
+    Unpartnered(GroupId),
     /// It lives and does something else.
     Elsewhere,
 }
@@ -97,6 +102,8 @@ pub enum Origin {
     Left(Vec<u32>),
     /// Calls that can never match.
     Diverged(GroupId, u64),
+    /// A send and a receive between two ranks, sender first, that wait with different tags.
+    OtherTag(GroupId, u32, u32),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
     /// Ranks that live and do something else.
@@ -135,6 +142,11 @@ impl<'a> Situation<'a> {
             .groups()
             .filter_map(|group| situation.stall(group))
             .collect();
+        stalls.extend(
+            model
+                .groups()
+                .flat_map(|group| situation.unpartnered(group)),
+        );
         for i in 0..stalls.len() {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
         }
@@ -146,6 +158,18 @@ impl<'a> Situation<'a> {
     #[must_use]
     pub fn join(&self, group: GroupId, seq: u64) -> Option<&'a Join> {
         self.model.group(group).join(seq)
+    }
+
+    /// The calls that were made where ranks wait.
+    #[must_use]
+    pub fn calls<'s>(&'s self, stall: &'s Stall) -> Vec<(u32, &'s JoinedCall)> {
+        match &stall.message {
+            Some(lone) => vec![(lone.rank, &lone.joined)],
+            None => {
+                let join = self.join(stall.group, stall.seq).into_iter();
+                join.flat_map(Join::all).collect()
+            }
+        }
     }
 
     /// Stalls by what they come from, the one nearest to the origin first.
@@ -180,8 +204,7 @@ impl<'a> Situation<'a> {
             return self.until;
         }
         let mut limit = self.config.stall_after;
-        let join = self.join(stall.group, stall.seq);
-        for (&rank, joined) in join.into_iter().flat_map(|join| &join.calls) {
+        for (rank, joined) in self.calls(stall) {
             let process = self.model.member(stall.group, rank);
             let before = joined
                 .call
@@ -263,12 +286,13 @@ impl<'a> Situation<'a> {
                     found = Some(Stall {
                         group: group.id,
                         seq,
+                        message: None,
                         waiting: waiting.collect(),
                         missing: needed
                             .into_iter()
                             .map(|rank| Absent {
                                 rank,
-                                why: self.absence(group, rank),
+                                why: self.absence(group, rank, false),
                             })
                             .collect(),
                         since: waiters.iter().map(|(_, joined, _)| joined.call.at).min()?,
@@ -285,7 +309,74 @@ impl<'a> Situation<'a> {
         found
     }
 
-    fn absence(&self, group: &Group, rank: u32) -> Absence {
+    /// Ranks that wait for the partner of a point-to-point call: the first such call of each.
+    fn unpartnered(&self, group: &Group) -> Vec<Stall> {
+        let mut found: BTreeMap<(u32, Side), Stall> = BTreeMap::new();
+        for lone in group.traffic.awaited() {
+            let Some(stall) = self.without_partner(group, lone) else {
+                continue;
+            };
+            let Some(key) = stall.message.as_ref().map(|lone| (lone.rank, lone.side)) else {
+                continue;
+            };
+            let earlier = found
+                .get(&key)
+                .is_none_or(|known| stall.since < known.since);
+            if earlier {
+                found.insert(key, stall);
+            }
+        }
+        found.into_values().collect()
+    }
+
+    fn without_partner(&self, group: &Group, lone: Lone) -> Option<Stall> {
+        let transport = group.traffic.transport;
+        let process = self.model.member(group.id, lone.rank)?;
+        let missing = partners(self.model, group.id, &lone)?;
+        let receives = lone.side == Side::Receive;
+        let since = match lone.joined.wait {
+            Wait::Since(at) => at,
+            Wait::NotSeen | Wait::Over(_) => lone.joined.call.at,
+        };
+        let mut failed = false;
+        match lone.joined.wait {
+            // A send may be done early, and a message that was missed may have come.
+            Wait::Over(_) if !lone.sure || !(receives || transport.sends_wait) => return None,
+            Wait::Over(at) => failed = transport.waits_complete && self.model.is_own_doing(at),
+            Wait::Since(_) | Wait::NotSeen => {
+                let at_once = lone.sure && (receives || transport.sends_wait);
+                if !at_once && self.now.since(since) < LASTING_WAIT {
+                    return None;
+                }
+            }
+        }
+        if let Some(end) = process.end {
+            let died = matches!(self.model.ending_of(process), Ending::Died(_));
+            if died && end.at.since(since) < self.config.stall_after {
+                return None;
+            }
+            failed |= self.model.is_own_doing(end.at);
+        }
+        Some(Stall {
+            group: group.id,
+            seq: lone.joined.call.seq,
+            waiting: vec![lone.rank],
+            missing: missing
+                .into_iter()
+                .map(|rank| Absent {
+                    rank,
+                    why: self.absence(group, rank, true),
+                })
+                .collect(),
+            message: Some(lone),
+            since,
+            failed,
+            origin: Origin::Elsewhere(Vec::new()),
+        })
+    }
+
+    /// Why a rank has not come to a call of a group, or to its side of a message there.
+    fn absence(&self, group: &Group, rank: u32, message: bool) -> Absence {
         let Some(process) = self.model.member(group.id, rank) else {
             return Absence::Elsewhere;
         };
@@ -319,7 +410,8 @@ impl<'a> Situation<'a> {
             .get(&rank)
             .and_then(|threads| threads.first());
         match blocked {
-            Some(blocked) if blocked.group != group.id => {
+            Some(blocked) if blocked.message.is_some() => Absence::Unpartnered(blocked.group),
+            Some(blocked) if blocked.group != group.id || message => {
                 Absence::Blocked(blocked.group, blocked.seq)
             }
             _ => Absence::Elsewhere,
@@ -330,6 +422,17 @@ impl<'a> Situation<'a> {
     /// what it waits for itself.
     fn origin(&self, stalls: &[Stall], at: usize, seen: &mut BTreeSet<usize>) -> Origin {
         let stall = &stalls[at];
+        if stall.takes_any() && stall.missing.iter().any(|absent| !absent.is_final()) {
+            // Whoever can still come may be the one.
+            let elsewhere = stall.missing.iter();
+            let elsewhere: Vec<u32> = elsewhere
+                .filter(|absent| absent.why == Absence::Elsewhere)
+                .map(|absent| absent.rank)
+                .collect();
+            if !elsewhere.is_empty() {
+                return Origin::Elsewhere(elsewhere);
+            }
+        }
         let with = |why: Absence| -> Vec<u32> {
             stall
                 .missing
@@ -342,12 +445,18 @@ impl<'a> Situation<'a> {
             (Absence::Raised, Origin::Raised as fn(Vec<u32>) -> Origin),
             (Absence::Died, Origin::Died),
             (Absence::Stopped, Origin::Stopped),
-            (Absence::Left, Origin::Left),
         ] {
             let ranks = with(why);
             if !ranks.is_empty() {
                 return origin(ranks);
             }
+        }
+        if let Some(origin) = self.other_tag(stall) {
+            return origin;
+        }
+        let left = with(Absence::Left);
+        if !left.is_empty() {
+            return Origin::Left(left);
         }
         seen.insert(at);
         for absent in &stall.missing {
@@ -359,8 +468,17 @@ impl<'a> Situation<'a> {
                         .find(|d| d.group == group && d.seq == seq);
                     return divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone());
                 }
-                Absence::Blocked(group, _) => {
-                    let next = stalls.iter().position(|stall| stall.group == group);
+                Absence::Blocked(..) | Absence::Unpartnered(_) => {
+                    let next = stalls.iter().position(|stall| match absent.why {
+                        Absence::Unpartnered(group) => {
+                            let waits = stall.message.as_ref().map(|lone| lone.rank);
+                            stall.group == group && waits == Some(absent.rank)
+                        }
+                        Absence::Blocked(group, _) => {
+                            stall.group == group && stall.message.is_none()
+                        }
+                        _ => false,
+                    });
                     match next {
                         Some(next) if seen.contains(&next) => {
                             if let Some(cycle) = self.cycle_with(absent.rank) {
@@ -375,6 +493,24 @@ impl<'a> Situation<'a> {
             }
         }
         Origin::Elsewhere(with(Absence::Elsewhere))
+    }
+
+    /// Whether the partner that is missing has a call to this rank with another tag, and goes no further.
+    fn other_tag(&self, stall: &Stall) -> Option<Origin> {
+        let lone = stall.message.as_ref()?;
+        let (other, sender, receiver) = {
+            let other = self.model.group(stall.group).traffic.other_tag(lone)?;
+            match lone.side {
+                Side::Send => (other.rank, lone.rank, other.rank),
+                Side::Receive => (other.rank, other.rank, lone.rank),
+            }
+        };
+        let left = stall
+            .missing
+            .iter()
+            .any(|absent| absent.why == Absence::Left);
+        let stands = left || self.waits.stuck.contains(&other);
+        (lone.sure && stands).then_some(Origin::OtherTag(stall.group, sender, receiver))
     }
 
     /// The cycle a rank waits in, or waits for.
@@ -392,7 +528,23 @@ impl<'a> Situation<'a> {
     }
 }
 
+impl Absent {
+    /// Whether it cannot come any more.
+    const fn is_final(&self) -> bool {
+        use Absence::{Died, Left, Raised};
+        matches!(self.why, Raised | Died | Left)
+    }
+}
+
 impl Stall {
+    /// Whether any one of the missing would do.
+    #[must_use]
+    pub fn takes_any(&self) -> bool {
+        self.message
+            .as_ref()
+            .is_some_and(|lone| lone.peer.is_none())
+    }
+
     /// Whether the ranks it comes from are missing right here, not behind other waits.
     #[must_use]
     pub fn is_direct(&self) -> bool {
@@ -405,6 +557,16 @@ impl Stall {
                 .missing
                 .iter()
                 .any(|absent| ranks.contains(&absent.rank)),
+            Origin::OtherTag(group, sender, receiver) => {
+                let message = self.message.as_ref();
+                let between = |lone: &Lone| {
+                    [*sender, *receiver].contains(&lone.rank)
+                        && lone
+                            .peer
+                            .is_some_and(|peer| [*sender, *receiver].contains(&peer))
+                };
+                *group == self.group && message.is_some_and(between)
+            }
             Origin::Diverged(..) | Origin::Cycle(_) => false,
         }
     }

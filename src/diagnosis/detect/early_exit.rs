@@ -3,9 +3,9 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
 
-use super::{About, Detector, Draft, Explanation, KeyPlace, issued, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, issued, message, order};
 use crate::diagnosis::cause;
-use crate::diagnosis::model::Process;
+use crate::diagnosis::model::{Process, Side};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
@@ -82,20 +82,12 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     let first = *gone.first()?;
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
-    let (&waiter, waiting) =
-        situation
-            .join(stall.group, stall.seq)?
-            .calls
-            .iter()
-            .find(|(rank, joined)| {
-                joined.is_awaited() && joined.needs(**rank, gone).contains(&first)
-            })?;
+    let (_, waiting) = situation.calls(stall).into_iter().find(|(rank, joined)| {
+        let needs = || joined.needs(*rank, gone).contains(&first);
+        stall.message.is_some() || (joined.is_awaited() && needs())
+    })?;
 
-    let mut draft = Draft::new(
-        &ABOUT,
-        KeyPlace::Join(stall.group, stall.seq),
-        left.max(waiting.call.at),
-    );
+    let mut draft = Draft::new(&ABOUT, message::key(stall), left.max(waiting.call.at));
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = gone.to_vec();
@@ -105,7 +97,7 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         Confidence::Supported
     };
     draft.victims = victims(stalls);
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
     draft.cause = Some(cause::of(
         situation,
@@ -128,44 +120,83 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         number(gone, "it", "them"),
     );
     let last = group.members.get(&first).map_or(0, |member| member.issued);
+    let last = match &stall.message {
+        None => format!(
+            "; {}'s last call there was #{last}, and it",
+            Ranks(&[first])
+        ),
+        Some(_) => format!("; {}", Ranks(gone)),
+    };
     draft.why = vec![format!(
-        "{call} of {} needs all its ranks. {} {} started it; {}'s last call there was #{last}, and it can never come.",
-        words::group(&group.info),
+        "{} {} {} started it{last} can never come.",
+        message::needs(situation, stall, &waiting.call),
         Capital(Ranks(&stall.waiting)),
         number(&stall.waiting, "has", "have"),
-        Ranks(&[first]),
     )];
-    draft.next = vec![
-        "Let every rank make the same number of calls: give each the same number of batches \
-         (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model])."
-            .into(),
-        "Where a rank may stop early, let all ranks agree first: all_reduce the decision.".into(),
-    ];
+    draft.next = match &stall.message {
+        None => vec![
+            "Let every rank make the same number of calls: give each the same number of batches \
+             (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model])."
+                .into(),
+            "Where a rank may stop early, let all ranks agree first: all_reduce the decision."
+                .into(),
+        ],
+        Some(lone) => vec![format!(
+            "Let {} make as many {} as {} {} from it, or tell it how many there will be; wait for \
+             what isend returns before the rank ends.",
+            Ranks(gone),
+            if lone.side == Side::Receive {
+                "sends"
+            } else {
+                "receives"
+            },
+            Ranks(&stall.waiting),
+            if lone.side == Side::Receive {
+                "receives"
+            } else {
+                "needs"
+            },
+        )],
+    };
 
-    let proof = (process.lost == 0).then(|| {
-        let end = match process.end {
-            Some(end) => Fact::Ended {
-                rank: first,
-                pid: process.pid,
-                code: end.exit.code,
-                signal: end.exit.signal,
-            },
-            None => Fact::GroupDestroyed {
-                rank: first,
-                group: group.info.key.clone(),
-            },
-        };
-        let never = Fact::NeverIssued {
-            rank: first,
-            group: group.info.key.clone(),
-            last,
-        };
-        Some(Certificate {
-            kind: CertificateKind::TerminalRank,
-            facts: vec![issued(waiter, &waiting.call)?, never, end],
-        })
-    });
-    Some(draft.proved_by(proof.flatten()))
+    Some(draft.proved_by(proof(situation, stall, first)))
+}
+
+/// The proof that a rank can never come to a place where others wait.
+pub(super) fn proof(situation: &Situation<'_>, stall: &Stall, gone: u32) -> Option<Certificate> {
+    let process = situation.model.member(stall.group, gone)?;
+    let (waits, never) = match &stall.message {
+        None => {
+            let calls = situation.calls(stall);
+            let (waiter, waiting) = calls.into_iter().find(|(rank, joined)| {
+                joined.is_awaited() && joined.needs(*rank, &[gone]).contains(&gone)
+            })?;
+            let never = message::never_issued(situation, stall.group, gone);
+            (issued(waiter, &waiting.call)?, never)
+        }
+        // A sender may be done early, and one of several may yet send.
+        Some(lone) if lone.side == Side::Send || lone.peer.is_none() || !lone.sure => return None,
+        Some(lone) => (
+            message::posted(lone.rank, &lone.joined.call, lone.nth)?,
+            message::never_posted(situation, stall.group, lone, gone),
+        ),
+    };
+    let end = match process.end {
+        Some(end) => Fact::Ended {
+            rank: gone,
+            pid: process.pid,
+            code: end.exit.code,
+            signal: end.exit.signal,
+        },
+        None => Fact::GroupDestroyed {
+            rank: gone,
+            group: situation.model.group(stall.group).info.key.clone(),
+        },
+    };
+    (process.lost == 0).then_some(Certificate {
+        kind: CertificateKind::TerminalRank,
+        facts: vec![waits, never, end],
+    })
 }
 
 fn left_at(situation: &Situation<'_>, stall: &Stall, rank: u32, process: &Process) -> Timestamp {

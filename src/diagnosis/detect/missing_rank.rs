@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::early_exit::victims;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, message, order};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::{Doing, Process};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
@@ -77,7 +77,10 @@ impl Detector for MissingRank {
         by_origin
             .iter()
             .filter_map(|(origin, stalls)| match origin {
-                Origin::Elsewhere(ranks) => draft(situation, ranks, stalls),
+                // Who waits for a message alone has no partner: that is another finding.
+                Origin::Elsewhere(ranks) if stalls.first()?.message.is_none() => {
+                    draft(situation, ranks, stalls)
+                }
                 _ => None,
             })
             .collect()
@@ -100,17 +103,12 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         return None;
     }
     let waiting = situation
-        .join(stall.group, stall.seq)?
-        .calls
-        .iter()
+        .calls(stall)
+        .into_iter()
         .find(|(rank, _)| stall.waiting.contains(rank))?;
     let group = situation.model.group(stall.group);
 
-    let mut draft = Draft::new(
-        &ABOUT,
-        KeyPlace::Join(stall.group, stall.seq),
-        situation.overdue_at(stall),
-    );
+    let mut draft = Draft::new(&ABOUT, message::key(stall), situation.overdue_at(stall));
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.1.call.op);
     draft.root = absent.to_vec();
@@ -135,7 +133,7 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     };
     draft.victims = victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
     draft.cause = Some(cause::of(situation, absent, &draft.victims, situation.now));
 

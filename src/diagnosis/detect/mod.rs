@@ -15,16 +15,20 @@ use ddp_doctor_proto::report::{
 
 use super::certificate;
 use super::event::Call;
-use super::model::GroupId;
+use super::model::{GroupId, Matching, Transport};
 use super::situation::Situation;
 
+mod cycle;
 mod divergence;
 mod dtype_mismatch;
 mod early_exit;
 mod evidence_incomplete;
 mod group_order_deadlock;
+mod message;
 mod missing_rank;
 mod op_mismatch;
+mod p2p_deadlock;
+mod p2p_unmatched;
 mod rank_died;
 mod rank_exception;
 mod rank_stopped;
@@ -46,6 +50,8 @@ pub const ALL: &[&dyn Detector] = &[
     &reduce_op_mismatch::ReduceOpMismatch,
     &root_mismatch::RootMismatch,
     &group_order_deadlock::GroupOrderDeadlock,
+    &p2p_deadlock::P2pDeadlock,
+    &p2p_unmatched::P2pUnmatched,
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,
@@ -75,7 +81,7 @@ pub struct About {
 
 /// What a finding means, for somebody who has just read it and never heard of it: whole sentences,
 /// plain text, `code` in backquotes. It is shown by `ddp-doctor explain` and in `docs/findings.md`.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Explanation {
     /// What happened, and why the job cannot go on as it should.
     pub means: &'static str,
@@ -111,6 +117,8 @@ pub mod order {
     pub const WIRE: u8 = 50;
     /// Cycles of waits.
     pub const CYCLE: u8 = 60;
+    /// Calls without a partner.
+    pub const UNMATCHED: u8 = 80;
     /// What needs time to pass.
     pub const TIME: u8 = 90;
     /// What is said about the evidence.
@@ -131,6 +139,8 @@ pub struct Key {
 pub enum KeyPlace {
     /// A place in a group.
     Join(GroupId, u64),
+    /// A point-to-point call in a group: its sender and its receiver, where they are known.
+    Channel(GroupId, Option<u32>, Option<u32>),
     /// A set of ranks.
     Ranks(Vec<u32>),
     /// A process of a rank.
@@ -302,6 +312,10 @@ pub fn signature(call: &Call) -> CallSignature {
         dtype: call.dtype.name().map(str::to_owned),
         reduce_op: call.reduce_op.name().map(str::to_owned),
         root: call.root.or(call.peer),
+        tag: call.tag.filter(|_| {
+            let group = call.group.as_ref();
+            group.is_some_and(|group| Transport::of(&group.backend).matching == Matching::ByTag)
+        }),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
+use super::channel::Traffic;
 use crate::diagnosis::align::{self, Mismatch};
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
@@ -29,8 +30,8 @@ pub struct Group {
     pub joins: BTreeMap<u64, Join>,
     /// Sequence number at which calls first met that cannot match.
     pub diverged: Option<u64>,
-    /// Point-to-point traffic by (sender, receiver).
-    pub channels: BTreeMap<(u32, u32), Channel>,
+    /// Its point-to-point calls.
+    pub traffic: Traffic,
 }
 
 /// One rank in a group.
@@ -77,24 +78,15 @@ pub enum Wait {
     Over(Timestamp),
 }
 
-/// Point-to-point calls from one rank to another.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Channel {
-    /// Sends issued.
-    pub sent: u64,
-    /// Receives issued.
-    pub received: u64,
-}
-
 impl Group {
     pub(super) fn new(id: GroupId, info: Arc<GroupInfo>) -> Self {
         Self {
             id,
+            traffic: Traffic::new(&info.backend),
             info,
             members: BTreeMap::new(),
             joins: BTreeMap::new(),
             diverged: None,
-            channels: BTreeMap::new(),
         }
     }
 
@@ -154,13 +146,7 @@ impl Group {
                 join.mismatched_at = Some(join.mismatched_at.map_or(met, |at| at.min(met)));
             }
         }
-        join.calls.insert(
-            rank,
-            JoinedCall {
-                call: Arc::clone(call),
-                wait: Wait::NotSeen,
-            },
-        );
+        join.calls.insert(rank, JoinedCall::new(call));
         if join.mismatch.is_some() {
             self.diverged = Some(self.diverged.map_or(seq, |at| at.min(seq)));
         }
@@ -225,6 +211,11 @@ impl Group {
 }
 
 impl Join {
+    /// The calls by rank.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &JoinedCall)> {
+        self.calls.iter().map(|(&rank, joined)| (rank, joined))
+    }
+
     /// Ranks whose calls here agree with one another, largest class first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
@@ -237,6 +228,14 @@ impl Join {
 }
 
 impl JoinedCall {
+    /// A call that nobody waited for yet.
+    pub(super) fn new(call: &Arc<Call>) -> Self {
+        Self {
+            call: Arc::clone(call),
+            wait: Wait::NotSeen,
+        }
+    }
+
     /// Whether the program surely waits for this call: it asked to, or waits, or did; or DDP issued
     /// it, which waits before its backward pass or its forward goes on.
     #[must_use]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, ProcessState};
 
+use super::channel::Post;
 use super::group::GroupId;
 use crate::diagnosis::event::{Call, CallId, GroupInfo, ProcessId, Stacks, ThreadId};
 
@@ -71,7 +72,7 @@ pub struct Process {
     /// Groups it joined before its rank was known.
     pub(super) early_groups: Vec<Arc<GroupInfo>>,
     /// Calls whose completion or wait may still be told.
-    calls: BTreeMap<CallId, (GroupId, u64)>,
+    calls: BTreeMap<CallId, Target>,
 }
 
 /// A set of processes that can meet in groups.
@@ -129,6 +130,15 @@ pub struct Thread {
     pub last_at: Timestamp,
 }
 
+/// Where a call stands that a thread may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Among the calls of a group with this sequence number.
+    Join(GroupId, u64),
+    /// In the point-to-point traffic of a group.
+    Message(GroupId, Post),
+}
+
 /// What a thread is in the middle of.
 #[derive(Clone, Debug)]
 pub enum Doing {
@@ -137,7 +147,7 @@ pub enum Doing {
     /// A call that has not returned.
     Call(Arc<Call>),
     /// A wait for a call; `None`: for an unknown one.
-    Wait(Option<(GroupId, u64)>, Timestamp, Option<Arc<Where>>),
+    Wait(Option<Target>, Timestamp, Option<Arc<Where>>),
 }
 
 /// How a process ended, or is ending.
@@ -259,7 +269,7 @@ impl Process {
             .is_some_and(|announced| announced.code == 0)
     }
 
-    pub(super) fn issued(&mut self, call: &Arc<Call>, joined: Option<GroupId>) {
+    pub(super) fn issued(&mut self, call: &Arc<Call>, target: Option<Target>) {
         self.records += 1;
         self.last_at = call.at;
         self.step = self.step.max(call.step);
@@ -276,8 +286,8 @@ impl Process {
                 self.places.insert(Arc::clone(place), 1);
             }
         }
-        if let Some(group) = joined {
-            self.calls.insert(call.id, (group, call.seq));
+        if let Some(target) = target {
+            self.calls.insert(call.id, target);
             if self.calls.len() > KEPT_CALLS {
                 self.calls.pop_first();
             }
@@ -293,14 +303,14 @@ impl Process {
         }
     }
 
-    /// A thread waits. Returns the call it waits for, where it is a collective.
+    /// A thread waits. Returns what it waits for, where that is known.
     pub(super) fn wait_begin(
         &mut self,
         thread: ThreadId,
         call: Option<CallId>,
         place: Option<Arc<Where>>,
         at: Timestamp,
-    ) -> Option<(GroupId, u64)> {
+    ) -> Option<Target> {
         self.records += 1;
         self.last_at = at;
         let target = call.and_then(|call| self.calls.get(&call)).copied();
@@ -314,16 +324,16 @@ impl Process {
         thread: ThreadId,
         call: Option<CallId>,
         at: Timestamp,
-    ) -> Option<(GroupId, u64)> {
+    ) -> Option<Target> {
         self.records += 1;
         self.last_at = at;
         self.thread(thread, at).doing = Doing::Nothing;
         call.and_then(|call| self.calls.get(&call)).copied()
     }
 
-    /// The group and sequence number of a recent collective.
+    /// Where a recent call stands.
     #[must_use]
-    pub fn target(&self, call: CallId) -> Option<(GroupId, u64)> {
+    pub fn target(&self, call: CallId) -> Option<Target> {
         self.calls.get(&call).copied()
     }
 

@@ -19,7 +19,7 @@
 //!
 //! | words | meaning |
 //! |---|---|
-//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `hidden`: DDP's own |
+//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: DDP's own |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
 //! | `group NAME MEMBERS` | joins a further group |
 //! | `destroys [GROUP]` | leaves it |
@@ -27,7 +27,7 @@
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
-//! | `lost N`, `frontier GROUP N`, `note KIND "TEXT"` | the evidence |
+//! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
 
 use std::collections::BTreeMap;

@@ -259,7 +259,10 @@ impl<'a> Writer<'a> {
                     process,
                     group,
                     issued: number(1)? as u64,
-                    p2p_issued: 0,
+                    p2p_issued: match args.get(2).and_then(|arg| arg.strip_prefix("p2p=")) {
+                        Some(count) => count.parse().ok().ok_or(format!("no count: {count}"))?,
+                        None => 0,
+                    },
                 }
             }
             "note" => {
@@ -312,7 +315,8 @@ impl<'a> Writer<'a> {
             reduce_op: ReduceOp::Unspecified,
             root: None,
             peer: None,
-            tag: None,
+            // Where c10d's caller names none, it is 0.
+            tag: op.is_point_to_point().then_some(0),
             numel: None,
             shape: None,
             tensors: 1,
@@ -332,6 +336,8 @@ impl<'a> Writer<'a> {
                 call.root = Some(root.parse().ok().ok_or(format!("no rank: {root}"))?);
             } else if let Some(peer) = arg.strip_prefix("peer=") {
                 call.peer = Some(peer.parse().ok().ok_or(format!("no rank: {peer}"))?);
+            } else if let Some(tag) = arg.strip_prefix("tag=") {
+                call.tag = Some(tag.parse().ok().ok_or(format!("no tag: {tag}"))?);
             } else if let Some(reduce_op) = ReduceOp::from_name(arg) {
                 call.reduce_op = reduce_op;
             } else if let Some(thread) = arg.strip_prefix('t').and_then(|n| n.parse().ok()) {
@@ -350,7 +356,8 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        if grouped {
+        // A receive from any source belongs to no channel.
+        if grouped && (op.is_collective() || call.peer.is_some()) {
             let channel = call
                 .peer
                 .map_or_else(String::new, |peer| format!("{op} {peer}"));
