@@ -65,7 +65,9 @@ macro_rules! jobs {
 jobs! {
     faulty {
         asleep dtype_mismatch evaluation_on_rank_zero exception_and_barrier killed op_mismatch
-        op_mismatch_of_four raises_before_joining rank_zero_checkpoint reduce_op_mismatch
+        op_mismatch_of_four p2p_across_all_reduce p2p_missing_partner p2p_other_size p2p_other_tag
+        p2p_partner_ended p2p_receive_first p2p_ring_of_three p2p_send_first raises_before_joining
+        rank_zero_checkpoint reduce_op_mismatch
         root_mismatch shape_mismatch stopped two_groups_in_opposite_order uneven_then_barrier
         uneven_then_exit
     }
@@ -73,7 +75,10 @@ jobs! {
         asleep asynchronous_groups_in_opposite_order broadcast_from_two_lines data_loader_workers
         different_batch_shapes dtype_mismatch ends_without_destroying evaluation_on_rank_zero
         exception_and_barrier gather_crosses_barrier helper_with_its_own_world killed
-        logged_exception long_checkpoint op_mismatch op_mismatch_of_four raises_before_joining
+        logged_exception long_checkpoint op_mismatch op_mismatch_of_four p2p_across_all_reduce
+        p2p_any_source p2p_batch p2p_missing_partner p2p_other_size p2p_other_tag p2p_partner_ended
+        p2p_pipeline p2p_received_later p2p_receive_first p2p_ring_of_three p2p_send_first
+        raises_before_joining
         rank_zero_checkpoint reduce_op_mismatch root_mismatch
         second_generation shape_mismatch slow_first_import spawned stopped subgroups
         two_groups_in_opposite_order uneven_then_barrier uneven_then_exit work_waited_later

@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use super::Config;
-use super::model::{Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Wait};
+use super::model::{
+    Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Wait, libc_signal,
+};
 use super::waits::{LASTING_WAIT, Waits, partners};
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
@@ -283,6 +285,10 @@ impl<'a> Situation<'a> {
                                 .and_then(|p| p.end)
                                 .is_some_and(|end| own_doing(end.at))
                     };
+                    let ended: Vec<Timestamp> = waiters
+                        .iter()
+                        .filter_map(|(rank, ..)| self.failed_at(group.id, *rank))
+                        .collect();
                     found = Some(Stall {
                         group: group.id,
                         seq,
@@ -292,7 +298,7 @@ impl<'a> Situation<'a> {
                             .into_iter()
                             .map(|rank| Absent {
                                 rank,
-                                why: self.absence(group, rank, false),
+                                why: self.absence(group, rank, false, &ended),
                             })
                             .collect(),
                         since: waiters.iter().map(|(_, joined, _)| joined.call.at).min()?,
@@ -357,6 +363,7 @@ impl<'a> Situation<'a> {
             }
             failed |= self.model.is_own_doing(end.at);
         }
+        let ended: Vec<Timestamp> = self.failed_at(group.id, lone.rank).into_iter().collect();
         Some(Stall {
             group: group.id,
             seq: lone.joined.call.seq,
@@ -365,7 +372,7 @@ impl<'a> Situation<'a> {
                 .into_iter()
                 .map(|rank| Absent {
                     rank,
-                    why: self.absence(group, rank, true),
+                    why: self.absence(group, rank, true, &ended),
                 })
                 .collect(),
             message: Some(lone),
@@ -375,8 +382,19 @@ impl<'a> Situation<'a> {
         })
     }
 
-    /// Why a rank has not come to a call of a group, or to its side of a message there.
-    fn absence(&self, group: &Group, rank: u32, message: bool) -> Absence {
+    /// When the process of a rank ended, if it failed.
+    fn failed_at(&self, group: GroupId, rank: u32) -> Option<Timestamp> {
+        let process = self.model.member(group, rank)?;
+        let failed = !matches!(
+            self.model.ending_of(process),
+            Ending::None | Ending::InOrder
+        );
+        process.end.map(|end| end.at).filter(|_| failed)
+    }
+
+    /// Why a rank has not come to a call of a group, or to its side of a message there. Its own end is
+    /// no reason where it was brought about by those of ranks that had waited for it.
+    fn absence(&self, group: &Group, rank: u32, message: bool, waited: &[Timestamp]) -> Absence {
         let Some(process) = self.model.member(group.id, rank) else {
             return Absence::Elsewhere;
         };
@@ -385,6 +403,9 @@ impl<'a> Situation<'a> {
         }
         match self.model.ending_of(process) {
             Ending::Raised(_) => return Absence::Raised,
+            Ending::Died(exit) if was_sent_after(process, exit, waited) => {
+                return Absence::Elsewhere;
+            }
             Ending::Died(_) => return Absence::Died,
             Ending::InOrder => return Absence::Left,
             Ending::None => {}
@@ -570,6 +591,17 @@ impl Stall {
             Origin::Diverged(..) | Origin::Cycle(_) => false,
         }
     }
+}
+
+/// Whether a process was ended by a signal as launchers send it once a rank has failed, after such a
+/// failure.
+fn was_sent_after(process: &Process, exit: Exit, failures: &[Timestamp]) -> bool {
+    let sent = matches!(
+        exit.signal,
+        Some(libc_signal::TERM | libc_signal::KILL | libc_signal::INT)
+    );
+    let ended = process.end.map(|end| end.at);
+    sent && failures.iter().any(|&failed| Some(failed) < ended)
 }
 
 /// Whether the process has made no call after this one.

@@ -147,7 +147,8 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         number(absent, "it", "them"),
     );
     let cut_short = situation.is_cut_short(stall);
-    let be = if cut_short {
+    let over = cut_short || processes.iter().all(|process| process.has_ended());
+    let be = if over {
         number(absent, "was", "were")
     } else {
         number(absent, "is", "are")
@@ -180,7 +181,7 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
                 )
             },
         );
-        let state = if cut_short {
+        let state = if over {
             String::new()
         } else {
             format!("; its process is {}", process.state)
@@ -203,7 +204,7 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     let pid = processes.first().map_or(0, |process| process.pid);
     draft.next = vec![format!(
         "{}, and let {} reach the same calls as the others.",
-        if cut_short {
+        if over {
             format!("Look at what {} does after that call", Ranks(absent))
         } else {
             format!(

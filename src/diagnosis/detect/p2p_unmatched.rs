@@ -287,11 +287,12 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     let lone = stall.message.as_ref()?;
     let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
     let absent = if absent.is_empty() { &missing } else { absent };
-    let mut processes = absent
-        .iter()
-        .filter_map(|&rank| situation.model.member(stall.group, rank));
+    let processes = || {
+        let members = absent.iter();
+        members.filter_map(|&rank| situation.model.member(stall.group, rank))
+    };
     // A phase that the program itself marked as long is not a rank gone astray.
-    if processes.any(|process| !process.phases.is_empty()) {
+    if processes().any(|process| !process.phases.is_empty()) {
         return None;
     }
     let group = situation.model.group(stall.group);
@@ -327,11 +328,15 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         Ranks(absent),
         number(absent, "has", "have"),
     );
+    let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
     draft.why = vec![format!(
-        "{} {} alive, and {} no call that fits: {call} in {} has no partner.",
+        "{} {} alive, and {} made no call that fits: {call} in {} has no partner.",
         Capital(Ranks(absent)),
-        number(absent, "is", "are"),
-        number(absent, "has made", "have made"),
+        match over {
+            true => number(absent, "was", "were"),
+            false => number(absent, "is", "are"),
+        },
+        number(absent, "has", "have"),
         words::group(&group.info),
     )];
     if let Some(other) = &other {
