@@ -12,7 +12,7 @@ use super::Config;
 use super::model::{
     Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Wait, libc_signal,
 };
-use super::waits::{LASTING_WAIT, Waits, partners};
+use super::waits::{Waits, lasts, partners};
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
 /// processes may be that late.
@@ -280,7 +280,9 @@ impl<'a> Situation<'a> {
                     let own_doing = |at| self.model.is_own_doing(at);
                     let failed = |(rank, joined, _): &(u32, &JoinedCall, _)| {
                         let process = self.model.member(group.id, *rank);
-                        matches!(joined.wait, Wait::Over(at) if own_doing(at))
+                        // On NCCL a wait is over at once, and says nothing.
+                        let complete = group.traffic.transport.waits_complete;
+                        matches!(joined.wait, Wait::Over(at) if complete && own_doing(at))
                             || process
                                 .and_then(|p| p.end)
                                 .is_some_and(|end| own_doing(end.at))
@@ -351,7 +353,7 @@ impl<'a> Situation<'a> {
             Wait::Over(at) => failed = transport.waits_complete && self.model.is_own_doing(at),
             Wait::Since(_) | Wait::NotSeen => {
                 let at_once = lone.sure && (receives || transport.sends_wait);
-                if !at_once && self.now.since(since) < LASTING_WAIT {
+                if !at_once && !lasts(&lone, since, self.now) {
                     return None;
                 }
             }
@@ -516,22 +518,36 @@ impl<'a> Situation<'a> {
         Origin::Elsewhere(with(Absence::Elsewhere))
     }
 
-    /// Whether the partner that is missing has a call to this rank with another tag, and goes no further.
+    /// Whether the partner that is missing has a call to this rank with another tag, and goes no further:
+    /// because it left, waits in that very call, or waits for this rank.
     fn other_tag(&self, stall: &Stall) -> Option<Origin> {
-        let lone = stall.message.as_ref()?;
-        let (other, sender, receiver) = {
-            let other = self.model.group(stall.group).traffic.other_tag(lone)?;
-            match lone.side {
-                Side::Send => (other.rank, lone.rank, other.rank),
-                Side::Receive => (other.rank, other.rank, lone.rank),
-            }
-        };
+        let lone = stall.message.as_ref().filter(|lone| lone.sure)?;
+        let other = self.model.group(stall.group).traffic.other_tag(lone)?;
         let left = stall
             .missing
             .iter()
             .any(|absent| absent.why == Absence::Left);
-        let stands = left || self.waits.stuck.contains(&other);
-        (lone.sure && stands).then_some(Origin::OtherTag(stall.group, sender, receiver))
+        let waits_there = || {
+            let waits = self.waits.blocked.get(&other.rank).into_iter().flatten();
+            let mut calls = waits.filter_map(|wait| wait.message.as_ref());
+            calls.any(|waiting| waiting.joined.call.id == other.joined.call.id)
+        };
+        let waits_for_this = || {
+            let mut cycles = self.waits.cycles.iter();
+            cycles.any(|cycle| {
+                let has = |rank| cycle.iter().any(|wait| wait.rank == rank);
+                has(lone.rank) && has(other.rank)
+            })
+        };
+        let (sender, receiver) = match lone.side {
+            Side::Send => (lone.rank, other.rank),
+            Side::Receive => (other.rank, lone.rank),
+        };
+        (left || waits_there() || waits_for_this()).then_some(Origin::OtherTag(
+            stall.group,
+            sender,
+            receiver,
+        ))
     }
 
     /// The cycle a rank waits in, or waits for.

@@ -37,7 +37,7 @@ use super::model::{Doing, Ending, GroupId, Lone, Model, Process, Side, Target};
 const HIDDEN_WAIT: Duration = Duration::from_secs(3);
 
 /// A wait for a message that need not be one is believed after this long.
-pub(super) const LASTING_WAIT: Duration = Duration::from_secs(3);
+const LASTING_WAIT: Duration = Duration::from_secs(3);
 
 /// A thread that waits for ranks that have not come.
 #[derive(Clone, Debug)]
@@ -206,7 +206,7 @@ fn for_message(
         .all(|process| process.lost == 0);
     let sure = lone.sure && heard_all;
     let blocks = lone.side == Side::Receive || group.traffic.transport.sends_wait;
-    if !(sure && blocks) && now.since(since) < LASTING_WAIT {
+    if !(sure && blocks) && !lasts(&lone, since, now) {
         return None;
     }
     Some(Blocked {
@@ -222,6 +222,13 @@ fn for_message(
         only_thread: false,
         recorded: false,
     })
+}
+
+/// Whether a wait for a message that need not be one has lasted: also since a message was sent to the
+/// rank, which may just be arriving.
+pub(super) fn lasts(lone: &Lone, since: Timestamp, now: Timestamp) -> bool {
+    let since = lone.sent.map_or(since, |sent| sent.max(since));
+    now.since(since) >= LASTING_WAIT
 }
 
 /// The ranks that may be the partner of a point-to-point call; `None` where one of them is not seen,

@@ -69,6 +69,9 @@ pub(super) fn draft(
             kind: CauseKind::SwappedCalls,
             confidence: Confidence::Supported,
         },
+        false if cycle.iter().any(|wait| wait.message.is_some()) => {
+            message::cause(situation, &ranks, &victims, closed)
+        }
         false => cause::of(situation, &ranks, &victims, closed),
     });
     draft.root = ranks;

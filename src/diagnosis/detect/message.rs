@@ -1,10 +1,11 @@
 //! What the findings about point-to-point calls have in common: their facts, and both sides.
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::{Fact, RankCall};
+use ddp_doctor_proto::report::{Cause, CauseKind, Fact, RankCall, Timestamp};
 
 use super::view::{last_call, waiting_call};
 use super::{KeyPlace, issued, rank_calls, signature};
+use crate::diagnosis::cause;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{GroupId, Lone, Side};
 use crate::diagnosis::situation::{Situation, Stall};
@@ -88,6 +89,24 @@ pub(super) fn never_posted(
         peer: lone.rank,
         tag: group.traffic.lane(&lone.joined.call),
         last: group.traffic.made(lone, side),
+    }
+}
+
+/// Why two sides of a channel do not fit. That each stands where only its own rank comes is no reason:
+/// a send and its receive always do.
+pub(super) fn cause(
+    situation: &Situation<'_>,
+    odd: &[u32],
+    others: &[u32],
+    at: Timestamp,
+) -> Cause {
+    let cause = cause::of(situation, odd, others, at);
+    match cause.kind {
+        CauseKind::RankConditional => Cause {
+            kind: CauseKind::Unknown,
+            ..cause
+        },
+        _ => cause,
     }
 }
 

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::early_exit::victims;
-use super::{About, Detector, Draft, Explanation, message, order};
+use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::{Doing, Process};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
@@ -90,7 +90,7 @@ impl Detector for MissingRank {
 fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option<Draft> {
     let stall = **stalls
         .iter()
-        .find(|stall| situation.is_overdue(stall))
+        .find(|stall| stall.message.is_none() && situation.is_overdue(stall))
         .as_ref()?;
     let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
     let absent = if absent.is_empty() { &missing } else { absent };
@@ -108,7 +108,11 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         .find(|(rank, _)| stall.waiting.contains(rank))?;
     let group = situation.model.group(stall.group);
 
-    let mut draft = Draft::new(&ABOUT, message::key(stall), situation.overdue_at(stall));
+    let mut draft = Draft::new(
+        &ABOUT,
+        KeyPlace::Join(stall.group, stall.seq),
+        situation.overdue_at(stall),
+    );
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.1.call.op);
     draft.root = absent.to_vec();
@@ -133,7 +137,7 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     };
     draft.victims = victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
-    draft.per_rank = message::stalled_calls(situation, stall);
+    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
     draft.cause = Some(cause::of(situation, absent, &draft.victims, situation.now));
 

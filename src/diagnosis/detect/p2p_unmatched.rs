@@ -6,7 +6,6 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCal
 use super::early_exit::{self, victims};
 use super::view::{made_call, waiting_call};
 use super::{About, Detector, Draft, Explanation, KeyPlace, cycle, message, order};
-use crate::diagnosis::cause;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
@@ -122,7 +121,7 @@ fn other_size(
     draft.op = Some(receive.op);
     draft.root = both(from, to);
     draft.blocked_at = Some(met);
-    draft.cause = Some(cause::of(situation, &[from], &[to], met));
+    draft.cause = Some(message::cause(situation, &[from], &[to], met));
     for (rank, call) in [(from, send), (to, receive)] {
         let process = situation.model.member(group.id, rank)?;
         draft
@@ -198,7 +197,7 @@ fn other_tag(
     draft.victims.retain(|rank| ![from, to].contains(rank));
     draft.blocked_at = Some(since(send).min(since(receive)));
     draft.per_rank = sides(situation, group_id, &[send, receive]);
-    draft.cause = Some(cause::of(situation, &[from], &[to], began));
+    draft.cause = Some(message::cause(situation, &[from], &[to], began));
     draft.summary = format!(
         "rank {from} sends to rank {to} with tag {}{}, which waits for tag {}{}",
         tag(&send.joined.call),
@@ -305,7 +304,12 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     draft.victims = victims(stalls);
     draft.victims.retain(|rank| !absent.contains(rank));
     draft.blocked_at = Some(stall.since);
-    draft.cause = Some(cause::of(situation, absent, &draft.victims, situation.now));
+    draft.cause = Some(message::cause(
+        situation,
+        absent,
+        &draft.victims,
+        situation.now,
+    ));
     draft.per_rank = match &other {
         Some(other) => sides(situation, stall.group, &[lone, other]),
         None => message::stalled_calls(situation, stall),

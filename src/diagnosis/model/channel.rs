@@ -42,6 +42,8 @@ pub struct Traffic {
     any_source: BTreeMap<u32, VecDeque<JoinedCall>>,
     /// Ranks of which it is not known whom all their calls were for.
     unclear: BTreeSet<u32>,
+    /// When the last message to each rank was sent, as far as was heard.
+    sent_to: BTreeMap<u32, Timestamp>,
     counts: BTreeMap<u32, Count>,
 }
 
@@ -62,6 +64,8 @@ struct Channel {
 struct Lane {
     /// Sends, and receives, that were made.
     made: [u64; 2],
+    /// The last of each.
+    last: [CallId; 2],
     /// Those that the other side has no partner for yet, in order; of one side at a time.
     open: VecDeque<Open>,
 }
@@ -119,6 +123,8 @@ pub struct Lone {
     pub nth: u64,
     /// Nothing was missed that could be its partner.
     pub sure: bool,
+    /// Of a receive: when the last message to the rank was sent, which may be the one.
+    pub sent: Option<Timestamp>,
 }
 
 /// A send and a receive that belong together, and whose sizes do not fit.
@@ -149,6 +155,7 @@ impl Traffic {
             open: BTreeSet::new(),
             any_source: BTreeMap::new(),
             unclear: BTreeSet::new(),
+            sent_to: BTreeMap::new(),
             counts: BTreeMap::new(),
         }
     }
@@ -159,7 +166,7 @@ impl Traffic {
         let Some(peer) = post.peer else {
             let mut waiting = self.any_source.get(&post.rank)?.iter();
             let joined = waiting.find(|joined| joined.call.id == post.call)?;
-            return Some(Self::from_any(post.rank, joined));
+            return Some(self.from_any(post.rank, joined));
         };
         let way = way(post.side, post.rank, peer);
         let lane = self.channels.get(&way)?.lanes.get(&post.lane)?;
@@ -177,9 +184,9 @@ impl Traffic {
                 awaited.map(move |open| self.alone(way, lane.side(), open))
             })
         });
-        let from_any = self.any_source.iter().flat_map(|(&rank, waiting)| {
+        let from_any = self.any_source.iter().flat_map(move |(&rank, waiting)| {
             let awaited = waiting.iter().filter(|joined| is_awaited(joined));
-            awaited.map(move |joined| Self::from_any(rank, joined))
+            awaited.map(move |joined| self.from_any(rank, joined))
         });
         between.chain(from_any)
     }
@@ -190,18 +197,22 @@ impl Traffic {
         sure.map(|(way, clash)| (way.0, way.1, clash))
     }
 
-    /// The first call of the other side between the two ranks that stands open in another lane: one
-    /// with another tag.
+    /// The first call of the other side between the two ranks that stands open in another lane, with
+    /// another tag: one that was made after all those with this one.
     #[must_use]
     pub fn other_tag(&self, lone: &Lone) -> Option<Lone> {
         let side = lone.side.other();
         let way = way(lone.side, lone.rank, lone.peer?);
-        let lanes = self.channels.get(&way)?.lanes.values();
+        let lanes = &self.channels.get(&way)?.lanes;
+        let own = lanes.get(&self.lane(&lone.joined.call))?;
         let open = lanes
+            .values()
             .filter(|lane| lane.side() == side)
-            .filter_map(|lane| lane.open.front())
-            .min_by_key(|open| open.joined.call.id)?;
-        Some(self.alone(way, side, open))
+            .flat_map(|lane| &lane.open)
+            .map(|open| (open.joined.call.id, open))
+            .filter(|(id, _)| *id > own.last[side as usize])
+            .min_by_key(|(id, _)| *id);
+        open.map(|(_, open)| self.alone(way, side, open))
     }
 
     /// The sends from one rank to another, or the receives, that were made in the lane of a call,
@@ -241,6 +252,10 @@ impl Traffic {
             lane: self.lane(call),
             call: call.id,
         };
+        if let (Side::Send, Some(peer)) = (side, call.peer) {
+            let last = self.sent_to.entry(peer).or_default();
+            *last = (*last).max(call.at);
+        }
         let Some(peer) = call.peer else {
             self.unclear.insert(rank);
             if side == Side::Receive {
@@ -340,10 +355,15 @@ impl Traffic {
             joined: open.joined.clone(),
             nth: open.nth,
             sure: self.is_sure(way),
+            sent: self
+                .sent_to
+                .get(&way.1)
+                .copied()
+                .filter(|_| side == Side::Receive),
         }
     }
 
-    fn from_any(rank: u32, joined: &JoinedCall) -> Lone {
+    fn from_any(&self, rank: u32, joined: &JoinedCall) -> Lone {
         Lone {
             side: Side::Receive,
             rank,
@@ -352,6 +372,7 @@ impl Traffic {
             nth: 0,
             // What came may have been for another receive.
             sure: false,
+            sent: self.sent_to.get(&rank).copied(),
         }
     }
 }
@@ -377,6 +398,7 @@ impl Channel {
         }
         let lane = self.lanes.entry(tag).or_default();
         lane.made[side as usize] += 1;
+        lane.last[side as usize] = call.id;
         let nth = lane.made[side as usize];
         if nth <= lane.made[side.other() as usize] {
             // Where too many stood open, the partner's may be one that was not kept.
