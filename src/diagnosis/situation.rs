@@ -360,7 +360,8 @@ impl<'a> Situation<'a> {
         }
         if let Some(end) = process.end {
             let died = matches!(self.model.ending_of(process), Ending::Died(_));
-            if died && end.at.since(since) < self.config.stall_after {
+            let in_cycle = self.waits.in_cycle(lone.rank);
+            if died && !in_cycle && end.at.since(since) < self.config.stall_after {
                 return None;
             }
             failed |= self.model.is_own_doing(end.at);
@@ -404,6 +405,8 @@ impl<'a> Situation<'a> {
             return Absence::Stopped;
         }
         match self.model.ending_of(process) {
+            // Who waits in a circle ends because of it.
+            Ending::Raised(_) | Ending::Died(_) if self.waits.in_cycle(rank) => {}
             Ending::Raised(_) => return Absence::Raised,
             Ending::Died(exit) if was_sent_after(process, exit, waited) => {
                 return Absence::Elsewhere;

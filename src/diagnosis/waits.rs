@@ -54,6 +54,8 @@ pub struct Blocked {
     pub call: Arc<Call>,
     /// When it made the call; of a point-to-point call: when it began to wait.
     pub since: Timestamp,
+    /// When the wait ended in failure, if it did and ended the process, or was ended with it.
+    pub until: Option<Timestamp>,
     /// The ranks it needs, ascending.
     pub needs: Vec<u32>,
     /// The point-to-point call that it waits for, where it is one.
@@ -85,11 +87,26 @@ impl Waits {
         let mut free: BTreeSet<u32> = BTreeSet::new();
         for process in model.processes.values() {
             let Some(rank) = process.rank else { continue };
-            if model.ending_of(process) != Ending::None || process.is_stopped() {
+            let ended = match model.ending_of(process) {
+                Ending::None => None,
+                Ending::InOrder => continue,
+                // A cycle that had closed before is why they ended.
+                Ending::Raised(_) | Ending::Died(_) => {
+                    if model
+                        .process_of(rank)
+                        .is_none_or(|newest| newest.id != process.id)
+                    {
+                        continue;
+                    }
+                    Some(process.end.map_or(now, |end| end.at))
+                }
+            };
+            if process.is_stopped() {
                 continue;
             }
-            let threads = blocked_threads(model, process, rank, now);
-            if threads.len() < process.threads.len() || process.threads.is_empty() {
+            let threads = blocked_threads(model, process, rank, now, ended);
+            let goes_on = threads.len() < process.threads.len() || process.threads.is_empty();
+            if goes_on && ended.is_none() {
                 free.insert(rank);
             }
             if !threads.is_empty() {
@@ -108,6 +125,13 @@ impl Waits {
             stuck,
             cycles,
         }
+    }
+
+    /// Whether a rank waits in a cycle.
+    #[must_use]
+    pub fn in_cycle(&self, rank: u32) -> bool {
+        let mut waits = self.cycles.iter().flatten();
+        waits.any(|wait| wait.rank == rank)
     }
 
     /// The wait that keeps a stuck rank.
@@ -130,12 +154,27 @@ impl Blocked {
     }
 }
 
-fn blocked_threads(model: &Model, process: &Process, rank: u32, now: Timestamp) -> Vec<Blocked> {
+/// The threads of a process that are blocked, or were when it ended.
+fn blocked_threads(
+    model: &Model,
+    process: &Process,
+    rank: u32,
+    now: Timestamp,
+    ended: Option<Timestamp>,
+) -> Vec<Blocked> {
     let mut found = Vec::new();
     for (&id, thread) in &process.threads {
+        let mut until = ended;
         let (target, since, recorded) = match &thread.doing {
             Doing::Call(call) => (process.target(call.id), call.at, true),
             Doing::Wait(target, since, _) => (*target, *since, true),
+            Doing::Nothing if ended.is_some() => {
+                let Some((target, since, over)) = thread.failed else {
+                    continue;
+                };
+                until = Some(over);
+                (Some(target), since, true)
+            }
             Doing::Nothing => {
                 let last = thread.last_call.as_ref();
                 let silent = now.since(thread.last_at) >= HIDDEN_WAIT;
@@ -156,6 +195,7 @@ fn blocked_threads(model: &Model, process: &Process, rank: u32, now: Timestamp) 
         if let Some(blocked) = found_here {
             found.push(Blocked {
                 thread: id,
+                until,
                 only_thread: process.threads.len() == 1,
                 recorded,
                 ..blocked
@@ -177,6 +217,7 @@ fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<B
         seq,
         call: Arc::clone(&joined.call),
         since: joined.call.at,
+        until: None,
         needs,
         message: None,
         certain: true,
@@ -216,6 +257,7 @@ fn for_message(
         seq: lone.joined.call.seq,
         call: Arc::clone(&lone.joined.call),
         since,
+        until: None,
         needs,
         certain: sure && lone.side == Side::Receive,
         message: Some(lone),
@@ -310,9 +352,17 @@ fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<V
             .zip(next)
             .map(|(&from, &to)| edge(from, to))
             .collect();
-        cycles.extend(waits);
+        cycles.extend(waits.filter(|waits| closed(waits)));
     }
     cycles
+}
+
+/// Whether all of these waits went on when the last of them began.
+fn closed(waits: &[Blocked]) -> bool {
+    let last = waits.iter().map(|wait| wait.since).max();
+    waits
+        .iter()
+        .all(|wait| wait.until.is_none() || wait.until >= last)
 }
 
 /// Breadth first from a rank back to itself.

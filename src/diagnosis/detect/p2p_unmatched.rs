@@ -179,10 +179,11 @@ fn other_tag(
     to: u32,
     stalls: &[&Stall],
 ) -> Option<Draft> {
-    let stall = *stalls.first()?;
     let group = situation.model.group(group_id);
-    let lone = stall.message.as_ref()?;
-    let other = group.traffic.other_tag(lone)?;
+    let (stall, lone, other) = stalls.iter().find_map(|stall| {
+        let lone = stall.message.as_ref().filter(|_| stall.is_direct())?;
+        Some((*stall, lone, group.traffic.other_tag(lone)?))
+    })?;
     let (send, receive) = match lone.side {
         Side::Send => (lone, &other),
         Side::Receive => (&other, lone),

@@ -128,6 +128,9 @@ pub struct Thread {
     pub last_call: Option<Arc<Call>>,
     /// When it last wrote a record.
     pub last_at: Timestamp,
+    /// The wait that an exception ended, if the thread has made no call since: what it was for, when it
+    /// began and when it ended.
+    pub failed: Option<(Target, Timestamp, Timestamp)>,
 }
 
 /// Where a call stands that a thread may wait for.
@@ -274,6 +277,7 @@ impl Process {
         self.last_at = call.at;
         self.step = self.step.max(call.step);
         let thread = self.thread(call.thread, call.at);
+        thread.failed = None;
         thread.last_call = Some(Arc::clone(call));
         if !call.is_async {
             thread.doing = Doing::Call(Arc::clone(call));
@@ -314,7 +318,9 @@ impl Process {
         self.records += 1;
         self.last_at = at;
         let target = call.and_then(|call| self.calls.get(&call)).copied();
-        self.thread(thread, at).doing = Doing::Wait(target, at, place);
+        let thread = self.thread(thread, at);
+        thread.failed = None;
+        thread.doing = Doing::Wait(target, at, place);
         target
     }
 
@@ -327,7 +333,19 @@ impl Process {
     ) -> Option<Target> {
         self.records += 1;
         self.last_at = at;
-        self.thread(thread, at).doing = Doing::Nothing;
+        let left = self
+            .exceptions
+            .iter()
+            .rev()
+            .find(|exception| exception.kind == ExceptionKind::LeftCollective)
+            .map(|exception| exception.at);
+        let thread = self.thread(thread, at);
+        let before = std::mem::replace(&mut thread.doing, Doing::Nothing);
+        if let Doing::Wait(Some(target), since, _) = before
+            && left.is_some_and(|left| left >= since)
+        {
+            thread.failed = Some((target, since, at));
+        }
         call.and_then(|call| self.calls.get(&call)).copied()
     }
 
@@ -366,6 +384,7 @@ impl Process {
             doing: Doing::Nothing,
             last_call: None,
             last_at: at,
+            failed: None,
         });
         thread.last_at = at;
         thread
