@@ -116,6 +116,7 @@ fn unsafe_code_is_fenced() {
     let fenced = [
         "agent/capi/src/lib.rs",
         "agent/capi/src/ptr.rs",
+        "agent/capi/src/python.rs",
         "agent/src/blackbox/map.rs",
         "agent/src/current.rs",
         "agent/src/sys.rs",

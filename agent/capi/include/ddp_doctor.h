@@ -147,6 +147,18 @@ void ddp_doctor_exit(int32_t code, ddp_doctor_text how);
 /* A remark about the capture itself. `kind` is a NoteKind. */
 void ddp_doctor_note(int32_t kind, ddp_doctor_text text);
 
+/*
+ * For the Python package: four of the calls above as built-in functions (METH_FASTCALL) whose
+ * arguments and results are Python integers, pointers as their addresses. First comes
+ * ddp_doctor_py_use() with the addresses of PyLong_AsUnsignedLongLongMask() and
+ * PyLong_FromUnsignedLongLong().
+ */
+void ddp_doctor_py_use(void *to_number, void *from_number);
+void *ddp_doctor_py_issued_at(void *module, void *const *arguments, intptr_t count);
+void *ddp_doctor_py_returned(void *module, void *const *arguments, intptr_t count);
+void *ddp_doctor_py_wait_begin(void *module, void *const *arguments, intptr_t count);
+void *ddp_doctor_py_wait_end(void *module, void *const *arguments, intptr_t count);
+
 #ifdef __cplusplus
 }
 #endif

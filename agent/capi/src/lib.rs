@@ -11,6 +11,7 @@
 
 mod abi;
 mod ptr;
+pub mod python;
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,5 @@
 """What is replaced in torch.distributed.distributed_c10d, and in what it stands on."""
 
-import ctypes
 import functools
 import sys
 
@@ -23,7 +22,7 @@ def _issue(op, group, frame):
     record.op = op
     record.root = -1
     site, record.flags = _sites.locate(frame)
-    return _box.lib.issued_at(ctypes.byref(record), group, site)
+    return _box.lib.issued_at(_box.lib.reference(record), group, site)
 
 
 def _return(call):

@@ -4,7 +4,7 @@ import os
 import unittest
 
 import boxreader as b
-from support import job
+from support import PACKAGE, job
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, BROADCAST = range(1, 7)
 SEND, RECV, COALESCED = 10, 11, 12
@@ -55,6 +55,28 @@ work.wait()  # wait
         self.assertEqual([r.text for r in o.box.of("exit")], ["main returned"])
         self.assertEqual(o.box.rank, 0)
         self.assertEqual(o.box.layer, "c10d")
+
+    def test_ctypes_says_the_same_as_the_built_in_functions(self):
+        program = """
+assert type(_box.lib.issued_at).__name__ == %r, _box.lib.issued_at
+t = torch.ones(4, 3)
+dist.all_reduce(t)
+dist.all_to_all_single(t, t.clone(), [4], [4])
+dist.all_reduce(t, async_op=True).wait()
+dist.new_group([0])
+dist.destroy_process_group()
+"""
+        head = "import ddp_doctor; ddp_doctor.enable()\nfrom ddp_doctor import _box, _builtins\n"
+        without = "_builtins.of = lambda library: None\n"
+        said = []
+        for switch, kind in ((without, "_FuncPtr"), ("", "builtin_function_or_method")):
+            outcome = job(head + switch + HEAD + program % kind, PYTHONPATH=PACKAGE)
+            self.addCleanup(os.unlink, outcome.file)
+            self.assertEqual(outcome.statuses, [0], outcome.outputs)
+            records = outcome.box.records
+            said.append([(r.kind, r.op, r.call, r.seq, r.shape, r.flags, r.sizes) for r in records])
+        self.assertEqual(said[0], said[1])
+        self.assertIn("wait-end", [record[0] for record in said[0]])
 
     def test_an_exception_that_is_only_reported_is_none(self):
         o = self.run_job(
