@@ -2,6 +2,7 @@
 //!
 //! * `framework`: that a scenario which expects the wrong thing fails, and says why.
 //! * `launchers`: the ways in which people start jobs, and what may go wrong between us and them.
+//! * `postmortem`: what `analyze` makes of what a job left behind, whole, in part or broken.
 //! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
 //! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
@@ -17,6 +18,7 @@
 
 mod framework;
 mod launchers;
+mod postmortem;
 mod pytorch;
 mod run;
 mod scenarios;

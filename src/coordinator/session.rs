@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Report, Timestamp};
-use ddp_doctor_proto::{NoteKind, VERSION, v1};
+use ddp_doctor_proto::{VERSION, v1};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use v1::request::Kind;
@@ -77,8 +77,6 @@ struct Node {
     ended: bool,
     /// It has ended and has not been told that this was taken in.
     awaits_finished: bool,
-    /// Whether it was noted that not everything it sent made sense.
-    complained: bool,
 }
 
 impl Session {
@@ -180,17 +178,6 @@ impl Session {
     /// The engine gets what was decoded of that node's.
     fn feed(&mut self, index: usize) {
         let now = Timestamp::now();
-        let node = &mut self.nodes[index];
-        if node.decoder.rejected() > 0 && !std::mem::replace(&mut node.complained, true) {
-            self.events.push(Event::Note {
-                process: None,
-                kind: NoteKind::Unreadable,
-                rank: None,
-                pid: None,
-                text: "some of what a node sent made no sense and was left out".into(),
-                at: now,
-            });
-        }
         for event in self.events.drain(..) {
             if matches!(event, Event::JobEnded { .. }) {
                 self.nodes[index].ended = true;
@@ -259,7 +246,6 @@ impl Node {
             attached: None,
             ended: false,
             awaits_finished: false,
-            complained: false,
         }
     }
 }

@@ -146,6 +146,15 @@ pub enum Event {
         process: ProcessId,
         stacks: Arc<Stacks>,
     },
+    /// The evidence ends while the process lived, as far as is known: from then on nobody watched
+    /// it. `read_whole`: what it recorded after that is known all the same, to the last.
+    Unwatched {
+        process: ProcessId,
+        since: Timestamp,
+        read_whole: bool,
+    },
+    /// What is known of the job ends here, and nobody saw how the job ended.
+    EvidenceEnded { at: Timestamp },
     /// Records of a process were lost.
     RecordsLost { process: ProcessId, count: u64 },
     /// The evidence is incomplete in a known way.

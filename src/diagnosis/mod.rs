@@ -116,13 +116,16 @@ impl Engine {
         if !std::mem::take(&mut self.dirty) {
             return false;
         }
-        let situation = Situation::of(&self.model, &self.config, self.now);
+        // Once the job is over no time passes in it: its last diagnosis is one of the evidence alone.
+        let now = self.model.ended.map_or(self.now, |at| self.now.min(at));
+        self.now = now;
+        let situation = Situation::of(&self.model, &self.config, now);
         let drafts = detect::ALL
             .iter()
             .flat_map(|detector| detector.detect(&situation))
             .collect();
         let judged = judge::judge(&situation, drafts);
-        let timeout = next_look(&situation);
+        let timeout = next_look(&situation).filter(|_| self.model.ended.is_none());
         let findings = conclude(&situation, judged, &mut self.first_seen);
         let ranks = self.rank_states();
         let changed = !same_findings(&findings, &self.findings) || !same_ranks(&ranks, &self.ranks);
@@ -228,6 +231,7 @@ impl Engine {
         let state = match process.ending() {
             Ending::InOrder => RankState::Exited,
             _ if process.has_ended() => RankState::Dead,
+            _ if process.unwatched.is_some() => RankState::Unknown,
             _ if process.is_stopped() => RankState::Stopped,
             _ if waiting_in.is_some() => RankState::Waiting,
             _ => RankState::Running,

@@ -167,7 +167,17 @@ impl<'a> Situation<'a> {
     /// before, whichever is more; at once where a wait has already ended in failure.
     #[must_use]
     pub fn is_overdue(&self, stall: &Stall) -> bool {
-        self.overdue_at(stall) <= self.until
+        self.overdue_at(stall) <= self.known_until(stall)
+    }
+
+    /// Up to when it is known that they wait and that the others have not come: not longer than the
+    /// records of each of them are.
+    fn known_until(&self, stall: &Stall) -> Timestamp {
+        let missing = stall.missing.iter().map(|absent| absent.rank);
+        let everybody = stall.waiting.iter().copied().chain(missing);
+        everybody
+            .filter_map(|rank| self.model.member(stall.group, rank)?.known_until)
+            .fold(self.until, Timestamp::min)
     }
 
     /// When that will be.

@@ -52,6 +52,10 @@ pub(super) struct Process {
     announced: u64,
     /// An `all_to_all` whose splits may still follow.
     held: Option<Box<Call>>,
+    /// When the latest record was written.
+    latest: Timestamp,
+    /// The status that it announced, and when.
+    announced_status: Option<(i32, Timestamp)>,
     ended: bool,
 }
 
@@ -66,12 +70,30 @@ impl Process {
             next_ticket: 0,
             announced: 0,
             held: None,
+            latest: Timestamp::default(),
+            announced_status: None,
             ended: false,
         }
     }
 
     pub(super) const fn layer(&self) -> &Arc<str> {
         &self.layer
+    }
+
+    pub(super) const fn identity(&self) -> &v1::ProcessJoined {
+        &self.identity
+    }
+
+    pub(super) const fn next_record(&self) -> u64 {
+        self.next_ticket
+    }
+
+    pub(super) const fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    pub(super) const fn announced_status(&self) -> Option<(i32, Timestamp)> {
+        self.announced_status
     }
 
     pub(super) const fn has_ended(&self) -> bool {
@@ -200,6 +222,10 @@ impl Process {
         }
         self.release(process, out);
         let at = self.time(record.mono_ns);
+        self.latest = self.latest.max(at);
+        if kind == RecordKind::Exit {
+            self.announced_status = Some((record.code, at));
+        }
         let thread = ThreadId(record.thread);
         let call = CallId(record.call);
         let named_call = (record.call != 0).then_some(call);

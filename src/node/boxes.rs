@@ -70,9 +70,18 @@ impl BoxDir {
     /// Whether boxes in shared memory still have to go to this run directory.
     #[must_use]
     pub fn are_awaited(shared_memory: &Path, run_dir: &Path) -> bool {
+        Self::awaited(shared_memory, run_dir).next().is_some()
+    }
+
+    /// Directories in shared memory whose boxes still have to go to this run directory, named as
+    /// [`Path::canonicalize`] does.
+    pub fn awaited<'a>(
+        shared_memory: &Path,
+        run_dir: &'a Path,
+    ) -> impl Iterator<Item = PathBuf> + use<'a> {
         let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
-        entries.flatten().any(|entry| {
-            fs::read_to_string(entry.path().join(OWNER))
+        entries.flatten().map(|entry| entry.path()).filter(|dir| {
+            fs::read_to_string(dir.join(OWNER))
                 .is_ok_and(|owner| owner.lines().nth(1).map(Path::new) == Some(run_dir))
         })
     }

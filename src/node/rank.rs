@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp_doctor_agent::blackbox::{Item, OpenError, ReadRecord, Reader};
+use ddp_doctor_agent::blackbox::{Item, OpenError, Reader};
 use ddp_doctor_proto::report::{Exit, Timestamp};
-use ddp_doctor_proto::{ProcessState, RecordKind, blackbox::flags, v1};
+use ddp_doctor_proto::{ProcessState, RecordKind, v1};
 use v1::event::Kind;
 
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
+use crate::evidence::blackbox;
 
 /// Records taken from one box at a time, so that a busy rank does not hide the others.
 const BUDGET: usize = 4096;
@@ -194,23 +195,11 @@ impl Rank {
     }
 
     fn joined(&self) -> v1::ProcessJoined {
-        let identity = self.reader.identity();
-        v1::ProcessJoined {
-            process: self.process,
-            pid: identity.pid,
-            start_ticks: identity.start_ticks,
-            rank: identity.rank,
-            world_size: identity.world_size,
-            local_rank: identity.local_rank,
-            layer: identity.layer,
-            world: identity.world,
-            anchor_mono_ns: identity.anchor_mono_ns,
-            anchor_unix_ns: identity.anchor_unix_ns,
-        }
+        blackbox::joined(self.process, self.reader.identity())
     }
 }
 
-/// One item of a box as a message.
+/// Hands on one item of a box. What the journal has already goes to the coordinator alone.
 fn pass(
     process: u64,
     item: Item,
@@ -218,104 +207,21 @@ fn pass(
     announced: &mut Option<i32>,
     out: &mut Outbox,
 ) {
-    match item {
-        // Records carry their texts.
-        Item::String { .. } => {}
-        Item::Site {
-            id,
-            file,
-            function,
-            line,
-        } => {
-            out.push(Kind::SiteDefined(v1::SiteDefined {
-                process,
-                id,
-                file,
-                line,
-                function,
-            }));
-        }
-        Item::Group {
-            id,
-            name,
-            description,
-            backend,
-            epoch,
-            ordinal,
-            members,
-        } => {
-            out.push(Kind::GroupDefined(v1::GroupDefined {
-                process,
-                id,
-                name,
-                description,
-                backend,
-                epoch,
-                ordinal,
-                members,
-            }));
-        }
-        Item::Thread { id, tid, name } => {
-            out.push(Kind::ThreadDefined(v1::ThreadDefined {
-                process,
-                id,
-                tid,
-                name,
-            }));
-        }
-        Item::Record(read) => {
-            if read.record.kind == RecordKind::Exit {
-                *announced = Some(read.record.code);
-            }
-            let is_new = read.ticket >= *journaled;
-            let record = Kind::Record(record(process, read));
-            if is_new {
-                if let Kind::Record(record) = &record {
-                    *journaled = record.ticket + 1;
-                }
-                out.push(record);
-            } else {
-                out.push_live(record);
-            }
-        }
-        Item::Lost(count) => out.push(Kind::RecordsLost(v1::RecordsLost { process, count })),
-        Item::Frontier(frontier) => out.push(Kind::GroupFrontier(v1::GroupFrontier {
-            process,
-            group: frontier.group,
-            issued: frontier.issued,
-            p2p_issued: frontier.p2p_issued,
-            r#final: true,
-        })),
+    if let Item::Record(read) = &item
+        && read.record.kind == RecordKind::Exit
+    {
+        *announced = Some(read.record.code);
     }
-}
-
-fn record(process: u64, read: ReadRecord) -> v1::Record {
-    let record = read.record;
-    let has = |flag: u16| record.flags & flag != 0;
-    v1::Record {
-        process,
-        ticket: read.ticket,
-        mono_ns: record.mono_ns,
-        kind: i32::from(record.kind.number()),
-        thread: record.thread,
-        group: record.group,
-        seq: record.seq,
-        call: record.call,
-        site: record.site,
-        op: i32::from(record.op.number()),
-        dtype: i32::from(record.dtype.number()),
-        reduce_op: i32::from(record.reduce_op.number()),
-        flags: u32::from(record.flags),
-        root: has(flags::ROOT).then_some(record.root_or_peer),
-        tag: has(flags::TAG).then_some(record.tag),
-        numel: has(flags::NUMEL).then_some(record.numel),
-        dims: record.shape().unwrap_or_default().to_vec(),
-        shape_known: record.shape().is_some(),
-        tensors: record.tensors,
-        step: record.step,
-        text: read.text,
-        code: record.code,
-        phase: read.phase,
-        splits: read.splits,
+    match blackbox::message(process, item) {
+        Some(Kind::Record(record)) if record.ticket < *journaled => {
+            out.push_live(Kind::Record(record));
+        }
+        Some(kind) => {
+            if let Kind::Record(record) = &kind {
+                *journaled = record.ticket + 1;
+            }
+            out.push(kind);
+        }
+        None => {}
     }
 }

@@ -114,8 +114,12 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.1.call.op);
     draft.root = absent.to_vec();
-    let all_seen =
-        processes.iter().all(|process| process.lost == 0) && !situation.is_cut_short(stall);
+    // Whoever was not watched so long may have ended meanwhile.
+    let due = situation.overdue_at(stall);
+    let watched = |process: &&Process| process.unwatched.is_none_or(|since| since >= due);
+    let all_seen = processes.iter().all(|process| process.lost == 0)
+        && processes.iter().all(watched)
+        && !situation.is_cut_short(stall);
     draft.confidence = if all_seen {
         Confidence::Supported
     } else {
@@ -149,13 +153,19 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         number(absent, "it", "them"),
     );
     let cut_short = situation.is_cut_short(stall);
-    let be = if cut_short {
+    let is_past = cut_short || processes.iter().any(|process| process.unwatched.is_some());
+    let be = if is_past {
         number(absent, "was", "were")
     } else {
         number(absent, "is", "are")
     };
+    let how = if processes.iter().all(watched) {
+        "alive and not in a collective"
+    } else {
+        "last seen outside of any collective; whether it lived on is not known"
+    };
     draft.why = vec![format!(
-        "{call} of {} needs all its ranks. {} {be} alive and not in a collective.",
+        "{call} of {} needs all its ranks. {} {be} {how}.",
         words::group(&group.info),
         Capital(Ranks(absent)),
     )];
@@ -182,7 +192,7 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
                 )
             },
         );
-        let state = if cut_short {
+        let state = if is_past {
             String::new()
         } else {
             format!("; its process is {}", process.state)
@@ -205,7 +215,7 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     let pid = processes.first().map_or(0, |process| process.pid);
     draft.next = vec![format!(
         "{}, and let {} reach the same calls as the others.",
-        if cut_short {
+        if is_past {
             format!("Look at what {} does after that call", Ranks(absent))
         } else {
             format!(

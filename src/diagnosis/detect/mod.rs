@@ -185,6 +185,8 @@ pub struct Draft {
     pub event: Option<String>,
     /// The finding that this one surely follows from, if that stands.
     pub follows: Option<Key>,
+    /// Unless something else is found, it means that nothing can be judged.
+    pub leaves_open: bool,
 }
 
 /// A fact about a rank's process, for the causal order.
@@ -229,6 +231,7 @@ impl Draft {
             fact: None,
             event: None,
             follows: None,
+            leaves_open: false,
         }
     }
 

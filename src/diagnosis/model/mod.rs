@@ -32,6 +32,8 @@ pub struct Model {
     pub started: Option<Timestamp>,
     /// When every node that started it had ended it.
     pub ended: Option<Timestamp>,
+    /// Up to when anything is known, where nobody saw the job end.
+    pub evidence_ended: Option<Timestamp>,
     /// Hosts that started it.
     pub hosts: BTreeSet<Arc<str>>,
     /// Hosts on which it has ended.
@@ -130,6 +132,12 @@ impl Model {
         self.interrupted
             .filter(obeyed)
             .map_or(now, |asked| asked.min(now))
+    }
+
+    /// When the job was over, or what is known of it: nothing more will come.
+    #[must_use]
+    pub fn over(&self) -> Option<Timestamp> {
+        self.ended.or(self.evidence_ended)
     }
 
     /// The number of ranks there should be.
@@ -323,6 +331,17 @@ impl Model {
                     process.stood(stacks);
                 }
             }
+            Event::Unwatched {
+                process,
+                since,
+                read_whole,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.unwatched = Some(since);
+                    process.known_until = (!read_whole).then_some(since);
+                }
+            }
+            Event::EvidenceEnded { at } => self.evidence_ended = Some(at),
             Event::RecordsLost { process, count } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.lost += count;
@@ -346,10 +365,15 @@ impl Model {
                     text,
                     at,
                 };
+                // What is about no process is told apart by what it says.
+                let same = |n: &Note| match (pid, rank) {
+                    (None, None) => n.text == note.text,
+                    _ => true,
+                };
                 let known = self
                     .notes
                     .iter()
-                    .any(|n| n.kind == kind && n.pid == pid && n.rank == rank);
+                    .any(|n| n.kind == kind && n.pid == pid && n.rank == rank && same(n));
                 if !known && self.notes.len() < KEPT_NOTES {
                     self.notes.push(note);
                 }

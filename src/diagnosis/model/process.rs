@@ -37,6 +37,10 @@ pub struct Process {
     pub state_at: Timestamp,
     /// Its end, once that was seen.
     pub end: Option<End>,
+    /// From when on nobody watched it: it may have ended at any time after.
+    pub unwatched: Option<Timestamp>,
+    /// Up to when its records are known; `None`: all of them are, or it is still followed.
+    pub known_until: Option<Timestamp>,
     /// What it said about its end before.
     pub announced: Option<Announced>,
     /// The exceptions that were seen, oldest first, a few.
@@ -175,6 +179,8 @@ impl Process {
             state: ProcessState::Unspecified,
             state_at: Timestamp::default(),
             end: None,
+            unwatched: None,
+            known_until: None,
             announced: None,
             exceptions: Vec::new(),
             threads: BTreeMap::new(),
