@@ -39,6 +39,7 @@ use ddp_doctor::report::text;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
 use serde::Deserialize;
 
+mod journal;
 mod script;
 
 /// The first second of every scenario, on the clock of the world.
@@ -141,7 +142,7 @@ impl Scenario {
                 ));
             }
         }
-        Ok(())
+        self.check_journals(&report)
     }
 
     /// What the terminal shows of the first finding with this code.
