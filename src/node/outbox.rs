@@ -93,7 +93,7 @@ impl Outbox {
             self.send_live(Vec::new(), now);
         }
         if now.since(self.journaled) >= JOURNAL_ALIVE {
-            self.to_journal(Vec::new(), now);
+            self.write_journal(Vec::new(), now);
         }
     }
 
@@ -129,7 +129,7 @@ impl Outbox {
             let events = batch.iter().filter(|(_, to_journal)| *to_journal);
             let events: Vec<_> = events.map(|(event, _)| event.clone()).collect();
             if !events.is_empty() {
-                self.to_journal(events, now);
+                self.write_journal(events, now);
             }
         }
         if self.live.is_some() {
@@ -137,7 +137,7 @@ impl Outbox {
         }
     }
 
-    fn to_journal(&mut self, events: Vec<v1::Event>, now: Timestamp) {
+    fn write_journal(&mut self, events: Vec<v1::Event>, now: Timestamp) {
         if let Some(journal) = &mut self.journal {
             self.journaled = now;
             journal.append(v1::Report {

@@ -91,7 +91,8 @@ impl Stage {
     /// findings have the times of the live ones.
     fn go_to(&mut self, at: Timestamp) {
         let at = at.max(self.now);
-        if at.since(self.looked) >= LOOK_EVERY {
+        let begins = self.now == Timestamp::default();
+        if !begins && at.since(self.looked) >= LOOK_EVERY {
             self.look();
             let from = self.now;
             while let Some(due) = self.engine.poll_timeout().filter(|&due| due < at) {
