@@ -161,7 +161,9 @@ mod tests {
         let memory = ProcessMemory::open(pid).unwrap();
         let mut pages = Pages::new(&memory);
         let images = maps::images(pid).unwrap();
-        let c_library = images.iter().find(|image| image.file_name().starts_with("libc.so"));
+        let c_library = images
+            .iter()
+            .find(|image| image.file_name().starts_with("libc.so"));
         let image = Image::at(&mut pages, c_library.unwrap().start).unwrap();
         let found = image.symbol(&mut pages, "getpid").unwrap();
         assert_eq!(found, Some(libc::getpid as *const () as u64));

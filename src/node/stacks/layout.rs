@@ -70,7 +70,11 @@ pub enum Gil {
     /// In the interpreter.
     Interpreter { locked: u64, holder: u64 },
     /// Behind a pointer of the interpreter.
-    Behind { pointer: u64, locked: u64, holder: u64 },
+    Behind {
+        pointer: u64,
+        locked: u64,
+        holder: u64,
+    },
 }
 
 /// Where a thread keeps its innermost frame.
@@ -125,7 +129,9 @@ impl Layout {
         /// No struct of CPython's is larger.
         const MOST: u64 = 1 << 20;
         if pages.vec(runtime, 8)? != *b"xdebugpy" {
-            return Err(Fault::Nonsense("what the interpreter publishes about itself"));
+            return Err(Fault::Nonsense(
+                "what the interpreter publishes about itself",
+            ));
         }
         let positions = match version {
             (3, 13) => &PUBLISHED_3_13,
@@ -134,7 +140,9 @@ impl Layout {
         };
         let mut get = |position| match pages.u64(at(runtime, position)?)? {
             offset if offset < MOST => Ok(offset),
-            _ => Err(Fault::Nonsense("what the interpreter publishes about itself")),
+            _ => Err(Fault::Nonsense(
+                "what the interpreter publishes about itself",
+            )),
         };
         let text_ascii = get(positions.text_ascii)?;
         Ok(Self {

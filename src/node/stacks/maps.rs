@@ -48,7 +48,8 @@ fn parse(text: &str) -> Vec<Loaded> {
     for line in text.lines() {
         // start-end permissions offset device inode   path
         let mut words = line.splitn(6, ' ');
-        let (Some(range), Some(_), Some(offset)) = (words.next(), words.next(), words.next()) else {
+        let (Some(range), Some(_), Some(offset)) = (words.next(), words.next(), words.next())
+        else {
             continue;
         };
         let path = words.nth(2).unwrap_or_default().trim_start();
@@ -87,7 +88,10 @@ nonsense
         let words: Vec<_> = found.iter().map(|it| (it.start, it.file_name())).collect();
         assert_eq!(
             words,
-            [(0x40_0000, "python 3"), (0x7f00_0000_0000, "libc.so.6 (deleted)")]
+            [
+                (0x40_0000, "python 3"),
+                (0x7f00_0000_0000, "libc.so.6 (deleted)")
+            ]
         );
     }
 }

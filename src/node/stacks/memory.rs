@@ -179,7 +179,15 @@ mod tests {
     fn addresses_that_lead_nowhere_are_refused() {
         let memory = ProcessMemory::open(std::process::id()).unwrap();
         let mut pages = Pages::new(&memory);
-        for address in [0, 1, 4097, u64::MAX, u64::MAX - 4095, 1 << 63, 0xffff_8000_0000_0000] {
+        for address in [
+            0,
+            1,
+            4097,
+            u64::MAX,
+            u64::MAX - 4095,
+            1 << 63,
+            0xffff_8000_0000_0000,
+        ] {
             assert!(pages.u64(address).is_err(), "{address:#x}");
         }
     }

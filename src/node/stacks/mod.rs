@@ -142,7 +142,10 @@ fn join(
     if let [only] = &tasks[..]
         && python.iter().all(|thread| strangers(&thread))
     {
-        let runs = python.iter().position(|(_, thread)| thread.holds_gil).unwrap_or(0);
+        let runs = python
+            .iter()
+            .position(|(_, thread)| thread.holds_gil)
+            .unwrap_or(0);
         if let Some((tid, _)) = python.get_mut(runs) {
             *tid = Some(only.inner_tid);
         }
@@ -151,7 +154,9 @@ fn join(
     let mut moving = 0;
     let mut threads: Vec<v1::ThreadStack> = Vec::with_capacity(tasks.len());
     for task in tasks {
-        let known = python.iter().position(|(tid, _)| *tid == Some(task.inner_tid));
+        let known = python
+            .iter()
+            .position(|(tid, _)| *tid == Some(task.inner_tid));
         let known = known.map(|index| python.swap_remove(index).1);
         match known.as_ref().and_then(|thread| thread.gap) {
             Some(Gap::Moving) => moving += 1,
@@ -160,7 +165,10 @@ fn join(
                 task.tid
             )),
             Some(Gap::Fault(fault)) => {
-                trouble.push(format!("thread {}: its frames cannot be read: {fault}", task.tid));
+                trouble.push(format!(
+                    "thread {}: its frames cannot be read: {fault}",
+                    task.tid
+                ));
             }
             None => {}
         }
@@ -171,7 +179,10 @@ fn join(
             wait_channel: task.wait_channel,
             cpu_ns: Some(task.cpu_ns),
             holds_gil: known.as_ref().map(|thread| thread.holds_gil),
-            python: frames(known.map(|thread| thread.frames).unwrap_or_default(), &mut left),
+            python: frames(
+                known.map(|thread| thread.frames).unwrap_or_default(),
+                &mut left,
+            ),
             native: Vec::new(),
         });
     }
@@ -210,7 +221,9 @@ fn frames(frames: Vec<Where>, left: &mut usize) -> Vec<v1::Frame> {
 
 fn cut(mut name: String) -> String {
     if name.len() > MOST_NAME {
-        let end = (0..=MOST_NAME).rev().find(|&end| name.is_char_boundary(end));
+        let end = (0..=MOST_NAME)
+            .rev()
+            .find(|&end| name.is_char_boundary(end));
         name.truncate(end.unwrap_or(0));
     }
     name
@@ -243,12 +256,18 @@ mod tests {
         };
         let line = |tasks: Vec<Task>, python| {
             let threads = join(tasks, python, &mut Vec::new());
-            threads.iter().map(|it| it.python.first().map(|it| it.line)).collect::<Vec<_>>()
+            threads
+                .iter()
+                .map(|it| it.python.first().map(|it| it.line))
+                .collect::<Vec<_>>()
         };
         let python = || vec![(Some(7), thread(1, false)), (Some(8), thread(2, true))];
         assert_eq!(line(vec![task(9)], python()), [Some(2)]);
         assert_eq!(line(vec![task(8)], python()), [Some(2)]);
-        assert_eq!(line(vec![task(5), task(6), task(8)], python()), [None, Some(2), None]);
+        assert_eq!(
+            line(vec![task(5), task(6), task(8)], python()),
+            [None, Some(2), None]
+        );
     }
 
     #[test]

@@ -169,10 +169,7 @@ impl Interpreter {
     }
 
     /// The threads, without their frames.
-    fn list<M: Memory>(
-        &self,
-        pages: &mut Pages<'_, M>,
-    ) -> Result<Vec<(u64, PythonThread)>, Fault> {
+    fn list<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<Vec<(u64, PythonThread)>, Fault> {
         let layout = &self.layout;
         let mut found = Vec::new();
         let mut interpreter = pages.u64(at(self.runtime, layout.interpreters)?)?;
@@ -356,7 +353,8 @@ impl<M: Memory> Codes<'_, '_, M> {
         let length = self.pages.u64(at(address, layout.text_length)?)?;
         let state = self.pages.u32(at(address, layout.text_state)?)?;
         // Two bits interned, three bits width in bytes, compact, ASCII.
-        let (width, is_compact, is_ascii) = (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
+        let (width, is_compact, is_ascii) =
+            (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
         if length > MOST_TEXT || !is_compact || ![1, 2, 4].contains(&width) {
             return Err(Fault::Nonsense("a name"));
         }
@@ -366,7 +364,9 @@ impl<M: Memory> Codes<'_, '_, M> {
             layout.text_other
         };
         let width = width as usize;
-        let bytes = self.pages.vec(at(address, start)?, length as usize * width)?;
+        let bytes = self
+            .pages
+            .vec(at(address, start)?, length as usize * width)?;
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &b| n << 8 | u32::from(b));
         Ok(bytes
             .chunks_exact(width)

@@ -69,7 +69,9 @@ impl Task {
 /// The last of the numbers that a thread has in the pid namespaces around it.
 fn inner_tid(dir: &Path) -> Option<u32> {
     let status = fs::read_to_string(dir.join("status")).ok()?;
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let numbers = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_whitespace().next_back()?.parse().ok()
 }
 
@@ -102,7 +104,9 @@ mod tests {
         let asleep = || {
             let (tasks, left_out) = of(pid).unwrap();
             assert_eq!((tasks[0].tid, left_out), (pid, 0));
-            tasks.into_iter().find(|task| task.name == "a) S (b" && task.state == 'S')
+            tasks
+                .into_iter()
+                .find(|task| task.name == "a) S (b" && task.state == 'S')
         };
         while asleep().is_none() {
             std::thread::sleep(Duration::from_millis(5));
