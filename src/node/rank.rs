@@ -9,8 +9,8 @@ use v1::event::Kind;
 
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
-use crate::evidence::blackbox;
 use super::stacks::taker::Wanted;
+use crate::evidence::blackbox;
 
 /// Records taken from one box at a time, so that a busy rank does not hide the others.
 const BUDGET: usize = 4096;
