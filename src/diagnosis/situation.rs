@@ -189,18 +189,20 @@ impl<'a> Situation<'a> {
         if self.is_cut_short(stall) {
             return self.until;
         }
-        let mut limit = self.config.stall_after;
-        let join = self.join(stall.group, stall.seq);
-        for (&rank, joined) in join.into_iter().flat_map(|join| &join.calls) {
-            let process = self.model.member(stall.group, rank);
-            let before = joined
-                .call
-                .place
-                .as_ref()
-                .and_then(|place| process?.waits.get(place));
-            limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
-        }
+        let limit = self.config.stall_after.max(self.usual_wait(stall) * 3);
         stall.since.plus(limit)
+    }
+
+    /// The longest time that anybody who waits here has waited at the same line before.
+    #[must_use]
+    pub fn usual_wait(&self, stall: &Stall) -> Duration {
+        let join = self.join(stall.group, stall.seq);
+        let before = join.into_iter().flat_map(|join| &join.calls);
+        let before = before.filter_map(|(&rank, joined)| {
+            let process = self.model.member(stall.group, rank)?;
+            process.waits.get(joined.call.place.as_ref()?).copied()
+        });
+        Duration::from_nanos(before.max().unwrap_or(0))
     }
 
     /// Whether somebody ended the job while ranks had waited here for more than a moment: most people

@@ -21,6 +21,7 @@ use super::descendants::Descendants;
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
 use super::rank::Rank;
+use super::stacks::taker::Taker;
 use super::sys;
 
 /// Time between two looks into the boxes. Every look costs a wake-up, whatever there is to see, and
@@ -55,6 +56,13 @@ pub enum Command {
         process: u64,
         /// From this one on.
         ticket: u64,
+    },
+    /// The coordinator wants stacks.
+    TakeStacks {
+        /// Of these boxes; none: of all.
+        processes: Vec<u64>,
+        /// Because somebody wants to see them.
+        on_request: bool,
     },
     /// We were continued after a stop.
     Continued,
@@ -136,6 +144,7 @@ pub struct Follower {
     out: Outbox,
     commands: Commands,
     descendants: Descendants,
+    stacks: Taker,
     ranks: Vec<Rank>,
     places: Vec<Place>,
     /// Boxes that could not be opened, and since when.
@@ -166,6 +175,7 @@ impl Follower {
         out: Outbox,
         commands: Commands,
         descendants: Descendants,
+        stacks: Taker,
     ) -> Self {
         let place = |path| Place {
             path,
@@ -179,6 +189,7 @@ impl Follower {
             out,
             commands,
             descendants,
+            stacks,
             ranks: Vec::new(),
             closed_boxes: HashMap::new(),
             said: Vec::new(),
@@ -210,6 +221,7 @@ impl Follower {
                     self.look_for_boxes(now);
                 }
                 self.look();
+                self.pass_stacks_on();
                 if is_due(&mut next_states, STATES_EVERY, now) {
                     self.look_at_states(now);
                 }
@@ -262,6 +274,15 @@ impl Follower {
                         .iter_mut()
                         .for_each(|rank| rank.repeat_from(process, ticket));
                 }
+                Ok(Command::TakeStacks {
+                    processes,
+                    on_request,
+                }) => {
+                    let wanted = self.ranks.iter().filter_map(Rank::as_wanted);
+                    let wanted =
+                        wanted.filter(|it| processes.is_empty() || processes.contains(&it.process));
+                    self.stacks.ask(wanted, on_request);
+                }
                 Ok(Command::Continued) => self.was_continued(),
                 Ok(Command::Interrupted(signal)) => self.say(Kind::Interrupted(v1::Interrupted {
                     unix_ns: Timestamp::now().0,
@@ -311,6 +332,18 @@ impl Follower {
                 rank.end(&mut self.out);
                 // One that cannot be moved stays until the end, when there is another try.
                 drop(self.boxes.keep(rank.path()));
+            }
+        }
+    }
+
+    /// Stacks that were taken meanwhile; nothing comes after the end of a process.
+    fn pass_stacks_on(&mut self) {
+        for stacks in self.stacks.poll() {
+            let mut ranks = self.ranks.iter_mut();
+            if let Some(rank) =
+                ranks.find(|rank| rank.process() == stacks.process && !rank.has_ended())
+            {
+                rank.stood(stacks, &mut self.out);
             }
         }
     }

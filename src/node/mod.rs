@@ -19,6 +19,7 @@ pub mod proc;
 pub mod rank;
 pub mod rundir;
 pub mod screen;
+pub mod stacks;
 pub mod sys;
 
 /// Says a line to the user, from whatever thread.

@@ -172,6 +172,20 @@ fn weight(kind: &Kind) -> usize {
             group.name.len() + group.description.len() + 5 * group.members.len()
         }
         Kind::Note(note) => note.text.len(),
+        Kind::Stacks(stacks) => {
+            let frames = |thread: &v1::ThreadStack| -> usize {
+                let frames = thread.python.iter().chain(&thread.native);
+                frames
+                    .map(|it| 16 + it.file.len() + it.function.len())
+                    .sum()
+            };
+            stacks.trouble.len()
+                + stacks
+                    .threads
+                    .iter()
+                    .map(|it| 64 + frames(it))
+                    .sum::<usize>()
+        }
         Kind::Hello(hello) => hello.command.iter().map(String::len).sum(),
         _ => 0,
     }

@@ -859,6 +859,10 @@ pub struct CaptureStacks {
     /// Which; none: of every rank on the node.
     #[prost(uint64, repeated, tag = "1")]
     pub processes: ::prost::alloc::vec::Vec<u64>,
+    /// Somebody wants to see them; otherwise they are for the diagnosis of a stall. A node may be set up
+    /// to take them for one and not for the other.
+    #[prost(bool, tag = "2")]
+    pub on_request: bool,
 }
 /// One finding. Words (severity, state, …) are those of the JSON report, so that a viewer shows a
 /// word it has never heard of without a new version.
