@@ -117,6 +117,7 @@ pub enum Event {
     /// The process said that it is about to end by itself.
     ExitAnnounced {
         process: ProcessId,
+        thread: ThreadId,
         code: i32,
         how: Arc<str>,
         at: Timestamp,

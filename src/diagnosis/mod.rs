@@ -26,6 +26,7 @@ pub mod detect;
 pub mod event;
 pub mod judge;
 pub mod model;
+pub mod outside;
 pub mod situation;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -10,6 +10,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::Config;
 use super::model::{Ending, Group, GroupId, Join, JoinedCall, Model, Process, Wait};
+use super::outside;
 use super::waits::Waits;
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
@@ -78,8 +79,14 @@ pub enum Absence {
     Left,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
+    /// It is on its way out of the program, and waits there.
+    Leaving,
     /// It waits elsewhere.
     Blocked(GroupId, u64),
+    /// It is in a phase that takes long: one that the program marked, or work that is known to.
+    LongPhase,
+    /// It lives and does not move.
+    StandsStill,
     /// It lives and does something else.
     Elsewhere,
 }
@@ -97,8 +104,14 @@ pub enum Origin {
     Left(Vec<u32>),
     /// Calls that can never match.
     Diverged(GroupId, u64),
+    /// Ranks that wait for others on their way out of the program.
+    Leaving(Vec<u32>),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
+    /// Ranks in a phase that takes long.
+    LongPhase(Vec<u32>),
+    /// Ranks that live outside any collective and do not move.
+    StandsStill(Vec<u32>),
     /// Ranks that live and do something else.
     Elsewhere(Vec<u32>),
 }
@@ -110,7 +123,8 @@ pub struct Divergence {
     pub group: GroupId,
     /// The sequence number.
     pub seq: u64,
-    /// What it comes from: the mismatch itself, or an exception that diverted a rank.
+    /// What it comes from: the mismatch itself, an exception that diverted a rank, or a call that
+    /// ranks make on their way out.
     pub origin: Origin,
 }
 
@@ -213,27 +227,42 @@ impl<'a> Situation<'a> {
     fn divergence(&self, group: &Group) -> Option<Divergence> {
         let seq = group.diverged?;
         let join = group.join(seq)?;
-        let diverted: Vec<u32> = join
-            .calls
-            .iter()
-            .filter(|(rank, joined)| {
-                self.model
-                    .member(group.id, **rank)
-                    .is_some_and(|process| process.in_flight_at(&joined.call).is_some())
-            })
-            .map(|(&rank, _)| rank)
-            .collect();
-        let everybody = diverted.len() == join.calls.len();
-        let origin = if diverted.is_empty() || everybody {
-            Origin::Diverged(group.id, seq)
+        let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
+        let (raised, leaving) = self.on_their_way_out(group.id, calls);
+        let some = |ranks: &Vec<u32>| !ranks.is_empty() && ranks.len() < join.calls.len();
+        let origin = if some(&raised) {
+            Origin::Raised(raised)
+        } else if some(&leaving) {
+            Origin::Leaving(leaving)
         } else {
-            Origin::Raised(diverted)
+            Origin::Diverged(group.id, seq)
         };
         Some(Divergence {
             group: group.id,
             seq,
             origin,
         })
+    }
+
+    /// The ranks that made these calls because of an exception, and those that made them on their way
+    /// out of the program.
+    fn on_their_way_out<'b>(
+        &self,
+        group: GroupId,
+        calls: impl Iterator<Item = (u32, &'b JoinedCall)>,
+    ) -> (Vec<u32>, Vec<u32>) {
+        let (mut raised, mut leaving) = (Vec::new(), Vec::new());
+        for (rank, joined) in calls {
+            let Some(process) = self.model.member(group, rank) else {
+                continue;
+            };
+            if process.raised_before(&joined.call).is_some() {
+                raised.push(rank);
+            } else if process.is_leaving_at(&joined.call) {
+                leaving.push(rank);
+            }
+        }
+        (raised, leaving)
     }
 
     fn stall(&self, group: &Group) -> Option<Stall> {
@@ -328,10 +357,23 @@ impl<'a> Situation<'a> {
             .blocked
             .get(&rank)
             .and_then(|threads| threads.first());
+        let outside = || {
+            let nothing = !process.is_inside_a_call();
+            nothing.then(|| outside::of(process)).flatten()
+        };
+        if process.is_leaving() && outside().is_none() {
+            return Absence::Leaving;
+        }
         match blocked {
             Some(blocked) if blocked.group != group.id => {
-                Absence::Blocked(blocked.group, blocked.seq)
+                return Absence::Blocked(blocked.group, blocked.seq);
             }
+            _ if !process.phases.is_empty() => return Absence::LongPhase,
+            _ => {}
+        }
+        match outside() {
+            Some(outside) if !outside.moves => Absence::StandsStill,
+            Some(outside) if outside.what.long_work().is_some() => Absence::LongPhase,
             _ => Absence::Elsewhere,
         }
     }
@@ -348,16 +390,26 @@ impl<'a> Situation<'a> {
                 .map(|a| a.rank)
                 .collect()
         };
-        for (why, origin) in [
-            (Absence::Raised, Origin::Raised as fn(Vec<u32>) -> Origin),
+        let first = |facts: &[(Absence, fn(Vec<u32>) -> Origin)]| {
+            facts.iter().find_map(|(why, origin)| {
+                let ranks = with(*why);
+                (!ranks.is_empty()).then(|| origin(ranks))
+            })
+        };
+        let ends = first(&[
+            (Absence::Raised, Origin::Raised),
             (Absence::Died, Origin::Died),
             (Absence::Stopped, Origin::Stopped),
+        ]);
+        if let Some(origin) = ends.or_else(|| self.exit_path(stall)) {
+            return origin;
+        }
+        let leaves = first(&[
             (Absence::Left, Origin::Left),
-        ] {
-            let ranks = with(why);
-            if !ranks.is_empty() {
-                return origin(ranks);
-            }
+            (Absence::Leaving, Origin::Leaving),
+        ]);
+        if let Some(origin) = leaves {
+            return origin;
         }
         seen.insert(at);
         for absent in &stall.missing {
@@ -384,7 +436,41 @@ impl<'a> Situation<'a> {
                 _ => {}
             }
         }
-        Origin::Elsewhere(with(Absence::Elsewhere))
+        let kept = first(&[
+            (Absence::StandsStill, Origin::StandsStill),
+            (Absence::LongPhase, Origin::LongPhase),
+        ]);
+        kept.unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
+    }
+
+    /// Whether it is the waiting ranks that went astray: they wait on their way out, of the program or
+    /// of an exception, for ranks that have ended without such a call, or that go on without one for
+    /// too long.
+    fn exit_path(&self, stall: &Stall) -> Option<Origin> {
+        let join = self.join(stall.group, stall.seq)?;
+        let ended = |absent: &Absent| {
+            let process = self.model.member(stall.group, absent.rank);
+            process.is_some_and(Process::ended_through_the_interpreter)
+        };
+        let gone = stall.missing.iter().all(ended);
+        let elsewhere = |absent: &Absent| absent.why == Absence::Elsewhere;
+        if !gone && !(stall.missing.iter().all(elsewhere) && self.is_overdue(stall)) {
+            return None;
+        }
+        let waiting = join.calls.iter().filter(|(_, joined)| joined.is_awaited());
+        let waiting: Vec<(u32, &JoinedCall)> = waiting.map(|(&rank, j)| (rank, j)).collect();
+        // Where most ranks wait on their way out, it is the others that left something out.
+        if waiting.len() > stall.missing.len() {
+            return None;
+        }
+        let (raised, leaving) = self.on_their_way_out(stall.group, waiting.iter().copied());
+        if raised.len() == waiting.len() {
+            Some(Origin::Raised(raised))
+        } else if leaving.len() == waiting.len() {
+            Some(Origin::Leaving(leaving))
+        } else {
+            None
+        }
     }
 
     /// The cycle a rank waits in, or waits for.
@@ -411,10 +497,18 @@ impl Stall {
             | Origin::Died(ranks)
             | Origin::Stopped(ranks)
             | Origin::Left(ranks)
+            | Origin::LongPhase(ranks)
+            | Origin::StandsStill(ranks)
             | Origin::Elsewhere(ranks) => self
                 .missing
                 .iter()
                 .any(|absent| ranks.contains(&absent.rank)),
+            // Those may also be the ones that wait where nobody comes.
+            Origin::Leaving(ranks) => {
+                let mut absent = self.missing.iter().map(|absent| &absent.rank);
+                absent.any(|rank| ranks.contains(rank))
+                    || self.waiting.iter().any(|rank| ranks.contains(rank))
+            }
             Origin::Diverged(..) | Origin::Cycle(_) => false,
         }
     }

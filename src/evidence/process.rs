@@ -294,6 +294,7 @@ impl Process {
             },
             RecordKind::Exit => Event::ExitAnnounced {
                 process,
+                thread,
                 code: record.code,
                 how: text(&record.text),
                 at,

@@ -18,6 +18,7 @@ use super::event::Call;
 use super::model::GroupId;
 use super::situation::Situation;
 
+mod absent;
 mod divergence;
 mod dtype_mismatch;
 mod early_exit;
@@ -32,6 +33,7 @@ mod reduce_op_mismatch;
 mod root_mismatch;
 mod shape_mismatch;
 mod stuck_in_teardown;
+mod stuck_outside;
 mod view;
 
 pub use view::rank_calls;
@@ -49,6 +51,7 @@ pub const ALL: &[&dyn Detector] = &[
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,
+    &stuck_outside::StuckOutside,
     &stuck_in_teardown::StuckInTeardown,
     &evidence_incomplete::EvidenceIncomplete,
 ];

@@ -289,11 +289,13 @@ impl Model {
             }
             Event::ExitAnnounced {
                 process,
+                thread,
                 code,
                 how,
                 at,
             } => self.touch(process, at, |process| {
                 process.announced = Some(Announced { code, how, at });
+                process.leaving.get_or_insert((at, thread));
             }),
             Event::InputEnded { process, place, at } => {
                 self.touch(process, at, |process| {

@@ -27,6 +27,7 @@
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
+//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first |
 //! | `lost N`, `frontier GROUP N`, `note KIND "TEXT"` | the evidence |
 //! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
 
