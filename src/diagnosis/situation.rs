@@ -53,6 +53,8 @@ pub struct Stall {
     pub since: Timestamp,
     /// Somebody's wait ended all the same, or its process did.
     pub failed: bool,
+    /// When the first of those waits had lasted longer than the group allows.
+    pub timed_out: Option<Timestamp>,
     /// What it comes from.
     pub origin: Origin,
 }
@@ -214,7 +216,16 @@ impl<'a> Situation<'a> {
                 .and_then(|place| process?.waits.get(place));
             limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
         }
-        stall.since.plus(limit)
+        let overdue = stall.since.plus(limit);
+        // Whoever was in a phase by then is given as much time again to come out of it.
+        let phases = stall.missing.iter().filter_map(|absent| {
+            let process = self.model.member(stall.group, absent.rank)?;
+            process.last_phase
+        });
+        phases
+            .filter(|(began, _)| *began <= overdue)
+            .map(|(_, ended)| ended.plus(limit))
+            .fold(overdue, Timestamp::max)
     }
 
     /// Whether somebody ended the job while ranks had waited here for more than a moment: most people
@@ -299,6 +310,10 @@ impl<'a> Situation<'a> {
                                 .and_then(|p| p.end)
                                 .is_some_and(|end| own_doing(end.at))
                     };
+                    let timed_out = waiters
+                        .iter()
+                        .filter_map(|(rank, joined, _)| self.timed_out_at(group, *rank, joined))
+                        .min();
                     found = Some(Stall {
                         group: group.id,
                         seq,
@@ -307,11 +322,12 @@ impl<'a> Situation<'a> {
                             .into_iter()
                             .map(|rank| Absent {
                                 rank,
-                                why: self.absence(group, rank),
+                                why: self.absence(group, rank, timed_out),
                             })
                             .collect(),
                         since: waiters.iter().map(|(_, joined, _)| joined.call.at).min()?,
                         failed: waiters.iter().any(failed),
+                        timed_out,
                         origin: Origin::Elsewhere(Vec::new()),
                     });
                 }
@@ -324,18 +340,43 @@ impl<'a> Situation<'a> {
         found
     }
 
-    fn absence(&self, group: &Group, rank: u32) -> Absence {
+    /// When a rank's wait was given up because it lasted longer than the group allows.
+    fn timed_out_at(&self, group: &Group, rank: u32, joined: &JoinedCall) -> Option<Timestamp> {
+        /// Timers are not exact.
+        const ABOUT: Duration = Duration::from_millis(100);
+        let process = self.model.member(group.id, rank)?;
+        let over = match joined.wait {
+            Wait::Over(at) => at,
+            _ => process.end?.at,
+        };
+        let says_so = process.exceptions.iter().any(|exception| {
+            let text = exception.text.to_ascii_lowercase();
+            exception.at >= joined.call.at
+                && (text.contains("timed out") || text.contains("timeout"))
+        });
+        let timeout = group.members.get(&rank)?.timeout;
+        let lasted = over.since(joined.call.at).saturating_add(ABOUT);
+        let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);
+        (was_too_long && self.model.is_own_doing(over)).then_some(over)
+    }
+
+    /// Why a member has not come. Where a wait for it was given up before it ended, its end is not why:
+    /// the launcher ends whoever is left.
+    fn absence(&self, group: &Group, rank: u32, given_up: Option<Timestamp>) -> Absence {
         let Some(process) = self.model.member(group.id, rank) else {
             return Absence::Elsewhere;
         };
         if process.is_stopped() {
             return Absence::Stopped;
         }
+        let ended_later = process
+            .end
+            .is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
         match self.model.ending_of(process) {
             Ending::Raised(_) => return Absence::Raised,
-            Ending::Died(_) => return Absence::Died,
+            Ending::Died(_) if !ended_later => return Absence::Died,
             Ending::InOrder => return Absence::Left,
-            Ending::None => {}
+            Ending::Died(_) | Ending::None => {}
         }
         if group
             .members

@@ -24,6 +24,7 @@ mod dtype_mismatch;
 mod early_exit;
 mod evidence_incomplete;
 mod group_order_deadlock;
+mod long_phase;
 mod missing_rank;
 mod op_mismatch;
 mod rank_died;
@@ -53,6 +54,7 @@ pub const ALL: &[&dyn Detector] = &[
     &rank_stopped::RankStopped,
     &stuck_outside::StuckOutside,
     &stuck_in_teardown::StuckInTeardown,
+    &long_phase::LongPhase,
     &evidence_incomplete::EvidenceIncomplete,
 ];
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
@@ -54,7 +55,11 @@ pub struct Process {
     /// When that step began.
     pub step_at: Timestamp,
     /// Phases it is in, outermost first.
-    pub phases: Vec<Arc<str>>,
+    pub phases: Vec<Phase>,
+    /// Begin and end of the phase that it left last.
+    pub last_phase: Option<(Timestamp, Timestamp)>,
+    /// The longest that it has been in a phase of each name.
+    pub phase_lengths: BTreeMap<Arc<str>, Duration>,
     /// The call it issued last.
     pub last_call: Option<Arc<Call>>,
     /// When it was last heard of.
@@ -75,7 +80,7 @@ pub struct Process {
     /// Groups it is a member of, by the address of what the evidence calls them.
     pub(super) groups: BTreeMap<usize, (Arc<GroupInfo>, GroupId)>,
     /// Groups it joined before its rank was known.
-    pub(super) early_groups: Vec<Arc<GroupInfo>>,
+    pub(super) early_groups: Vec<(Arc<GroupInfo>, Option<Duration>)>,
     /// Calls whose completion or wait may still be told.
     calls: BTreeMap<CallId, (GroupId, u64)>,
 }
@@ -87,6 +92,15 @@ pub struct World {
     pub name: Arc<str>,
     /// How many worlds of that name there were before it: restarts.
     pub generation: u32,
+}
+
+/// A phase that a program marked.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// Its name.
+    pub name: Arc<str>,
+    /// When it began.
+    pub since: Timestamp,
 }
 
 /// The end of a process.
@@ -202,6 +216,8 @@ impl Process {
             step: 0,
             step_at: Timestamp::default(),
             phases: Vec::new(),
+            last_phase: None,
+            phase_lengths: BTreeMap::new(),
             last_call: None,
             last_at: Timestamp::default(),
             input_ended: None,
@@ -421,6 +437,21 @@ impl Process {
             self.exceptions.remove(KEPT / 2);
         }
         self.exceptions.push(exception);
+    }
+
+    pub(super) fn phase_ended(&mut self, name: &Arc<str>, at: Timestamp) {
+        /// More names than any program has.
+        const KEPT: usize = 256;
+        let Some(i) = self.phases.iter().rposition(|open| open.name == *name) else {
+            return;
+        };
+        let since = self.phases.remove(i).since;
+        self.last_phase = Some((since, at));
+        let length = at.since(since);
+        if self.phase_lengths.len() < KEPT || self.phase_lengths.contains_key(name) {
+            let longest = self.phase_lengths.entry(Arc::clone(name)).or_default();
+            *longest = length.max(*longest);
+        }
     }
 
     /// Its stacks were taken. Says nothing of progress: those of before are kept to compare with.

@@ -54,6 +54,8 @@ pub(crate) struct Scenario {
     world: u32,
     #[serde(default = "gloo")]
     backend: String,
+    /// Seconds after which calls fail, where the ranks tell.
+    timeout: Option<f64>,
     /// Ranks that no probe sees.
     #[serde(default)]
     unseen: Vec<u32>,

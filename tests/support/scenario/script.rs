@@ -100,7 +100,17 @@ impl<'a> Writer<'a> {
         });
         self.groups.insert((rank, name.into()), Arc::clone(&group));
         let process = self.process(rank);
+        let info = Arc::clone(&group);
         self.push(rank, at, Event::GroupJoined { process, group });
+        if let Some(timeout) = self.scenario.timeout {
+            let timeout = Event::GroupTimeout {
+                process,
+                group: info,
+                timeout: Duration::from_secs_f64(timeout),
+                at: seconds(at),
+            };
+            self.push(rank, at, timeout);
+        }
     }
 
     /// Takes one line; returns its time.

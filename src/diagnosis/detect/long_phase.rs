@@ -1,0 +1,242 @@
+//! DD206 long-phase: long work that will outlive the process group's timeout.
+//!
+//! Ranks wait for one that is at work: in a phase that its program marked, or in one that its stacks
+//! show (a checkpoint, a compilation, …). That is healthy as long as it ends before the calls that wait
+//! for it time out. A marked phase is believed until it has taken most of that time, or more than it
+//! can have if it takes as long as the last time; work that is only recognised is told of like any
+//! other wait, at the stall limit.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Timestamp};
+
+use super::absent::{Absent, last_call_of};
+use super::{About, Detector, Draft, order};
+use crate::diagnosis::model::{Group, Process};
+use crate::diagnosis::outside;
+use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD206,
+    order: order::TIME,
+};
+
+/// What groups allow their calls where nothing else was asked for (`torch.distributed.constants`).
+const DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// The same for NCCL.
+const DEFAULT_NCCL: Duration = Duration::from_secs(10 * 60);
+
+/// DD206: ranks wait for one that works, and may not be able to wait long enough.
+pub(super) struct LongPhase;
+
+impl Detector for LongPhase {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let by_origin = situation.stalls_by_origin();
+        by_origin
+            .iter()
+            .filter_map(|(origin, stalls)| match origin {
+                Origin::LongPhase(ranks) => draft(situation, ranks, stalls),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+/// How long calls of a group may take.
+struct Timeout {
+    length: Duration,
+    /// Nobody has told: it is the default of the backend.
+    assumed: bool,
+}
+
+/// The work that keeps a rank.
+struct Work {
+    /// "phase \"checkpoint\"", "a compilation".
+    name: String,
+    /// When it began, where that is known.
+    since: Option<Timestamp>,
+    /// When it will be over if it takes as long as the longest before it.
+    ends: Option<Timestamp>,
+    /// The program marked it.
+    marked: bool,
+}
+
+fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+    let stall = *stalls.first()?;
+    let absent = Absent::of(situation, busy, stall)?;
+    let process = *absent.processes.first()?;
+    let work = work_of(process)?;
+    let timeout = timeout(situation.model.group(stall.group), &stall.waiting);
+    let strikes = stall.since.plus(timeout.length);
+
+    // As long as the last time is too long.
+    let too_long = work.ends.is_some_and(|ends| ends > strikes);
+    let speaks_at = if stall.timed_out.is_some() || too_long || !work.marked {
+        situation.overdue_at(stall)
+    } else if stall.failed {
+        return None;
+    } else {
+        let most = stall.since.plus(timeout.length / 4 * 3);
+        most.max(stall.since.plus(situation.config.stall_after))
+    };
+    if speaks_at > situation.until {
+        return None;
+    }
+
+    let mut draft = absent.draft(situation, &ABOUT, stalls, speaks_at);
+    draft.root_confidence = absent.confidence();
+    if stall.timed_out.is_none() && !too_long {
+        draft.confidence = Confidence::Suspected;
+    }
+    let limit = format!(
+        "{}{}",
+        words::seconds(timeout.length),
+        if timeout.assumed {
+            " (the default of its backend)"
+        } else {
+            ""
+        }
+    );
+    let left = strikes.since(situation.until);
+    let strike = match stall.timed_out {
+        Some(_) => format!("the wait was given up after {limit}"),
+        None if left > Duration::ZERO => {
+            format!("the wait times out in {}", words::seconds(left))
+        }
+        None => format!("the wait has lasted longer than the group's timeout of {limit}"),
+    };
+    draft.summary = format!(
+        "{} {} in {}; {}, and {strike}",
+        Ranks(busy),
+        absent.be(situation),
+        work.name,
+        absent.awaited(&draft.victims),
+    );
+    draft.why = vec![format!(
+        "{} Its calls may take {limit}; {} {} waited for since {} now.",
+        absent.needs_all(situation),
+        Ranks(busy),
+        number(busy, "is", "are"),
+        words::seconds(situation.until.since(stall.since)),
+    )];
+    if let Some(since) = work.since {
+        let before = process.phases.first();
+        let before = before.and_then(|phase| process.phase_lengths.get(&phase.name));
+        draft.why.push(format!(
+            "The phase began {} ago{}.",
+            words::seconds(situation.until.since(since)),
+            before.map_or_else(String::new, |before| format!(
+                "; the longest of that name before took {}",
+                words::seconds(*before)
+            ))
+        ));
+    }
+    draft.why.push(format!(
+        "Rank {}: {}.",
+        process.rank?,
+        last_call_of(process)
+    ));
+    draft.next = vec![format!(
+        "Let the others not wait for it: do it before the ranks first meet, or on every rank, or \
+             in the background. If all must wait, give the group a longer timeout: {}.",
+        if stall.group == situation.model.groups().next()?.id {
+            "init_process_group(timeout=…)"
+        } else {
+            "new_group(timeout=…)"
+        }
+    )];
+    Some(draft)
+}
+
+/// What a process is busy with.
+fn work_of(process: &Process) -> Option<Work> {
+    if let Some(phase) = process.phases.first() {
+        let longest = process.phase_lengths.get(&phase.name);
+        return Some(Work {
+            name: format!("phase {:?}", phase.name),
+            since: Some(phase.since),
+            ends: longest.map(|longest| phase.since.plus(*longest)),
+            marked: true,
+        });
+    }
+    let outside = outside::of(process)?;
+    Some(Work {
+        name: outside.what.long_work()?.to_owned(),
+        since: None,
+        ends: None,
+        marked: false,
+    })
+}
+
+/// How long the waiting ranks' calls in this group may take.
+fn timeout(group: &Group, waiting: &[u32]) -> Timeout {
+    let told = waiting
+        .iter()
+        .filter_map(|rank| group.members.get(rank)?.timeout)
+        .min();
+    let default = if group.info.backend.contains("nccl") {
+        DEFAULT_NCCL
+    } else {
+        DEFAULT
+    };
+    Timeout {
+        length: told.unwrap_or(default),
+        assumed: told.is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    #[test]
+    fn a_phase_is_told_of_when_it_has_taken_most_of_the_timeout() {
+        holds(
+            r#"
+            world = 2
+            timeout = 400
+            stall-after = 60
+            events = """
+            1.0 0 phase checkpoint
+            2.0 1 barrier @train.py:20
+            """
+            look-on = 310
+            silent-until = 302
+            verdict = "slow"
+            [[expect]]
+            code = "DD206"
+            severity = "warning"
+            effect = "slows"
+            confidence = "suspected"
+            root = [0]
+            victims = [1]
+            detected = 302.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_phase_that_ends_in_time_is_none() {
+        holds(
+            r#"
+            world = 2
+            timeout = 400
+            stall-after = 60
+            events = """
+            1.0 0 phase checkpoint
+            2.0 1 barrier @train.py:20
+            250 0 endphase checkpoint
+            250.1 0 barrier @train.py:20
+            250.2 * done
+            """
+            silent-until = 251
+            "#,
+        );
+    }
+}
