@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Write as _};
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::event::{Call, GroupInfo};
 
@@ -153,6 +153,13 @@ pub fn seconds(time: Duration) -> String {
             time.as_secs() / 60 % 60
         ),
     }
+}
+
+/// "14:23:36 UTC".
+#[must_use]
+pub fn clock(at: Timestamp) -> String {
+    let text = at.to_string();
+    format!("{} UTC", text.get(11..19).unwrap_or(&text))
 }
 
 /// An exception's text, cut to what fits a sentence. PyTorch's C++ errors begin with the place in

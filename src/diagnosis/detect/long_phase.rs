@@ -103,36 +103,36 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
             ""
         }
     );
-    let left = strikes.since(situation.until);
-    let strike = match stall.timed_out {
-        Some(_) => format!("the wait was given up after {limit}"),
-        None if left > Duration::ZERO => {
-            format!("the wait times out in {}", words::seconds(left))
-        }
-        None => format!("the wait has lasted longer than the group's timeout of {limit}"),
+    // What is said must not change while time goes by: moments, not how long ago they were.
+    let strike = if stall.timed_out.is_some() {
+        format!("gave up after {limit}")
+    } else if strikes > situation.until {
+        format!("gives up at {}", words::clock(strikes))
+    } else {
+        format!("should have given up at {}", words::clock(strikes))
     };
     draft.summary = format!(
-        "{} {} in {}; {}, and {strike}",
+        "{} {} in {}; {}, which {strike}",
         Ranks(busy),
         absent.be(situation),
         work.name,
         absent.awaited(&draft.victims),
     );
     draft.why = vec![format!(
-        "{} Its calls may take {limit}; {} {} waited for since {} now.",
+        "{} Its calls may take {limit}, and {} {} waited since {}.",
         absent.needs_all(situation),
-        Ranks(busy),
-        number(busy, "is", "are"),
-        words::seconds(situation.until.since(stall.since)),
+        Ranks(&draft.victims),
+        number(&draft.victims, "has", "have"),
+        words::clock(stall.since),
     )];
     if let Some(since) = work.since {
         let before = process.phases.first();
         let before = before.and_then(|phase| process.phase_lengths.get(&phase.name));
         draft.why.push(format!(
-            "The phase began {} ago{}.",
-            words::seconds(situation.until.since(since)),
+            "The phase began at {}{}.",
+            words::clock(since),
             before.map_or_else(String::new, |before| format!(
-                "; the longest of that name before took {}",
+                "; the longest of that name before it took {}",
                 words::seconds(*before)
             ))
         ));
