@@ -25,6 +25,22 @@ static ABOUT: About = About {
          group's timeout, and then fail blaming each other. That it will never go on cannot be \
          proved: this is said after the stall limit, and withdrawn if the rank arrives.",
         example: "\
+error[DD204] stuck-outside: rank 1 is stuck outside any collective: it waits for a data-loader worker at train.py:28; ranks 0 and 2 wait for it in all_reduce #2
+    group default_pg, 3 ranks · supported
+
+      rank 0, 2   waiting 1 min 0 s   train.py:31      all_reduce #2 float32[4096] sum
+    ▸ rank 1      stands still        train.py:28      last call all_reduce #1
+
+    why    all_reduce #2 of the default group needs all its ranks. Rank 1 is alive, not in a
+           collective, and does not move: 5.0 s apart, it was in the same place and had used no
+           processor time.
+           Rank 1 is in the main program at train.py:28, there in select() (selectors.py:415);
+           asleep, in the kernel in do_poll; its last call was all_reduce #1 at train.py:31.
+    fix    Look at what the workers do (the child processes of 1001 on node): `__getitem__` or
+           `collate_fn` does not return, or a worker was forked while another thread held a lock.
+           Give the DataLoader timeout=60, so that it raises instead of waiting for ever. Where a
+           lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".
+    more   ddp-doctor explain DD204
 ",
         causes: &[
             "A data-loader worker that does not answer: `__getitem__` waits for something, or the \
@@ -144,7 +160,12 @@ fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<String> {
         ));
     }
     let system = [
-        outside.thread.state.map(|state| format!("state {state}")),
+        outside.thread.state.map(|state| match state {
+            'S' => "asleep".into(),
+            'D' => "waiting for a device".into(),
+            'R' => "running".into(),
+            other => format!("state {other}"),
+        }),
         outside
             .thread
             .wait_channel
@@ -256,7 +277,26 @@ fn advice(what: What, process: &Process) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            2.0 0,2 all_reduce f32[4096] sum @train.py:31
+            50  1 stack S do_poll cpu=5.0 @/usr/lib/python3.11/selectors.py:415:select @/usr/lib/python3.11/multiprocessing/queues.py:113:get @/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1275:_try_get_data @train.py:28:<module>
+            55  1 stack S do_poll cpu=5.0 @/usr/lib/python3.11/selectors.py:415:select @/usr/lib/python3.11/multiprocessing/queues.py:113:get @/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1275:_try_get_data @train.py:28:<module>
+            """
+            look-on = 7
+            "#,
+        );
+    }
 
     #[test]
     fn a_rank_at_the_same_place_twice_is_stuck_there() {
