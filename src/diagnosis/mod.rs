@@ -27,6 +27,7 @@ pub mod detect;
 pub mod event;
 pub mod judge;
 pub mod model;
+pub mod outside;
 pub mod place;
 pub mod situation;
 #[cfg(test)]

@@ -165,7 +165,7 @@ impl Rank {
         self.ended = true;
         let mut exit = self.watched.as_ref().map(Watched::exit).unwrap_or_default();
         if exit == Exit::default() {
-            exit.code = self.announced;
+            exit.code = self.announced.filter(|&code| code >= 0);
         }
         self.change(ProcessState::Dead, exit, Timestamp::now(), out);
     }

@@ -73,6 +73,9 @@ uint32_t ddp_doctor_site(ddp_doctor_text file, ddp_doctor_text function, uint32_
 uint32_t ddp_doctor_group(ddp_doctor_text name, ddp_doctor_text description, ddp_doctor_text backend,
                           uint32_t epoch, const uint32_t *members, size_t member_count);
 
+/* From now on calls of the group fail after so many milliseconds. */
+void ddp_doctor_group_timeout(uint32_t group, uint64_t milliseconds);
+
 /* This process left the group. */
 void ddp_doctor_group_destroyed(uint32_t group);
 

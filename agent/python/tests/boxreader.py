@@ -8,7 +8,7 @@ PUBLISHED = 1 << 63
 RECORD_WORDS = 16
 KINDS = (
     "unspecified issued returned wait-begin wait-end completed step phase-begin phase-end group-destroyed "
-    "exception exit splits note input-ended"
+    "exception exit splits note input-ended group-timeout"
 ).split()
 ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT = (1 << bit for bit in range(9))
 

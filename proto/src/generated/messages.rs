@@ -255,6 +255,8 @@ pub enum RecordKind {
     Note = 13,
     /// The program's input ended: an iterator over its data came to its end.
     InputEnded = 14,
+    /// From now on calls of the group `group` fail after `code` milliseconds.
+    GroupTimeout = 15,
 }
 impl RecordKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -278,6 +280,7 @@ impl RecordKind {
             Self::Splits => "RECORD_KIND_SPLITS",
             Self::Note => "RECORD_KIND_NOTE",
             Self::InputEnded => "RECORD_KIND_INPUT_ENDED",
+            Self::GroupTimeout => "RECORD_KIND_GROUP_TIMEOUT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -298,6 +301,7 @@ impl RecordKind {
             "RECORD_KIND_SPLITS" => Some(Self::Splits),
             "RECORD_KIND_NOTE" => Some(Self::Note),
             "RECORD_KIND_INPUT_ENDED" => Some(Self::InputEnded),
+            "RECORD_KIND_GROUP_TIMEOUT" => Some(Self::GroupTimeout),
             _ => None,
         }
     }

@@ -161,6 +161,20 @@ impl Encoder {
                 let record = record(RecordKind::GroupDestroyed, *at);
                 process.record(v1::Record { group, ..record }, None)
             }
+            Event::GroupTimeout {
+                process,
+                group,
+                timeout,
+                at,
+            } => {
+                let process = self.process(*process);
+                let record = v1::Record {
+                    group: process.group(group)?,
+                    code: timeout.as_millis() as i32,
+                    ..record(RecordKind::GroupTimeout, *at)
+                };
+                process.record(record, None)
+            }
             Event::Issued { process, call } => {
                 let process = self.process(*process);
                 let mut kinds = Vec::new();
@@ -263,11 +277,13 @@ impl Encoder {
             }
             Event::ExitAnnounced {
                 process,
+                thread,
                 code,
                 how,
                 at,
             } => {
                 let record = v1::Record {
+                    thread: thread.0,
                     code: *code,
                     text: how.as_ref().into(),
                     ..record(RecordKind::Exit, *at)
