@@ -216,9 +216,10 @@ impl Builder {
         if facts::is_disabled() {
             return Ok(Agent::without_box());
         }
-        let place = self
-            .place
-            .map_or_else(|| Place::from_env(&self.options.job), Place::within);
+        let place = self.place.map_or_else(
+            || Place::from_env(&self.options.job, &self.options.world),
+            Place::within,
+        );
         let opened = current::open(&place, &self.options).map_err(StartError)?;
         Ok(Agent {
             opened: opened == Opened::Now,

@@ -36,7 +36,9 @@ mod agent;
 pub mod blackbox;
 mod call;
 mod current;
+mod detach;
 mod facts;
+mod reporter;
 mod sys;
 
 pub use agent::{Agent, Builder, Group, PhaseGuard, StartError};

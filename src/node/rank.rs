@@ -96,6 +96,18 @@ impl Rank {
         self.ended
     }
 
+    /// How it ended, as far as that is known.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        self.last_change
+            .as_ref()
+            .filter(|_| self.ended)
+            .map_or_else(Exit::default, |change| Exit {
+                code: change.exit_code,
+                signal: change.exit_signal,
+            })
+    }
+
     /// Its pidfd says that it has ended.
     pub const fn notice_end(&mut self) {
         self.over = true;

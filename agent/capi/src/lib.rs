@@ -66,7 +66,7 @@ pub unsafe extern "C" fn ddp_doctor_open(layer: Text, identity: *const Identity)
         };
         let mut options = options_from_env(&String::from_utf8_lossy(layer));
         (options.rank, options.world_size, options.local_rank) = identity.known();
-        let status = match open(&Place::from_env(&options.job), &options) {
+        let status = match open(&Place::from_env(&options.job, &options.world), &options) {
             Ok(Opened::Now) => Status::Ok,
             Ok(Opened::Already) => Status::AlreadyOpen,
             Err(_) => Status::NoRoom,

@@ -524,6 +524,10 @@ pub struct Hello {
     /// Seconds after which a wait that nothing proves hopeless becomes a finding.
     #[prost(uint32, tag = "8")]
     pub stall_after_s: u32,
+    /// What tells this launch of the job from others of the same name: nodes that say different things
+    /// here are parts of different launches. Empty: it is not known.
+    #[prost(string, tag = "9")]
+    pub launch: ::prost::alloc::string::String,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
 /// becomes known or a new generation gives it another one.
