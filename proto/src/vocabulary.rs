@@ -291,6 +291,10 @@ words! {
         Note = 13, "note";
         /// An iterator over the program's input came to its end.
         InputEnded = 14, "input-ended";
+        /// What the process knows of its memory.
+        Memory = 17, "memory";
+        /// A version or a setting that ranks may have to agree on: "name=value".
+        Setting = 18, "setting";
     }
 }
 

@@ -19,6 +19,7 @@ use v1::event::Kind;
 use super::boxes::BoxDir;
 use super::descendants::Descendants;
 use super::launch::Launch;
+use super::memory::{self, Memory};
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
 use super::rank::Rank;
@@ -142,6 +143,7 @@ pub struct Follower {
     launch: Option<Launch>,
     ranks: Vec<Rank>,
     places: Vec<Place>,
+    memory: Memory,
     /// Boxes that could not be opened, and since when.
     closed_boxes: HashMap<PathBuf, Instant>,
     /// Notes and the end of the job, for coordinators that attach later.
@@ -208,6 +210,7 @@ impl Follower {
             descendants,
             launch,
             ranks: Vec::new(),
+            memory: Memory::new(),
             closed_boxes: HashMap::new(),
             said: Vec::new(),
             last_scheduling: Instant::now(),
@@ -227,6 +230,7 @@ impl Follower {
         let mut next_places = Instant::now();
         let mut next_states = Instant::now();
         let mut next_scan = Instant::now() + SCAN_EVERY;
+        let mut next_memory = Instant::now();
         loop {
             self.notice_pause();
             if self.obey() {
@@ -244,6 +248,9 @@ impl Follower {
                 if is_due(&mut next_scan, SCAN_EVERY, now) {
                     self.scan(now);
                     self.out.heartbeat();
+                }
+                if is_due(&mut next_memory, memory::EVERY, now) {
+                    self.memory.look(&self.ranks, now, &mut self.out);
                 }
                 self.look_for_end(now);
             }
@@ -325,6 +332,7 @@ impl Follower {
         for rank in &mut self.ranks {
             rank.repeat(&mut self.out);
         }
+        self.memory.repeat(&mut self.out);
         for kind in &self.said {
             self.out.push_live(kind.clone());
         }

@@ -14,6 +14,7 @@ pub mod follow;
 pub mod job;
 pub mod kill;
 pub mod launch;
+pub mod memory;
 pub mod names;
 pub mod outbox;
 pub mod proc;

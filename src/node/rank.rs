@@ -123,6 +123,12 @@ impl Rank {
         }
     }
 
+    /// Names it in messages.
+    #[must_use]
+    pub const fn process(&self) -> u64 {
+        self.process
+    }
+
     /// The state that was reported last.
     #[must_use]
     pub fn state(&self) -> ProcessState {
@@ -224,16 +230,18 @@ fn pass(
     {
         *announced = Some(read.record.code);
     }
-    match blackbox::message(process, item) {
-        Some(Kind::Record(record)) if record.ticket < *journaled => {
-            out.push_live(Kind::Record(record));
-        }
-        Some(kind) => {
-            if let Kind::Record(record) = &kind {
-                *journaled = record.ticket + 1;
-            }
-            out.push(kind);
-        }
+    let Some(kind) = blackbox::message(process, item) else {
+        return;
+    };
+    let ticket = match &kind {
+        Kind::Record(record) => Some(record.ticket),
+        Kind::MemorySample(sample) => sample.ticket,
+        _ => None,
+    };
+    match ticket {
+        Some(ticket) if ticket < *journaled => return out.push_live(kind),
+        Some(ticket) => *journaled = ticket + 1,
         None => {}
     }
+    out.push(kind);
 }

@@ -1,6 +1,6 @@
 //! What a reader delivers.
 
-use ddp_doctor_proto::blackbox::Record;
+use ddp_doctor_proto::blackbox::{Record, memory};
 
 /// What [`Reader::poll`](super::Reader::poll) delivers. Definitions come before the records that use them.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +62,7 @@ pub enum Item {
 pub struct ReadRecord {
     /// Names the record within its box.
     pub ticket: u64,
-    /// The record. Of a piece of splits, only the fields that such a record has.
+    /// The record. Of a piece of splits, or of a sample, only the fields that such a record has.
     pub record: Record,
     /// Its text, meaning by kind.
     pub text: String,
@@ -70,6 +70,8 @@ pub struct ReadRecord {
     pub phase: String,
     /// Of a piece of splits: the sizes. `record.seq` says at which index they begin.
     pub splits: Vec<u32>,
+    /// Of a sample of the memory: it.
+    pub memory: memory::Sample,
 }
 
 /// Cumulative counters of a group, which outlive the records.

@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::RecordKind;
-use ddp_doctor_proto::blackbox::{RECORD_WORDS, Record, committed, header, splits};
+use ddp_doctor_proto::blackbox::{RECORD_WORDS, Record, committed, header, memory, splits};
 
 use super::{Item, ReadRecord, Reader, entry};
 
@@ -158,12 +158,24 @@ impl Reader {
                 ..ReadRecord::default()
             };
         }
+        if record.kind == RecordKind::Memory {
+            return ReadRecord {
+                ticket,
+                record: Record {
+                    mono_ns: record.mono_ns,
+                    kind: record.kind,
+                    ..Record::default()
+                },
+                memory: memory::unpack(payload),
+                ..ReadRecord::default()
+            };
+        }
         ReadRecord {
             ticket,
             record,
             text: self.text(record.text),
             phase: self.text(record.phase),
-            splits: Vec::new(),
+            ..ReadRecord::default()
         }
     }
 }
