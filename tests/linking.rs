@@ -39,7 +39,7 @@ fn build(arguments: &[&str], name: &str) -> PathBuf {
     PathBuf::from(messages.split('"').find(ends_so).unwrap())
 }
 
-fn library() -> &'static Path {
+pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| build(&["--package", "ddp-doctor-capi"], "libddp_doctor.so"))
 }
