@@ -1,7 +1,7 @@
 //! What a black box holds, as the messages that its node sends.
 
 use ddp_doctor_agent::blackbox::{Identity, Item, ReadRecord};
-use ddp_doctor_proto::{RecordKind, blackbox::flags, v1};
+use ddp_doctor_proto::{blackbox::flags, v1};
 use v1::event::Kind;
 
 /// Whose box it is.
@@ -63,9 +63,21 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             tid,
             name,
         }),
-        Item::Record(read) if read.record.kind == RecordKind::Memory => {
-            Kind::MemorySample(memory(process, &read))
-        }
+        Item::Memory {
+            ticket,
+            mono_ns,
+            sample,
+        } => Kind::MemorySample(v1::MemorySample {
+            process,
+            ticket: Some(ticket),
+            mono_ns,
+            device: sample.device,
+            gpu_used: sample.used,
+            gpu_total: sample.total,
+            gpu_allocated: sample.allocated,
+            gpu_reserved: sample.reserved,
+            ..v1::MemorySample::default()
+        }),
         Item::Record(read) => Kind::Record(record(process, read)),
         Item::Lost(count) => Kind::RecordsLost(v1::RecordsLost { process, count }),
         Item::Frontier(frontier) => Kind::GroupFrontier(v1::GroupFrontier {
@@ -76,21 +88,6 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             r#final: true,
         }),
     })
-}
-
-fn memory(process: u64, read: &ReadRecord) -> v1::MemorySample {
-    let memory = read.memory;
-    v1::MemorySample {
-        process,
-        ticket: Some(read.ticket),
-        mono_ns: read.record.mono_ns,
-        device: memory.device,
-        gpu_used: memory.used,
-        gpu_total: memory.total,
-        gpu_allocated: memory.allocated,
-        gpu_reserved: memory.reserved,
-        ..v1::MemorySample::default()
-    }
 }
 
 fn record(process: u64, read: ReadRecord) -> v1::Record {

@@ -51,6 +51,15 @@ pub enum Item {
     },
     /// A record.
     Record(ReadRecord),
+    /// What the process knew of its memory.
+    Memory {
+        /// Names the sample within its box, among the records.
+        ticket: u64,
+        /// When, on the monotonic clock.
+        mono_ns: u64,
+        /// It.
+        sample: memory::Sample,
+    },
     /// So many records were overwritten before they were read, or never completed.
     Lost(u64),
     /// How far a group came: once for each group, when the writer is dead.
@@ -62,7 +71,7 @@ pub enum Item {
 pub struct ReadRecord {
     /// Names the record within its box.
     pub ticket: u64,
-    /// The record. Of a piece of splits, or of a sample, only the fields that such a record has.
+    /// The record. Of a piece of splits, only the fields that such a record has.
     pub record: Record,
     /// Its text, meaning by kind.
     pub text: String,
@@ -70,8 +79,6 @@ pub struct ReadRecord {
     pub phase: String,
     /// Of a piece of splits: the sizes. `record.seq` says at which index they begin.
     pub splits: Vec<u32>,
-    /// Of a sample of the memory: it.
-    pub memory: memory::Sample,
 }
 
 /// Cumulative counters of a group, which outlive the records.
