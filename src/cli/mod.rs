@@ -13,6 +13,7 @@ mod analyze;
 mod coordinator;
 mod demo;
 mod explain;
+mod reporter;
 mod run;
 
 /// Exit code of a command line that makes no sense.
@@ -54,6 +55,9 @@ enum Command {
     Demo(demo::ShowDemo),
     #[command(hide = true)]
     DemoRank(demo::DemoRank),
+    /// Follow the ranks of a launch for a coordinator
+    #[command(hide = true)]
+    Reporter(reporter::Reporter),
 }
 
 /// Options that every command has.
@@ -120,11 +124,12 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     };
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
-        Command::Coordinator(coordinator) => coordinator.run(),
+        Command::Coordinator(coordinator) => coordinator.run(&cli.global),
         Command::Analyze(analyze) => analyze.run(&cli.global),
         Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),
         Command::DemoRank(rank) => rank.run(),
+        Command::Reporter(reporter) => reporter.run(),
     };
     result.unwrap_or_else(|error| {
         // Who reads us no more wants nothing more.

@@ -23,7 +23,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// A job whose nodes are all gone without having ended is given up after this long.
 const ABANDONED: Duration = Duration::from_secs(120);
 /// Most nodes of a job.
-const MAX_NODES: usize = 8192;
+pub(super) const MAX_NODES: usize = 8192;
 /// Stall limit of a job whose nodes name none.
 const STALL_AFTER: Duration = Duration::from_secs(60);
 

@@ -10,9 +10,11 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState};
 use super::event::{Call, Event, GroupInfo, ProcessId};
 
 mod group;
+mod memory;
 mod process;
 
 pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
+pub use memory::{Device, Gauge, Memory};
 pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Process, Thread, World, libc_signal,
 };
@@ -312,6 +314,23 @@ impl Model {
                 self.touch(process, at, |process| {
                     process.input_ended = Some((at, place));
                 });
+            }
+            Event::Setting {
+                process,
+                name,
+                value,
+                at,
+            } => {
+                self.touch(process, at, |process| process.set(name, value));
+            }
+            Event::Memory {
+                process,
+                sample,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.memory.take(&sample, at);
+                }
             }
             Event::Frontier {
                 process,
