@@ -36,11 +36,14 @@ mod agent;
 pub mod blackbox;
 mod call;
 mod current;
+mod detach;
 mod facts;
+mod reporter;
 mod sys;
 
 pub use agent::{Agent, Builder, Group, PhaseGuard, StartError};
 pub use call::{CallBuilder, CallGuard, CallId, WaitGuard};
 pub use current::{Opened, close, current, open};
+pub use ddp_doctor_proto::blackbox::memory::Sample as MemorySample;
 pub use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ReduceOp};
 pub use facts::{is_disabled, options_from_env, start_ticks_of};

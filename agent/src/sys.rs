@@ -1,13 +1,13 @@
 //! What the operating system is asked, as safe functions.
 #![expect(unsafe_code, reason = "every function here is a call into libc")]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Nanoseconds on the monotonic clock: the clock of all records. Answered by the vDSO, without a
 /// system call.
@@ -87,6 +87,43 @@ pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
         }
     }
     Err(io::ErrorKind::Interrupted.into())
+}
+
+/// Locks a file, for this process alone or together with others, until it is closed; whether that
+/// could be. Waits for nobody.
+pub(crate) fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
+    let kind = if exclusive {
+        libc::LOCK_EX
+    } else {
+        libc::LOCK_SH
+    };
+    // SAFETY: takes numbers only.
+    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// File of the program or library that this code is part of; `None`: the loader does not say.
+pub(crate) fn own_file() -> Option<PathBuf> {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    let here = own_file as *const () as *const libc::c_void;
+    // SAFETY: the address is one of this code; `found` is valid for the write.
+    if unsafe { libc::dladdr(here, found.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: zeros are a valid `Dl_info`, and the call succeeded besides.
+    let name = unsafe { found.assume_init() }.dli_fname;
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's name of an object ends in a zero and lives as long as the object, which
+    // contains this code.
+    let name = unsafe { CStr::from_ptr(name) };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
 /// Most bytes that this process may give a file.

@@ -9,15 +9,21 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use crate::report::live::Verbosity;
 use crate::report::text::Style;
 
+mod analyze;
 mod coordinator;
 mod demo;
 mod explain;
+mod reporter;
 mod run;
 
 /// Exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
+/// Exit code where findings are at or above the severity that was named.
+const FOUND: u8 = 1;
 /// Exit code of a tool that failed.
 const FAILED: u8 = 3;
+/// Exit code where the evidence does not allow a judgement.
+const INSUFFICIENT: u8 = 4;
 
 /// Tells why a distributed training job hangs: which rank, which call, which line, and what to
 /// change.
@@ -41,12 +47,17 @@ enum Command {
     Run(run::Run),
     /// Serve several nodes and jobs until interrupted
     Coordinator(coordinator::Coordinator),
+    /// Say what happened to a job, from what it left behind
+    Analyze(analyze::Analyze),
     /// Say what a finding means and what to change
     Explain(explain::Explain),
     /// Watch a small job with a planted fault being diagnosed
     Demo(demo::ShowDemo),
     #[command(hide = true)]
     DemoRank(demo::DemoRank),
+    /// Follow the ranks of a launch for a coordinator
+    #[command(hide = true)]
+    Reporter(reporter::Reporter),
 }
 
 /// Options that every command has.
@@ -92,7 +103,7 @@ impl Global {
             Color::Always => true,
             Color::Never => false,
         };
-        Style { color }
+        Style { color, past: false }
     }
 }
 
@@ -113,10 +124,12 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     };
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
-        Command::Coordinator(coordinator) => coordinator.run(),
+        Command::Coordinator(coordinator) => coordinator.run(&cli.global),
+        Command::Analyze(analyze) => analyze.run(&cli.global),
         Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),
         Command::DemoRank(rank) => rank.run(),
+        Command::Reporter(reporter) => reporter.run(),
     };
     result.unwrap_or_else(|error| {
         // Who reads us no more wants nothing more.

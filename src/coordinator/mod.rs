@@ -24,7 +24,7 @@ mod services;
 mod session;
 pub mod updates;
 
-pub use hub::{AttachError, Hub};
+pub use hub::{AttachError, Begun, Hub};
 pub use updates::Updates;
 
 #[cfg(test)]

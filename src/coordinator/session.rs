@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Report, Timestamp};
-use ddp_doctor_proto::{NoteKind, VERSION, v1};
+use ddp_doctor_proto::{VERSION, v1};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use v1::request::Kind;
 
 use crate::diagnosis::{Config, Engine, Event};
-use crate::evidence::decode::Decoder;
+use crate::evidence::decode::{self, Decoder};
 
 /// Reports taken in before the engine is asked for conclusions: bounds how old they get.
 const REPORTS_AT_ONCE: usize = 64;
@@ -23,7 +23,7 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// A job whose nodes are all gone without having ended is given up after this long.
 const ABANDONED: Duration = Duration::from_secs(120);
 /// Most nodes of a job.
-const MAX_NODES: usize = 8192;
+pub(super) const MAX_NODES: usize = 8192;
 /// Stall limit of a job whose nodes name none.
 const STALL_AFTER: Duration = Duration::from_secs(60);
 
@@ -77,8 +77,6 @@ struct Node {
     ended: bool,
     /// It has ended and has not been told that this was taken in.
     awaits_finished: bool,
-    /// Whether it was noted that not everything it sent made sense.
-    complained: bool,
 }
 
 impl Session {
@@ -180,17 +178,6 @@ impl Session {
     /// The engine gets what was decoded of that node's.
     fn feed(&mut self, index: usize) {
         let now = Timestamp::now();
-        let node = &mut self.nodes[index];
-        if node.decoder.rejected() > 0 && !std::mem::replace(&mut node.complained, true) {
-            self.events.push(Event::Note {
-                process: None,
-                kind: NoteKind::Unreadable,
-                rank: None,
-                pid: None,
-                text: "some of what a node sent made no sense and was left out".into(),
-                at: now,
-            });
-        }
         for event in self.events.drain(..) {
             if matches!(event, Event::JobEnded { .. }) {
                 self.nodes[index].ended = true;
@@ -228,6 +215,7 @@ impl Session {
     /// Publishes what follows from the events so far, if it is new or wanted.
     fn conclude(&mut self, wanted: bool) {
         let changed = self.engine.poll_change();
+        self.ask_for_stacks();
         let ended = self.nodes.iter().any(|node| node.awaits_finished);
         if changed || wanted || ended {
             self.publish(false);
@@ -236,6 +224,25 @@ impl Session {
             node.awaits_finished = false;
             if let Some((_, requests)) = &node.attached {
                 ask(requests, Kind::Finished(v1::Finished {}));
+            }
+        }
+    }
+
+    /// Asks every node for the stacks that the engine wants of its processes.
+    fn ask_for_stacks(&mut self) {
+        let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for process in self.engine.poll_capture() {
+            let (node, process) = decode::node_and_process(process);
+            by_node.entry(node).or_default().push(process);
+        }
+        for (node, processes) in by_node {
+            let node = self.nodes.get(node as usize);
+            if let Some((_, requests)) = node.and_then(|node| node.attached.as_ref()) {
+                let capture = v1::CaptureStacks {
+                    processes,
+                    on_request: false,
+                };
+                ask(requests, Kind::CaptureStacks(capture));
             }
         }
     }
@@ -259,7 +266,6 @@ impl Node {
             attached: None,
             ended: false,
             awaits_finished: false,
-            complained: false,
         }
     }
 }

@@ -94,7 +94,7 @@ fn job_ended() -> Kind {
 }
 
 async fn attach(
-    hub: &Hub,
+    hub: &Arc<Hub>,
     first: v1::Report,
 ) -> (mpsc::Sender<v1::Report>, mpsc::Receiver<v1::Request>) {
     let (reports, stream) = mpsc::channel(8);
@@ -136,7 +136,7 @@ fn finds(update: &v1::Update, code: &str) -> bool {
 
 #[tokio::test]
 async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let mut first = vec![hello("j", "a")];
     first.extend(waiting_rank(0, 2));
     let (a, mut a_requests) = attach(&hub, report(first)).await;
@@ -168,7 +168,7 @@ async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
 
 #[tokio::test]
 async fn a_node_that_attaches_again_repeats_itself_without_effect() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let mut all = vec![hello("j", "a")];
     all.extend(waiting_rank(0, 2));
     let (first, _requests) = attach(&hub, report(all.clone())).await;
@@ -184,7 +184,7 @@ async fn a_node_that_attaches_again_repeats_itself_without_effect() {
 
 #[tokio::test]
 async fn jobs_are_kept_apart() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let (_one, _requests) = attach(&hub, report(vec![hello("one", "a"), joined(0, 1)])).await;
     let (_two, _requests2) = attach(&hub, report(vec![hello("two", "a"), joined(0, 1)])).await;
     for (asked, is) in [("", "two"), ("one", "one"), ("two", "two")] {
@@ -199,7 +199,7 @@ async fn jobs_are_kept_apart() {
 
 #[tokio::test]
 async fn a_stream_has_to_say_whose_it_is() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let attach =
         async |first: v1::Report| hub.attach(Box::pin(tokio_stream::once(first))).await.err();
     assert_eq!(
@@ -220,7 +220,7 @@ async fn a_stream_has_to_say_whose_it_is() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_noted() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let nonsense = Kind::RecordsLost(v1::RecordsLost {
         process: 99,
         count: 1,
@@ -242,7 +242,7 @@ async fn what_makes_no_sense_is_noted() {
 
 #[tokio::test]
 async fn viewers_are_bounded_and_forgotten_when_they_leave() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let (_node, _requests) = attach(&hub, report(vec![hello("j", "a")])).await;
     let mut viewers: Vec<Updates> = (0..64).map(|_| hub.watch("j", true).unwrap()).collect();
     assert_eq!(

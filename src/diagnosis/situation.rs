@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Exit, Timestamp};
+use ddp_doctor_proto::report::Timestamp;
 
 use super::Config;
-use super::model::{
-    Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Wait, libc_signal,
-};
+use super::model::{Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Wait};
+use super::outside;
 use super::waits::{Waits, lasts, partners};
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
@@ -57,6 +56,8 @@ pub struct Stall {
     pub since: Timestamp,
     /// Somebody's wait ended all the same, or its process did.
     pub failed: bool,
+    /// When the first of those waits had lasted longer than the group allows.
+    pub timed_out: Option<Timestamp>,
     /// What it comes from.
     pub origin: Origin,
 }
@@ -83,10 +84,16 @@ pub enum Absence {
     Left,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
+    /// It is on its way out of the program, and waits there.
+    Leaving,
     /// It waits elsewhere.
     Blocked(GroupId, u64),
     /// It waits for the partner of a point-to-point call.
     Unpartnered(GroupId),
+    /// It is in a phase that takes long: one that the program marked, or work that is known to.
+    LongPhase,
+    /// It lives and does not move.
+    StandsStill,
     /// It lives and does something else.
     Elsewhere,
 }
@@ -104,10 +111,16 @@ pub enum Origin {
     Left(Vec<u32>),
     /// Calls that can never match.
     Diverged(GroupId, u64),
+    /// Ranks that wait for others on their way out of the program.
+    Leaving(Vec<u32>),
     /// A send and a receive between two ranks, sender first, that wait with different tags.
     OtherTag(GroupId, u32, u32),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
+    /// Ranks in a phase that takes long.
+    LongPhase(Vec<u32>),
+    /// Ranks that live outside any collective and do not move.
+    StandsStill(Vec<u32>),
     /// Ranks that live and do something else.
     Elsewhere(Vec<u32>),
 }
@@ -119,7 +132,8 @@ pub struct Divergence {
     pub group: GroupId,
     /// The sequence number.
     pub seq: u64,
-    /// What it comes from: the mismatch itself, or an exception that diverted a rank.
+    /// What it comes from: the mismatch itself, an exception that diverted a rank, or a call that
+    /// ranks make on their way out.
     pub origin: Origin,
 }
 
@@ -144,11 +158,8 @@ impl<'a> Situation<'a> {
             .groups()
             .filter_map(|group| situation.stall(group))
             .collect();
-        stalls.extend(
-            model
-                .groups()
-                .flat_map(|group| situation.unpartnered(group)),
-        );
+        let unpartnered = model.groups();
+        stalls.extend(unpartnered.flat_map(|group| situation.unpartnered(group)));
         for i in 0..stalls.len() {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
         }
@@ -164,7 +175,10 @@ impl<'a> Situation<'a> {
 
     /// The calls that were made where ranks wait.
     #[must_use]
-    pub fn calls<'s>(&'s self, stall: &'s Stall) -> Vec<(u32, &'s JoinedCall)> {
+    pub fn calls<'s>(&self, stall: &'s Stall) -> Vec<(u32, &'s JoinedCall)>
+    where
+        'a: 's,
+    {
         match &stall.message {
             Some(lone) => vec![(lone.rank, &lone.joined)],
             None => {
@@ -193,7 +207,17 @@ impl<'a> Situation<'a> {
     /// before, whichever is more; at once where a wait has already ended in failure.
     #[must_use]
     pub fn is_overdue(&self, stall: &Stall) -> bool {
-        self.overdue_at(stall) <= self.until
+        self.overdue_at(stall) <= self.known_until(stall)
+    }
+
+    /// Up to when it is known that they wait and that the others have not come: not longer than the
+    /// records of each of them are.
+    fn known_until(&self, stall: &Stall) -> Timestamp {
+        let missing = stall.missing.iter().map(|absent| absent.rank);
+        let everybody = stall.waiting.iter().copied().chain(missing);
+        everybody
+            .filter_map(|rank| self.model.member(stall.group, rank)?.known_until)
+            .fold(self.until, Timestamp::min)
     }
 
     /// When that will be.
@@ -205,17 +229,28 @@ impl<'a> Situation<'a> {
         if self.is_cut_short(stall) {
             return self.until;
         }
-        let mut limit = self.config.stall_after;
-        for (rank, joined) in self.calls(stall) {
-            let process = self.model.member(stall.group, rank);
-            let before = joined
-                .call
-                .place
-                .as_ref()
-                .and_then(|place| process?.waits.get(place));
-            limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
-        }
-        stall.since.plus(limit)
+        let limit = self.config.stall_after.max(self.usual_wait(stall) * 3);
+        let overdue = stall.since.plus(limit);
+        // Whoever was in a phase by then is given as much time again to come out of it.
+        let phases = stall.missing.iter().filter_map(|absent| {
+            let process = self.model.member(stall.group, absent.rank)?;
+            process.last_phase
+        });
+        phases
+            .filter(|(began, _)| *began <= overdue)
+            .map(|(_, ended)| ended.plus(limit))
+            .fold(overdue, Timestamp::max)
+    }
+
+    /// The longest time that anybody who waits here has waited at the same line before.
+    #[must_use]
+    pub fn usual_wait(&self, stall: &Stall) -> Duration {
+        let calls = self.calls(stall).into_iter();
+        let before = calls.filter_map(|(rank, joined)| {
+            let process = self.model.member(stall.group, rank)?;
+            process.waits.get(joined.call.place.as_ref()?).copied()
+        });
+        Duration::from_nanos(before.max().unwrap_or(0))
     }
 
     /// Whether somebody ended the job while ranks had waited here for more than a moment: most people
@@ -228,27 +263,42 @@ impl<'a> Situation<'a> {
     fn divergence(&self, group: &Group) -> Option<Divergence> {
         let seq = group.diverged?;
         let join = group.join(seq)?;
-        let diverted: Vec<u32> = join
-            .calls
-            .iter()
-            .filter(|(rank, joined)| {
-                self.model
-                    .member(group.id, **rank)
-                    .is_some_and(|process| process.in_flight_at(&joined.call).is_some())
-            })
-            .map(|(&rank, _)| rank)
-            .collect();
-        let everybody = diverted.len() == join.calls.len();
-        let origin = if diverted.is_empty() || everybody {
-            Origin::Diverged(group.id, seq)
+        let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
+        let (raised, leaving) = self.on_their_way_out(group.id, calls);
+        let some = |ranks: &Vec<u32>| !ranks.is_empty() && ranks.len() < join.calls.len();
+        let origin = if some(&raised) {
+            Origin::Raised(raised)
+        } else if some(&leaving) {
+            Origin::Leaving(leaving)
         } else {
-            Origin::Raised(diverted)
+            Origin::Diverged(group.id, seq)
         };
         Some(Divergence {
             group: group.id,
             seq,
             origin,
         })
+    }
+
+    /// The ranks that made these calls because of an exception, and those that made them on their way
+    /// out of the program.
+    fn on_their_way_out<'b>(
+        &self,
+        group: GroupId,
+        calls: impl Iterator<Item = (u32, &'b JoinedCall)>,
+    ) -> (Vec<u32>, Vec<u32>) {
+        let (mut raised, mut leaving) = (Vec::new(), Vec::new());
+        for (rank, joined) in calls {
+            let Some(process) = self.model.member(group, rank) else {
+                continue;
+            };
+            if process.raised_before(&joined.call).is_some() {
+                raised.push(rank);
+            } else if process.is_leaving_at(&joined.call) {
+                leaving.push(rank);
+            }
+        }
+        (raised, leaving)
     }
 
     fn stall(&self, group: &Group) -> Option<Stall> {
@@ -287,10 +337,10 @@ impl<'a> Situation<'a> {
                                 .and_then(|p| p.end)
                                 .is_some_and(|end| own_doing(end.at))
                     };
-                    let ended: Vec<Timestamp> = waiters
+                    let timed_out = waiters
                         .iter()
-                        .filter_map(|(rank, ..)| self.failed_at(group.id, *rank))
-                        .collect();
+                        .filter_map(|(rank, joined, _)| self.timed_out_at(group, *rank, joined))
+                        .min();
                     found = Some(Stall {
                         group: group.id,
                         seq,
@@ -300,11 +350,12 @@ impl<'a> Situation<'a> {
                             .into_iter()
                             .map(|rank| Absent {
                                 rank,
-                                why: self.absence(group, rank, false, &ended),
+                                why: self.absence(group, rank, false, timed_out),
                             })
                             .collect(),
                         since: waiters.iter().map(|(_, joined, _)| joined.call.at).min()?,
                         failed: waiters.iter().any(failed),
+                        timed_out,
                         origin: Origin::Elsewhere(Vec::new()),
                     });
                 }
@@ -366,7 +417,7 @@ impl<'a> Situation<'a> {
             }
             failed |= self.model.is_own_doing(end.at);
         }
-        let ended: Vec<Timestamp> = self.failed_at(group.id, lone.rank).into_iter().collect();
+        let timed_out = self.timed_out_at(group, lone.rank, &lone.joined);
         Some(Stall {
             group: group.id,
             seq: lone.joined.call.seq,
@@ -375,45 +426,66 @@ impl<'a> Situation<'a> {
                 .into_iter()
                 .map(|rank| Absent {
                     rank,
-                    why: self.absence(group, rank, true, &ended),
+                    why: self.absence(group, rank, true, timed_out),
                 })
                 .collect(),
             message: Some(lone),
             since,
             failed,
+            timed_out,
             origin: Origin::Elsewhere(Vec::new()),
         })
     }
 
-    /// When the process of a rank ended, if it failed.
-    fn failed_at(&self, group: GroupId, rank: u32) -> Option<Timestamp> {
-        let process = self.model.member(group, rank)?;
-        let failed = !matches!(
-            self.model.ending_of(process),
-            Ending::None | Ending::InOrder
-        );
-        process.end.map(|end| end.at).filter(|_| failed)
+    /// When a rank's wait was given up because it lasted longer than the group allows.
+    fn timed_out_at(&self, group: &Group, rank: u32, joined: &JoinedCall) -> Option<Timestamp> {
+        /// Timers are not exact.
+        const ABOUT: Duration = Duration::from_millis(100);
+        let process = self.model.member(group.id, rank)?;
+        let over = match joined.wait {
+            Wait::Over(at) => at,
+            _ => process.end?.at,
+        };
+        let says_so = process.exceptions.iter().any(|exception| {
+            let text = exception.text.to_ascii_lowercase();
+            exception.at >= joined.call.at
+                && (text.contains("timed out") || text.contains("timeout"))
+        });
+        let timeout = group.members.get(&rank)?.timeout;
+        let lasted = over.since(joined.call.at).saturating_add(ABOUT);
+        let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);
+        (was_too_long && self.model.is_own_doing(over)).then_some(over)
     }
 
-    /// Why a rank has not come to a call of a group, or to its side of a message there. Its own end is
-    /// no reason where it was brought about by those of ranks that had waited for it.
-    fn absence(&self, group: &Group, rank: u32, message: bool, waited: &[Timestamp]) -> Absence {
+    /// Why a member has not come to a call, or to its side of a message. Where a wait for it was given up before it ended, its end is not why:
+    /// the launcher ends whoever is left.
+    fn absence(
+        &self,
+        group: &Group,
+        rank: u32,
+        message: bool,
+        given_up: Option<Timestamp>,
+    ) -> Absence {
         let Some(process) = self.model.member(group.id, rank) else {
             return Absence::Elsewhere;
         };
         if process.is_stopped() {
             return Absence::Stopped;
         }
+        let ended_later = process
+            .end
+            .is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
         match self.model.ending_of(process) {
             // Who waits in a circle ends because of it.
-            Ending::Raised(_) | Ending::Died(_) if self.waits.in_cycle(rank) => {}
-            Ending::Raised(_) => return Absence::Raised,
-            Ending::Died(exit) if was_sent_after(process, exit, waited) => {
-                return Absence::Elsewhere;
+            Ending::Raised(_) | Ending::Died(_) if self.waits.in_cycle(rank) => {
+                return self
+                    .held(group, rank, message)
+                    .unwrap_or(Absence::Elsewhere);
             }
-            Ending::Died(_) => return Absence::Died,
+            Ending::Raised(_) => return Absence::Raised,
+            Ending::Died(_) if !ended_later => return Absence::Died,
             Ending::InOrder => return Absence::Left,
-            Ending::None => {}
+            Ending::Died(_) | Ending::None => {}
         }
         if group
             .members
@@ -430,18 +502,34 @@ impl<'a> Situation<'a> {
         if let Some(divergence) = diverged {
             return Absence::Diverged(divergence.group, divergence.seq);
         }
-        let blocked = self
-            .waits
-            .blocked
-            .get(&rank)
-            .and_then(|threads| threads.first());
-        match blocked {
-            Some(blocked) if blocked.message.is_some() => Absence::Unpartnered(blocked.group),
-            Some(blocked) if blocked.group != group.id || message => {
-                Absence::Blocked(blocked.group, blocked.seq)
-            }
+        let outside = || {
+            let nothing = !process.is_inside_a_call();
+            nothing.then(|| outside::of(process)).flatten()
+        };
+        if process.is_leaving() && outside().is_none() {
+            return Absence::Leaving;
+        }
+        if let Some(held) = self.held(group, rank, message) {
+            return held;
+        }
+        if !process.phases.is_empty() {
+            return Absence::LongPhase;
+        }
+        match outside() {
+            Some(outside) if !outside.moves => Absence::StandsStill,
+            Some(outside) if outside.what.long_work().is_some() => Absence::LongPhase,
             _ => Absence::Elsewhere,
         }
+    }
+
+    /// What a rank waits in itself, where that is not the call of this group that others wait in.
+    fn held(&self, group: &Group, rank: u32, message: bool) -> Option<Absence> {
+        let blocked = self.waits.blocked.get(&rank)?.first()?;
+        if blocked.message.is_some() {
+            return Some(Absence::Unpartnered(blocked.group));
+        }
+        (message || blocked.group != group.id)
+            .then_some(Absence::Blocked(blocked.group, blocked.seq))
     }
 
     /// Where a stall comes from: facts about a missing rank's process first, by their weight; then
@@ -467,22 +555,27 @@ impl<'a> Situation<'a> {
                 .map(|a| a.rank)
                 .collect()
         };
-        for (why, origin) in [
-            (Absence::Raised, Origin::Raised as fn(Vec<u32>) -> Origin),
+        let first = |facts: &[(Absence, fn(Vec<u32>) -> Origin)]| {
+            facts.iter().find_map(|(why, origin)| {
+                let ranks = with(*why);
+                (!ranks.is_empty()).then(|| origin(ranks))
+            })
+        };
+        let ends = first(&[
+            (Absence::Raised, Origin::Raised),
             (Absence::Died, Origin::Died),
             (Absence::Stopped, Origin::Stopped),
-        ] {
-            let ranks = with(why);
-            if !ranks.is_empty() {
-                return origin(ranks);
-            }
-        }
-        if let Some(origin) = self.other_tag(stall) {
+        ]);
+        let unmatched = || self.other_tag(stall);
+        if let Some(origin) = ends.or_else(|| self.exit_path(stall)).or_else(unmatched) {
             return origin;
         }
-        let left = with(Absence::Left);
-        if !left.is_empty() {
-            return Origin::Left(left);
+        let leaves = first(&[
+            (Absence::Left, Origin::Left),
+            (Absence::Leaving, Origin::Leaving),
+        ]);
+        if let Some(origin) = leaves {
+            return origin;
         }
         seen.insert(at);
         for absent in &stall.missing {
@@ -518,7 +611,44 @@ impl<'a> Situation<'a> {
                 _ => {}
             }
         }
-        Origin::Elsewhere(with(Absence::Elsewhere))
+        let kept = first(&[
+            (Absence::StandsStill, Origin::StandsStill),
+            (Absence::LongPhase, Origin::LongPhase),
+        ]);
+        kept.unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
+    }
+
+    /// Whether it is the waiting ranks that went astray: they wait on their way out, of the program or
+    /// of an exception, for ranks that have ended without such a call, or that go on without one for
+    /// too long.
+    fn exit_path(&self, stall: &Stall) -> Option<Origin> {
+        if stall.message.is_some() {
+            return None;
+        }
+        let join = self.join(stall.group, stall.seq)?;
+        let ended = |absent: &Absent| {
+            let process = self.model.member(stall.group, absent.rank);
+            process.is_some_and(Process::ended_through_the_interpreter)
+        };
+        let gone = stall.missing.iter().all(ended);
+        let elsewhere = |absent: &Absent| absent.why == Absence::Elsewhere;
+        if !gone && !(stall.missing.iter().all(elsewhere) && self.is_overdue(stall)) {
+            return None;
+        }
+        let waiting = join.calls.iter().filter(|(_, joined)| joined.is_awaited());
+        let waiting: Vec<(u32, &JoinedCall)> = waiting.map(|(&rank, j)| (rank, j)).collect();
+        // Where most ranks wait on their way out, it is the others that left something out.
+        if waiting.len() > stall.missing.len() {
+            return None;
+        }
+        let (raised, leaving) = self.on_their_way_out(stall.group, waiting.iter().copied());
+        if raised.len() == waiting.len() {
+            Some(Origin::Raised(raised))
+        } else if leaving.len() == waiting.len() {
+            Some(Origin::Leaving(leaving))
+        } else {
+            None
+        }
     }
 
     /// Whether the partner that is missing has a call to this rank with another tag, and goes no further:
@@ -593,10 +723,18 @@ impl Stall {
             | Origin::Died(ranks)
             | Origin::Stopped(ranks)
             | Origin::Left(ranks)
+            | Origin::LongPhase(ranks)
+            | Origin::StandsStill(ranks)
             | Origin::Elsewhere(ranks) => self
                 .missing
                 .iter()
                 .any(|absent| ranks.contains(&absent.rank)),
+            // Those may also be the ones that wait where nobody comes.
+            Origin::Leaving(ranks) => {
+                let mut absent = self.missing.iter().map(|absent| &absent.rank);
+                absent.any(|rank| ranks.contains(rank))
+                    || self.waiting.iter().any(|rank| ranks.contains(rank))
+            }
             Origin::OtherTag(group, sender, receiver) => {
                 let message = self.message.as_ref();
                 let between = |lone: &Lone| {
@@ -610,17 +748,6 @@ impl Stall {
             Origin::Diverged(..) | Origin::Cycle(_) => false,
         }
     }
-}
-
-/// Whether a process was ended by a signal as launchers send it once a rank has failed, after such a
-/// failure.
-fn was_sent_after(process: &Process, exit: Exit, failures: &[Timestamp]) -> bool {
-    let sent = matches!(
-        exit.signal,
-        Some(libc_signal::TERM | libc_signal::KILL | libc_signal::INT)
-    );
-    let ended = process.end.map(|end| end.at);
-    sent && failures.iter().any(|&failed| Some(failed) < ended)
 }
 
 /// Whether the process has made no call after this one.

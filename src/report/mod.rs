@@ -3,4 +3,9 @@
 pub mod explain;
 pub mod json;
 pub mod live;
+pub mod markdown;
+pub mod sarif;
 pub mod text;
+
+#[cfg(test)]
+mod testing;

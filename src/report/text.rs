@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
 use ddp_doctor_proto::report::{
-    CallState, Confidence, Finding, Rank, RankCall, RankState, Role, Severity, Where,
+    CallState, Confidence, Finding, Rank, RankCall, RankState, Report, Role, Severity, Where,
 };
 
 use crate::diagnosis::model::libc_signal;
@@ -25,6 +25,8 @@ const LARGEST_SOURCE: u64 = 4 << 20;
 pub struct Style {
     /// Whether colours may be used.
     pub color: bool,
+    /// What is told is over: how fast it was found is of no interest any more.
+    pub past: bool,
 }
 
 impl Style {
@@ -44,6 +46,79 @@ impl Style {
             ("", "")
         }
     }
+}
+
+/// Writes a whole report: what it is about, and its findings. Those for people who ask more are a
+/// line each unless `all` are wanted in full.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn report(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
+    let (on, off) = style.label();
+    let verdict = report.verdict;
+    let id = plain(&report.job.id);
+    writeln!(out, "{on}{verdict}{off}: job {id}, {}", about(report))?;
+    findings(out, report, style, all)?;
+    if report.findings.is_empty() {
+        writeln!(out, "    nothing wrong was found")?;
+    }
+    Ok(())
+}
+
+/// Writes the findings of a report, and nothing else.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn findings(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
+    let is_brief = |finding: &Finding| !all && finding.severity == Severity::Note;
+    for it in report.findings.iter().filter(|it| !is_brief(it)) {
+        writeln!(out)?;
+        finding(out, it, &report.ranks, style)?;
+    }
+    let mut brief = report.findings.iter().filter(|it| is_brief(it)).peekable();
+    if brief.peek().is_some() {
+        writeln!(out)?;
+    }
+    for it in brief {
+        let (on, off) = style.severity(it.severity);
+        writeln!(out, "{on}note[{}]{off} {}", it.code, plain(&it.summary))?;
+    }
+    Ok(())
+}
+
+/// The job of a report: how large, on what, when, for how long.
+#[must_use]
+pub fn about(report: &Report) -> String {
+    let job = &report.job;
+    let count = |n: u64, what: &str| match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    let ranks = job.world_size.unwrap_or(report.ranks.len() as u32);
+    let mut parts = vec![format!(
+        "{} on {}",
+        count(u64::from(ranks), "rank"),
+        count(u64::from(job.nodes), "node")
+    )];
+    if !job.backends.is_empty() {
+        parts.push(plain(&job.backends.join(", ")));
+    }
+    if let Some(started) = job.started_at {
+        let lasted = job.ended_at.map(|ended| {
+            let lasted = ended.since(started).as_millis() as u64;
+            format!(", ended after {}", duration(lasted))
+        });
+        parts.push(format!("began {started}{}", lasted.unwrap_or_default()));
+    }
+    let records = report.evidence.records;
+    let lost = match report.evidence.records_lost {
+        0 => String::new(),
+        lost => format!(", {lost} lost"),
+    };
+    parts.push(format!("{}{lost}", count(records, "record")));
+    parts.join(" · ")
 }
 
 /// Writes one finding. `ranks` tells how the processes fare; lines of the program are read from the
@@ -71,7 +146,7 @@ pub fn finding(
         finding.name,
         plain(&finding.summary)
     )?;
-    let context = context(finding);
+    let context = context(finding, style.past);
     if !context.is_empty() {
         writeln!(out, "    {context}")?;
     }
@@ -121,7 +196,7 @@ pub fn finding(
 }
 
 /// Group, step, certainty and speed: one line.
-fn context(finding: &Finding) -> String {
+pub(super) fn context(finding: &Finding, past: bool) -> String {
     let mut parts = Vec::new();
     if let Some(group) = &finding.group {
         let name = match group.description.as_str() {
@@ -137,7 +212,7 @@ fn context(finding: &Finding) -> String {
     let step = finding.per_rank.iter().filter_map(|call| call.step).max();
     parts.extend(step.map(|step| format!("step {step}")));
     parts.push(match finding.confidence {
-        Confidence::Proved => {
+        Confidence::Proved if !past => {
             format!(
                 "proved {} after the deciding event",
                 duration(finding.latency_ms)
@@ -152,7 +227,7 @@ fn context(finding: &Finding) -> String {
 }
 
 /// Ranks that say the same share a row: who, state, where, source, call.
-fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
+pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
     let mut sources = Sources::default();
     let mut rows: Vec<(Vec<u32>, Option<u64>, [String; 4])> = Vec::new();
     for call in &finding.per_rank {
@@ -203,8 +278,11 @@ fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
 /// What a rank is doing, in two or three words.
 fn state(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
     let is_root = finding.ranks.root.contains(&call.rank);
-    if finding.code == "DD202" && is_root {
-        return "raised".into();
+    match finding.code.as_str() {
+        "DD202" if is_root => return "raised".into(),
+        "DD204" if is_root => return "stands still".into(),
+        "DD206" if is_root => return "at work".into(),
+        _ => {}
     }
     let end = process.filter(|p| matches!(p.state, RankState::Exited | RankState::Dead));
     let ended = end.map(|process| match (process.exit.signal, process.exit.code) {
@@ -370,96 +448,8 @@ pub fn plain(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::report::{Blame, Cause, CauseKind, Effect, Exit, Group, Timestamp};
-
     use super::*;
-
-    fn call(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
-        RankCall {
-            rank,
-            state,
-            waited_ms,
-            op: Some("all_reduce".into()),
-            seq: Some(if state == CallState::NotIssued {
-                22
-            } else {
-                23
-            }),
-            dtype: Some("float32".into()),
-            shapes: Some(vec![vec![4680]]),
-            numel: Some(4680),
-            reduce_op: None,
-            root: None,
-            peer: None,
-            tag: None,
-            step: Some(if state == CallState::NotIssued { 7 } else { 8 }),
-            place: Some(Where {
-                file: "train.py".into(),
-                line: 9,
-                function: "main".into(),
-            }),
-        }
-    }
-
-    fn early_exit() -> Finding {
-        Finding {
-            code: "DD102".into(),
-            name: "early-exit".into(),
-            severity: Severity::Error,
-            effect: Effect::Blocks,
-            confidence: Confidence::Proved,
-            role: Role::Initiating,
-            caused_by: vec![],
-            summary: "rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23".into(),
-            cause: Some(Cause {
-                kind: CauseKind::UnevenInputs,
-                confidence: Confidence::Supported,
-            }),
-            ranks: Blame {
-                root: vec![1],
-                root_confidence: Confidence::Proved,
-                victims: vec![0, 2],
-            },
-            group: Some(Group {
-                name: "0".into(),
-                description: "default_pg".into(),
-                layer: "c10d".into(),
-                ranks: vec![0, 1, 2],
-            }),
-            seq: Some(23),
-            op: Some("all_reduce".into()),
-            per_rank: vec![
-                call(0, CallState::Waiting, Some(1200)),
-                call(1, CallState::NotIssued, None),
-                call(2, CallState::Waiting, Some(1100)),
-            ],
-            parameters: vec![],
-            certificate: None,
-            why: vec!["all_reduce #23 needs all three ranks.".into()],
-            next: vec!["Give every rank the same number of batches.".into()],
-            blocked_at: None,
-            detected_at: Timestamp(0),
-            latency_ms: 180,
-        }
-    }
-
-    fn ranks() -> Vec<Rank> {
-        let rank = |rank, state, code| Rank {
-            rank,
-            host: "node".into(),
-            pid: 1,
-            state,
-            exit: Exit { code, signal: None },
-            step: 8,
-            place: None,
-            waiting_in: None,
-        };
-        vec![
-            rank(0, RankState::Waiting, None),
-            rank(1, RankState::Exited, Some(0)),
-            rank(2, RankState::Waiting, None),
-        ]
-    }
+    use crate::report::testing::{early_exit, ranks, report as sample};
 
     fn render(finding: &Finding) -> String {
         let mut out = Vec::new();
@@ -482,6 +472,42 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     more   ddp-doctor explain DD102
 ";
         assert_eq!(render(&early_exit()), expected);
+    }
+
+    #[test]
+    fn a_report_begins_with_its_verdict_and_notes_are_short() {
+        let mut report = sample();
+        let shown = |report: &Report, all| {
+            let mut out = Vec::new();
+            let past = Style {
+                past: true,
+                ..Style::default()
+            };
+            super::report(&mut out, report, past, all).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let mut note = early_exit();
+        note.code = "DD901".into();
+        note.severity = Severity::Note;
+        report.findings.insert(0, note);
+        let text = shown(&report, false);
+        let head = "\
+hang: job j-1, 3 ranks on 1 node · gloo · began 1970-01-01T00:00:01.000Z, ended after 9.0 s · 12 records
+
+error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
+    group default_pg, 3 ranks · step 8 · proved
+
+";
+        assert!(text.starts_with(head), "{text}");
+        assert!(
+            text.ends_with(
+                "\n\nnote[DD901] rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23\n"
+            ),
+            "{text}"
+        );
+        assert_eq!(shown(&report, true).matches("    why ").count(), 2);
+        report.findings.clear();
+        assert!(shown(&report, false).ends_with("    nothing wrong was found\n"));
     }
 
     #[test]

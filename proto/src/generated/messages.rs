@@ -255,6 +255,12 @@ pub enum RecordKind {
     Note = 13,
     /// The program's input ended: an iterator over its data came to its end.
     InputEnded = 14,
+    /// From now on calls of the group `group` fail after `code` milliseconds.
+    GroupTimeout = 15,
+    /// What the process knows of its memory: `ddp_doctor_proto::blackbox::memory`.
+    Memory = 17,
+    /// A version or a setting that ranks may have to agree on; `text` is "name=value".
+    Setting = 18,
 }
 impl RecordKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -278,6 +284,9 @@ impl RecordKind {
             Self::Splits => "RECORD_KIND_SPLITS",
             Self::Note => "RECORD_KIND_NOTE",
             Self::InputEnded => "RECORD_KIND_INPUT_ENDED",
+            Self::GroupTimeout => "RECORD_KIND_GROUP_TIMEOUT",
+            Self::Memory => "RECORD_KIND_MEMORY",
+            Self::Setting => "RECORD_KIND_SETTING",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -298,6 +307,9 @@ impl RecordKind {
             "RECORD_KIND_SPLITS" => Some(Self::Splits),
             "RECORD_KIND_NOTE" => Some(Self::Note),
             "RECORD_KIND_INPUT_ENDED" => Some(Self::InputEnded),
+            "RECORD_KIND_GROUP_TIMEOUT" => Some(Self::GroupTimeout),
+            "RECORD_KIND_MEMORY" => Some(Self::Memory),
+            "RECORD_KIND_SETTING" => Some(Self::Setting),
             _ => None,
         }
     }
@@ -459,7 +471,7 @@ pub struct Report {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -495,6 +507,8 @@ pub mod event {
         Interrupted(super::Interrupted),
         #[prost(message, tag = "14")]
         Stacks(super::Stacks),
+        #[prost(message, tag = "17")]
+        MemorySample(super::MemorySample),
     }
 }
 /// The first event of every stream and journal.
@@ -524,6 +538,10 @@ pub struct Hello {
     /// Seconds after which a wait that nothing proves hopeless becomes a finding.
     #[prost(uint32, tag = "8")]
     pub stall_after_s: u32,
+    /// What tells this launch of the job from others of the same name: nodes that say different things
+    /// here are parts of different launches. Empty: it is not known.
+    #[prost(string, tag = "9")]
+    pub launch: ::prost::alloc::string::String,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
 /// becomes known or a new generation gives it another one.
@@ -719,6 +737,47 @@ pub struct ProcessChanged {
     #[prost(int32, optional, tag = "5")]
     pub exit_signal: ::core::option::Option<i32>,
 }
+/// The memory of a process, and of what it shares with others. Told about once a second where it has
+/// changed noticeably. What is absent was not seen by whoever measured: the node sees the host's side,
+/// the process itself the GPU's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemorySample {
+    #[prost(uint64, tag = "1")]
+    pub process: u64,
+    /// When it was measured, in nanoseconds since the Unix epoch; 0: `mono_ns` says so.
+    #[prost(fixed64, tag = "2")]
+    pub unix_ns: u64,
+    /// Bytes of the process in the host's memory (its resident set).
+    #[prost(uint64, optional, tag = "3")]
+    pub rss: ::core::option::Option<u64>,
+    /// Bytes of the host's memory that can still be taken without swapping, and of all of it.
+    #[prost(uint64, optional, tag = "4")]
+    pub host_available: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "5")]
+    pub host_total: ::core::option::Option<u64>,
+    /// Processor time that the process used since the sample before, in thousandths of one processor.
+    #[prost(uint32, optional, tag = "6")]
+    pub cpu_permille: ::core::option::Option<u32>,
+    /// The device that the following is about.
+    #[prost(uint32, optional, tag = "7")]
+    pub device: ::core::option::Option<u32>,
+    /// Bytes in use on the device, by whomever, and bytes it has.
+    #[prost(uint64, optional, tag = "8")]
+    pub gpu_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "9")]
+    pub gpu_total: ::core::option::Option<u64>,
+    /// Bytes that the framework's allocator has given to tensors, and that it holds on the device.
+    #[prost(uint64, optional, tag = "10")]
+    pub gpu_allocated: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    pub gpu_reserved: ::core::option::Option<u64>,
+    /// Position in the ring of the process's black box, if it comes from there: no record has it then.
+    #[prost(uint64, optional, tag = "12")]
+    pub ticket: ::core::option::Option<u64>,
+    /// When it was measured, on the host's monotonic clock.
+    #[prost(fixed64, tag = "13")]
+    pub mono_ns: u64,
+}
 /// Records were overwritten or torn before they were read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RecordsLost {
@@ -859,6 +918,10 @@ pub struct CaptureStacks {
     /// Which; none: of every rank on the node.
     #[prost(uint64, repeated, tag = "1")]
     pub processes: ::prost::alloc::vec::Vec<u64>,
+    /// Somebody wants to see them; otherwise they are for the diagnosis of a stall. A node may be set up
+    /// to take them for one and not for the other.
+    #[prost(bool, tag = "2")]
+    pub on_request: bool,
 }
 /// One finding. Words (severity, state, …) are those of the JSON report, so that a viewer shows a
 /// word it has never heard of without a new version.

@@ -1,10 +1,11 @@
 //! DD102 early-exit: a rank ended normally or destroyed the group while peers wait for it.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
 
 use super::{About, Detector, Draft, Explanation, issued, message, order};
 use crate::diagnosis::cause;
+use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Process, Side};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
@@ -82,7 +83,7 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     let first = *gone.first()?;
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
-    let (_, waiting) = situation.calls(stall).into_iter().find(|(rank, joined)| {
+    let (waiter, waiting) = situation.calls(stall).into_iter().find(|(rank, joined)| {
         let needs = || joined.needs(*rank, gone).contains(&first);
         stall.message.is_some() || (joined.is_awaited() && needs())
     })?;
@@ -91,11 +92,6 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = gone.to_vec();
-    draft.root_confidence = if process.lost == 0 {
-        Confidence::Proved
-    } else {
-        Confidence::Supported
-    };
     draft.victims = victims(stalls);
     draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
@@ -159,25 +155,32 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         )],
     };
 
-    Some(draft.proved_by(proof(situation, stall, first)))
+    let proof = never_comes(situation, stall, (waiter, &waiting.call), first);
+    let mut draft = draft.proved_by(proof);
+    draft.root_confidence = draft.confidence;
+    Some(draft)
 }
 
-/// The proof that a rank can never come to a place where others wait.
-pub(super) fn proof(situation: &Situation<'_>, stall: &Stall, gone: u32) -> Option<Certificate> {
+/// The proof that a call waits for a rank which is gone.
+pub(super) fn never_comes(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    (waiter, call): (u32, &Call),
+    gone: u32,
+) -> Option<Certificate> {
     let process = situation.model.member(stall.group, gone)?;
+    if process.lost > 0 {
+        return None;
+    }
     let (waits, never) = match &stall.message {
-        None => {
-            let calls = situation.calls(stall);
-            let (waiter, waiting) = calls.into_iter().find(|(rank, joined)| {
-                joined.is_awaited() && joined.needs(*rank, &[gone]).contains(&gone)
-            })?;
-            let never = message::never_issued(situation, stall.group, gone);
-            (issued(waiter, &waiting.call)?, never)
-        }
+        None => (
+            issued(waiter, call)?,
+            message::never_issued(situation, stall.group, gone),
+        ),
         // A sender may be done early, and one of several may yet send.
         Some(lone) if lone.side == Side::Send || lone.peer.is_none() || !lone.sure => return None,
         Some(lone) => (
-            message::posted(lone.rank, &lone.joined.call, lone.nth)?,
+            message::posted(waiter, call, lone.nth)?,
             message::never_posted(situation, stall.group, lone, gone),
         ),
     };
@@ -193,7 +196,7 @@ pub(super) fn proof(situation: &Situation<'_>, stall: &Stall, gone: u32) -> Opti
             group: situation.model.group(stall.group).info.key.clone(),
         },
     };
-    (process.lost == 0).then_some(Certificate {
+    Some(Certificate {
         kind: CertificateKind::TerminalRank,
         facts: vec![waits, never, end],
     })

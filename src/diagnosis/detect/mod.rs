@@ -18,12 +18,14 @@ use super::event::Call;
 use super::model::{GroupId, Matching, Transport};
 use super::situation::Situation;
 
+mod absent;
 mod cycle;
 mod divergence;
 mod dtype_mismatch;
 mod early_exit;
 mod evidence_incomplete;
 mod group_order_deadlock;
+mod long_phase;
 mod message;
 mod missing_rank;
 mod op_mismatch;
@@ -36,6 +38,7 @@ mod reduce_op_mismatch;
 mod root_mismatch;
 mod shape_mismatch;
 mod stuck_in_teardown;
+mod stuck_outside;
 mod view;
 
 pub use view::rank_calls;
@@ -55,7 +58,9 @@ pub const ALL: &[&dyn Detector] = &[
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,
+    &stuck_outside::StuckOutside,
     &stuck_in_teardown::StuckInTeardown,
+    &long_phase::LongPhase,
     &evidence_incomplete::EvidenceIncomplete,
 ];
 
@@ -195,6 +200,8 @@ pub struct Draft {
     pub event: Option<String>,
     /// The finding that this one surely follows from, if that stands.
     pub follows: Option<Key>,
+    /// Unless something else is found, it means that nothing can be judged.
+    pub leaves_open: bool,
 }
 
 /// A fact about a rank's process, for the causal order.
@@ -239,6 +246,7 @@ impl Draft {
             fact: None,
             event: None,
             follows: None,
+            leaves_open: false,
         }
     }
 

@@ -231,7 +231,7 @@ fn other_tag(
         tag(&receive.joined.call),
     )];
     let proof = if gone {
-        early_exit::proof(situation, stall, from)
+        early_exit::never_comes(situation, stall, (to, &receive.joined.call), from)
     } else {
         tags_proof(situation, group_id, send, receive)
             .or_else(|| circle(situation, to).and_then(|waits| cycle::proof(situation, waits)))

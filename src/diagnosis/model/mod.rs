@@ -11,13 +11,15 @@ use super::event::{Call, Event, GroupInfo, ProcessId};
 
 mod channel;
 mod group;
+mod memory;
 mod process;
 mod transport;
 
 pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use group::{Group, GroupId, Join, JoinedCall, Member, Wait};
+pub use memory::{Device, Gauge, Memory};
 pub use process::{
-    Announced, Doing, End, Ending, Exception, Process, Target, Thread, World, libc_signal,
+    Announced, Doing, End, Ending, Exception, Phase, Process, Target, Thread, World, libc_signal,
 };
 pub use transport::{Matching, Transport};
 
@@ -38,6 +40,8 @@ pub struct Model {
     pub started: Option<Timestamp>,
     /// When every node that started it had ended it.
     pub ended: Option<Timestamp>,
+    /// Up to when anything is known, where nobody saw the job end.
+    pub evidence_ended: Option<Timestamp>,
     /// Hosts that started it.
     pub hosts: BTreeSet<Arc<str>>,
     /// Hosts on which it has ended.
@@ -138,6 +142,12 @@ impl Model {
             .map_or(now, |asked| asked.min(now))
     }
 
+    /// When the job was over, or what is known of it: nothing more will come.
+    #[must_use]
+    pub fn over(&self) -> Option<Timestamp> {
+        self.ended.or(self.evidence_ended)
+    }
+
     /// The number of ranks there should be.
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {
@@ -193,6 +203,15 @@ impl Model {
                 if let Some(member) = self.groups[id.0 as usize].members.get_mut(&rank) {
                     member.destroyed = Some(at);
                 }
+            }
+            Event::GroupTimeout {
+                process,
+                group,
+                timeout,
+                at,
+            } => {
+                self.touch(process, at, |_| {});
+                self.group_timeout(process, &group, Some(timeout));
             }
             Event::Issued { process, call } => self.issued(process, &call),
             Event::Returned {
@@ -261,13 +280,13 @@ impl Model {
                 });
             }
             Event::PhaseBegin { process, name, at } => {
-                self.touch(process, at, |process| process.phases.push(name));
+                self.touch(process, at, |process| {
+                    process.phases.push(Phase { name, since: at });
+                });
             }
-            Event::PhaseEnd { process, name, at } => self.touch(process, at, |process| {
-                if let Some(i) = process.phases.iter().rposition(|open| *open == name) {
-                    process.phases.remove(i);
-                }
-            }),
+            Event::PhaseEnd { process, name, at } => {
+                self.touch(process, at, |process| process.phase_ended(&name, at));
+            }
             Event::Exception {
                 process,
                 kind,
@@ -287,16 +306,35 @@ impl Model {
             }
             Event::ExitAnnounced {
                 process,
+                thread,
                 code,
                 how,
                 at,
             } => self.touch(process, at, |process| {
                 process.announced = Some(Announced { code, how, at });
+                process.leaving.get_or_insert((at, thread));
             }),
             Event::InputEnded { process, place, at } => {
                 self.touch(process, at, |process| {
                     process.input_ended = Some((at, place));
                 });
+            }
+            Event::Setting {
+                process,
+                name,
+                value,
+                at,
+            } => {
+                self.touch(process, at, |process| process.set(name, value));
+            }
+            Event::Memory {
+                process,
+                sample,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.memory.take(&sample, at);
+                }
             }
             Event::Frontier {
                 process,
@@ -331,6 +369,17 @@ impl Model {
                     process.stood(stacks);
                 }
             }
+            Event::Unwatched {
+                process,
+                since,
+                read_whole,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.unwatched = Some(since);
+                    process.known_until = (!read_whole).then_some(since);
+                }
+            }
+            Event::EvidenceEnded { at } => self.evidence_ended = Some(at),
             Event::RecordsLost { process, count } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.lost += count;
@@ -354,10 +403,15 @@ impl Model {
                     text,
                     at,
                 };
+                // What is about no process is told apart by what it says.
+                let same = |n: &Note| match (pid, rank) {
+                    (None, None) => n.text == note.text,
+                    _ => true,
+                };
                 let known = self
                     .notes
                     .iter()
-                    .any(|n| n.kind == kind && n.pid == pid && n.rank == rank);
+                    .any(|n| n.kind == kind && n.pid == pid && n.rank == rank && same(n));
                 if !known && self.notes.len() < KEPT_NOTES {
                     self.notes.push(note);
                 }
@@ -412,8 +466,9 @@ impl Model {
             return;
         };
         process.world.generation = generation;
-        for group in std::mem::take(&mut process.early_groups) {
+        for (group, timeout) in std::mem::take(&mut process.early_groups) {
             self.group_joined(id, &group);
+            self.group_timeout(id, &group, timeout);
         }
     }
 
@@ -422,7 +477,7 @@ impl Model {
             return;
         };
         let Some(rank) = process.rank else {
-            process.early_groups.push(Arc::clone(info));
+            process.early_groups.push((Arc::clone(info), None));
             return;
         };
         let key = (process.world.clone(), info.key.clone());
@@ -439,11 +494,25 @@ impl Model {
             issued: 0,
             completed: 0,
             destroyed: None,
+            timeout: None,
         };
         self.groups[id.0 as usize]
             .members
             .entry(rank)
             .or_insert(member);
+    }
+
+    fn group_timeout(&mut self, id: ProcessId, info: &Arc<GroupInfo>, timeout: Option<Duration>) {
+        if let Some((group, rank)) = self.membership(id, info) {
+            if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
+                member.timeout = timeout.or(member.timeout);
+            }
+        } else if let Some(process) = self.processes.get_mut(&id) {
+            let mut early = process.early_groups.iter_mut();
+            if let Some((_, known)) = early.find(|(group, _)| Arc::ptr_eq(group, info)) {
+                *known = timeout;
+            }
+        }
     }
 
     /// The group and the rank that a process means.
