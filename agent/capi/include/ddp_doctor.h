@@ -7,6 +7,9 @@
  * the environment, the program `ddp-doctor`, which the library then starts beside the process
  * (found beside the library, on PATH, or as DDP_DOCTOR_PROGRAM). DDP_DOCTOR=0 switches everything off.
  *
+ * DDP_DOCTOR_GPU_MEMORY=1 has a thread of the library sample the memory of the GPUs that the process
+ * uses, once a second. It neither loads nor initialises CUDA. Otherwise the library has no thread.
+ *
  * Every call
  *   - is safe from any thread and blocks on nothing; those marked "hot" take some tens of
  *     nanoseconds, allocate nothing and make no system call once a thread has made one of them;
