@@ -64,19 +64,26 @@ macro_rules! jobs {
 
 jobs! {
     faulty {
-        asleep dtype_mismatch evaluation_on_rank_zero exception_and_barrier killed op_mismatch
-        op_mismatch_of_four raises_before_joining rank_zero_checkpoint reduce_op_mismatch
-        root_mismatch shape_mismatch stopped two_groups_in_opposite_order uneven_then_barrier
+        aborts asleep atexit_barrier atexit_barrier_of_the_last computes_for_ever
+        dtype_mismatch evaluation_on_rank_zero exception_and_atexit_barrier
+        exception_and_barrier exits_and_barrier killed late_beyond_the_timeout
+        long_checkpoint op_mismatch op_mismatch_of_four os_exit os_exit_with_status
+        raises_before_joining rank_zero_checkpoint reduce_op_mismatch root_mismatch
+        shape_mismatch stopped two_groups_in_opposite_order uneven_then_barrier
         uneven_then_exit
     }
     healthy {
-        asleep asynchronous_groups_in_opposite_order broadcast_from_two_lines data_loader_workers
-        different_batch_shapes dtype_mismatch ends_without_destroying evaluation_on_rank_zero
-        exception_and_barrier gather_crosses_barrier helper_with_its_own_world killed
-        logged_exception long_checkpoint op_mismatch op_mismatch_of_four raises_before_joining
-        rank_zero_checkpoint reduce_op_mismatch root_mismatch
-        second_generation shape_mismatch slow_first_import spawned stopped subgroups
-        two_groups_in_opposite_order uneven_then_barrier uneven_then_exit work_waited_later
+        aborts asleep asynchronous_groups_in_opposite_order atexit_barrier
+        atexit_barrier_of_the_last broadcast_from_two_lines computes_for_ever
+        data_loader_workers different_batch_shapes dtype_mismatch ends_without_destroying
+        evaluates_for_long evaluation_on_rank_zero exception_and_atexit_barrier
+        exception_and_barrier exits_and_barrier first_step_compiles gather_crosses_barrier
+        helper_with_its_own_world join_with_uneven_inputs killed late_beyond_the_timeout
+        logged_exception long_checkpoint op_mismatch op_mismatch_of_four os_exit
+        os_exit_with_status raises_before_joining rank_zero_checkpoint reduce_op_mismatch
+        root_mismatch second_generation shape_mismatch slow_first_import spawned stopped
+        subgroups two_groups_in_opposite_order uneven_then_barrier uneven_then_exit
+        work_waited_later
     }
 }
 

@@ -8,6 +8,7 @@
 //! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
 //! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
+//! * `stacks`: where real ranks stand, taken by `run` and by `dump`.
 //! * `structure`: who may depend on whom, and other invariants of the architecture.
 
 #![expect(
@@ -26,5 +27,6 @@ mod postmortem;
 mod pytorch;
 mod run;
 mod scenarios;
+mod stacks;
 mod structure;
 mod support;

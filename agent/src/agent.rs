@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::{self, Location, PanicHookInfo};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::{Capacities, memory};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
@@ -74,6 +75,12 @@ impl Agent {
             )
         });
         Group { id }
+    }
+
+    /// From now on calls of the group fail after this long.
+    pub fn group_timeout(&self, group: &Group, timeout: Duration) {
+        let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        with(|writer| writer.group_timeout(group.id, milliseconds));
     }
 
     /// This process left the group.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use v1::request::Kind;
 
 use crate::diagnosis::{Config, Engine, Event};
-use crate::evidence::decode::Decoder;
+use crate::evidence::decode::{self, Decoder};
 
 /// Reports taken in before the engine is asked for conclusions: bounds how old they get.
 const REPORTS_AT_ONCE: usize = 64;
@@ -215,6 +215,7 @@ impl Session {
     /// Publishes what follows from the events so far, if it is new or wanted.
     fn conclude(&mut self, wanted: bool) {
         let changed = self.engine.poll_change();
+        self.ask_for_stacks();
         let ended = self.nodes.iter().any(|node| node.awaits_finished);
         if changed || wanted || ended {
             self.publish(false);
@@ -223,6 +224,25 @@ impl Session {
             node.awaits_finished = false;
             if let Some((_, requests)) = &node.attached {
                 ask(requests, Kind::Finished(v1::Finished {}));
+            }
+        }
+    }
+
+    /// Asks every node for the stacks that the engine wants of its processes.
+    fn ask_for_stacks(&mut self) {
+        let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for process in self.engine.poll_capture() {
+            let (node, process) = decode::node_and_process(process);
+            by_node.entry(node).or_default().push(process);
+        }
+        for (node, processes) in by_node {
+            let node = self.nodes.get(node as usize);
+            if let Some((_, requests)) = node.and_then(|node| node.attached.as_ref()) {
+                let capture = v1::CaptureStacks {
+                    processes,
+                    on_request: false,
+                };
+                ask(requests, Kind::CaptureStacks(capture));
             }
         }
     }

@@ -58,6 +58,13 @@ pub enum Event {
         group: Arc<GroupInfo>,
         at: Timestamp,
     },
+    /// Calls that a process makes in a group from now on fail after this long.
+    GroupTimeout {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+        timeout: Duration,
+        at: Timestamp,
+    },
     /// A call is about to be made.
     Issued { process: ProcessId, call: Arc<Call> },
     /// A call came back to its caller.
@@ -117,6 +124,7 @@ pub enum Event {
     /// The process said that it is about to end by itself.
     ExitAnnounced {
         process: ProcessId,
+        thread: ThreadId,
         code: i32,
         how: Arc<str>,
         at: Timestamp,

@@ -20,12 +20,15 @@ use ddp_doctor_proto::report::{
 };
 
 pub mod align;
+pub mod capture;
 pub mod cause;
 pub mod certificate;
 pub mod detect;
 pub mod event;
 pub mod judge;
 pub mod model;
+pub mod outside;
+pub mod place;
 pub mod situation;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -34,7 +37,9 @@ pub mod words;
 
 pub use event::Event;
 
+use capture::Asked;
 use detect::Key;
+use event::ProcessId;
 use judge::Judged;
 use model::{Doing, Ending, Model, Process};
 use situation::Situation;
@@ -73,6 +78,9 @@ pub struct Engine {
     /// The ranks as they were reported last, waits rounded off.
     ranks: Vec<Rank>,
     timeout: Option<Timestamp>,
+    /// Whose stacks were asked for, and whose are to be.
+    asked: Asked,
+    wanted: Vec<ProcessId>,
 }
 
 impl Engine {
@@ -88,6 +96,8 @@ impl Engine {
             findings: Vec::new(),
             ranks: Vec::new(),
             timeout: None,
+            asked: Asked::default(),
+            wanted: Vec::new(),
         }
     }
 
@@ -126,6 +136,7 @@ impl Engine {
             .collect();
         let judged = judge::judge(&situation, drafts);
         let timeout = next_look(&situation).filter(|_| self.model.ended.is_none());
+        self.wanted = self.asked.wanted(&situation);
         let findings = conclude(&situation, judged, &mut self.first_seen);
         let ranks = self.rank_states();
         let changed = !same_findings(&findings, &self.findings) || !same_ranks(&ranks, &self.ranks);
@@ -133,6 +144,13 @@ impl Engine {
         self.ranks = ranks;
         self.timeout = timeout;
         changed
+    }
+
+    /// Processes whose stacks would help, as of the last look: each is named once, and again after a
+    /// while. Whoever can take them hands them in as [`Event::Stacks`]; without them there is less to
+    /// conclude from.
+    pub fn poll_capture(&mut self) -> Vec<ProcessId> {
+        std::mem::take(&mut self.wanted)
     }
 
     /// Everything known at the last look: the report.

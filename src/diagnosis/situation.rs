@@ -10,6 +10,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::Config;
 use super::model::{Ending, Group, GroupId, Join, JoinedCall, Model, Process, Wait};
+use super::outside;
 use super::waits::Waits;
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
@@ -52,6 +53,8 @@ pub struct Stall {
     pub since: Timestamp,
     /// Somebody's wait ended all the same, or its process did.
     pub failed: bool,
+    /// When the first of those waits had lasted longer than the group allows.
+    pub timed_out: Option<Timestamp>,
     /// What it comes from.
     pub origin: Origin,
 }
@@ -78,8 +81,14 @@ pub enum Absence {
     Left,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
+    /// It is on its way out of the program, and waits there.
+    Leaving,
     /// It waits elsewhere.
     Blocked(GroupId, u64),
+    /// It is in a phase that takes long: one that the program marked, or work that is known to.
+    LongPhase,
+    /// It lives and does not move.
+    StandsStill,
     /// It lives and does something else.
     Elsewhere,
 }
@@ -97,8 +106,14 @@ pub enum Origin {
     Left(Vec<u32>),
     /// Calls that can never match.
     Diverged(GroupId, u64),
+    /// Ranks that wait for others on their way out of the program.
+    Leaving(Vec<u32>),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
+    /// Ranks in a phase that takes long.
+    LongPhase(Vec<u32>),
+    /// Ranks that live outside any collective and do not move.
+    StandsStill(Vec<u32>),
     /// Ranks that live and do something else.
     Elsewhere(Vec<u32>),
 }
@@ -110,7 +125,8 @@ pub struct Divergence {
     pub group: GroupId,
     /// The sequence number.
     pub seq: u64,
-    /// What it comes from: the mismatch itself, or an exception that diverted a rank.
+    /// What it comes from: the mismatch itself, an exception that diverted a rank, or a call that
+    /// ranks make on their way out.
     pub origin: Origin,
 }
 
@@ -189,18 +205,29 @@ impl<'a> Situation<'a> {
         if self.is_cut_short(stall) {
             return self.until;
         }
-        let mut limit = self.config.stall_after;
+        let limit = self.config.stall_after.max(self.usual_wait(stall) * 3);
+        let overdue = stall.since.plus(limit);
+        // Whoever was in a phase by then is given as much time again to come out of it.
+        let phases = stall.missing.iter().filter_map(|absent| {
+            let process = self.model.member(stall.group, absent.rank)?;
+            process.last_phase
+        });
+        phases
+            .filter(|(began, _)| *began <= overdue)
+            .map(|(_, ended)| ended.plus(limit))
+            .fold(overdue, Timestamp::max)
+    }
+
+    /// The longest time that anybody who waits here has waited at the same line before.
+    #[must_use]
+    pub fn usual_wait(&self, stall: &Stall) -> Duration {
         let join = self.join(stall.group, stall.seq);
-        for (&rank, joined) in join.into_iter().flat_map(|join| &join.calls) {
-            let process = self.model.member(stall.group, rank);
-            let before = joined
-                .call
-                .place
-                .as_ref()
-                .and_then(|place| process?.waits.get(place));
-            limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
-        }
-        stall.since.plus(limit)
+        let before = join.into_iter().flat_map(|join| &join.calls);
+        let before = before.filter_map(|(&rank, joined)| {
+            let process = self.model.member(stall.group, rank)?;
+            process.waits.get(joined.call.place.as_ref()?).copied()
+        });
+        Duration::from_nanos(before.max().unwrap_or(0))
     }
 
     /// Whether somebody ended the job while ranks had waited here for more than a moment: most people
@@ -213,27 +240,42 @@ impl<'a> Situation<'a> {
     fn divergence(&self, group: &Group) -> Option<Divergence> {
         let seq = group.diverged?;
         let join = group.join(seq)?;
-        let diverted: Vec<u32> = join
-            .calls
-            .iter()
-            .filter(|(rank, joined)| {
-                self.model
-                    .member(group.id, **rank)
-                    .is_some_and(|process| process.in_flight_at(&joined.call).is_some())
-            })
-            .map(|(&rank, _)| rank)
-            .collect();
-        let everybody = diverted.len() == join.calls.len();
-        let origin = if diverted.is_empty() || everybody {
-            Origin::Diverged(group.id, seq)
+        let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
+        let (raised, leaving) = self.on_their_way_out(group.id, calls);
+        let some = |ranks: &Vec<u32>| !ranks.is_empty() && ranks.len() < join.calls.len();
+        let origin = if some(&raised) {
+            Origin::Raised(raised)
+        } else if some(&leaving) {
+            Origin::Leaving(leaving)
         } else {
-            Origin::Raised(diverted)
+            Origin::Diverged(group.id, seq)
         };
         Some(Divergence {
             group: group.id,
             seq,
             origin,
         })
+    }
+
+    /// The ranks that made these calls because of an exception, and those that made them on their way
+    /// out of the program.
+    fn on_their_way_out<'b>(
+        &self,
+        group: GroupId,
+        calls: impl Iterator<Item = (u32, &'b JoinedCall)>,
+    ) -> (Vec<u32>, Vec<u32>) {
+        let (mut raised, mut leaving) = (Vec::new(), Vec::new());
+        for (rank, joined) in calls {
+            let Some(process) = self.model.member(group, rank) else {
+                continue;
+            };
+            if process.raised_before(&joined.call).is_some() {
+                raised.push(rank);
+            } else if process.is_leaving_at(&joined.call) {
+                leaving.push(rank);
+            }
+        }
+        (raised, leaving)
     }
 
     fn stall(&self, group: &Group) -> Option<Stall> {
@@ -270,6 +312,10 @@ impl<'a> Situation<'a> {
                                 .and_then(|p| p.end)
                                 .is_some_and(|end| own_doing(end.at))
                     };
+                    let timed_out = waiters
+                        .iter()
+                        .filter_map(|(rank, joined, _)| self.timed_out_at(group, *rank, joined))
+                        .min();
                     found = Some(Stall {
                         group: group.id,
                         seq,
@@ -278,11 +324,12 @@ impl<'a> Situation<'a> {
                             .into_iter()
                             .map(|rank| Absent {
                                 rank,
-                                why: self.absence(group, rank),
+                                why: self.absence(group, rank, timed_out),
                             })
                             .collect(),
                         since: waiters.iter().map(|(_, joined, _)| joined.call.at).min()?,
                         failed: waiters.iter().any(failed),
+                        timed_out,
                         origin: Origin::Elsewhere(Vec::new()),
                     });
                 }
@@ -295,18 +342,43 @@ impl<'a> Situation<'a> {
         found
     }
 
-    fn absence(&self, group: &Group, rank: u32) -> Absence {
+    /// When a rank's wait was given up because it lasted longer than the group allows.
+    fn timed_out_at(&self, group: &Group, rank: u32, joined: &JoinedCall) -> Option<Timestamp> {
+        /// Timers are not exact.
+        const ABOUT: Duration = Duration::from_millis(100);
+        let process = self.model.member(group.id, rank)?;
+        let over = match joined.wait {
+            Wait::Over(at) => at,
+            _ => process.end?.at,
+        };
+        let says_so = process.exceptions.iter().any(|exception| {
+            let text = exception.text.to_ascii_lowercase();
+            exception.at >= joined.call.at
+                && (text.contains("timed out") || text.contains("timeout"))
+        });
+        let timeout = group.members.get(&rank)?.timeout;
+        let lasted = over.since(joined.call.at).saturating_add(ABOUT);
+        let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);
+        (was_too_long && self.model.is_own_doing(over)).then_some(over)
+    }
+
+    /// Why a member has not come. Where a wait for it was given up before it ended, its end is not why:
+    /// the launcher ends whoever is left.
+    fn absence(&self, group: &Group, rank: u32, given_up: Option<Timestamp>) -> Absence {
         let Some(process) = self.model.member(group.id, rank) else {
             return Absence::Elsewhere;
         };
         if process.is_stopped() {
             return Absence::Stopped;
         }
+        let ended_later = process
+            .end
+            .is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
         match self.model.ending_of(process) {
             Ending::Raised(_) => return Absence::Raised,
-            Ending::Died(_) => return Absence::Died,
+            Ending::Died(_) if !ended_later => return Absence::Died,
             Ending::InOrder => return Absence::Left,
-            Ending::None => {}
+            Ending::Died(_) | Ending::None => {}
         }
         if group
             .members
@@ -328,10 +400,23 @@ impl<'a> Situation<'a> {
             .blocked
             .get(&rank)
             .and_then(|threads| threads.first());
+        let outside = || {
+            let nothing = !process.is_inside_a_call();
+            nothing.then(|| outside::of(process)).flatten()
+        };
+        if process.is_leaving() && outside().is_none() {
+            return Absence::Leaving;
+        }
         match blocked {
             Some(blocked) if blocked.group != group.id => {
-                Absence::Blocked(blocked.group, blocked.seq)
+                return Absence::Blocked(blocked.group, blocked.seq);
             }
+            _ if !process.phases.is_empty() => return Absence::LongPhase,
+            _ => {}
+        }
+        match outside() {
+            Some(outside) if !outside.moves => Absence::StandsStill,
+            Some(outside) if outside.what.long_work().is_some() => Absence::LongPhase,
             _ => Absence::Elsewhere,
         }
     }
@@ -348,16 +433,26 @@ impl<'a> Situation<'a> {
                 .map(|a| a.rank)
                 .collect()
         };
-        for (why, origin) in [
-            (Absence::Raised, Origin::Raised as fn(Vec<u32>) -> Origin),
+        let first = |facts: &[(Absence, fn(Vec<u32>) -> Origin)]| {
+            facts.iter().find_map(|(why, origin)| {
+                let ranks = with(*why);
+                (!ranks.is_empty()).then(|| origin(ranks))
+            })
+        };
+        let ends = first(&[
+            (Absence::Raised, Origin::Raised),
             (Absence::Died, Origin::Died),
             (Absence::Stopped, Origin::Stopped),
+        ]);
+        if let Some(origin) = ends.or_else(|| self.exit_path(stall)) {
+            return origin;
+        }
+        let leaves = first(&[
             (Absence::Left, Origin::Left),
-        ] {
-            let ranks = with(why);
-            if !ranks.is_empty() {
-                return origin(ranks);
-            }
+            (Absence::Leaving, Origin::Leaving),
+        ]);
+        if let Some(origin) = leaves {
+            return origin;
         }
         seen.insert(at);
         for absent in &stall.missing {
@@ -384,7 +479,41 @@ impl<'a> Situation<'a> {
                 _ => {}
             }
         }
-        Origin::Elsewhere(with(Absence::Elsewhere))
+        let kept = first(&[
+            (Absence::StandsStill, Origin::StandsStill),
+            (Absence::LongPhase, Origin::LongPhase),
+        ]);
+        kept.unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
+    }
+
+    /// Whether it is the waiting ranks that went astray: they wait on their way out, of the program or
+    /// of an exception, for ranks that have ended without such a call, or that go on without one for
+    /// too long.
+    fn exit_path(&self, stall: &Stall) -> Option<Origin> {
+        let join = self.join(stall.group, stall.seq)?;
+        let ended = |absent: &Absent| {
+            let process = self.model.member(stall.group, absent.rank);
+            process.is_some_and(Process::ended_through_the_interpreter)
+        };
+        let gone = stall.missing.iter().all(ended);
+        let elsewhere = |absent: &Absent| absent.why == Absence::Elsewhere;
+        if !gone && !(stall.missing.iter().all(elsewhere) && self.is_overdue(stall)) {
+            return None;
+        }
+        let waiting = join.calls.iter().filter(|(_, joined)| joined.is_awaited());
+        let waiting: Vec<(u32, &JoinedCall)> = waiting.map(|(&rank, j)| (rank, j)).collect();
+        // Where most ranks wait on their way out, it is the others that left something out.
+        if waiting.len() > stall.missing.len() {
+            return None;
+        }
+        let (raised, leaving) = self.on_their_way_out(stall.group, waiting.iter().copied());
+        if raised.len() == waiting.len() {
+            Some(Origin::Raised(raised))
+        } else if leaving.len() == waiting.len() {
+            Some(Origin::Leaving(leaving))
+        } else {
+            None
+        }
     }
 
     /// The cycle a rank waits in, or waits for.
@@ -411,10 +540,18 @@ impl Stall {
             | Origin::Died(ranks)
             | Origin::Stopped(ranks)
             | Origin::Left(ranks)
+            | Origin::LongPhase(ranks)
+            | Origin::StandsStill(ranks)
             | Origin::Elsewhere(ranks) => self
                 .missing
                 .iter()
                 .any(|absent| ranks.contains(&absent.rank)),
+            // Those may also be the ones that wait where nobody comes.
+            Origin::Leaving(ranks) => {
+                let mut absent = self.missing.iter().map(|absent| &absent.rank);
+                absent.any(|rank| ranks.contains(rank))
+                    || self.waiting.iter().any(|rank| ranks.contains(rank))
+            }
             Origin::Diverged(..) | Origin::Cycle(_) => false,
         }
     }

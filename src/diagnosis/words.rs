@@ -1,8 +1,9 @@
 //! Phrases that several findings use, so that all of them speak alike.
 
 use std::fmt::{self, Display, Write as _};
+use std::time::Duration;
 
-use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::event::{Call, GroupInfo};
 
@@ -128,6 +129,37 @@ pub fn at(place: Option<&Where>) -> String {
 pub fn line(place: &Where) -> String {
     let file = place.file.rsplit('/').next().unwrap_or(&place.file);
     format!("{file}:{}", place.line)
+}
+
+/// "load()", or "the main program" where Python calls it `<module>`.
+#[must_use]
+pub fn function(place: &Where) -> String {
+    match &*place.function {
+        "<module>" => "the main program".into(),
+        "" => "a function".into(),
+        name => format!("{name}()"),
+    }
+}
+
+/// "5.0 s", "12 min".
+#[must_use]
+pub fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        0..60 => format!("{:.1} s", time.as_secs_f64()),
+        60..3600 => format!("{} min", time.as_secs() / 60),
+        3600.. => format!(
+            "{} h {} min",
+            time.as_secs() / 3600,
+            time.as_secs() / 60 % 60
+        ),
+    }
+}
+
+/// "14:23:36 UTC".
+#[must_use]
+pub fn clock(at: Timestamp) -> String {
+    let text = at.to_string();
+    format!("{} UTC", text.get(11..19).unwrap_or(&text))
 }
 
 /// An exception's text, cut to what fits a sentence. PyTorch's C++ errors begin with the place in

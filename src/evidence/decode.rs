@@ -293,6 +293,12 @@ fn process_id(node: u32, process: u32) -> ProcessId {
     ProcessId(u64::from(node) << 32 | u64::from(process))
 }
 
+/// The number of the node, and the name of the process in its stream.
+#[must_use]
+pub const fn node_and_process(id: ProcessId) -> (u32, u64) {
+    ((id.0 >> 32) as u32, id.0 & 0xffff_ffff)
+}
+
 /// A short name, cut where it is longer than names are.
 pub(super) fn name(text: &str) -> Arc<str> {
     cut(text, MAX_NAME).into()

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
@@ -272,6 +273,16 @@ impl Process {
                 let group = self.groups.get(&record.group)?.clone();
                 Event::GroupDestroyed { process, group, at }
             }
+            RecordKind::GroupTimeout => {
+                let group = self.groups.get(&record.group)?.clone();
+                let timeout = Duration::from_millis(u64::try_from(record.code).ok()?);
+                Event::GroupTimeout {
+                    process,
+                    group,
+                    timeout,
+                    at,
+                }
+            }
             RecordKind::Exception => Event::Exception {
                 process,
                 kind: number(record.code, ExceptionKind::from_number),
@@ -281,6 +292,7 @@ impl Process {
             },
             RecordKind::Exit => Event::ExitAnnounced {
                 process,
+                thread,
                 code: record.code,
                 how: text(&record.text),
                 at,

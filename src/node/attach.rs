@@ -209,12 +209,19 @@ enum End {
 
 fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
     let command = match request.kind? {
-        Kind::Welcome(_) | Kind::CaptureStacks(_) => return None,
+        Kind::Welcome(_) => return None,
         Kind::Finished(_) => return Some(End::Finished),
         Kind::SendRecords(v1::SendRecords {
             process,
             from_ticket: ticket,
         }) => Command::Repeat { process, ticket },
+        Kind::CaptureStacks(v1::CaptureStacks {
+            processes,
+            on_request,
+        }) => Command::TakeStacks {
+            processes,
+            on_request,
+        },
     };
     (!follower.tell(command)).then_some(End::FollowerGone)
 }

@@ -23,6 +23,7 @@ use super::memory::{self, Memory};
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
 use super::rank::Rank;
+use super::stacks::taker::Taker;
 use super::sys;
 
 /// Time between two looks into the boxes. Every look costs a wake-up, whatever there is to see, and
@@ -57,6 +58,13 @@ pub enum Command {
         process: u64,
         /// From this one on.
         ticket: u64,
+    },
+    /// The coordinator wants stacks.
+    TakeStacks {
+        /// Of these boxes; none: of all.
+        processes: Vec<u64>,
+        /// Because somebody wants to see them.
+        on_request: bool,
     },
     /// We were continued after a stop.
     Continued,
@@ -141,6 +149,7 @@ pub struct Follower {
     descendants: Option<Descendants>,
     /// … a launch.
     launch: Option<Launch>,
+    stacks: Taker,
     ranks: Vec<Rank>,
     places: Vec<Place>,
     memory: Memory,
@@ -172,8 +181,9 @@ impl Follower {
         out: Outbox,
         commands: Commands,
         descendants: Descendants,
+        stacks: Taker,
     ) -> Self {
-        Self::with(hello, boxes, out, commands, Some(descendants), None)
+        Self::with(hello, boxes, out, commands, stacks, Some(descendants), None)
     }
 
     /// Follows the ranks of a launch among what turns up in `boxes`, until the launch is over.
@@ -184,8 +194,9 @@ impl Follower {
         out: Outbox,
         commands: Commands,
         launch: Launch,
+        stacks: Taker,
     ) -> Self {
-        Self::with(hello, boxes, out, commands, None, Some(launch))
+        Self::with(hello, boxes, out, commands, stacks, None, Some(launch))
     }
 
     fn with(
@@ -193,6 +204,7 @@ impl Follower {
         boxes: BoxDir,
         out: Outbox,
         commands: Commands,
+        stacks: Taker,
         descendants: Option<Descendants>,
         launch: Option<Launch>,
     ) -> Self {
@@ -209,6 +221,7 @@ impl Follower {
             commands,
             descendants,
             launch,
+            stacks,
             ranks: Vec::new(),
             memory: Memory::new(),
             closed_boxes: HashMap::new(),
@@ -242,6 +255,7 @@ impl Follower {
                     self.look_for_boxes(now);
                 }
                 self.look();
+                self.pass_stacks_on();
                 if is_due(&mut next_states, STATES_EVERY, now) {
                     self.look_at_states(now);
                 }
@@ -298,6 +312,15 @@ impl Follower {
                         .iter_mut()
                         .for_each(|rank| rank.repeat_from(process, ticket));
                 }
+                Ok(Command::TakeStacks {
+                    processes,
+                    on_request,
+                }) => {
+                    let wanted = self.ranks.iter().filter_map(Rank::as_wanted);
+                    let wanted =
+                        wanted.filter(|it| processes.is_empty() || processes.contains(&it.process));
+                    self.stacks.ask(wanted, on_request);
+                }
                 Ok(Command::Continued) => self.was_continued(),
                 Ok(Command::Interrupted(signal)) => self.say(Kind::Interrupted(v1::Interrupted {
                     unix_ns: Timestamp::now().0,
@@ -349,6 +372,18 @@ impl Follower {
                 rank.end(&mut self.out);
                 // One that cannot be moved stays until the end, when there is another try.
                 drop(self.boxes.keep(rank.path()));
+            }
+        }
+    }
+
+    /// Stacks that were taken meanwhile; nothing comes after the end of a process.
+    fn pass_stacks_on(&mut self) {
+        for stacks in self.stacks.poll() {
+            let mut ranks = self.ranks.iter_mut();
+            if let Some(rank) =
+                ranks.find(|rank| rank.process() == stacks.process && !rank.has_ended())
+            {
+                rank.stood(stacks, &mut self.out);
             }
         }
     }

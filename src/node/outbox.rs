@@ -93,7 +93,7 @@ impl Outbox {
             self.send_live(Vec::new(), now);
         }
         if now.since(self.journaled) >= JOURNAL_ALIVE {
-            self.to_journal(Vec::new(), now);
+            self.write_journal(Vec::new(), now);
         }
     }
 
@@ -129,7 +129,7 @@ impl Outbox {
             let events = batch.iter().filter(|(_, to_journal)| *to_journal);
             let events: Vec<_> = events.map(|(event, _)| event.clone()).collect();
             if !events.is_empty() {
-                self.to_journal(events, now);
+                self.write_journal(events, now);
             }
         }
         if self.live.is_some() {
@@ -137,7 +137,7 @@ impl Outbox {
         }
     }
 
-    fn to_journal(&mut self, events: Vec<v1::Event>, now: Timestamp) {
+    fn write_journal(&mut self, events: Vec<v1::Event>, now: Timestamp) {
         if let Some(journal) = &mut self.journal {
             self.journaled = now;
             journal.append(v1::Report {
@@ -172,6 +172,20 @@ fn weight(kind: &Kind) -> usize {
             group.name.len() + group.description.len() + 5 * group.members.len()
         }
         Kind::Note(note) => note.text.len(),
+        Kind::Stacks(stacks) => {
+            let frames = |thread: &v1::ThreadStack| -> usize {
+                let frames = thread.python.iter().chain(&thread.native);
+                frames
+                    .map(|it| 16 + it.file.len() + it.function.len())
+                    .sum()
+            };
+            stacks.trouble.len()
+                + stacks
+                    .threads
+                    .iter()
+                    .map(|it| 64 + frames(it))
+                    .sum::<usize>()
+        }
         Kind::Hello(hello) => hello.command.iter().map(String::len).sum(),
         _ => 0,
     }

@@ -9,6 +9,7 @@ use v1::event::Kind;
 
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
+use super::stacks::taker::Wanted;
 use crate::evidence::blackbox;
 
 /// Records taken from one box at a time, so that a busy rank does not hide the others.
@@ -29,6 +30,8 @@ pub struct Rank {
     /// The status that the process announced.
     announced: Option<i32>,
     last_change: Option<v1::ProcessChanged>,
+    /// Its stacks as they were taken: the first and the latest ones.
+    stacks: Vec<v1::Stacks>,
     /// The process was seen to end.
     over: bool,
     /// Its end was reported.
@@ -58,6 +61,7 @@ impl Rank {
             journaled: 0,
             announced: None,
             last_change: None,
+            stacks: Vec::new(),
             over: false,
             ended: false,
         })
@@ -88,6 +92,23 @@ impl Rank {
             !other.ended && proc::ancestors(own.pid()).any(|pid| pid == theirs.pid())
         };
         own.rank == theirs.rank && (own.parent_pid == Some(theirs.pid) || descends())
+    }
+
+    /// Its name in messages.
+    #[must_use]
+    pub const fn process(&self) -> u64 {
+        self.process
+    }
+
+    /// What its stacks are taken by; `None`: it has ended.
+    #[must_use]
+    pub fn as_wanted(&self) -> Option<Wanted> {
+        let watched = self.watched.as_ref().filter(|_| !self.ended)?;
+        Some(Wanted {
+            process: self.process,
+            pid: watched.pid(),
+            start_ticks: watched.start_ticks(),
+        })
     }
 
     /// Whether its end was reported.
@@ -123,12 +144,6 @@ impl Rank {
         }
     }
 
-    /// Names it in messages.
-    #[must_use]
-    pub const fn process(&self) -> u64 {
-        self.process
-    }
-
     /// The state that was reported last.
     #[must_use]
     pub fn state(&self) -> ProcessState {
@@ -162,7 +177,7 @@ impl Rank {
         self.ended = true;
         let mut exit = self.watched.as_ref().map(Watched::exit).unwrap_or_default();
         if exit == Exit::default() {
-            exit.code = self.announced;
+            exit.code = self.announced.filter(|&code| code >= 0);
         }
         self.change(ProcessState::Dead, exit, Timestamp::now(), out);
     }
@@ -180,6 +195,17 @@ impl Rank {
         self.last_change = Some(change);
     }
 
+    /// Says where its threads stood.
+    pub fn stood(&mut self, stacks: v1::Stacks, out: &mut Outbox) {
+        /// As many as are compared with each other.
+        const KEPT: usize = 3;
+        if self.stacks.len() == KEPT {
+            self.stacks.remove(1);
+        }
+        self.stacks.push(stacks.clone());
+        out.push(Kind::Stacks(stacks));
+    }
+
     /// Says everything again to a coordinator that may know nothing.
     pub fn repeat(&mut self, out: &mut Outbox) {
         out.push_live(Kind::ProcessJoined(self.joined()));
@@ -188,6 +214,9 @@ impl Rank {
             self.drain(out);
         } else {
             while self.poll(out) == BUDGET {}
+        }
+        for stacks in &self.stacks {
+            out.push_live(Kind::Stacks(stacks.clone()));
         }
         if let Some(change) = self.last_change {
             out.push_live(Kind::ProcessChanged(change));

@@ -25,6 +25,7 @@ use super::follow::{Command, Commander, Follower};
 use super::launch::Launch;
 use super::outbox::{Journal, Outbox};
 use super::rundir::RunDir;
+use super::stacks::taker::{Taker, When};
 use super::{Say, names, proc, sys};
 
 /// How often a reporter that is not needed, as it seems, looks again.
@@ -49,6 +50,8 @@ pub struct Options {
     pub run_dir: Option<PathBuf>,
     /// A wait that nothing proves hopeless becomes a finding after this long.
     pub stall_after: Duration,
+    /// When stacks are taken.
+    pub stacks: When,
 }
 
 /// Follows the launch to its end.
@@ -143,7 +146,9 @@ fn follow(
     let (follower, commands) = Commander::new();
     let (over, ended) = channel();
     let launch = Launch::of(identity, over);
-    let it = Follower::of_launch(hello, boxes, Outbox::new(journal), commands, launch);
+    let out = Outbox::new(journal);
+    let stacks = Taker::new(options.stacks);
+    let it = Follower::of_launch(hello, boxes, out, commands, launch, stacks);
     let thread = std::thread::Builder::new().name("ddp-follow".into());
     let thread = match thread.spawn(move || it.run()) {
         Ok(thread) => thread,

@@ -72,7 +72,7 @@ struct Stage {
     /// When the engine was looked at last.
     looked: Timestamp,
     now: Timestamp,
-    /// The time it really is: nothing happened after it, whatever a file says.
+    /// The time it is here.
     wall: Timestamp,
 }
 
@@ -90,8 +90,9 @@ impl Stage {
     /// Time goes on to `at`; the engine is looked at when a live one would have been, so that its
     /// findings have the times of the live ones.
     fn go_to(&mut self, at: Timestamp) {
-        let at = at.min(self.wall).max(self.now);
-        if at.since(self.looked) >= LOOK_EVERY {
+        let at = at.max(self.now);
+        let begins = self.now == Timestamp::default();
+        if !begins && at.since(self.looked) >= LOOK_EVERY {
             self.look();
             let from = self.now;
             while let Some(due) = self.engine.poll_timeout().filter(|&due| due < at) {
@@ -187,7 +188,7 @@ impl Part {
         let Some(report) = self.next.take() else {
             return;
         };
-        let sent = Timestamp(report.sent_unix_ns).min(stage.wall);
+        let sent = Timestamp(report.sent_unix_ns);
         stage.go_to(sent);
         self.watched = self.watched.max(Some(sent));
         self.decoder.decode(report, &mut stage.events);
@@ -293,9 +294,11 @@ impl Part {
         stage.hand_on();
     }
 
-    /// The last that is known of this node.
-    fn latest(&self) -> Timestamp {
+    /// The last that is known of this node. Nothing guards the times in a black box: those that lie
+    /// in the future are none.
+    fn latest(&self, wall: Timestamp) -> Timestamp {
         let records = self.decoder.processes().map(|process| process.latest);
+        let records = records.map(|at| at.min(wall));
         records.chain(self.watched).max().unwrap_or_default()
     }
 
@@ -362,7 +365,8 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage, remarks: &mut Vec<Remark>) {
         .flatten()
         .any(|(_, fate)| matches!(fate, Fate::Lives(_)));
     let goes_on = parts.iter().any(Part::goes_on);
-    let latest = parts.iter().map(Part::latest).max().unwrap_or_default();
+    let latest = parts.iter().map(|part| part.latest(stage.wall)).max();
+    let latest = latest.unwrap_or_default();
     // Time counts as far as somebody saw it pass: to this moment where ranks still live.
     let now = if lives || goes_on { stage.wall } else { latest };
     for (part, fates) in parts.iter().zip(&fates) {
@@ -412,7 +416,6 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage, remarks: &mut Vec<Remark>) {
     }
     stage.go_to(now);
     stage.hand_on();
-    stage.now = now.min(stage.wall).max(stage.now);
     stage.engine.handle_timeout(stage.now);
     stage.look();
 }

@@ -278,8 +278,11 @@ pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
 /// What a rank is doing, in two or three words.
 fn state(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
     let is_root = finding.ranks.root.contains(&call.rank);
-    if finding.code == "DD202" && is_root {
-        return "raised".into();
+    match finding.code.as_str() {
+        "DD202" if is_root => return "raised".into(),
+        "DD204" if is_root => return "stands still".into(),
+        "DD206" if is_root => return "at work".into(),
+        _ => {}
     }
     let end = process.filter(|p| matches!(p.state, RankState::Exited | RankState::Dead));
     let ended = end.map(|process| match (process.exit.signal, process.exit.code) {

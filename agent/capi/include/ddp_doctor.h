@@ -149,6 +149,12 @@ uint32_t ddp_doctor_string(ddp_doctor_text text);
 uint32_t ddp_doctor_group(ddp_doctor_text name, ddp_doctor_text description, ddp_doctor_text backend,
                           uint32_t epoch, const uint32_t *members, size_t member_count);
 
+/*
+ * Calls of the group fail after so many milliseconds from now on. Only a group that is given a timeout
+ * is known to have one.
+ */
+void ddp_doctor_group_timeout(uint32_t group, uint64_t milliseconds);
+
 /* This process left the group: nobody can expect calls of its there any more. */
 void ddp_doctor_group_destroyed(uint32_t group);
 

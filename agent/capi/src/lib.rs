@@ -202,6 +202,14 @@ pub unsafe extern "C" fn ddp_doctor_group(
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_group_timeout(group: u32, milliseconds: u64) {
+    with_box(|writer| {
+        writer.group_timeout(group, milliseconds);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn ddp_doctor_group_destroyed(group: u32) {
     with_box(|writer| {
         writer.group_destroyed(group);

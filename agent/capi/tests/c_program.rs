@@ -124,6 +124,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             Kind::Returned,
             Kind::WaitBegin,
             Kind::WaitEnd,
+            Kind::GroupTimeout,
             Kind::Exception,
             Kind::Note,
             Kind::InputEnded,

@@ -142,6 +142,8 @@ int main(void)
     ddp_doctor_wait_begin(0, UINT32_MAX);
     ddp_doctor_wait_end(0);
     ddp_doctor_group_destroyed(UINT32_MAX);
+    ddp_doctor_group_timeout(UINT32_MAX, 1);
+    ddp_doctor_group_timeout(group, UINT64_MAX);
     ddp_doctor_exception(-1, text("E\xff: x"), site);
     ddp_doctor_exception(4, no_text, site);
     ddp_doctor_note(1, text("remark"));

@@ -173,6 +173,20 @@ def _wrap_destroy(original):
     return destroy_process_group
 
 
+def _wrap_set_timeout(original):
+    @functools.wraps(original)
+    def set_timeout(timeout, group=None):
+        result = original(timeout, group)
+        try:
+            if _box.is_open:
+                _groups.tell_timeout(group if group is not None else _default_group())
+        except Exception:
+            pass
+        return result
+
+    return set_timeout
+
+
 def _wrap_helper(original):
     """`_new_process_group_helper` knows the ranks of a group before `_world` does."""
 
@@ -262,6 +276,8 @@ def patch(c10d, late):
             ("new_group", _recorded(_words.NEW_GROUP, lambda args, kwargs: _groups.number_of(_default_group()), found)),
             ("split_group", _recorded(_words.SPLIT_GROUP, _parent_argument, found)),
             ("monitored_barrier", _recorded(_words.MONITORED_BARRIER, _group_argument)),
+            # `_set_pg_timeout` of today calls it; before, there was nothing else.
+            ("set_timeout" if hasattr(c10d, "set_timeout") else "_set_pg_timeout", _wrap_set_timeout),
             ("_new_process_group_helper", _wrap_helper),
             ("_register_pg_in_world", _wrap_register),
         ],

@@ -112,6 +112,7 @@ class Library:
         self.string = function("string", u32, Text)
         self.site = function("site", u32, Text, Text, u32)
         self.group = function("group", u32, Text, Text, Text, u32, ctypes.POINTER(u32), ctypes.c_size_t)
+        self.group_timeout = function("group_timeout", None, u32, ctypes.c_uint64)
         self.group_destroyed = function("group_destroyed", None, u32)
         self.splits = function("splits", None, ctypes.c_uint64, i32, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t)
         self.step = function("step", u32)

@@ -8,7 +8,7 @@ PUBLISHED = 1 << 63
 RECORD_WORDS = 16
 KINDS = (
     "unspecified issued returned wait-begin wait-end completed step phase-begin phase-end group-destroyed "
-    "exception exit splits note input-ended - - memory setting"
+    "exception exit splits note input-ended group-timeout - memory setting"
 ).split()
 # Kinds that use the words of a record otherwise.
 OTHERWISE = ("splits", "memory")

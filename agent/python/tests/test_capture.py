@@ -490,6 +490,17 @@ raise ValueError("lost")
                 o = self.run_job(code, statuses=[status])
                 self.assertEqual([(r.code, r.text) for r in o.box.of("exit")], [want])
 
+    def test_what_is_called_on_the_way_out_comes_after_the_end_was_said(self):
+        late = "import atexit; atexit.register(lambda: dist.barrier())\n"
+        for name, code in (("before", late + HEAD), ("after", HEAD + late)):
+            with self.subTest("registered %s joining" % name):
+                o = job(code + "dist.barrier()")
+                self.addCleanup(os.unlink, o.file)
+                self.assertEqual(o.statuses, [0], o.outputs)
+                kinds = [r.kind for r in o.box.of("issued", "exit")]
+                self.assertEqual(kinds[-3:], ["issued", "exit", "issued"])
+                self.assertEqual(len({r.thread for r in o.box.of("issued", "exit")}), 1)
+
     def test_hooks_are_off_before_the_interpreter_ends(self):
         for tail in ("", "dist.destroy_process_group()", "keep = [g, model]; dist.destroy_process_group()", "del g, model"):
             with self.subTest(tail):

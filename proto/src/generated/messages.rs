@@ -255,6 +255,8 @@ pub enum RecordKind {
     Note = 13,
     /// The program's input ended: an iterator over its data came to its end.
     InputEnded = 14,
+    /// From now on calls of the group `group` fail after `code` milliseconds.
+    GroupTimeout = 15,
     /// What the process knows of its memory: `ddp_doctor_proto::blackbox::memory`.
     Memory = 17,
     /// A version or a setting that ranks may have to agree on; `text` is "name=value".
@@ -282,6 +284,7 @@ impl RecordKind {
             Self::Splits => "RECORD_KIND_SPLITS",
             Self::Note => "RECORD_KIND_NOTE",
             Self::InputEnded => "RECORD_KIND_INPUT_ENDED",
+            Self::GroupTimeout => "RECORD_KIND_GROUP_TIMEOUT",
             Self::Memory => "RECORD_KIND_MEMORY",
             Self::Setting => "RECORD_KIND_SETTING",
         }
@@ -304,6 +307,7 @@ impl RecordKind {
             "RECORD_KIND_SPLITS" => Some(Self::Splits),
             "RECORD_KIND_NOTE" => Some(Self::Note),
             "RECORD_KIND_INPUT_ENDED" => Some(Self::InputEnded),
+            "RECORD_KIND_GROUP_TIMEOUT" => Some(Self::GroupTimeout),
             "RECORD_KIND_MEMORY" => Some(Self::Memory),
             "RECORD_KIND_SETTING" => Some(Self::Setting),
             _ => None,
@@ -914,6 +918,10 @@ pub struct CaptureStacks {
     /// Which; none: of every rank on the node.
     #[prost(uint64, repeated, tag = "1")]
     pub processes: ::prost::alloc::vec::Vec<u64>,
+    /// Somebody wants to see them; otherwise they are for the diagnosis of a stall. A node may be set up
+    /// to take them for one and not for the other.
+    #[prost(bool, tag = "2")]
+    pub on_request: bool,
 }
 /// One finding. Words (severity, state, …) are those of the JSON report, so that a viewer shows a
 /// word it has never heard of without a new version.

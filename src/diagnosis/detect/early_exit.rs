@@ -5,6 +5,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, T
 
 use super::{About, Detector, Draft, Explanation, KeyPlace, issued, order, rank_calls};
 use crate::diagnosis::cause;
+use crate::diagnosis::event::Call;
 use crate::diagnosis::model::Process;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
@@ -142,30 +143,43 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         "Where a rank may stop early, let all ranks agree first: all_reduce the decision.".into(),
     ];
 
-    let proof = (process.lost == 0).then(|| {
-        let end = match process.end {
-            Some(end) => Fact::Ended {
-                rank: first,
-                pid: process.pid,
-                code: end.exit.code,
-                signal: end.exit.signal,
-            },
-            None => Fact::GroupDestroyed {
-                rank: first,
-                group: group.info.key.clone(),
-            },
-        };
-        let never = Fact::NeverIssued {
-            rank: first,
+    let proof = never_comes(situation, stall, (waiter, &waiting.call), first);
+    Some(draft.proved_by(proof))
+}
+
+/// The proof that a call waits for a rank which is gone.
+pub(super) fn never_comes(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    (waiter, call): (u32, &Call),
+    gone: u32,
+) -> Option<Certificate> {
+    let group = situation.model.group(stall.group);
+    let process = situation.model.member(stall.group, gone)?;
+    if process.lost > 0 {
+        return None;
+    }
+    let end = match process.end {
+        Some(end) => Fact::Ended {
+            rank: gone,
+            pid: process.pid,
+            code: end.exit.code,
+            signal: end.exit.signal,
+        },
+        None => Fact::GroupDestroyed {
+            rank: gone,
             group: group.info.key.clone(),
-            last,
-        };
-        Some(Certificate {
-            kind: CertificateKind::TerminalRank,
-            facts: vec![issued(waiter, &waiting.call)?, never, end],
-        })
-    });
-    Some(draft.proved_by(proof.flatten()))
+        },
+    };
+    let never = Fact::NeverIssued {
+        rank: gone,
+        group: group.info.key.clone(),
+        last: group.members.get(&gone).map_or(0, |member| member.issued),
+    };
+    Some(Certificate {
+        kind: CertificateKind::TerminalRank,
+        facts: vec![issued(waiter, call)?, never, end],
+    })
 }
 
 fn left_at(situation: &Situation<'_>, stall: &Stall, rank: u32, process: &Process) -> Timestamp {

@@ -18,11 +18,13 @@ use super::event::Call;
 use super::model::GroupId;
 use super::situation::Situation;
 
+mod absent;
 mod divergence;
 mod dtype_mismatch;
 mod early_exit;
 mod evidence_incomplete;
 mod group_order_deadlock;
+mod long_phase;
 mod missing_rank;
 mod op_mismatch;
 mod rank_died;
@@ -32,6 +34,7 @@ mod reduce_op_mismatch;
 mod root_mismatch;
 mod shape_mismatch;
 mod stuck_in_teardown;
+mod stuck_outside;
 mod view;
 
 pub use view::rank_calls;
@@ -49,7 +52,9 @@ pub const ALL: &[&dyn Detector] = &[
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,
+    &stuck_outside::StuckOutside,
     &stuck_in_teardown::StuckInTeardown,
+    &long_phase::LongPhase,
     &evidence_incomplete::EvidenceIncomplete,
 ];
 

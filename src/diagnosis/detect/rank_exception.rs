@@ -94,7 +94,7 @@ impl Detector for RankException {
                             .member(divergence.group, rank)
                             .is_some_and(|member| member.id == process.id)
                 });
-                let exception = decisive(situation, process, rank, diverted)?;
+                let exception = decisive(situation, process, rank, diverted, &stalls)?;
                 Some(draft(situation, process, rank, exception, diverted, &stalls))
             })
             .collect()
@@ -102,15 +102,19 @@ impl Detector for RankException {
 }
 
 /// The exception that took the rank off its path: one that nobody caught, or one that was in flight
-/// at the call which met the wrong peers. An interrupt by a person is none.
+/// at the call which met the wrong peers or none. An interrupt by a person is none.
 fn decisive<'a>(
     situation: &Situation<'_>,
     process: &'a Process,
     rank: u32,
     diverted: Option<&Divergence>,
+    stalls: &[&Stall],
 ) -> Option<&'a Exception> {
-    let in_flight = diverted.and_then(|divergence| {
-        let join = situation.join(divergence.group, divergence.seq)?;
+    let clean_up = diverted
+        .map(|divergence| (divergence.group, divergence.seq))
+        .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)));
+    let in_flight = clean_up.and_then(|(group, seq)| {
+        let join = situation.join(group, seq)?;
         process.in_flight_at(&join.calls.get(&rank)?.call)
     });
     in_flight
@@ -142,6 +146,7 @@ fn draft(
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
     draft.victims = victims(stalls);
+    draft.victims.retain(|&victim| victim != rank);
     let place = diverted
         .map(|divergence| (divergence.group, divergence.seq))
         .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)));

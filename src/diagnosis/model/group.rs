@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
@@ -42,6 +43,8 @@ pub struct Member {
     pub issued: u64,
     /// Highest sequence number whose completion was seen.
     pub completed: u64,
+    /// After how long its calls fail, where that is known.
+    pub timeout: Option<Duration>,
     /// When it destroyed the group.
     pub destroyed: Option<Timestamp>,
 }

@@ -15,7 +15,9 @@ mod process;
 
 pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
 pub use memory::{Device, Gauge, Memory};
-pub use process::{Announced, Doing, End, Ending, Exception, Process, Thread, World, libc_signal};
+pub use process::{
+    Announced, Doing, End, Ending, Exception, Phase, Process, Thread, World, libc_signal,
+};
 
 /// A request to end reaches the ranks this much before it is told, at most.
 const REFLEX: Duration = Duration::from_millis(250);
@@ -198,6 +200,15 @@ impl Model {
                     member.destroyed = Some(at);
                 }
             }
+            Event::GroupTimeout {
+                process,
+                group,
+                timeout,
+                at,
+            } => {
+                self.touch(process, at, |_| {});
+                self.group_timeout(process, &group, Some(timeout));
+            }
             Event::Issued { process, call } => self.issued(process, &call),
             Event::Returned {
                 process,
@@ -265,13 +276,13 @@ impl Model {
                 });
             }
             Event::PhaseBegin { process, name, at } => {
-                self.touch(process, at, |process| process.phases.push(name));
+                self.touch(process, at, |process| {
+                    process.phases.push(Phase { name, since: at });
+                });
             }
-            Event::PhaseEnd { process, name, at } => self.touch(process, at, |process| {
-                if let Some(i) = process.phases.iter().rposition(|open| *open == name) {
-                    process.phases.remove(i);
-                }
-            }),
+            Event::PhaseEnd { process, name, at } => {
+                self.touch(process, at, |process| process.phase_ended(&name, at));
+            }
             Event::Exception {
                 process,
                 kind,
@@ -291,11 +302,13 @@ impl Model {
             }
             Event::ExitAnnounced {
                 process,
+                thread,
                 code,
                 how,
                 at,
             } => self.touch(process, at, |process| {
                 process.announced = Some(Announced { code, how, at });
+                process.leaving.get_or_insert((at, thread));
             }),
             Event::InputEnded { process, place, at } => {
                 self.touch(process, at, |process| {
@@ -447,8 +460,9 @@ impl Model {
             return;
         };
         process.world.generation = generation;
-        for group in std::mem::take(&mut process.early_groups) {
+        for (group, timeout) in std::mem::take(&mut process.early_groups) {
             self.group_joined(id, &group);
+            self.group_timeout(id, &group, timeout);
         }
     }
 
@@ -457,7 +471,7 @@ impl Model {
             return;
         };
         let Some(rank) = process.rank else {
-            process.early_groups.push(Arc::clone(info));
+            process.early_groups.push((Arc::clone(info), None));
             return;
         };
         let key = (process.world.clone(), info.key.clone());
@@ -474,11 +488,25 @@ impl Model {
             issued: 0,
             completed: 0,
             destroyed: None,
+            timeout: None,
         };
         self.groups[id.0 as usize]
             .members
             .entry(rank)
             .or_insert(member);
+    }
+
+    fn group_timeout(&mut self, id: ProcessId, info: &Arc<GroupInfo>, timeout: Option<Duration>) {
+        if let Some((group, rank)) = self.membership(id, info) {
+            if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
+                member.timeout = timeout.or(member.timeout);
+            }
+        } else if let Some(process) = self.processes.get_mut(&id) {
+            let mut early = process.early_groups.iter_mut();
+            if let Some((_, known)) = early.find(|(group, _)| Arc::ptr_eq(group, info)) {
+                *known = timeout;
+            }
+        }
     }
 
     /// The group and the rank that a process means.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
-use ddp_doctor_proto::{ExceptionKind, ProcessState};
+use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
 
 use super::group::GroupId;
 use super::memory::Memory;
@@ -46,6 +47,8 @@ pub struct Process {
     pub known_until: Option<Timestamp>,
     /// What it said about its end before.
     pub announced: Option<Announced>,
+    /// Since when a thread of it has been on its way out: its main thread, as a rule.
+    pub leaving: Option<(Timestamp, ThreadId)>,
     /// The exceptions that were seen, oldest first, a few.
     pub exceptions: Vec<Exception>,
     /// Its threads that made calls.
@@ -55,7 +58,11 @@ pub struct Process {
     /// When that step began.
     pub step_at: Timestamp,
     /// Phases it is in, outermost first.
-    pub phases: Vec<Arc<str>>,
+    pub phases: Vec<Phase>,
+    /// Begin and end of the phase that it left last.
+    pub last_phase: Option<(Timestamp, Timestamp)>,
+    /// The longest that it has been in a phase of each name.
+    pub phase_lengths: BTreeMap<Arc<str>, Duration>,
     /// The call it issued last.
     pub last_call: Option<Arc<Call>>,
     /// When it was last heard of.
@@ -80,7 +87,7 @@ pub struct Process {
     /// Groups it is a member of, by the address of what the evidence calls them.
     pub(super) groups: BTreeMap<usize, (Arc<GroupInfo>, GroupId)>,
     /// Groups it joined before its rank was known.
-    pub(super) early_groups: Vec<Arc<GroupInfo>>,
+    pub(super) early_groups: Vec<(Arc<GroupInfo>, Option<Duration>)>,
     /// Calls whose completion or wait may still be told.
     calls: BTreeMap<CallId, (GroupId, u64)>,
 }
@@ -92,6 +99,15 @@ pub struct World {
     pub name: Arc<str>,
     /// How many worlds of that name there were before it: restarts.
     pub generation: u32,
+}
+
+/// A phase that a program marked.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// Its name.
+    pub name: Arc<str>,
+    /// When it began.
+    pub since: Timestamp,
 }
 
 /// The end of a process.
@@ -127,6 +143,18 @@ pub struct Exception {
     pub at: Timestamp,
     /// Calls issued by the process before it.
     pub after_calls: u64,
+}
+
+impl Exception {
+    /// Whether it is no failure but a request to end.
+    #[must_use]
+    pub fn asks_to_end(&self) -> bool {
+        ["SystemExit", "KeyboardInterrupt"].iter().any(|name| {
+            self.text
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        })
+    }
 }
 
 /// A thread that made calls.
@@ -189,11 +217,14 @@ impl Process {
             unwatched: None,
             known_until: None,
             announced: None,
+            leaving: None,
             exceptions: Vec::new(),
             threads: BTreeMap::new(),
             step: 0,
             step_at: Timestamp::default(),
             phases: Vec::new(),
+            last_phase: None,
+            phase_lengths: BTreeMap::new(),
             last_call: None,
             last_at: Timestamp::default(),
             input_ended: None,
@@ -258,14 +289,77 @@ impl Process {
             .find(|exception| exception.kind == ExceptionKind::Uncaught)
     }
 
-    /// The exception that was being handled when this call was issued.
+    /// The exception that was being handled when this call was issued. One that only asks the
+    /// program to end is none.
     #[must_use]
     pub fn in_flight_at(&self, call: &Call) -> Option<&Exception> {
-        self.exceptions.iter().rev().find(|exception| {
+        self.handled_at(call.at, call.id)
+            .find(|exception| !exception.asks_to_end())
+    }
+
+    fn handled_at(&self, at: Timestamp, call: CallId) -> impl Iterator<Item = &Exception> {
+        self.exceptions.iter().rev().filter(move |exception| {
             exception.kind == ExceptionKind::InFlight
-                && exception.at <= call.at
-                && exception.after_calls + 1 >= call.id.0
+                && exception.at <= at
+                && exception.after_calls + 1 >= call.0
         })
+    }
+
+    /// The exception that took it off its path before this call: one in flight, or one that nobody
+    /// caught.
+    #[must_use]
+    pub fn raised_before(&self, call: &Call) -> Option<&Exception> {
+        let uncaught = self.uncaught().filter(|exception| exception.at <= call.at);
+        self.in_flight_at(call).or(uncaught)
+    }
+
+    /// Whether it made this call on its way out of the program: it had said that it ends, or was asked
+    /// to by an exception.
+    #[must_use]
+    pub fn is_leaving_at(&self, call: &Call) -> bool {
+        self.leaving
+            .is_some_and(|(since, thread)| since <= call.at && thread == call.thread)
+            || self
+                .handled_at(call.at, call.id)
+                .any(Exception::asks_to_end)
+    }
+
+    /// Whether it is on its way out of the program, or out of a group, and no thread of it does
+    /// anything else with other ranks.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        let goes_on = |since: Timestamp, thread: ThreadId| {
+            let mut others = self.threads.iter().filter(|(id, _)| **id != thread);
+            others.any(|(_, other)| other.last_at > since)
+        };
+        let destroys = self.threads.values().any(|thread| {
+            matches!(&thread.doing, Doing::Call(call) if call.op == Op::DestroyProcessGroup)
+        });
+        destroys
+            || self
+                .leaving
+                .is_some_and(|(since, thread)| !goes_on(since, thread))
+            || self
+                .last_call
+                .as_ref()
+                .is_some_and(|call| self.is_leaving_at(call) && self.is_inside_a_call())
+    }
+
+    /// Whether a thread is in the middle of a call or a wait.
+    #[must_use]
+    pub fn is_inside_a_call(&self) -> bool {
+        let mut threads = self.threads.values();
+        threads.any(|thread| !matches!(thread.doing, Doing::Nothing))
+    }
+
+    /// Whether it ended in order and ran whatever it had registered for its end.
+    #[must_use]
+    pub fn ended_through_the_interpreter(&self) -> bool {
+        self.end.is_some_and(|end| end.exit.code == Some(0))
+            && self
+                .announced
+                .as_ref()
+                .is_some_and(|announced| &*announced.how != "os._exit")
     }
 
     fn announced_in_order(&self) -> bool {
@@ -358,6 +452,21 @@ impl Process {
             self.exceptions.remove(KEPT / 2);
         }
         self.exceptions.push(exception);
+    }
+
+    pub(super) fn phase_ended(&mut self, name: &Arc<str>, at: Timestamp) {
+        /// More names than any program has.
+        const KEPT: usize = 256;
+        let Some(i) = self.phases.iter().rposition(|open| open.name == *name) else {
+            return;
+        };
+        let since = self.phases.remove(i).since;
+        self.last_phase = Some((since, at));
+        let length = at.since(since);
+        if self.phase_lengths.len() < KEPT || self.phase_lengths.contains_key(name) {
+            let longest = self.phase_lengths.entry(Arc::clone(name)).or_default();
+            *longest = length.max(*longest);
+        }
     }
 
     /// Its stacks were taken. Says nothing of progress: those of before are kept to compare with.

@@ -27,6 +27,7 @@
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
+//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first |
 //! | `lost N`, `frontier GROUP N`, `note KIND "TEXT"` | the evidence |
 //! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
 
@@ -39,6 +40,7 @@ use ddp_doctor::report::text;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
 use serde::Deserialize;
 
+mod journal;
 mod script;
 
 /// The first second of every scenario, on the clock of the world.
@@ -53,6 +55,8 @@ pub(crate) struct Scenario {
     world: u32,
     #[serde(default = "gloo")]
     backend: String,
+    /// Seconds after which calls fail, where the ranks tell.
+    timeout: Option<f64>,
     /// Ranks that no probe sees.
     #[serde(default)]
     unseen: Vec<u32>,
@@ -141,7 +145,7 @@ impl Scenario {
                 ));
             }
         }
-        Ok(())
+        self.check_journals(&report)
     }
 
     /// What the terminal shows of the first finding with this code.

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ddp_doctor::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
+use ddp_doctor::diagnosis::event::{
+    Call, CallId, Event, GroupInfo, ProcessId, Stacks, ThreadId, ThreadStack,
+};
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ProcessState, ReduceOp};
 
@@ -97,7 +100,17 @@ impl<'a> Writer<'a> {
         });
         self.groups.insert((rank, name.into()), Arc::clone(&group));
         let process = self.process(rank);
+        let info = Arc::clone(&group);
         self.push(rank, at, Event::GroupJoined { process, group });
+        if let Some(timeout) = self.scenario.timeout {
+            let timeout = Event::GroupTimeout {
+                process,
+                group: info,
+                timeout: Duration::from_secs_f64(timeout),
+                at: seconds(at),
+            };
+            self.push(rank, at, timeout);
+        }
     }
 
     /// Takes one line; returns its time.
@@ -146,6 +159,7 @@ impl<'a> Writer<'a> {
         let place = args
             .iter()
             .find_map(|arg| arg.strip_prefix('@'))
+            .filter(|_| verb != "stack")
             .map(place)
             .transpose()?;
         let changed = |state, exit| Event::ProcessChanged {
@@ -235,10 +249,15 @@ impl<'a> Writer<'a> {
                 place,
                 at: moment,
             },
+            "stack" => Event::Stacks {
+                process,
+                stacks: Arc::new(stacks(moment, args)?),
+            },
             "announces" => {
                 let how = args.get(1).map_or("main returned", String::as_str).into();
                 Event::ExitAnnounced {
                     process,
+                    thread: ThreadId(1),
                     code: number(0)?,
                     how,
                     at: moment,
@@ -433,6 +452,52 @@ fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
         Some(rank) => Err(format!("rank {rank} is not in a world of {world}")),
         None => Ok(ranks),
     }
+}
+
+/// One look at a process: threads parted by `|`, the main thread first.
+fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
+    let threads = args.split(|word| word == "|").enumerate();
+    let threads: Result<Vec<ThreadStack>, String> = threads
+        .map(|(i, words)| thread_stack(i as u32 + 1, words))
+        .collect();
+    Ok(Stacks {
+        at,
+        threads: threads?,
+        trouble: "".into(),
+    })
+}
+
+/// `S futex_wait cpu=1.5 gil @innermost.py:3:get @train.py:9:main`.
+fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
+    let mut thread = ThreadStack {
+        tid,
+        name: "python".into(),
+        holds_gil: Some(false),
+        ..ThreadStack::default()
+    };
+    for word in words {
+        if let Some(place) = word.strip_prefix('@') {
+            let (place, function) = place
+                .rsplit_once(':')
+                .ok_or(format!("no function: {word:?}"))?;
+            let (file, line) = place.rsplit_once(':').ok_or(format!("no line: {word:?}"))?;
+            thread.python.push(Where {
+                file: file.into(),
+                line: line.parse().ok().ok_or(format!("no line: {word:?}"))?,
+                function: function.into(),
+            });
+        } else if let Some(cpu) = word.strip_prefix("cpu=") {
+            let cpu = cpu.parse().ok().ok_or(format!("no seconds: {word:?}"))?;
+            thread.cpu_time = Some(Duration::from_secs_f64(cpu));
+        } else if word == "gil" {
+            thread.holds_gil = Some(true);
+        } else if let [state] = word.as_bytes() {
+            thread.state = Some(char::from(*state));
+        } else {
+            thread.wait_channel = Some(word.as_str().into());
+        }
+    }
+    Ok(thread)
 }
 
 fn place(text: &str) -> Result<Arc<Where>, String> {

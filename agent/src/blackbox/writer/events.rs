@@ -49,6 +49,23 @@ impl Writer {
         );
     }
 
+    /// From now on calls of the group fail after so many milliseconds.
+    pub fn group_timeout(&self, id: u32, milliseconds: u64) {
+        if self.group_words(id).is_none() {
+            return;
+        }
+        self.record(
+            None,
+            Record {
+                mono_ns: sys::monotonic_ns(),
+                kind: RecordKind::GroupTimeout,
+                group: id,
+                code: i32::try_from(milliseconds).unwrap_or(i32::MAX),
+                ..Record::default()
+            },
+        );
+    }
+
     /// An exception was seen: "Type: message".
     pub fn exception(&self, kind: ExceptionKind, value: &[u8], site: u32) {
         let value = self.string(value);

@@ -1,0 +1,180 @@
+//! Where a symbol is in the memory of a process: looked up in the loaded image itself, as the dynamic
+//! linker does. No file is opened: it may be in another container, or replaced since.
+//!
+//! Source: System V ABI, "Dynamic Linking"; the hash table of DT_GNU_HASH as glibc reads it
+//! (`elf/dl-lookup.c`).
+
+use super::memory::{Fault, Memory, Pages, at};
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const DT_NULL: u64 = 0;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
+/// Program headers and dynamic entries that an image may have.
+const MOST_ENTRIES: u64 = 512;
+/// Symbols of one hash that are looked at.
+const MOST_CHAINED: u32 = 4096;
+/// Size of a symbol.
+const SYMBOL: u64 = 24;
+
+/// An image that is loaded from this address on, and its symbols.
+#[derive(Clone, Copy, Debug)]
+pub struct Image {
+    /// Added to addresses in the file gives addresses in memory; modulo 2^64.
+    bias: u64,
+    strings: u64,
+    symbols: u64,
+    hashes: u64,
+}
+
+impl Image {
+    /// The image whose file header is at this address.
+    ///
+    /// # Errors
+    ///
+    /// When there is none that has symbols, or it is not one of 64 bits and least significant byte
+    /// first.
+    pub fn at<M: Memory>(pages: &mut Pages<'_, M>, base: u64) -> Result<Self, Fault> {
+        let mut header = [0; 64];
+        pages.bytes(base, &mut header)?;
+        if header[..6] != *b"\x7fELF\x02\x01" {
+            return Err(Fault::Nonsense("the header of the program"));
+        }
+        let u16 = |i: usize| u64::from(u16::from_le_bytes([header[i], header[i + 1]]));
+        let table = at(base, u64::from(number(&header[32..36])))?;
+        let (size, count) = (u16(54), u16(56));
+        let mut bias = None;
+        let mut dynamic = None;
+        for i in 0..count.min(MOST_ENTRIES) {
+            let entry = at(table, i * size)?;
+            let kind = pages.u32(entry)?;
+            let offset = pages.u64(at(entry, 8)?)?;
+            let address = pages.u64(at(entry, 16)?)?;
+            match kind {
+                PT_LOAD if bias.is_none() => {
+                    bias = Some(base.wrapping_sub(address.wrapping_sub(offset)));
+                }
+                PT_DYNAMIC => dynamic = Some(address),
+                _ => {}
+            }
+        }
+        let (Some(bias), Some(dynamic)) = (bias, dynamic) else {
+            return Err(Fault::Nonsense("the program without dynamic symbols"));
+        };
+        let dynamic = dynamic.wrapping_add(bias);
+        let (mut strings, mut symbols, mut hashes) = (None, None, None);
+        for i in 0..MOST_ENTRIES {
+            let entry = at(dynamic, 16 * i)?;
+            let value = pages.u64(at(entry, 8)?)?;
+            // glibc has put addresses in memory here, others have left those in the file.
+            let address = if value >= base {
+                value
+            } else {
+                value.wrapping_add(bias)
+            };
+            match pages.u64(entry)? {
+                DT_NULL => break,
+                DT_STRTAB => strings = Some(address),
+                DT_SYMTAB => symbols = Some(address),
+                DT_GNU_HASH => hashes = Some(address),
+                _ => {}
+            }
+        }
+        let (Some(strings), Some(symbols), Some(hashes)) = (strings, symbols, hashes) else {
+            return Err(Fault::Nonsense("the program without a table of symbols"));
+        };
+        Ok(Self {
+            bias,
+            strings,
+            symbols,
+            hashes,
+        })
+    }
+
+    /// The address of a symbol that it defines.
+    ///
+    /// # Errors
+    ///
+    /// When its tables cannot be read.
+    pub fn symbol<M: Memory>(
+        &self,
+        pages: &mut Pages<'_, M>,
+        name: &str,
+    ) -> Result<Option<u64>, Fault> {
+        let buckets = pages.u32(self.hashes)?;
+        let first = pages.u32(at(self.hashes, 4)?)?;
+        let bloom = pages.u32(at(self.hashes, 8)?)?;
+        if buckets == 0 {
+            return Ok(None);
+        }
+        let bucket_table = at(self.hashes, 16 + 8 * u64::from(bloom))?;
+        let chains = at(bucket_table, 4 * u64::from(buckets))?;
+        let wanted = gnu_hash(name);
+        let start = pages.u32(at(bucket_table, 4 * u64::from(wanted % buckets))?)?;
+        if start < first {
+            return Ok(None);
+        }
+        for index in start..start.saturating_add(MOST_CHAINED) {
+            let hash = pages.u32(at(chains, 4 * u64::from(index - first))?)?;
+            if hash | 1 == wanted | 1 {
+                let symbol = at(self.symbols, SYMBOL * u64::from(index))?;
+                let text = at(self.strings, u64::from(pages.u32(symbol)?))?;
+                let section = pages.u32(at(symbol, 4)?)? >> 16;
+                let is_it = pages.vec(text, name.len() + 1)?;
+                if section != 0 && is_it.strip_suffix(b"\0") == Some(name.as_bytes()) {
+                    let address = pages.u64(at(symbol, 8)?)?;
+                    return Ok(Some(address.wrapping_add(self.bias)));
+                }
+            }
+            if hash & 1 == 1 {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn gnu_hash(name: &str) -> u32 {
+    name.bytes().fold(5381, |hash: u32, byte| {
+        hash.wrapping_mul(33).wrapping_add(u32::from(byte))
+    })
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |number, &byte| number << 8 | u32::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::ProcessMemory;
+    use super::*;
+    use crate::node::stacks::maps;
+
+    #[test]
+    fn a_symbol_of_the_c_library_is_where_the_linker_found_it() {
+        let pid = std::process::id();
+        let memory = ProcessMemory::open(pid).unwrap();
+        let mut pages = Pages::new(&memory);
+        let images = maps::images(pid).unwrap();
+        let c_library = images
+            .iter()
+            .find(|image| image.file_name().starts_with("libc.so"));
+        let image = Image::at(&mut pages, c_library.unwrap().start).unwrap();
+        let found = image.symbol(&mut pages, "getpid").unwrap();
+        assert_eq!(found, Some(libc::getpid as *const () as u64));
+        assert_eq!(image.symbol(&mut pages, "no_such_symbol"), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_image_is_refused() {
+        let bytes = vec![0x7f_u8; 8192];
+        let memory = ProcessMemory::open(std::process::id()).unwrap();
+        assert!(Image::at(&mut Pages::new(&memory), bytes.as_ptr() as u64).is_err());
+        assert_eq!(gnu_hash("printf"), 0x156b_2bb8);
+    }
+}
