@@ -592,6 +592,29 @@ fn a_run_that_was_killed_is_no_part_of_the_next_one() {
 }
 
 #[test]
+fn a_variable_is_as_good_as_a_flag_and_the_flag_wins() {
+    let scratch = tempfile::tempdir().unwrap();
+    let listen = |variable: &str, flag: Option<&str>| {
+        let mut command = program(scratch.path());
+        command
+            .arg("coordinator")
+            .env("DDP_DOCTOR_LISTEN", variable);
+        if let Some(flag) = flag {
+            command.args(["--listen", flag]);
+        }
+        run_to_end(command)
+    };
+    // Both are refused, and what is said names the address that counted.
+    let by_variable = listen("192.0.2.7:7077", None);
+    assert_eq!(by_variable.status, Some(3), "{by_variable}");
+    assert!(by_variable.stderr.contains("192.0.2.7:7077 can be reached"));
+    assert_eq!(by_variable.stderr.lines().count(), 1, "{by_variable}");
+    let by_flag = listen("127.0.0.1:0", Some("192.0.2.8:7077"));
+    assert_eq!(by_flag.status, Some(3), "{by_flag}");
+    assert!(by_flag.stderr.contains("192.0.2.8:7077 can be reached"));
+}
+
+#[test]
 fn a_process_under_run_starts_nothing() {
     let scratch = tempfile::tempdir().unwrap();
     let mut run = program(scratch.path());

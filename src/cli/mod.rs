@@ -162,7 +162,10 @@ mod tests {
 
     #[test]
     fn every_long_option_is_a_variable_too() {
-        for command in std::iter::once(&Cli::command()).chain(Cli::command().get_subcommands()) {
+        let mut commands = vec![Cli::command()];
+        let mut seen = 0;
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands().cloned());
             for argument in command.get_arguments() {
                 let Some(long) = argument.get_long() else {
                     continue;
@@ -174,8 +177,10 @@ mod tests {
                 let variable = argument
                     .get_env()
                     .map(|name| name.to_string_lossy().into_owned());
-                assert_eq!(variable, Some(wanted));
+                assert_eq!(variable, Some(wanted), "{}", command.get_name());
+                seen += 1;
             }
         }
+        assert!(seen > 15, "{seen} options");
     }
 }
