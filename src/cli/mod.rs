@@ -12,8 +12,10 @@ use crate::report::text::Style;
 mod analyze;
 mod coordinator;
 mod demo;
+mod dump;
 mod explain;
 mod run;
+mod target;
 
 /// Exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
@@ -46,6 +48,8 @@ enum Command {
     Run(run::Run),
     /// Serve several nodes and jobs until interrupted
     Coordinator(coordinator::Coordinator),
+    /// Show where all ranks of a live job stand now
+    Dump(dump::ShowStacks),
     /// Say what happened to a job, from what it left behind
     Analyze(analyze::Analyze),
     /// Say what a finding means and what to change
@@ -121,6 +125,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
         Command::Coordinator(coordinator) => coordinator.run(),
+        Command::Dump(dump) => dump.run(&cli.global),
         Command::Analyze(analyze) => analyze.run(&cli.global),
         Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ddp_doctor_proto::v1::{self, event::Kind};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt};
 
 use super::session::{Input, Published, Session};
@@ -19,6 +19,8 @@ const INPUTS: usize = 64;
 const REQUESTS: usize = 16;
 /// Viewers at one time.
 const MAX_VIEWERS: usize = 64;
+/// Questions where ranks stand at one time.
+const MAX_DUMPS: usize = 8;
 /// Longest job id.
 const MAX_JOB_ID: usize = 128;
 
@@ -40,6 +42,9 @@ pub enum AttachError {
     /// The coordinator has as many viewers as it can have.
     #[error("too many viewers")]
     TooManyViewers,
+    /// The job has ended: there is nobody left to be asked.
+    #[error("the job has ended")]
+    Ended,
 }
 
 /// All jobs of a coordinator.
@@ -47,6 +52,7 @@ pub enum AttachError {
 pub struct Hub {
     jobs: Mutex<Jobs>,
     viewers: Arc<AtomicUsize>,
+    dumps: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
@@ -135,12 +141,7 @@ impl Hub {
     /// When there is no such job, or there are too many viewers.
     pub fn watch(&self, job: &str, live: bool) -> Result<Updates, AttachError> {
         let jobs = self.jobs();
-        let job = if job.is_empty() {
-            jobs.by_id.values().max_by_key(|job| job.started)
-        } else {
-            jobs.by_id.get(job)
-        };
-        let job = job.ok_or(AttachError::NoSuchJob)?;
+        let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;
         if self.viewers.load(Ordering::Relaxed) >= MAX_VIEWERS {
             return Err(AttachError::TooManyViewers);
         }
@@ -149,6 +150,25 @@ impl Hub {
             counters.push(job.live_viewers.clone());
         }
         Ok(Updates::new(job.published.clone(), counters))
+    }
+
+    /// Where all ranks of a living job stand now; an empty id means the newest one.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such job, it has ended, or too many ask.
+    pub async fn dump(&self, job: &str) -> Result<Vec<v1::DumpPart>, AttachError> {
+        let (inputs, _counted) = {
+            let jobs = self.jobs();
+            let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;
+            let counted = Counted::new(&self.dumps, MAX_DUMPS);
+            let counted = counted.ok_or(AttachError::TooManyViewers)?;
+            (job.inputs.clone(), counted)
+        };
+        let (answer, answered) = oneshot::channel();
+        let asked = inputs.send(Input::Dump { answer }).await;
+        asked.map_err(|_gone| AttachError::Ended)?;
+        answered.await.map_err(|_gone| AttachError::Ended)
     }
 
     /// The session of the job, made if need be, and a number for the new stream.
@@ -182,7 +202,32 @@ impl Hub {
     }
 }
 
+/// One of a bounded number of things, as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(counter: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let one_more = |count| (count < most).then_some(count + 1);
+        let counted = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        counted.is_ok().then(|| Self(Arc::clone(counter)))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Jobs {
+    /// The job with this id; an empty one names the newest.
+    fn named(&self, id: &str) -> Option<&Job> {
+        match id {
+            "" => self.by_id.values().max_by_key(|job| job.started),
+            id => self.by_id.get(id),
+        }
+    }
+
     /// Forgets the oldest job that has ended, where there are too many.
     fn make_room(&mut self) -> Result<(), AttachError> {
         if self.by_id.len() < MAX_JOBS {
