@@ -95,6 +95,21 @@ impl Agent {
     }
 
     /// Says that this thread waits here for a call, until the guard is dropped.
+    ///
+    /// ```
+    /// # use ddp_doctor_agent::{Agent, Op};
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let agent = Agent::builder().directory(directory.path()).start().unwrap();
+    /// # let world = agent.group("world", "", "nccl", &[0, 1]);
+    /// let call = agent.call(&world, Op::AllReduce).asynchronous().issue();
+    /// // … is started, and comes back at once …
+    /// let id = call.id();
+    /// drop(call);
+    ///
+    /// let wait = agent.wait(id);
+    /// // … until it is complete …
+    /// drop(wait);
+    /// ```
     #[track_caller]
     pub fn wait(&self, call: impl Into<CallId>) -> WaitGuard {
         WaitGuard::begin(call.into(), Location::caller())
@@ -112,6 +127,14 @@ impl Agent {
     }
 
     /// A phase such as "checkpoint" begins, and lasts until the guard is dropped.
+    ///
+    /// ```
+    /// # use ddp_doctor_agent::Agent;
+    /// # let agent = Agent::without_box();
+    /// let checkpoint = agent.phase("checkpoint");
+    /// // … save …
+    /// drop(checkpoint);
+    /// ```
     pub fn phase(&self, name: &str) -> PhaseGuard {
         PhaseGuard {
             phase: current().map(|writer| {
