@@ -13,7 +13,7 @@
  * Every call
  *   - is safe from any thread and blocks on nothing; those marked "hot" take some tens of
  *     nanoseconds, allocate nothing and make no system call once a thread has made one of them;
- *   - never aborts, never throws, never sets errno to anything that matters;
+ *   - never aborts and never throws; it may change errno;
  *   - does nothing and returns 0 before ddp_doctor_open(), after ddp_doctor_close(), and in a forked
  *     child, which may open a box of its own;
  *   - does nothing and returns 0 where a pointer is NULL that must not be, or misaligned.
