@@ -100,7 +100,8 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = gone.to_vec();
-    draft.root_confidence = if process.lost == 0 {
+    let is_certain = process.lost == 0 && !process.ended_by_its_own_word();
+    draft.root_confidence = if is_certain {
         Confidence::Proved
     } else {
         Confidence::Supported
@@ -156,7 +157,7 @@ pub(super) fn never_comes(
 ) -> Option<Certificate> {
     let group = situation.model.group(stall.group);
     let process = situation.model.member(stall.group, gone)?;
-    if process.lost > 0 {
+    if process.lost > 0 || process.ended_by_its_own_word() {
         return None;
     }
     let end = match process.end {
