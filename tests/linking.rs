@@ -1,12 +1,16 @@
 //! Programs that link the agent, in C and in Rust: under `run`, and by themselves with a standing
 //! coordinator. The jobs are the examples of the two packages: real processes that talk over sockets.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use ddp_doctor::diagnosis::event::Event;
+use ddp_doctor::evidence::decode::Decoder;
+use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Verdict};
 use tempfile::TempDir;
 
@@ -163,6 +167,43 @@ fn a_job_in_c_is_diagnosed_to_the_line() {
         lines(&report),
         [(0, others), (1, others), (2, others), (3, odd)]
     );
+}
+
+#[test]
+fn the_memory_of_ranks_is_sampled_and_journaled() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut run = program(scratch.path());
+    run.args(["run", "--run-dir", "run", "--on-hang", "kill"])
+        .args(["--kill-after", "3", "--"])
+        .args([training().to_str().unwrap(), "3", "early-exit"]);
+    let finished = run_to_end(run);
+    assert_eq!(finished.status, Some(75), "{finished}");
+    let mut journal = Journal::open(&scratch.path().join("run/journal.ddpj")).unwrap();
+    let mut decoder = Decoder::new(0);
+    let mut events = Vec::new();
+    while let Some(report) = journal.read().unwrap() {
+        decoder.decode(report, &mut events);
+    }
+    assert_eq!(decoder.rejected(), 0);
+    // Rank 1 may have ended before it was measured; the others wait for it.
+    let mut measured = BTreeSet::new();
+    for event in &events {
+        if let Event::Memory {
+            process, sample, ..
+        } = event
+        {
+            assert!(sample.rss > Some(100 << 10), "{sample:?}");
+            assert!(sample.host_total >= sample.host_available, "{sample:?}");
+            assert!(sample.host_available > Some(0), "{sample:?}");
+            measured.insert(*process);
+        }
+    }
+    assert!((2..=3).contains(&measured.len()), "{measured:?}");
+    let settings = events.iter().filter(|event| {
+        matches!(event, Event::Setting { name, value, .. }
+            if (name.as_ref(), value.as_ref()) == ("fabric", "sockets 1"))
+    });
+    assert_eq!(settings.count(), 3);
 }
 
 #[test]

@@ -74,6 +74,10 @@ fn open_own(place: &Place, options: &Options) -> Result<Opened, CreateError> {
         OWN.store(Box::into_raw(writer), Ordering::Release);
     }
     OPEN.store(OWN.load(Ordering::Acquire), Ordering::Release);
+    #[cfg(feature = "cuda")]
+    if let Some(writer) = current() {
+        crate::gpu::start(writer);
+    }
     Ok(Opened::Now)
 }
 

@@ -107,6 +107,39 @@ pub(crate) fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
     }
 }
 
+/// Whether a library with this name, which is part of this process already, has these functions;
+/// `None`: it is no part of it. Loads nothing.
+#[cfg(feature = "cuda")]
+pub(crate) fn has_functions(library: &CStr, names: &[&CStr]) -> Option<bool> {
+    // SAFETY: the name ends in a zero. Nothing is loaded, and so no code of the library runs.
+    let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: the handle is that of a library, the names end in a zero.
+    let has = |name: &&CStr| unsafe { !libc::dlsym(handle, name.as_ptr()).is_null() };
+    let has_all = names.iter().all(has);
+    // SAFETY: gives back what `dlopen` counted.
+    unsafe { libc::dlclose(handle) };
+    Some(has_all)
+}
+
+/// Runs `start` with all signals blocked, so that threads that it starts never get one.
+#[cfg(feature = "cuda")]
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut every = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the masks are live values, and the first call fills what the second one reads.
+    unsafe {
+        libc::sigfillset(every.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
+    }
+    let started = start();
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    started
+}
+
 /// File of the program or library that this code is part of; `None`: the loader does not say.
 pub(crate) fn own_file() -> Option<PathBuf> {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();

@@ -12,9 +12,11 @@ use crate::report::text::Style;
 mod analyze;
 mod coordinator;
 mod demo;
+mod dump;
 mod explain;
 mod reporter;
 mod run;
+mod target;
 
 /// Exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
@@ -47,6 +49,8 @@ enum Command {
     Run(run::Run),
     /// Serve several nodes and jobs until interrupted
     Coordinator(coordinator::Coordinator),
+    /// Show where all ranks of a live job stand now
+    Dump(dump::ShowStacks),
     /// Say what happened to a job, from what it left behind
     Analyze(analyze::Analyze),
     /// Say what a finding means and what to change
@@ -125,6 +129,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
         Command::Coordinator(coordinator) => coordinator.run(&cli.global),
+        Command::Dump(dump) => dump.run(&cli.global),
         Command::Analyze(analyze) => analyze.run(&cli.global),
         Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::run::seconds;
+use super::run::{Stacks, seconds};
 use crate::node::reporter::{Options, report};
 
 /// Follow the ranks of a launch that `run` did not start, and report to a standing coordinator.
@@ -28,6 +28,14 @@ pub(super) struct Reporter {
         env = "DDP_DOCTOR_STALL_AFTER"
     )]
     stall_after: Duration,
+    /// When to look where ranks stand
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "stall",
+        env = "DDP_DOCTOR_STACKS"
+    )]
+    stacks: Stacks,
 }
 
 impl Reporter {
@@ -37,6 +45,7 @@ impl Reporter {
             coordinator: self.coordinator,
             run_dir: self.run_dir,
             stall_after: self.stall_after,
+            stacks: self.stacks.into(),
         })?;
         Ok(0)
     }

@@ -86,7 +86,7 @@ enum OnHang {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Stacks {
+pub(super) enum Stacks {
     /// Not at all
     Never,
     /// Where they wait for long, and where somebody asks

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt};
 
 use super::session::{Input, MAX_NODES, Published, Session};
@@ -23,6 +23,8 @@ const INPUTS: usize = 64;
 const REQUESTS: usize = 16;
 /// Viewers at one time.
 const MAX_VIEWERS: usize = 64;
+/// Questions where ranks stand at one time.
+const MAX_DUMPS: usize = 8;
 /// Longest job id.
 const MAX_JOB_ID: usize = 128;
 
@@ -44,6 +46,9 @@ pub enum AttachError {
     /// The coordinator has as many viewers as it can have.
     #[error("too many viewers")]
     TooManyViewers,
+    /// The job has ended: there is nobody left to be asked.
+    #[error("the job has ended")]
+    Ended,
 }
 
 /// All jobs of a coordinator.
@@ -54,6 +59,7 @@ pub enum AttachError {
 pub struct Hub {
     jobs: Mutex<Jobs>,
     viewers: Arc<AtomicUsize>,
+    dumps: Arc<AtomicUsize>,
     /// Told of every job that begins.
     begun: Option<mpsc::Sender<Begun>>,
 }
@@ -191,9 +197,7 @@ impl Hub {
     pub fn watch(&self, job: &str, live: bool) -> Result<Updates, AttachError> {
         let mut jobs = self.jobs();
         jobs.forget();
-        let mut named = jobs.by_number.values().rev();
-        let job = named.find(|it| job.is_empty() || it.id == job);
-        let job = job.ok_or(AttachError::NoSuchJob)?;
+        let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;
         if self.viewers.load(Ordering::Relaxed) >= MAX_VIEWERS {
             return Err(AttachError::TooManyViewers);
         }
@@ -202,6 +206,26 @@ impl Hub {
             counters.push(job.live_viewers.clone());
         }
         Ok(Updates::new(job.published.clone(), counters))
+    }
+
+    /// Where all ranks of a living job stand now; an empty id means the newest one.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such job, it has ended, or too many ask.
+    pub async fn dump(&self, job: &str) -> Result<Vec<v1::DumpPart>, AttachError> {
+        let (inputs, _counted) = {
+            let jobs = self.jobs();
+            let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;
+            let counted = Counted::new(&self.dumps, MAX_DUMPS);
+            let counted = counted.ok_or(AttachError::TooManyViewers)?;
+            let inputs = job.inputs.clone().ok_or(AttachError::Ended)?;
+            (inputs, counted)
+        };
+        let (answer, answered) = oneshot::channel();
+        let asked = inputs.send(Input::Dump { answer }).await;
+        asked.map_err(|_gone| AttachError::Ended)?;
+        answered.await.map_err(|_gone| AttachError::Ended)
     }
 
     /// The session of the job, made if need be, and a number for the new stream.
@@ -336,7 +360,30 @@ impl Node {
     }
 }
 
+/// One of a bounded number of things, as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(counter: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let one_more = |count| (count < most).then_some(count + 1);
+        let counted = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        counted.is_ok().then(|| Self(Arc::clone(counter)))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Jobs {
+    /// The newest job with this id; an empty one names the newest of all.
+    fn named(&self, id: &str) -> Option<&Job> {
+        let mut newest = self.by_number.values().rev();
+        newest.find(|job| id.is_empty() || job.id == id)
+    }
+
     /// The way into the newest launch of the job that the node can be a part of, if there is one.
     fn join(&mut self, hello: &v1::Hello) -> Option<mpsc::Sender<Input>> {
         for job in self.by_number.values_mut().rev() {

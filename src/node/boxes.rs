@@ -113,6 +113,18 @@ impl BoxDir {
         })
     }
 
+    /// Run directories of this user's runs that have boxes in shared memory, living or not.
+    #[must_use]
+    pub fn run_dirs(shared_memory: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
+        let owners = entries.flatten().filter_map(|entry| {
+            let owner = fs::read_to_string(entry.path().join(OWNER)).ok()?;
+            let dir = owner.lines().nth(1).filter(|dir| !dir.is_empty());
+            dir.map(PathBuf::from)
+        });
+        owners.collect()
+    }
+
     /// Where ranks make their boxes.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -50,6 +50,8 @@ pub struct Options {
     pub run_dir: Option<PathBuf>,
     /// A wait that nothing proves hopeless becomes a finding after this long.
     pub stall_after: Duration,
+    /// When stacks are taken.
+    pub stacks: When,
 }
 
 /// Follows the launch to its end.
@@ -144,8 +146,9 @@ fn follow(
     let (follower, commands) = Commander::new();
     let (over, ended) = channel();
     let launch = Launch::of(identity, over);
-    let stacks = Taker::new(When::default());
-    let it = Follower::of_launch(hello, boxes, Outbox::new(journal), commands, launch, stacks);
+    let out = Outbox::new(journal);
+    let stacks = Taker::new(options.stacks);
+    let it = Follower::of_launch(hello, boxes, out, commands, launch, stacks);
     let thread = std::thread::Builder::new().name("ddp-follow".into());
     let thread = match thread.spawn(move || it.run()) {
         Ok(thread) => thread,

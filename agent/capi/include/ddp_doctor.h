@@ -7,6 +7,9 @@
  * the environment, the program `ddp-doctor`, which the library then starts beside the process
  * (found beside the library, on PATH, or as DDP_DOCTOR_PROGRAM). DDP_DOCTOR=0 switches everything off.
  *
+ * DDP_DOCTOR_GPU_MEMORY=1 has a thread of the library sample the memory of the GPUs that the process
+ * uses, once a second. It neither loads nor initialises CUDA. Otherwise the library has no thread.
+ *
  * Every call
  *   - is safe from any thread and blocks on nothing; those marked "hot" take some tens of
  *     nanoseconds, allocate nothing and make no system call once a thread has made one of them;
@@ -146,7 +149,10 @@ uint32_t ddp_doctor_string(ddp_doctor_text text);
 uint32_t ddp_doctor_group(ddp_doctor_text name, ddp_doctor_text description, ddp_doctor_text backend,
                           uint32_t epoch, const uint32_t *members, size_t member_count);
 
-/* From now on calls of the group fail after so many milliseconds. */
+/*
+ * Calls of the group fail after so many milliseconds from now on. Only a group that is given a timeout
+ * is known to have one.
+ */
 void ddp_doctor_group_timeout(uint32_t group, uint64_t milliseconds);
 
 /* This process left the group: nobody can expect calls of its there any more. */

@@ -1079,6 +1079,53 @@ pub struct WatchRequest {
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
 }
+/// Which job to look at.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DumpRequest {
+    /// Empty: the newest one.
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+}
+/// A piece of the answer.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DumpPart {
+    #[prost(oneof = "dump_part::Part", tags = "1, 2")]
+    pub part: ::core::option::Option<dump_part::Part>,
+}
+/// Nested message and enum types in `DumpPart`.
+pub mod dump_part {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Part {
+        #[prost(message, tag = "1")]
+        Head(super::DumpHead),
+        #[prost(message, tag = "2")]
+        Rank(super::RankStacks),
+    }
+}
+/// What the answer is about.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DumpHead {
+    /// When it was put together, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "1")]
+    pub unix_ns: u64,
+    #[prost(message, optional, tag = "2")]
+    pub job: ::core::option::Option<Job>,
+    /// Ranks that were never seen.
+    #[prost(uint32, repeated, tag = "3")]
+    pub missing_ranks: ::prost::alloc::vec::Vec<u32>,
+}
+/// Where one rank stands.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankStacks {
+    #[prost(message, optional, tag = "1")]
+    pub status: ::core::option::Option<RankStatus>,
+    /// Absent: they could not be had.
+    #[prost(message, optional, tag = "2")]
+    pub stacks: ::core::option::Option<Stacks>,
+    /// Why they could not be had.
+    #[prost(string, tag = "3")]
+    pub trouble: ::prost::alloc::string::String,
+}
 /// Everything that changed since the update before; the first one has everything. One message, so
 /// that a viewer never shows findings of one moment beside ranks of another.
 #[derive(Clone, PartialEq, ::prost::Message)]

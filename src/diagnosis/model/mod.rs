@@ -585,6 +585,7 @@ mod tests {
     use ddp_doctor_proto::report::Exit;
 
     use super::*;
+    use crate::diagnosis::event::MemorySample;
     use crate::diagnosis::testing;
 
     #[test]
@@ -629,6 +630,36 @@ mod tests {
             world: world.into(),
             at: Timestamp(at),
         });
+    }
+
+    #[test]
+    fn memory_and_settings_are_the_processs() {
+        let mut model = Model::default();
+        join(&mut model, 1, 0, 100);
+        let setting = |value: &str| Event::Setting {
+            process: ProcessId(1),
+            name: "nccl".into(),
+            value: value.into(),
+            at: Timestamp(101),
+        };
+        model.apply(setting("1"));
+        model.apply(setting("2"));
+        for (at, rss) in [(200, 50), (300, 40)] {
+            model.apply(Event::Memory {
+                process: ProcessId(1),
+                sample: MemorySample {
+                    rss: Some(rss),
+                    ..MemorySample::default()
+                },
+                at: Timestamp(at),
+            });
+        }
+        let process = &model.processes[&ProcessId(1)];
+        assert_eq!(process.settings["nccl"].as_ref(), "2");
+        let rss = process.memory.rss.unwrap();
+        assert_eq!((rss.latest, rss.peak), (40, 50));
+        // That somebody measured it says nothing about what it does.
+        assert_eq!(process.last_at, Timestamp(101));
     }
 
     fn generation(model: &Model, id: u64) -> u32 {

@@ -322,8 +322,7 @@ impl Encoder {
                 gpu_total: sample.gpu_total,
                 gpu_allocated: sample.gpu_allocated,
                 gpu_reserved: sample.gpu_reserved,
-                ticket: None,
-                mono_ns: 0,
+                ..v1::MemorySample::default()
             })],
             Event::Frontier {
                 process,

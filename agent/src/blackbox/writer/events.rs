@@ -75,6 +75,8 @@ impl Writer {
 
     /// The process is about to end by itself.
     pub fn exit(&self, code: i32, how: &[u8]) {
+        #[cfg(feature = "cuda")]
+        crate::gpu::end();
         let how = self.string(how);
         self.say(RecordKind::Exit, code, how, 0);
     }
