@@ -41,8 +41,10 @@ pub struct Known<'a> {
     pub next_record: u64,
     /// When it wrote that record; 0: it wrote none.
     pub latest: Timestamp,
-    /// The status that it announced.
+    /// The status that it announced, and when; below 0: it did not know.
     pub announced: Option<(i32, Timestamp)>,
+    /// Its latest record is the beginning of a call or a wait.
+    pub is_inside: bool,
     /// Its end was told.
     pub has_ended: bool,
 }
@@ -114,6 +116,7 @@ impl Decoder {
                 next_record: process.next_record(),
                 latest: process.latest(),
                 announced: process.announced_status(),
+                is_inside: process.is_inside(),
                 has_ended: process.has_ended(),
             })
             .collect();

@@ -57,6 +57,8 @@ pub(super) struct Process {
     latest: Timestamp,
     /// The status that it announced, and when.
     announced_status: Option<(i32, Timestamp)>,
+    /// What the latest record is.
+    latest_kind: RecordKind,
     ended: bool,
 }
 
@@ -73,6 +75,7 @@ impl Process {
             held: None,
             latest: Timestamp::default(),
             announced_status: None,
+            latest_kind: RecordKind::default(),
             ended: false,
         }
     }
@@ -91,6 +94,13 @@ impl Process {
 
     pub(super) const fn latest(&self) -> Timestamp {
         self.latest
+    }
+
+    pub(super) const fn is_inside(&self) -> bool {
+        matches!(
+            self.latest_kind,
+            RecordKind::Issued | RecordKind::WaitBegin | RecordKind::Splits
+        )
     }
 
     pub(super) const fn announced_status(&self) -> Option<(i32, Timestamp)> {
@@ -205,6 +215,7 @@ impl Process {
             return Some(());
         }
         let kind = number(record.kind, RecordKind::from_number);
+        self.latest_kind = kind;
         if kind == RecordKind::Splits {
             return self.splits(&record);
         }

@@ -169,7 +169,7 @@ pub(super) fn never_comes(
     gone: u32,
 ) -> Option<Certificate> {
     let process = situation.model.member(stall.group, gone)?;
-    if process.lost > 0 {
+    if process.lost > 0 || process.ended_by_its_own_word() {
         return None;
     }
     let (waits, never) = match &stall.message {

@@ -260,6 +260,12 @@ impl Process {
         self.end.is_some()
     }
 
+    /// Whether nothing but its own announcement says that it has ended.
+    #[must_use]
+    pub const fn ended_by_its_own_word(&self) -> bool {
+        self.end.is_some() && self.unwatched.is_some()
+    }
+
     /// Whether the operating system has stopped it.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
