@@ -142,12 +142,12 @@ fn a_c_program_says_all_that_the_header_offers() {
         (Op::Unspecified, 0, 0)
     );
     assert_eq!(nonsense.shape(), None);
-    assert_eq!(records[15].text, "E\u{fffd}: x");
-    let at_thread_end = &records[18].record;
+    assert_eq!(records[16].text, "E\u{fffd}: x");
+    let at_thread_end = &records[19].record;
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
     assert_eq!(
-        (records[20].text.as_str(), records[20].record.code),
+        (records[21].text.as_str(), records[21].record.code),
         ("main returned", 0)
     );
 }
