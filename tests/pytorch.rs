@@ -66,30 +66,30 @@ macro_rules! jobs {
 
 jobs! {
     faulty {
-        aborts asleep atexit_barrier atexit_barrier_of_the_last computes_for_ever
-        dtype_mismatch evaluation_on_rank_zero exception_and_atexit_barrier
-        exception_and_barrier exits_and_barrier fork_holds_lock keeps_the_gil killed
-        late_beyond_the_timeout loader_lock_held_at_fork loader_worker_stuck
-        lock_taken_twice long_checkpoint no_answer_from_a_server op_mismatch
-        op_mismatch_of_four os_exit os_exit_with_status raises_before_joining
+        aborts asleep atexit_barrier atexit_barrier_of_the_last checkpoint_not_marked
+        computes_for_ever dtype_mismatch evaluation_on_rank_zero
+        exception_and_atexit_barrier exception_and_barrier exits_and_barrier fork_holds_lock
+        keeps_the_gil killed late_beyond_the_timeout loader_lock_held_at_fork
+        loader_worker_stuck lock_taken_twice long_checkpoint no_answer_from_a_server
+        op_mismatch op_mismatch_of_four os_exit os_exit_with_status raises_before_joining
         rank_zero_checkpoint reduce_op_mismatch root_mismatch shape_mismatch
         stale_build_lock stopped two_groups_in_opposite_order uneven_then_barrier
         uneven_then_exit
     }
     healthy {
         aborts asleep asynchronous_groups_in_opposite_order atexit_barrier
-        atexit_barrier_of_the_last broadcast_from_two_lines computes_for_ever
-        data_loader_workers different_batch_shapes dtype_mismatch ends_without_destroying
-        evaluates_for_long evaluation_on_rank_zero exception_and_atexit_barrier
-        exception_and_barrier exits_and_barrier first_step_compiles fork_holds_lock
-        gather_crosses_barrier helper_with_its_own_world join_with_uneven_inputs
-        keeps_the_gil killed late_beyond_the_timeout loader_lock_held_at_fork
-        loader_worker_stuck lock_taken_twice logged_exception long_checkpoint
-        no_answer_from_a_server op_mismatch op_mismatch_of_four os_exit os_exit_with_status
-        raises_before_joining rank_zero_checkpoint reduce_op_mismatch root_mismatch
-        second_generation shape_mismatch slow_first_import spawned stale_build_lock stopped
-        subgroups two_groups_in_opposite_order uneven_then_barrier uneven_then_exit
-        work_waited_later
+        atexit_barrier_of_the_last broadcast_from_two_lines checkpoint_not_marked
+        computes_for_ever data_loader_workers different_batch_shapes dtype_mismatch
+        ends_without_destroying evaluates_for_long evaluation_on_rank_zero
+        exception_and_atexit_barrier exception_and_barrier exits_and_barrier
+        first_step_compiles fork_holds_lock gather_crosses_barrier helper_with_its_own_world
+        join_with_uneven_inputs keeps_the_gil killed late_beyond_the_timeout
+        loader_lock_held_at_fork loader_worker_stuck lock_taken_twice logged_exception
+        long_checkpoint no_answer_from_a_server op_mismatch op_mismatch_of_four os_exit
+        os_exit_with_status raises_before_joining rank_zero_checkpoint reduce_op_mismatch
+        root_mismatch second_generation shape_mismatch slow_first_import spawned
+        stale_build_lock stopped subgroups two_groups_in_opposite_order uneven_then_barrier
+        uneven_then_exit work_waited_later
     }
 }
 

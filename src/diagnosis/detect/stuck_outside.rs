@@ -127,12 +127,12 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
         absent.awaited(&draft.victims),
     );
     draft.why = vec![format!(
-        "{} {} alive, not in a collective, and does not move: {} apart, {} in the same place and \
-         had used no processor time.",
+        "{} {} alive, not in a collective, and {} not move: two looks at {} stacks, some time \
+         apart, show the same place and no processor time used.",
         absent.needs_all(situation),
         absent.are(),
-        words::seconds(outside.looks[1].since(outside.looks[0])),
-        number(still, "it was", "they were"),
+        number(still, "does", "do"),
+        number(still, "its", "their"),
     )];
     for (process, outside) in &stuck {
         draft.why.push(where_it_is(process, outside)?);
