@@ -52,10 +52,11 @@ fn must_not_reach(package: &str, forbidden: &[&str]) {
 
 #[test]
 fn what_lives_in_a_training_process_depends_on_almost_nothing() {
-    for package in ["ddp-doctor-agent", "ddp-doctor-capi"] {
+    // The library can ask the CUDA driver for memory, by bindings of three crates that link nothing.
+    for (package, most) in [("ddp-doctor-agent", 3), ("ddp-doctor-capi", 7)] {
         must_not_reach(package, &["tokio", "tonic", "prost", "serde", "ddp-doctor"]);
         let crates = crates_of(package, &[]);
-        assert!(crates.len() <= 5, "{package} needs {crates:?}");
+        assert!(crates.len() <= most, "{package} needs {crates:?}");
     }
 }
 
@@ -119,6 +120,8 @@ fn unsafe_code_is_fenced() {
         "agent/capi/src/python.rs",
         "agent/src/blackbox/map.rs",
         "agent/src/current.rs",
+        "agent/src/detach.rs",
+        "agent/src/gpu.rs",
         "agent/src/sys.rs",
         "src/node/sys.rs",
     ];

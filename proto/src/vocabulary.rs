@@ -293,6 +293,10 @@ words! {
         InputEnded = 14, "input-ended";
         /// How long calls of a group may take became known, or changed.
         GroupTimeout = 15, "group-timeout";
+        /// What the process knows of its memory.
+        Memory = 17, "memory";
+        /// A version or a setting that ranks may have to agree on: "name=value".
+        Setting = 18, "setting";
     }
 }
 

@@ -12,8 +12,11 @@ use crate::report::text::Style;
 mod analyze;
 mod coordinator;
 mod demo;
+mod dump;
 mod explain;
+mod reporter;
 mod run;
+mod target;
 
 /// Exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
@@ -46,6 +49,8 @@ enum Command {
     Run(run::Run),
     /// Serve several nodes and jobs until interrupted
     Coordinator(coordinator::Coordinator),
+    /// Show where all ranks of a live job stand now
+    Dump(dump::ShowStacks),
     /// Say what happened to a job, from what it left behind
     Analyze(analyze::Analyze),
     /// Say what a finding means and what to change
@@ -54,6 +59,9 @@ enum Command {
     Demo(demo::ShowDemo),
     #[command(hide = true)]
     DemoRank(demo::DemoRank),
+    /// Follow the ranks of a launch for a coordinator
+    #[command(hide = true)]
+    Reporter(reporter::Reporter),
 }
 
 /// Options that every command has.
@@ -120,11 +128,13 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     };
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
-        Command::Coordinator(coordinator) => coordinator.run(),
+        Command::Coordinator(coordinator) => coordinator.run(&cli.global),
+        Command::Dump(dump) => dump.run(&cli.global),
         Command::Analyze(analyze) => analyze.run(&cli.global),
         Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),
         Command::DemoRank(rank) => rank.run(),
+        Command::Reporter(reporter) => reporter.run(),
     };
     result.unwrap_or_else(|error| {
         // Who reads us no more wants nothing more.
@@ -157,7 +167,10 @@ mod tests {
 
     #[test]
     fn every_long_option_is_a_variable_too() {
-        for command in std::iter::once(&Cli::command()).chain(Cli::command().get_subcommands()) {
+        let mut commands = vec![Cli::command()];
+        let mut seen = 0;
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands().cloned());
             for argument in command.get_arguments() {
                 let Some(long) = argument.get_long() else {
                     continue;
@@ -169,8 +182,10 @@ mod tests {
                 let variable = argument
                     .get_env()
                     .map(|name| name.to_string_lossy().into_owned());
-                assert_eq!(variable, Some(wanted));
+                assert_eq!(variable, Some(wanted), "{}", command.get_name());
+                seen += 1;
             }
         }
+        assert!(seen > 15, "{seen} options");
     }
 }

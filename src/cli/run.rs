@@ -86,7 +86,7 @@ enum OnHang {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Stacks {
+pub(super) enum Stacks {
     /// Not at all
     Never,
     /// Where they wait for long, and where somebody asks
@@ -135,7 +135,7 @@ impl Run {
 }
 
 /// A number of seconds, from 0 to a year.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_error| "not a number of seconds".to_owned())?;

@@ -19,12 +19,13 @@ use ddp_doctor_proto::v1::viewer_service_server::ViewerServiceServer;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 
+mod dump;
 pub mod hub;
 mod services;
 mod session;
 pub mod updates;
 
-pub use hub::{AttachError, Hub};
+pub use hub::{AttachError, Begun, Hub};
 pub use updates::Updates;
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ fn job_ended() -> Kind {
 }
 
 async fn attach(
-    hub: &Hub,
+    hub: &Arc<Hub>,
     first: v1::Report,
 ) -> (mpsc::Sender<v1::Report>, mpsc::Receiver<v1::Request>) {
     let (reports, stream) = mpsc::channel(8);
@@ -136,7 +136,7 @@ fn finds(update: &v1::Update, code: &str) -> bool {
 
 #[tokio::test]
 async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let mut first = vec![hello("j", "a")];
     first.extend(waiting_rank(0, 2));
     let (a, mut a_requests) = attach(&hub, report(first)).await;
@@ -168,7 +168,7 @@ async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
 
 #[tokio::test]
 async fn a_node_that_attaches_again_repeats_itself_without_effect() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let mut all = vec![hello("j", "a")];
     all.extend(waiting_rank(0, 2));
     let (first, _requests) = attach(&hub, report(all.clone())).await;
@@ -184,7 +184,7 @@ async fn a_node_that_attaches_again_repeats_itself_without_effect() {
 
 #[tokio::test]
 async fn jobs_are_kept_apart() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let (_one, _requests) = attach(&hub, report(vec![hello("one", "a"), joined(0, 1)])).await;
     let (_two, _requests2) = attach(&hub, report(vec![hello("two", "a"), joined(0, 1)])).await;
     for (asked, is) in [("", "two"), ("one", "one"), ("two", "two")] {
@@ -199,7 +199,7 @@ async fn jobs_are_kept_apart() {
 
 #[tokio::test]
 async fn a_stream_has_to_say_whose_it_is() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let attach =
         async |first: v1::Report| hub.attach(Box::pin(tokio_stream::once(first))).await.err();
     assert_eq!(
@@ -220,7 +220,7 @@ async fn a_stream_has_to_say_whose_it_is() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_noted() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let nonsense = Kind::RecordsLost(v1::RecordsLost {
         process: 99,
         count: 1,
@@ -242,7 +242,7 @@ async fn what_makes_no_sense_is_noted() {
 
 #[tokio::test]
 async fn viewers_are_bounded_and_forgotten_when_they_leave() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let (_node, _requests) = attach(&hub, report(vec![hello("j", "a")])).await;
     let mut viewers: Vec<Updates> = (0..64).map(|_| hub.watch("j", true).unwrap()).collect();
     assert_eq!(
@@ -295,4 +295,102 @@ async fn it_all_works_over_the_wire() {
         .unwrap()
         .unwrap()
         .unwrap();
+}
+
+/// Answers what a node is asked: the stacks of `of`, and says for whom it was asked.
+async fn answer_capture(
+    requests: &mut mpsc::Receiver<v1::Request>,
+    reports: &mpsc::Sender<v1::Report>,
+    of: &[u64],
+) -> v1::CaptureStacks {
+    let asked = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Some(request::Kind::CaptureStacks(it)) = requests.recv().await.unwrap().kind
+                && it.on_request
+            {
+                return it;
+            }
+        }
+    })
+    .await
+    .unwrap();
+    let stacks = of.iter().map(|&process| {
+        Kind::Stacks(v1::Stacks {
+            process,
+            unix_ns: now(),
+            threads: vec![v1::ThreadStack::default()],
+            trouble: String::new(),
+        })
+    });
+    reports.send(report(stacks.collect())).await.unwrap();
+    asked
+}
+
+/// Rank, number of threads, trouble.
+fn told(parts: Vec<v1::DumpPart>) -> Vec<(u32, usize, String)> {
+    let part = |part: v1::DumpPart| match part.part.unwrap() {
+        v1::dump_part::Part::Head(_) => None,
+        v1::dump_part::Part::Rank(it) => {
+            let threads = it.stacks.map_or(0, |stacks| stacks.threads.len());
+            Some((it.status.unwrap().rank, threads, it.trouble))
+        }
+    };
+    parts.into_iter().filter_map(part).collect()
+}
+
+#[tokio::test]
+async fn every_node_is_asked_where_its_ranks_stand() {
+    let hub = Arc::new(Hub::new());
+    let (a, mut a_requests) = attach(
+        &hub,
+        report(vec![
+            hello("j", "a"),
+            joined(0, 4),
+            joined(1, 4),
+            ended(1, 9),
+        ]),
+    )
+    .await;
+    let (b, mut b_requests) = attach(&hub, report(vec![hello("j", "b"), joined(2, 4)])).await;
+    let (c, c_requests) = attach(&hub, report(vec![hello("j", "c"), joined(3, 4)])).await;
+    let mut updates = hub.watch("j", false).unwrap();
+    until(&mut updates, |update| {
+        update.job.as_ref().unwrap().nodes == 3
+    })
+    .await;
+    // The third node is gone.
+    drop((c, c_requests));
+    let asking = tokio::spawn({
+        let hub = Arc::clone(&hub);
+        async move { hub.dump("").await }
+    });
+    let asked = answer_capture(&mut a_requests, &a, &[1]).await;
+    assert_eq!(asked.processes, [1]);
+    // Asked too, and silent.
+    let asked = answer_capture(&mut b_requests, &b, &[]).await;
+    assert_eq!(asked.processes, [3]);
+    let parts = tokio::time::timeout(PATIENCE, asking).await.unwrap();
+    let told = told(parts.unwrap().unwrap());
+    let expected = [
+        (0, 1, ""),
+        (1, 0, "it has ended"),
+        (2, 0, "its node has not answered in time"),
+        (3, 0, "its node is not connected"),
+    ];
+    assert_eq!(told.len(), 4);
+    for (told, expected) in told.iter().zip(expected) {
+        assert_eq!((told.0, told.1, told.2.as_str()), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_is_not_there_cannot_be_asked() {
+    let hub = Arc::new(Hub::new());
+    assert_eq!(hub.dump("").await.err(), Some(AttachError::NoSuchJob));
+    let (node, mut requests) = attach(&hub, report(vec![hello("j", "a"), job_ended()])).await;
+    finished(&mut requests).await;
+    let mut updates = hub.watch("j", false).unwrap();
+    until(&mut updates, |update| update.ended).await;
+    drop(node);
+    assert_eq!(hub.dump("j").await.err(), Some(AttachError::Ended));
 }

@@ -135,6 +135,19 @@ pub enum Event {
         place: Option<Arc<Where>>,
         at: Timestamp,
     },
+    /// A version or a setting of a process that ranks may have to agree on.
+    Setting {
+        process: ProcessId,
+        name: Arc<str>,
+        value: Arc<str>,
+        at: Timestamp,
+    },
+    /// The memory of a process was measured.
+    Memory {
+        process: ProcessId,
+        sample: MemorySample,
+        at: Timestamp,
+    },
     /// How far a process has come in a group, by counters that lose nothing.
     Frontier {
         process: ProcessId,
@@ -210,6 +223,29 @@ pub struct ThreadStack {
     pub python: Vec<Where>,
     /// Native frames, innermost first; `file` is the object file.
     pub native: Vec<Where>,
+}
+
+/// What was measured of the memory of a process, in bytes; `None`: whoever measured does not see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemorySample {
+    /// Its resident set.
+    pub rss: Option<u64>,
+    /// What can still be taken of the host's memory without swapping.
+    pub host_available: Option<u64>,
+    /// The host's memory.
+    pub host_total: Option<u64>,
+    /// Processor time it used lately, in thousandths of one processor.
+    pub cpu_permille: Option<u32>,
+    /// The device that the following is about.
+    pub device: Option<u32>,
+    /// In use on the device, by whomever.
+    pub gpu_used: Option<u64>,
+    /// What the device has.
+    pub gpu_total: Option<u64>,
+    /// What the framework's allocator has given to tensors.
+    pub gpu_allocated: Option<u64>,
+    /// What the framework's allocator holds on the device.
+    pub gpu_reserved: Option<u64>,
 }
 
 /// A process group as one of its members knows it.

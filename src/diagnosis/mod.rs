@@ -153,6 +153,12 @@ impl Engine {
         std::mem::take(&mut self.wanted)
     }
 
+    /// What is known, before anything is concluded from it.
+    #[must_use]
+    pub const fn model(&self) -> &Model {
+        &self.model
+    }
+
     /// Everything known at the last look: the report.
     #[must_use]
     pub fn report(&self) -> Report {

@@ -63,6 +63,21 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             tid,
             name,
         }),
+        Item::Memory {
+            ticket,
+            mono_ns,
+            sample,
+        } => Kind::MemorySample(v1::MemorySample {
+            process,
+            ticket: Some(ticket),
+            mono_ns,
+            device: sample.device,
+            gpu_used: sample.used,
+            gpu_total: sample.total,
+            gpu_allocated: sample.allocated,
+            gpu_reserved: sample.reserved,
+            ..v1::MemorySample::default()
+        }),
         Item::Record(read) => Kind::Record(record(process, read)),
         Item::Lost(count) => Kind::RecordsLost(v1::RecordsLost { process, count }),
         Item::Frontier(frontier) => Kind::GroupFrontier(v1::GroupFrontier {

@@ -198,6 +198,10 @@ impl Decoder {
                 out.push(Event::Stacks { process, stacks });
             }
             Kind::Note(note) => return self.note(&note, out),
+            Kind::MemorySample(sample) => {
+                let (id, process, _) = self.process(sample.process)?;
+                return process.memory(id, &sample, out);
+            }
             Kind::Interrupted(asked) => out.push(Event::Interrupted {
                 signal: asked.signal,
                 at: Timestamp(asked.unix_ns),

@@ -7,4 +7,4 @@ pub mod blackbox;
 pub mod decode;
 pub mod journal;
 mod process;
-mod stacks;
+pub mod stacks;

@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp, v1};
 
 use super::decode::{name, text};
-use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
+use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, MemorySample, ProcessId, ThreadId};
 
 /// Most call sites of a process.
 const MAX_SITES: usize = 65_536;
@@ -57,6 +57,10 @@ pub(super) struct Process {
     latest: Timestamp,
     /// The status that it announced, and when.
     announced_status: Option<(i32, Timestamp)>,
+    /// The thread that announced it.
+    announced_by: u32,
+    /// That thread is in the middle of a call that it made after that.
+    held_up: bool,
     ended: bool,
 }
 
@@ -73,6 +77,8 @@ impl Process {
             held: None,
             latest: Timestamp::default(),
             announced_status: None,
+            announced_by: 0,
+            held_up: false,
             ended: false,
         }
     }
@@ -94,6 +100,9 @@ impl Process {
     }
 
     pub(super) const fn announced_status(&self) -> Option<(i32, Timestamp)> {
+        if self.held_up {
+            return None;
+        }
         self.announced_status
     }
 
@@ -201,22 +210,9 @@ impl Process {
         limits: &mut Limits,
         out: &mut Vec<Event>,
     ) -> Option<()> {
-        if self.ended || record.ticket == u64::MAX {
-            return None;
-        }
-        if record.ticket < self.next_ticket {
+        if !self.is_next(process, record.ticket, out)? {
             return Some(());
         }
-        let missing = (record.ticket - self.next_ticket).saturating_sub(self.announced);
-        if missing > 0 {
-            out.push(Event::RecordsLost {
-                process,
-                count: missing,
-            });
-        }
-        self.announced = 0;
-        self.next_ticket = record.ticket + 1;
-
         let kind = number(record.kind, RecordKind::from_number);
         if kind == RecordKind::Splits {
             return self.splits(&record);
@@ -224,9 +220,7 @@ impl Process {
         self.release(process, out);
         let at = self.time(record.mono_ns);
         self.latest = self.latest.max(at);
-        if kind == RecordKind::Exit {
-            self.announced_status = Some((record.code, at));
-        }
+        self.hear_of_the_end(kind, &record, at);
         let thread = ThreadId(record.thread);
         let call = CallId(record.call);
         let named_call = (record.call != 0).then_some(call);
@@ -319,9 +313,91 @@ impl Process {
                 at,
             },
             RecordKind::InputEnded => Event::InputEnded { process, place, at },
-            RecordKind::Splits | RecordKind::Unspecified => return None,
+            RecordKind::Setting => {
+                let (setting, value) = record.text.split_once('=')?;
+                Event::Setting {
+                    process,
+                    name: name(setting),
+                    value: text(value),
+                    at,
+                }
+            }
+            // A sample has a message of its own.
+            RecordKind::Memory | RecordKind::Splits | RecordKind::Unspecified => return None,
         });
         Some(())
+    }
+
+    /// Takes a sample of the memory; `None` where it makes no sense.
+    pub(super) fn memory(
+        &mut self,
+        process: ProcessId,
+        sample: &v1::MemorySample,
+        out: &mut Vec<Event>,
+    ) -> Option<()> {
+        let is_new = match sample.ticket {
+            Some(ticket) => self.is_next(process, ticket, out)?,
+            // From outside. The model minds neither repetition nor order.
+            None => !self.ended,
+        };
+        if is_new {
+            out.push(Event::Memory {
+                process,
+                at: match sample.unix_ns {
+                    0 => self.time(sample.mono_ns),
+                    at => Timestamp(at),
+                },
+                sample: MemorySample {
+                    rss: sample.rss,
+                    host_available: sample.host_available,
+                    host_total: sample.host_total,
+                    cpu_permille: sample.cpu_permille,
+                    device: sample.device,
+                    gpu_used: sample.gpu_used,
+                    gpu_total: sample.gpu_total,
+                    gpu_allocated: sample.gpu_allocated,
+                    gpu_reserved: sample.gpu_reserved,
+                },
+            });
+        }
+        Some(())
+    }
+
+    /// Whether what stands there in the black box was not told before. Says what was lost before it.
+    fn is_next(&mut self, process: ProcessId, ticket: u64, out: &mut Vec<Event>) -> Option<bool> {
+        if self.ended || ticket == u64::MAX {
+            return None;
+        }
+        if ticket < self.next_ticket {
+            return Some(false);
+        }
+        let missing = (ticket - self.next_ticket).saturating_sub(self.announced);
+        if missing > 0 {
+            out.push(Event::RecordsLost {
+                process,
+                count: missing,
+            });
+        }
+        self.announced = 0;
+        self.next_ticket = ticket + 1;
+        Some(true)
+    }
+
+    /// A process that has said that it ends does so, unless it is kept by what it does on its way out,
+    /// or another thread of it goes on.
+    fn hear_of_the_end(&mut self, kind: RecordKind, record: &v1::Record, at: Timestamp) {
+        match kind {
+            RecordKind::Exit => {
+                self.announced_status = Some((record.code, at));
+                self.announced_by = record.thread;
+                self.held_up = false;
+            }
+            _ if self.announced_status.is_none() => {}
+            _ if record.thread != self.announced_by => self.announced_status = None,
+            RecordKind::Issued | RecordKind::WaitBegin => self.held_up = true,
+            RecordKind::Returned | RecordKind::WaitEnd => self.held_up = false,
+            _ => {}
+        }
     }
 
     fn call(&mut self, record: v1::Record, limits: &mut Limits) -> Option<Call> {

@@ -226,7 +226,12 @@ fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
     (!follower.tell(command)).then_some(End::FollowerGone)
 }
 
-async fn connect(address: &str) -> anyhow::Result<Channel> {
+/// A connection to the coordinator at that address.
+///
+/// # Errors
+///
+/// When nobody answers there.
+pub async fn connect(address: &str) -> anyhow::Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?
         .connect_timeout(CONNECT)
         .tcp_nodelay(true)

@@ -186,6 +186,8 @@ pub fn run(options: Options) -> Outcome {
             .map(|word| word.display().to_string())
             .collect(),
         stall_after_s: u32::try_from(options.stall_after.as_secs()).unwrap_or(u32::MAX),
+        // The launcher that gives it a name is yet to be started.
+        launch: String::new(),
     };
     if let Some(dir) = &run_dir
         && let Err(error) = names::describe(dir, &hello, address.as_deref())

@@ -117,6 +117,18 @@ impl Rank {
         self.ended
     }
 
+    /// How it ended, as far as that is known.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        self.last_change
+            .as_ref()
+            .filter(|_| self.ended)
+            .map_or_else(Exit::default, |change| Exit {
+                code: change.exit_code,
+                signal: change.exit_signal,
+            })
+    }
+
     /// Its pidfd says that it has ended.
     pub const fn notice_end(&mut self) {
         self.over = true;
@@ -247,16 +259,18 @@ fn pass(
     {
         *announced = Some(read.record.code);
     }
-    match blackbox::message(process, item) {
-        Some(Kind::Record(record)) if record.ticket < *journaled => {
-            out.push_live(Kind::Record(record));
-        }
-        Some(kind) => {
-            if let Kind::Record(record) = &kind {
-                *journaled = record.ticket + 1;
-            }
-            out.push(kind);
-        }
+    let Some(kind) = blackbox::message(process, item) else {
+        return;
+    };
+    let ticket = match &kind {
+        Kind::Record(record) => Some(record.ticket),
+        Kind::MemorySample(sample) => sample.ticket,
+        _ => None,
+    };
+    match ticket {
+        Some(ticket) if ticket < *journaled => return out.push_live(kind),
+        Some(ticket) => *journaled = ticket + 1,
         None => {}
     }
+    out.push(kind);
 }

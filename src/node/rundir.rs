@@ -90,7 +90,14 @@ struct Previous {
 /// What `run.json` says of a run.
 #[derive(Debug, Deserialize)]
 pub struct Description {
-    job: String,
+    /// Id of the job.
+    pub job: String,
+    /// Where its diagnosis is made; `None`: nowhere.
+    #[serde(default)]
+    pub coordinator: Option<String>,
+    /// When it was started.
+    #[serde(default)]
+    pub started_at: Option<Timestamp>,
     host: String,
     boot_id: String,
     pid: u32,
@@ -153,7 +160,8 @@ impl Description {
     }
 
     /// Whether the run has surely ended. Of another host we know nothing.
-    fn is_over(&self) -> bool {
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         self.host == sys::host_name()
             && (self.boot_id != proc::boot_id() || !proc::is_alive(self.pid, self.start_ticks))
     }

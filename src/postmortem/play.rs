@@ -388,8 +388,9 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage, remarks: &mut Vec<Remark>) {
                     at: now,
                 },
                 Fate::Announced((code, at)) => {
-                    let code = Some(code);
-                    ended(Exit { code, signal: None }, at)
+                    // Where the interpreter ended in a way that does not tell, it is negative.
+                    let code = Some(code).filter(|&code| code >= 0);
+                    ended(Exit { code, signal: None }, at.max(process.latest))
                 }
                 // One that is gone while its peers still wait ended before them.
                 Fate::Gone(exit) if lives || exit != Exit::default() => {

@@ -87,7 +87,7 @@ fn one(out: &mut dyn Write, finding: &Finding, report: &Report) -> io::Result<()
 }
 
 /// Text as itself, whatever it holds: what comes from a job is no markup.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut out = String::new();
     let text = plain(text);
     let mut letters = text.chars().peekable();

@@ -1,5 +1,6 @@
 //! A diagnosis in the forms people and programs read.
 
+pub mod dump;
 pub mod explain;
 pub mod json;
 pub mod live;

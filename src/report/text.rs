@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
 use ddp_doctor_proto::report::{
-    CallState, Confidence, Finding, Rank, RankCall, RankState, Report, Role, Severity, Where,
+    CallState, Confidence, Exit, Finding, Rank, RankCall, RankState, Report, Role, Severity, Where,
 };
 
 use crate::diagnosis::model::libc_signal;
@@ -285,11 +285,7 @@ fn state(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
         _ => {}
     }
     let end = process.filter(|p| matches!(p.state, RankState::Exited | RankState::Dead));
-    let ended = end.map(|process| match (process.exit.signal, process.exit.code) {
-        (Some(signal), _) => format!("killed by {}", libc_signal::name(signal)),
-        (None, Some(code)) => format!("ended, status {code}"),
-        (None, None) => "ended".into(),
-    });
+    let ended = end.map(|process| ended(process.exit));
     match call.state {
         CallState::Waiting if end.is_some() => "waited".into(),
         CallState::Waiting => "waiting".into(),
@@ -303,6 +299,15 @@ fn state(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
             }
             .into()
         }),
+    }
+}
+
+/// How a process ended.
+pub(super) fn ended(exit: Exit) -> String {
+    match (exit.signal, exit.code) {
+        (Some(signal), _) => format!("killed by {}", libc_signal::name(signal)),
+        (None, Some(code)) => format!("ended, status {code}"),
+        (None, None) => "ended".into(),
     }
 }
 
@@ -368,7 +373,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// "180 ms", "1.2 s", "3 min".
-fn duration(ms: u64) -> String {
+pub(super) fn duration(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms} ms"),
         1000..60_000 => format!("{}.{} s", ms / 1000, ms / 100 % 10),
@@ -377,7 +382,7 @@ fn duration(ms: u64) -> String {
 }
 
 /// The file as the program names it, shorter where it lies below the working directory.
-fn short_path(place: &Where) -> String {
+pub(super) fn short_path(place: &Where) -> String {
     let here = std::env::current_dir().ok();
     let below = here.as_ref().and_then(|here| {
         std::path::Path::new(&place.file)
@@ -395,12 +400,12 @@ fn short_path(place: &Where) -> String {
 
 /// Lines of source files, each file read once.
 #[derive(Default)]
-struct Sources {
+pub(super) struct Sources {
     files: HashMap<String, Option<String>>,
 }
 
 impl Sources {
-    fn line(&mut self, place: &Where) -> Option<String> {
+    pub(super) fn line(&mut self, place: &Where) -> Option<String> {
         let text = self
             .files
             .entry(place.file.clone())

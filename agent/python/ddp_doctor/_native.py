@@ -46,7 +46,20 @@ class CallRecord(ctypes.Structure):
     ]
 
 
+class MemorySample(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("device", ctypes.c_uint64),
+        ("used", ctypes.c_uint64),
+        ("total", ctypes.c_uint64),
+        ("allocated", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64),
+    ]
+
+
 NO_CALL = Call(0)
+# Stands for a value of a sample that is not known.
+UNKNOWN = 2**64 - 1
 
 
 def text(value, limit=4096):
@@ -109,6 +122,8 @@ class Library:
         self.input_ended = function("input_ended", None, u32)
         self.exit = function("exit", None, i32, Text)
         self.note = function("note", None, i32, Text)
+        self.setting = function("setting", None, Text, Text)
+        self.memory = function("memory", None, ctypes.POINTER(MemorySample))
         builtins = _builtins.of(lib)
         if builtins is not None:
             self.reference = _builtins.Address

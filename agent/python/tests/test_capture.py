@@ -1,6 +1,7 @@
 """What a black box says about real one- and two-rank Gloo programs."""
 
 import os
+import sys
 import unittest
 
 import boxreader as b
@@ -30,6 +31,36 @@ class Capture(unittest.TestCase):
 
     def issued(self, box, *ops):
         return [r for r in box.of("issued") if not ops or r.op in ops]
+
+    def test_versions_and_what_the_allocator_holds(self):
+        o = self.run_job(
+            """
+import ddp_doctor
+from ddp_doctor import _memory
+# No CUDA here: PyTorch's words for it, as a process that uses it would have them.
+held = [1 << 30, 2 << 30]
+ddp_doctor.step()
+assert not torch.cuda.is_initialized()
+torch.cuda.is_initialized = lambda: True
+torch.cuda.current_device = lambda: 1
+torch.cuda.memory_allocated = lambda device: held[0] + device
+torch.cuda.memory_reserved = lambda device: held[1]
+_memory._next = 0.0
+ddp_doctor.step()
+ddp_doctor.step()  # too early for another sample
+for more in (1 << 20, 1 << 28):  # not worth one, worth one
+    held[0] += more
+    _memory._next = 0.0
+    ddp_doctor.step()
+"""
+        )
+        unknown = 2**64 - 1
+        samples = [list(record.memory) for record in o.box.of("memory")]
+        expected = [[1, unknown, unknown, (1 << 30) + 1, 2 << 30], [1, unknown, unknown, (1 << 30) + 1 + (1 << 20) + (1 << 28), 2 << 30]]
+        self.assertEqual(samples, expected)
+        settings = dict(record.text.split("=", 1) for record in o.box.of("setting"))
+        self.assertEqual(settings["python"], "%d.%d.%d" % sys.version_info[:3])
+        self.assertRegex(settings["torch"], r"^\d+\.\d+")
 
     def test_a_call_and_its_wait(self):
         o = self.run_job(

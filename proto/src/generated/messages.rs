@@ -257,6 +257,10 @@ pub enum RecordKind {
     InputEnded = 14,
     /// From now on calls of the group `group` fail after `code` milliseconds.
     GroupTimeout = 15,
+    /// What the process knows of its memory: `ddp_doctor_proto::blackbox::memory`.
+    Memory = 17,
+    /// A version or a setting that ranks may have to agree on; `text` is "name=value".
+    Setting = 18,
 }
 impl RecordKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -281,6 +285,8 @@ impl RecordKind {
             Self::Note => "RECORD_KIND_NOTE",
             Self::InputEnded => "RECORD_KIND_INPUT_ENDED",
             Self::GroupTimeout => "RECORD_KIND_GROUP_TIMEOUT",
+            Self::Memory => "RECORD_KIND_MEMORY",
+            Self::Setting => "RECORD_KIND_SETTING",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -302,6 +308,8 @@ impl RecordKind {
             "RECORD_KIND_NOTE" => Some(Self::Note),
             "RECORD_KIND_INPUT_ENDED" => Some(Self::InputEnded),
             "RECORD_KIND_GROUP_TIMEOUT" => Some(Self::GroupTimeout),
+            "RECORD_KIND_MEMORY" => Some(Self::Memory),
+            "RECORD_KIND_SETTING" => Some(Self::Setting),
             _ => None,
         }
     }
@@ -463,7 +471,7 @@ pub struct Report {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -499,6 +507,8 @@ pub mod event {
         Interrupted(super::Interrupted),
         #[prost(message, tag = "14")]
         Stacks(super::Stacks),
+        #[prost(message, tag = "17")]
+        MemorySample(super::MemorySample),
     }
 }
 /// The first event of every stream and journal.
@@ -528,6 +538,10 @@ pub struct Hello {
     /// Seconds after which a wait that nothing proves hopeless becomes a finding.
     #[prost(uint32, tag = "8")]
     pub stall_after_s: u32,
+    /// What tells this launch of the job from others of the same name: nodes that say different things
+    /// here are parts of different launches. Empty: it is not known.
+    #[prost(string, tag = "9")]
+    pub launch: ::prost::alloc::string::String,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
 /// becomes known or a new generation gives it another one.
@@ -722,6 +736,47 @@ pub struct ProcessChanged {
     pub exit_code: ::core::option::Option<i32>,
     #[prost(int32, optional, tag = "5")]
     pub exit_signal: ::core::option::Option<i32>,
+}
+/// The memory of a process, and of what it shares with others. Told about once a second where it has
+/// changed noticeably. What is absent was not seen by whoever measured: the node sees the host's side,
+/// the process itself the GPU's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemorySample {
+    #[prost(uint64, tag = "1")]
+    pub process: u64,
+    /// When it was measured, in nanoseconds since the Unix epoch; 0: `mono_ns` says so.
+    #[prost(fixed64, tag = "2")]
+    pub unix_ns: u64,
+    /// Bytes of the process in the host's memory (its resident set).
+    #[prost(uint64, optional, tag = "3")]
+    pub rss: ::core::option::Option<u64>,
+    /// Bytes of the host's memory that can still be taken without swapping, and of all of it.
+    #[prost(uint64, optional, tag = "4")]
+    pub host_available: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "5")]
+    pub host_total: ::core::option::Option<u64>,
+    /// Processor time that the process used since the sample before, in thousandths of one processor.
+    #[prost(uint32, optional, tag = "6")]
+    pub cpu_permille: ::core::option::Option<u32>,
+    /// The device that the following is about.
+    #[prost(uint32, optional, tag = "7")]
+    pub device: ::core::option::Option<u32>,
+    /// Bytes in use on the device, by whomever, and bytes it has.
+    #[prost(uint64, optional, tag = "8")]
+    pub gpu_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "9")]
+    pub gpu_total: ::core::option::Option<u64>,
+    /// Bytes that the framework's allocator has given to tensors, and that it holds on the device.
+    #[prost(uint64, optional, tag = "10")]
+    pub gpu_allocated: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    pub gpu_reserved: ::core::option::Option<u64>,
+    /// Position in the ring of the process's black box, if it comes from there: no record has it then.
+    #[prost(uint64, optional, tag = "12")]
+    pub ticket: ::core::option::Option<u64>,
+    /// When it was measured, on the host's monotonic clock.
+    #[prost(fixed64, tag = "13")]
+    pub mono_ns: u64,
 }
 /// Records were overwritten or torn before they were read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1023,6 +1078,53 @@ pub struct WatchRequest {
     /// Empty: the newest one.
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
+}
+/// Which job to look at.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DumpRequest {
+    /// Empty: the newest one.
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+}
+/// A piece of the answer.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DumpPart {
+    #[prost(oneof = "dump_part::Part", tags = "1, 2")]
+    pub part: ::core::option::Option<dump_part::Part>,
+}
+/// Nested message and enum types in `DumpPart`.
+pub mod dump_part {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Part {
+        #[prost(message, tag = "1")]
+        Head(super::DumpHead),
+        #[prost(message, tag = "2")]
+        Rank(super::RankStacks),
+    }
+}
+/// What the answer is about.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DumpHead {
+    /// When it was put together, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "1")]
+    pub unix_ns: u64,
+    #[prost(message, optional, tag = "2")]
+    pub job: ::core::option::Option<Job>,
+    /// Ranks that were never seen.
+    #[prost(uint32, repeated, tag = "3")]
+    pub missing_ranks: ::prost::alloc::vec::Vec<u32>,
+}
+/// Where one rank stands.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankStacks {
+    #[prost(message, optional, tag = "1")]
+    pub status: ::core::option::Option<RankStatus>,
+    /// Absent: they could not be had.
+    #[prost(message, optional, tag = "2")]
+    pub stacks: ::core::option::Option<Stacks>,
+    /// Why they could not be had.
+    #[prost(string, tag = "3")]
+    pub trouble: ::prost::alloc::string::String,
 }
 /// Everything that changed since the update before; the first one has everything. One message, so
 /// that a viewer never shows findings of one moment beside ranks of another.

@@ -10,9 +10,11 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState};
 use super::event::{Call, Event, GroupInfo, ProcessId};
 
 mod group;
+mod memory;
 mod process;
 
 pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
+pub use memory::{Device, Gauge, Memory};
 pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Process, Thread, World, libc_signal,
 };
@@ -313,6 +315,23 @@ impl Model {
                     process.input_ended = Some((at, place));
                 });
             }
+            Event::Setting {
+                process,
+                name,
+                value,
+                at,
+            } => {
+                self.touch(process, at, |process| process.set(name, value));
+            }
+            Event::Memory {
+                process,
+                sample,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.memory.take(&sample, at);
+                }
+            }
             Event::Frontier {
                 process,
                 group,
@@ -566,6 +585,7 @@ mod tests {
     use ddp_doctor_proto::report::Exit;
 
     use super::*;
+    use crate::diagnosis::event::MemorySample;
     use crate::diagnosis::testing;
 
     #[test]
@@ -610,6 +630,36 @@ mod tests {
             world: world.into(),
             at: Timestamp(at),
         });
+    }
+
+    #[test]
+    fn memory_and_settings_are_the_processs() {
+        let mut model = Model::default();
+        join(&mut model, 1, 0, 100);
+        let setting = |value: &str| Event::Setting {
+            process: ProcessId(1),
+            name: "nccl".into(),
+            value: value.into(),
+            at: Timestamp(101),
+        };
+        model.apply(setting("1"));
+        model.apply(setting("2"));
+        for (at, rss) in [(200, 50), (300, 40)] {
+            model.apply(Event::Memory {
+                process: ProcessId(1),
+                sample: MemorySample {
+                    rss: Some(rss),
+                    ..MemorySample::default()
+                },
+                at: Timestamp(at),
+            });
+        }
+        let process = &model.processes[&ProcessId(1)];
+        assert_eq!(process.settings["nccl"].as_ref(), "2");
+        let rss = process.memory.rss.unwrap();
+        assert_eq!((rss.latest, rss.peak), (40, 50));
+        // That somebody measured it says nothing about what it does.
+        assert_eq!(process.last_at, Timestamp(101));
     }
 
     fn generation(model: &Model, id: u64) -> u32 {

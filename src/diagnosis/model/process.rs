@@ -8,10 +8,13 @@ use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
 
 use super::group::GroupId;
+use super::memory::Memory;
 use crate::diagnosis::event::{Call, CallId, GroupInfo, ProcessId, Stacks, ThreadId};
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
+/// Most settings that are kept of a process.
+const KEPT_SETTINGS: usize = 1024;
 /// Most calls of a process whose waits can still be told apart.
 const KEPT_CALLS: usize = 4096;
 
@@ -73,6 +76,10 @@ pub struct Process {
     /// Its stacks as they were taken, oldest first: the first since it last wrote a record, and the
     /// latest two.
     pub stacks: Vec<Arc<Stacks>>,
+    /// Its memory.
+    pub memory: Memory,
+    /// Versions and settings that ranks may have to agree on, the latest of each.
+    pub settings: BTreeMap<Arc<str>, Arc<str>>,
     /// Records seen.
     pub records: u64,
     /// Records lost.
@@ -224,6 +231,8 @@ impl Process {
             places: BTreeMap::new(),
             waits: BTreeMap::new(),
             stacks: Vec::new(),
+            memory: Memory::default(),
+            settings: BTreeMap::new(),
             records: 0,
             lost: 0,
             groups: BTreeMap::new(),
@@ -425,6 +434,12 @@ impl Process {
     #[must_use]
     pub fn target(&self, call: CallId) -> Option<(GroupId, u64)> {
         self.calls.get(&call).copied()
+    }
+
+    pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>) {
+        if self.settings.len() < KEPT_SETTINGS || self.settings.contains_key(&name) {
+            self.settings.insert(name, value);
+        }
     }
 
     pub(super) fn raised(&mut self, mut exception: Exception) {

@@ -4,10 +4,13 @@
 //! Source: System V ABI, "Dynamic Linking"; the hash table of DT_GNU_HASH as glibc reads it
 //! (`elf/dl-lookup.c`).
 
+use std::sync::Arc;
+
 use super::memory::{Fault, Memory, Pages, at};
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
@@ -16,6 +19,12 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const MOST_ENTRIES: u64 = 512;
 /// Symbols of one hash that are looked at.
 const MOST_CHAINED: u32 = 4096;
+/// Symbols of an image that are looked at: PyTorch's largest library has 76 000.
+const MOST_SYMBOLS: u32 = 400_000;
+/// Longest name of a function, in bytes.
+const MOST_NAME: usize = 2048;
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
 /// Size of a symbol.
 const SYMBOL: u64 = 24;
 
@@ -27,6 +36,8 @@ pub struct Image {
     strings: u64,
     symbols: u64,
     hashes: u64,
+    /// Address of its sorted table of frames, if it has one.
+    pub unwind: Option<u64>,
 }
 
 impl Image {
@@ -47,6 +58,7 @@ impl Image {
         let (size, count) = (u16(54), u16(56));
         let mut bias = None;
         let mut dynamic = None;
+        let mut unwind = None;
         for i in 0..count.min(MOST_ENTRIES) {
             let entry = at(table, i * size)?;
             let kind = pages.u32(entry)?;
@@ -57,6 +69,7 @@ impl Image {
                     bias = Some(base.wrapping_sub(address.wrapping_sub(offset)));
                 }
                 PT_DYNAMIC => dynamic = Some(address),
+                PT_GNU_EH_FRAME => unwind = Some(address),
                 _ => {}
             }
         }
@@ -90,7 +103,54 @@ impl Image {
             strings,
             symbols,
             hashes,
+            unwind: unwind.map(|address| address.wrapping_add(bias)),
         })
+    }
+
+    /// All functions that it defines for others.
+    ///
+    /// # Errors
+    ///
+    /// When its tables cannot be read.
+    pub fn symbols<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<Symbols, Fault> {
+        let mut functions = Vec::new();
+        for index in 0..self.count(pages)? {
+            let mut symbol = [0; SYMBOL as usize];
+            pages.bytes(at(self.symbols, SYMBOL * u64::from(index))?, &mut symbol)?;
+            let [name, _, value @ .., size_low, size_high] = words(&symbol);
+            let size = u64::from(size_low) | u64::from(size_high) << 32;
+            let value = u64::from(value[0]) | u64::from(value[1]) << 32;
+            let (kind, section) = (symbol[4] & 0x0f, u16::from_le_bytes([symbol[6], symbol[7]]));
+            if section != 0 && size > 0 && matches!(kind, STT_FUNC | STT_GNU_IFUNC) {
+                let start = value.wrapping_add(self.bias);
+                functions.push((start, size, name));
+            }
+        }
+        functions.sort_unstable();
+        Ok(Symbols {
+            functions: functions.into(),
+            strings: self.strings,
+        })
+    }
+
+    /// Number of symbols, which only the table of hashes knows: those that it has are the last.
+    fn count<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<u32, Fault> {
+        let buckets = pages.u32(self.hashes)?;
+        let first = pages.u32(at(self.hashes, 4)?)?;
+        let bloom = pages.u32(at(self.hashes, 8)?)?;
+        let bucket_table = at(self.hashes, 16 + 8 * u64::from(bloom))?;
+        let chains = at(bucket_table, 4 * u64::from(buckets))?;
+        let mut last = 0;
+        for bucket in 0..buckets.min(MOST_SYMBOLS) {
+            last = last.max(pages.u32(at(bucket_table, 4 * u64::from(bucket))?)?);
+        }
+        if last < first {
+            return Ok(first.min(MOST_SYMBOLS));
+        }
+        while last < MOST_SYMBOLS && pages.u32(at(chains, 4 * u64::from(last - first))?)? & 1 == 0 {
+            last += 1;
+        }
+        Ok((last + 1).min(MOST_SYMBOLS))
     }
 
     /// The address of a symbol that it defines.
@@ -136,6 +196,44 @@ impl Image {
     }
 }
 
+/// Functions by their addresses.
+#[derive(Clone, Debug, Default)]
+pub struct Symbols {
+    /// Address, size, and place of the name, by address.
+    functions: Arc<[(u64, u64, u32)]>,
+    strings: u64,
+}
+
+impl Symbols {
+    /// The function that this address is in; `None`: it has no name here.
+    pub fn name<M: Memory>(&self, pages: &mut Pages<'_, M>, address: u64) -> Option<String> {
+        let behind = self
+            .functions
+            .partition_point(|(start, ..)| *start <= address);
+        // Functions have several names, and some lie within others.
+        let before = self.functions[..behind].iter().rev().take(8);
+        let mut candidates = before.filter(|(start, size, _)| address - start < *size);
+        let (.., name) = candidates.next()?;
+        let mut start = at(self.strings, u64::from(*name)).ok()?;
+        let mut text = Vec::new();
+        while text.len() < MOST_NAME {
+            let mut byte = [0];
+            pages.bytes(start, &mut byte).ok()?;
+            if byte == [0] {
+                break;
+            }
+            text.push(byte[0]);
+            start += 1;
+        }
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// The words of a symbol.
+fn words(bytes: &[u8; SYMBOL as usize]) -> [u32; 6] {
+    std::array::from_fn(|i| number(&bytes[4 * i..4 * i + 4]))
+}
+
 fn gnu_hash(name: &str) -> u32 {
     name.bytes().fold(5381, |hash: u32, byte| {
         hash.wrapping_mul(33).wrapping_add(u32::from(byte))
@@ -168,6 +266,10 @@ mod tests {
         let found = image.symbol(&mut pages, "getpid").unwrap();
         assert_eq!(found, Some(libc::getpid as *const () as u64));
         assert_eq!(image.symbol(&mut pages, "no_such_symbol"), Ok(None));
+        let symbols = image.symbols(&mut pages).unwrap();
+        let name = |address| symbols.name(&mut pages, address);
+        let names = [found.unwrap(), found.unwrap() + 1, 0].map(name);
+        assert_eq!(names, [Some("getpid".into()), Some("getpid".into()), None]);
     }
 
     #[test]

@@ -11,6 +11,8 @@ const MOST_BYTES: u64 = 16 << 20;
 pub struct Loaded {
     /// Address of its first byte.
     pub start: u64,
+    /// Address behind its last one.
+    pub end: u64,
     /// Its path as the process sees it.
     pub path: String,
 }
@@ -53,15 +55,21 @@ fn parse(text: &str) -> Vec<Loaded> {
             continue;
         };
         let path = words.nth(2).unwrap_or_default().trim_start();
-        let start = range.split('-').next();
-        let start = start.and_then(|start| u64::from_str_radix(start, 16).ok());
-        let is_first = offset.bytes().all(|byte| byte == b'0') && path.starts_with('/');
+        let address = |text| u64::from_str_radix(text, 16).ok();
+        let range = range
+            .split_once('-')
+            .and_then(|(a, b)| Some((address(a)?, address(b)?)));
+        let Some((start, end)) = range.filter(|_| path.starts_with('/')) else {
+            continue;
+        };
+        let is_first = offset.bytes().all(|byte| byte == b'0');
         // A file may be mapped again as data: it is loaded where it comes first.
-        if let (Some(start), true) = (start, is_first)
-            && !images.iter().rev().take(64).any(|image| image.path == path)
-        {
+        if let Some(image) = images.last_mut().filter(|image| image.path == path) {
+            image.end = end;
+        } else if is_first && !images.iter().any(|image| image.path == path) {
             images.push(Loaded {
                 start,
+                end,
                 path: path.to_owned(),
             });
         }
@@ -85,12 +93,15 @@ mod tests {
 nonsense
 ";
         let found = parse(text);
-        let words: Vec<_> = found.iter().map(|it| (it.start, it.file_name())).collect();
+        let words: Vec<_> = found
+            .iter()
+            .map(|it| (it.start, it.end, it.file_name()))
+            .collect();
         assert_eq!(
             words,
             [
-                (0x40_0000, "python 3"),
-                (0x7f00_0000_0000, "libc.so.6 (deleted)")
+                (0x40_0000, 0x50_0000, "python 3"),
+                (0x7f00_0000_0000, 0x7f00_0000_2000, "libc.so.6 (deleted)")
             ]
         );
     }

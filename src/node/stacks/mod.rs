@@ -17,13 +17,16 @@ pub mod layout;
 pub mod lines;
 pub mod maps;
 pub mod memory;
+pub mod native;
 pub mod python;
 pub mod taker;
 pub mod tasks;
+pub mod unwind;
 
 use super::proc;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
+use native::Native;
 use python::{Gap, Interpreter, MOST_FRAMES, NoInterpreter, PythonThread};
 use tasks::Task;
 
@@ -37,59 +40,144 @@ const MOST_BYTES: usize = 2 << 20;
 #[must_use]
 pub fn take(pid: u32, start_ticks: u64) -> v1::Stacks {
     let unix_ns = Timestamp::now().0;
-    let (tasks, python, mut trouble) = match look(pid, start_ticks) {
-        Ok(seen) => seen,
-        Err(error) => (Vec::new(), Vec::new(), vec![access::explain(pid, &error)]),
-    };
-    let threads = join(tasks, python, &mut trouble);
+    let mut seen = Seen::default();
+    if let Err(error) = seen.look(pid, start_ticks) {
+        seen = Seen::default();
+        seen.trouble.push(access::explain(pid, &error));
+    }
+    let threads = seen.join();
     v1::Stacks {
         process: 0,
         unix_ns,
         threads,
-        trouble: trouble.join("; "),
+        trouble: seen.trouble.join("; "),
     }
 }
 
-type Seen = (Vec<Task>, Vec<(Option<u32>, PythonThread)>, Vec<String>);
+/// What was seen of a process.
+#[derive(Default)]
+struct Seen {
+    tasks: Vec<Task>,
+    /// Native frames of each of them.
+    native: Vec<Vec<Where>>,
+    /// Python's threads, by the number that each has in the pid namespace of its process.
+    python: Vec<(Option<u32>, PythonThread)>,
+    /// What is missing.
+    trouble: Vec<String>,
+}
 
-fn look(pid: u32, start_ticks: u64) -> io::Result<Seen> {
-    let mut trouble = Vec::new();
-    // Opened first: what is read through it is then of the process that is looked at next.
-    let memory = ProcessMemory::open(pid);
-    let (tasks, left_out) = tasks::of(pid)?;
-    if left_out > 0 {
-        trouble.push(format!("{left_out} more threads were not looked at"));
-    }
-    if proc::Stat::of(pid)?.start_ticks != start_ticks {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    let python = match memory {
-        Ok(memory) => python(pid, &memory).unwrap_or_else(|reason| {
-            trouble.push(reason);
-            Vec::new()
-        }),
-        Err(error) => {
-            trouble.push(access::explain(pid, &error));
-            Vec::new()
+impl Seen {
+    fn look(&mut self, pid: u32, start_ticks: u64) -> io::Result<()> {
+        // Opened first: what is read through it is then of the process that is looked at next.
+        let memory = ProcessMemory::open(pid);
+        let (tasks, left_out) = tasks::of(pid)?;
+        self.tasks = tasks;
+        if left_out > 0 {
+            let trouble = format!("{left_out} more threads were not looked at");
+            self.trouble.push(trouble);
         }
-    };
-    if !proc::is_alive(pid, start_ticks) {
-        return Err(io::ErrorKind::NotFound.into());
+        if proc::Stat::of(pid)?.start_ticks != start_ticks {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        match memory.and_then(|memory| Ok((memory, maps::images(pid)?))) {
+            Ok((memory, images)) => {
+                match python(pid, &memory, &images) {
+                    Ok(python) => self.python = python,
+                    Err(reason) => self.trouble.push(reason),
+                }
+                let mut native = Native::new(&memory, &images);
+                let tids = self.tasks.iter().map(|task| task.tid);
+                self.native = tids.map(|tid| native.frames(pid, tid)).collect();
+            }
+            Err(error) => self.trouble.push(access::explain(pid, &error)),
+        }
+        if !proc::is_alive(pid, start_ticks) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(())
     }
-    Ok((tasks, python, trouble))
+
+    /// The kernel's threads with the frames that belong to them: the main thread first, then those
+    /// that run Python.
+    fn join(&mut self) -> Vec<v1::ThreadStack> {
+        let Self {
+            tasks,
+            native,
+            python,
+            trouble,
+        } = self;
+        // After a fork only one thread is left, which may still have the number it had before.
+        if let [only] = &tasks[..]
+            && python.iter().all(|(tid, _)| *tid != Some(only.inner_tid))
+        {
+            let runs = python.iter().position(|(_, thread)| thread.holds_gil);
+            if let Some((tid, _)) = python.get_mut(runs.unwrap_or(0)) {
+                *tid = Some(only.inner_tid);
+            }
+        }
+        let mut left = MOST_BYTES;
+        let mut moving = 0;
+        let mut threads: Vec<v1::ThreadStack> = Vec::with_capacity(tasks.len());
+        let native = native.drain(..).chain(std::iter::repeat_with(Vec::new));
+        for (task, native) in tasks.drain(..).zip(native) {
+            let known = python
+                .iter()
+                .position(|(tid, _)| *tid == Some(task.inner_tid));
+            let known = known.map(|index| python.swap_remove(index).1);
+            match known.as_ref().and_then(|thread| thread.gap) {
+                Some(Gap::Moving) => moving += 1,
+                Some(Gap::Deeper) => trouble.push(format!(
+                    "thread {}: only the {MOST_FRAMES} innermost frames were read",
+                    task.tid
+                )),
+                Some(Gap::Fault(fault)) => trouble.push(format!(
+                    "thread {}: its frames cannot be read: {fault}",
+                    task.tid
+                )),
+                None => {}
+            }
+            threads.push(v1::ThreadStack {
+                tid: task.tid,
+                name: task.name,
+                state: task.state.to_string(),
+                wait_channel: task.wait_channel,
+                cpu_ns: Some(task.cpu_ns),
+                holds_gil: known.as_ref().map(|thread| thread.holds_gil),
+                python: frames(known.map(|it| it.frames).unwrap_or_default(), &mut left),
+                native: frames(native, &mut left),
+            });
+        }
+        if moving > 0 {
+            trouble.push(format!(
+                "{moving} of its threads moved while looked at: frames of theirs may be of different \
+                 moments"
+            ));
+        }
+        if left == 0 {
+            trouble.push("there are more frames than are passed on".into());
+        }
+        if let Some((_, others)) = threads.split_first_mut() {
+            others.sort_by_key(|thread| thread.python.is_empty());
+        }
+        threads
+    }
 }
 
-/// Python's threads, with the number that each has in the pid namespace of its process.
-fn python(pid: u32, memory: &ProcessMemory) -> Result<Vec<(Option<u32>, PythonThread)>, String> {
-    let mut images = maps::images(pid).map_err(|error| access::explain(pid, &error))?;
+/// Python's threads.
+fn python(
+    pid: u32,
+    memory: &ProcessMemory,
+    images: &[Loaded],
+) -> Result<Vec<(Option<u32>, PythonThread)>, String> {
     let program = maps::program(pid);
-    images.retain(|image| {
-        image.file_name().contains("python") || Some(&image.path) == program.as_ref()
-    });
+    let mut candidates: Vec<&Loaded> = images
+        .iter()
+        .filter(|it| it.file_name().contains("python") || Some(&it.path) == program.as_ref())
+        .collect();
     // A program may be linked with the library and have no interpreter of its own.
-    images.sort_by_key(|image: &Loaded| !image.file_name().starts_with("libpython"));
+    candidates.sort_by_key(|image| !image.file_name().starts_with("libpython"));
     let mut pages = Pages::new(memory);
-    for image in &images {
+    for image in candidates {
         let interpreter = Interpreter::find(&mut pages, image);
         if let Some(interpreter) = interpreter.map_err(|reason| reason.to_string())? {
             let threads = interpreter.threads(memory);
@@ -104,7 +192,7 @@ fn python(pid: u32, memory: &ProcessMemory) -> Result<Vec<(Option<u32>, PythonTh
             return Ok(numbered(threads, number));
         }
     }
-    Err("it runs no Python, and native frames are not read".into())
+    Err("it runs no Python".into())
 }
 
 fn numbered(
@@ -126,78 +214,6 @@ fn tid_of_pthread<M: Memory>(pages: &mut Pages<'_, M>, pthread: u64) -> Option<u
         _ => return None,
     };
     pages.u32(memory::at(pthread, offset).ok()?).ok()
-}
-
-/// The kernel's threads with the frames that Python has for them: the main thread first, then
-/// those that run Python.
-fn join(
-    tasks: Vec<Task>,
-    mut python: Vec<(Option<u32>, PythonThread)>,
-    trouble: &mut Vec<String>,
-) -> Vec<v1::ThreadStack> {
-    // After a fork only one thread is left, which may still have the number it had before.
-    let strangers = |(tid, _): &&(Option<u32>, PythonThread)| {
-        !tasks.iter().any(|task| Some(task.inner_tid) == *tid)
-    };
-    if let [only] = &tasks[..]
-        && python.iter().all(|thread| strangers(&thread))
-    {
-        let runs = python
-            .iter()
-            .position(|(_, thread)| thread.holds_gil)
-            .unwrap_or(0);
-        if let Some((tid, _)) = python.get_mut(runs) {
-            *tid = Some(only.inner_tid);
-        }
-    }
-    let mut left = MOST_BYTES;
-    let mut moving = 0;
-    let mut threads: Vec<v1::ThreadStack> = Vec::with_capacity(tasks.len());
-    for task in tasks {
-        let known = python
-            .iter()
-            .position(|(tid, _)| *tid == Some(task.inner_tid));
-        let known = known.map(|index| python.swap_remove(index).1);
-        match known.as_ref().and_then(|thread| thread.gap) {
-            Some(Gap::Moving) => moving += 1,
-            Some(Gap::Deeper) => trouble.push(format!(
-                "thread {}: only the {MOST_FRAMES} innermost frames were read",
-                task.tid
-            )),
-            Some(Gap::Fault(fault)) => {
-                trouble.push(format!(
-                    "thread {}: its frames cannot be read: {fault}",
-                    task.tid
-                ));
-            }
-            None => {}
-        }
-        threads.push(v1::ThreadStack {
-            tid: task.tid,
-            name: task.name,
-            state: task.state.to_string(),
-            wait_channel: task.wait_channel,
-            cpu_ns: Some(task.cpu_ns),
-            holds_gil: known.as_ref().map(|thread| thread.holds_gil),
-            python: frames(
-                known.map(|thread| thread.frames).unwrap_or_default(),
-                &mut left,
-            ),
-            native: Vec::new(),
-        });
-    }
-    if moving > 0 {
-        trouble.push(format!(
-            "{moving} of its threads moved while looked at: frames of theirs may be of different moments"
-        ));
-    }
-    if left == 0 {
-        trouble.push("there are more frames than are passed on".into());
-    }
-    if let Some((_, others)) = threads.split_first_mut() {
-        others.sort_by_key(|thread| thread.python.is_empty());
-    }
-    threads
 }
 
 fn frames(frames: Vec<Where>, left: &mut usize) -> Vec<v1::Frame> {
@@ -255,7 +271,12 @@ mod tests {
             gap: None,
         };
         let line = |tasks: Vec<Task>, python| {
-            let threads = join(tasks, python, &mut Vec::new());
+            let mut seen = Seen {
+                tasks,
+                python,
+                ..Seen::default()
+            };
+            let threads = seen.join();
             threads
                 .iter()
                 .map(|it| it.python.first().map(|it| it.line))

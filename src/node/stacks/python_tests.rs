@@ -218,6 +218,44 @@ hold()
 }
 
 #[test]
+#[cfg(target_arch = "x86_64")]
+fn native_frames_lead_from_the_kernel_to_the_program() {
+    let text = r#"
+import time
+def nap():
+    print("ready", flush=True)
+    time.sleep(60)
+nap()
+"#;
+    for python in interpreters() {
+        let program = Program::start(&python, text);
+        let asleep = |it: &v1::Stacks| words(&it.threads[0]) == "nap:5 <module>:6";
+        let stacks = eventually(&program, |it| {
+            asleep(it) && !it.threads[0].native.is_empty()
+        });
+        let native = &stacks.threads[0].native;
+        let named = |name: &str| native.iter().position(|frame| frame.function == name);
+        let places = ["PyEval_EvalCode", "Py_RunMain", "Py_BytesMain"].map(named);
+        let show = || format!("{}: {native:#?}", python.display());
+        assert!(places[0].is_some() && places.is_sorted(), "{}", show());
+        assert!(
+            native[0].file.contains("libc.so") && native[0].function.contains("nanosleep"),
+            "{}",
+            show()
+        );
+        assert_eq!(
+            native
+                .iter()
+                .filter(|it| it.file.contains("libc.so"))
+                .count(),
+            3,
+            "{}",
+            show()
+        );
+    }
+}
+
+#[test]
 fn a_forked_child_is_as_good_as_any() {
     let text = r#"
 import os, threading
@@ -501,7 +539,14 @@ fn garbage_is_read_to_an_end() {
             let mut pages = Pages::new(&memory);
             for start in [0, 0x10_0000, u64::MAX] {
                 let path = "/usr/bin/python3.11".into();
-                drop(Interpreter::find(&mut pages, &Loaded { start, path }));
+                drop(Interpreter::find(
+                    &mut pages,
+                    &Loaded {
+                        start,
+                        end: start,
+                        path,
+                    },
+                ));
             }
             drop(Layout::published(&mut pages, seed, (3, 13)));
         }

@@ -294,6 +294,36 @@ impl Encoder {
                 let record = record(RecordKind::InputEnded, *at);
                 self.process(*process).record(record, place.as_ref())
             }
+            Event::Setting {
+                process,
+                name,
+                value,
+                at,
+            } => {
+                let record = v1::Record {
+                    text: format!("{name}={value}"),
+                    ..record(RecordKind::Setting, *at)
+                };
+                self.process(*process).record(record, None)
+            }
+            Event::Memory {
+                process,
+                sample,
+                at,
+            } => vec![Kind::MemorySample(v1::MemorySample {
+                process: self.process(*process).number,
+                unix_ns: at.0,
+                rss: sample.rss,
+                host_available: sample.host_available,
+                host_total: sample.host_total,
+                cpu_permille: sample.cpu_permille,
+                device: sample.device,
+                gpu_used: sample.gpu_used,
+                gpu_total: sample.gpu_total,
+                gpu_allocated: sample.gpu_allocated,
+                gpu_reserved: sample.gpu_reserved,
+                ..v1::MemorySample::default()
+            })],
             Event::Frontier {
                 process,
                 group,

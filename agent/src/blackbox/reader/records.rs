@@ -4,7 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::RecordKind;
-use ddp_doctor_proto::blackbox::{RECORD_WORDS, Record, committed, header, splits};
+use ddp_doctor_proto::blackbox::{RECORD_WORDS, Record, committed, header, memory, splits};
 
 use super::{Item, ReadRecord, Reader, entry};
 
@@ -128,7 +128,16 @@ impl Reader {
             match copied {
                 Copied::Lost(count) => sink(Item::Lost(count)),
                 Copied::Record(ticket, payload) => {
-                    let read = self.resolve(ticket, &payload);
+                    let record = Record::unpack(&payload);
+                    if record.kind == RecordKind::Memory {
+                        sink(Item::Memory {
+                            ticket,
+                            mono_ns: record.mono_ns,
+                            sample: memory::unpack(&payload),
+                        });
+                        continue;
+                    }
+                    let read = self.resolve(ticket, record, &payload);
                     self.deliver_gone_thread(read.record.thread, sink);
                     sink(Item::Record(read));
                 }
@@ -137,8 +146,12 @@ impl Reader {
         self.batch = batch;
     }
 
-    fn resolve(&self, ticket: u64, payload: &[u64; RECORD_WORDS - 1]) -> ReadRecord {
-        let record = Record::unpack(payload);
+    fn resolve(
+        &self,
+        ticket: u64,
+        record: Record,
+        payload: &[u64; RECORD_WORDS - 1],
+    ) -> ReadRecord {
         if record.kind == RecordKind::Splits {
             return ReadRecord {
                 ticket,
@@ -163,7 +176,7 @@ impl Reader {
             record,
             text: self.text(record.text),
             phase: self.text(record.phase),
-            splits: Vec::new(),
+            ..ReadRecord::default()
         }
     }
 }
