@@ -555,8 +555,9 @@ impl<'a> Situation<'a> {
                 .map(|a| a.rank)
                 .collect()
         };
-        let first = |facts: &[(Absence, fn(Vec<u32>) -> Origin)]| {
-            facts.iter().find_map(|(why, origin)| {
+        type Kind = (Absence, fn(Vec<u32>) -> Origin);
+        let first = |kinds: &[Kind]| {
+            kinds.iter().find_map(|(why, origin)| {
                 let ranks = with(*why);
                 (!ranks.is_empty()).then(|| origin(ranks))
             })
@@ -632,7 +633,8 @@ impl<'a> Situation<'a> {
         };
         let gone = stall.missing.iter().all(ended);
         let elsewhere = |absent: &Absent| absent.why == Absence::Elsewhere;
-        if !gone && !(stall.missing.iter().all(elsewhere) && self.is_overdue(stall)) {
+        let goes_on = || stall.missing.iter().all(elsewhere) && self.is_overdue(stall);
+        if !gone && !goes_on() {
             return None;
         }
         let waiting = join.calls.iter().filter(|(_, joined)| joined.is_awaited());

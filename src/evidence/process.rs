@@ -59,6 +59,10 @@ pub(super) struct Process {
     announced_status: Option<(i32, Timestamp)>,
     /// What the latest record is.
     latest_kind: RecordKind,
+    /// The thread that announced it.
+    announced_by: u32,
+    /// That thread is in the middle of a call that it made after that.
+    held_up: bool,
     ended: bool,
 }
 
@@ -76,6 +80,8 @@ impl Process {
             latest: Timestamp::default(),
             announced_status: None,
             latest_kind: RecordKind::default(),
+            announced_by: 0,
+            held_up: false,
             ended: false,
         }
     }
@@ -104,6 +110,9 @@ impl Process {
     }
 
     pub(super) const fn announced_status(&self) -> Option<(i32, Timestamp)> {
+        if self.held_up {
+            return None;
+        }
         self.announced_status
     }
 
@@ -222,9 +231,7 @@ impl Process {
         self.release(process, out);
         let at = self.time(record.mono_ns);
         self.latest = self.latest.max(at);
-        if kind == RecordKind::Exit {
-            self.announced_status = Some((record.code, at));
-        }
+        self.hear_of_the_end(kind, &record, at);
         let thread = ThreadId(record.thread);
         let call = CallId(record.call);
         let named_call = (record.call != 0).then_some(call);
@@ -385,6 +392,23 @@ impl Process {
         self.announced = 0;
         self.next_ticket = ticket + 1;
         Some(true)
+    }
+
+    /// A process that has said that it ends does so, unless it is kept by what it does on its way out,
+    /// or another thread of it goes on.
+    fn hear_of_the_end(&mut self, kind: RecordKind, record: &v1::Record, at: Timestamp) {
+        match kind {
+            RecordKind::Exit => {
+                self.announced_status = Some((record.code, at));
+                self.announced_by = record.thread;
+                self.held_up = false;
+            }
+            _ if self.announced_status.is_none() => {}
+            _ if record.thread != self.announced_by => self.announced_status = None,
+            RecordKind::Issued | RecordKind::WaitBegin => self.held_up = true,
+            RecordKind::Returned | RecordKind::WaitEnd => self.held_up = false,
+            _ => {}
+        }
     }
 
     fn call(&mut self, record: v1::Record, limits: &mut Limits) -> Option<Call> {

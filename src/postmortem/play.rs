@@ -410,7 +410,8 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage, remarks: &mut Vec<Remark>) {
                     stage.events.push(ended(exit, at));
                 }
                 Fate::Left((code, at)) => {
-                    let code = Some(code);
+                    // Where the interpreter ended in a way that does not tell, it is negative.
+                    let code = Some(code).filter(|&code| code >= 0);
                     let exit = Exit { code, signal: None };
                     stage.events.extend([unwatched, ended(exit, at)]);
                 }
