@@ -51,8 +51,9 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
             "A rank that ends after all calls it owes is none, however early that is: nobody waits \
              for it.",
             "An end by a signal or with a non-zero status is DD201, one by an exception DD202.",
-            "A leaf of a gather or a sender may complete before its root has come: such a call is \
-             not taken to wait.",
+            "A leaf of a gather may complete before its root has come: such a call is not taken to \
+             wait.",
+            "A send whose receiver has ended is supported, not proved: it may have been done early.",
         ],
     },
 };
