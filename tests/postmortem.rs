@@ -632,6 +632,11 @@ fn what_can_be_read_is_analyzed_beside_what_cannot() {
     assert_eq!(stderr(&output).lines().count(), 2, "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(1));
 
+    fs::remove_file(dir.path().join("junk")).unwrap();
+    fs::remove_file(dir.path().join("cut.box")).unwrap();
+    let twice = analyze(dir.path(), &[".", "node-0.ddpj", "."]);
+    assert_eq!(stderr(&twice), "", "the same again is no trouble");
+
     let copy = fs::copy(dir.path().join("node-0.ddpj"), dir.path().join("copy")).unwrap();
     assert!(copy > 0);
     let output = analyze(dir.path(), &["node-0.ddpj", "copy", "--format", "json"]);
