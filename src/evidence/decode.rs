@@ -163,8 +163,8 @@ impl Decoder {
                 self.process(thread.process)?;
             }
             Kind::SiteDefined(site) => {
-                let (_, process, limits) = self.process(site.process)?;
-                return process.define_site(site, limits);
+                let (id, process, limits) = self.process(site.process)?;
+                return process.define_site(id, site, limits, out);
             }
             Kind::GroupDefined(group) => {
                 let (id, process, limits) = self.process(group.process)?;
@@ -312,7 +312,7 @@ pub(super) fn text(text: &str) -> Arc<str> {
     cut(text, MAX_TEXT).into()
 }
 
-fn cut(text: &str, bytes: usize) -> &str {
+pub(super) fn cut(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
     while !text.is_char_boundary(end) {
         end -= 1;
