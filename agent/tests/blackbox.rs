@@ -148,10 +148,10 @@ fn what_is_written_is_read() {
         ("ValueError: no", 3)
     );
     assert_eq!(
-        (read[13].text.as_str(), read[13].record.code),
+        (read[14].text.as_str(), read[14].record.code),
         ("os._exit", 3)
     );
-    assert_eq!(read[13].phase, "");
+    assert_eq!(read[14].phase, "");
     assert!(items.contains(&Item::Group {
         id: group,
         name: "world".into(),

@@ -12,6 +12,7 @@ use v1::viewer_service_client::ViewerServiceClient;
 use super::target::Live;
 use super::{Global, INSUFFICIENT};
 use crate::coordinator::MAX_MESSAGE;
+use crate::node::stacks::native::Known;
 use crate::node::{attach, proc, stacks, sys};
 use crate::report::dump;
 
@@ -92,7 +93,7 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
     let Ok(stat) = proc::Stat::of(pid) else {
         bail!("there is no process {pid}");
     };
-    let stacks = stacks::take(pid, stat.start_ticks);
+    let stacks = stacks::take(pid, stat.start_ticks, &Known::default());
     if stacks.threads.is_empty() {
         bail!("process {pid}: {}", stacks.trouble);
     }

@@ -99,8 +99,12 @@ fn moves(first: &Stacks, last: &Stacks) -> bool {
             _ => {}
         }
         let (old, new) = (code::Frames::of(before), code::Frames::of(thread));
-        if (old.line.is_some() || new.line.is_some()) && old.standing() != new.standing() {
-            return true;
+        if old.line.is_some() || new.line.is_some() {
+            // It would run if others left it a processor.
+            let runs = before.state == Some('R') && thread.state == Some('R');
+            if runs || old.standing() != new.standing() {
+                return true;
+            }
         }
     }
     used * IDLE >= apart
@@ -163,6 +167,17 @@ mod tests {
         assert!(moves(&at(1, 5.0, &here), &at(6, 9.0, &here)), "computes");
         let further = ["/job/train.py:9:step", "/job/train.py:31:main"];
         assert!(moves(&at(1, 5.0, &here), &at(6, 5.01, &further)));
+    }
+
+    #[test]
+    fn a_thread_that_gets_no_processor_is_not_still() {
+        let here: &[&str] = &["/job/train.py:9:step"];
+        let mut looks = [look(1, &[(1, 5.0, here)]), look(6, &[(1, 5.1, here)])];
+        assert!(!moves(&looks[0], &looks[1]));
+        for look in &mut looks {
+            look.threads[0].state = Some('R');
+        }
+        assert!(moves(&looks[0], &looks[1]));
     }
 
     #[test]

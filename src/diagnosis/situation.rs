@@ -4,18 +4,27 @@
 //! stall has one [`Origin`], and every detector speaks only of origins of its own kind.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::Config;
-use super::model::{Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Wait};
+use super::align::Mismatch;
+use super::guards::{self, Parting};
+use super::model::{
+    Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Slip, Wait,
+};
+use super::order::{self, Permutation};
 use super::outside;
 use super::waits::{Waits, lasts, partners};
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
 /// processes may be that late.
 const FAILED_FOR: Duration = Duration::from_millis(500);
+
+/// Calls before a divergence at which ranks may have parted.
+const PARTED_BEFORE: usize = 16;
 
 /// A wait that somebody who looks at the job may have noticed.
 const MORE_THAN_A_MOMENT: Duration = Duration::from_secs(3);
@@ -60,6 +69,9 @@ pub struct Stall {
     pub timed_out: Option<Timestamp>,
     /// What it comes from.
     pub origin: Origin,
+    /// The test on the rank that keeps those away who have not come, where the program's source shows
+    /// one.
+    pub parting: Option<Parting>,
 }
 
 /// A member that has not come.
@@ -135,6 +147,19 @@ pub struct Divergence {
     /// What it comes from: the mismatch itself, an exception that diverted a rank, or a call that
     /// ranks make on their way out.
     pub origin: Origin,
+    /// What the mismatch is.
+    pub nature: Nature,
+}
+
+/// What it is that met and cannot match.
+#[derive(Clone, Debug)]
+pub enum Nature {
+    /// Different calls.
+    Mismatch,
+    /// The same calls in another order.
+    Order(Permutation),
+    /// A call that a test on the rank keeps from other ranks.
+    Parted(Parting),
 }
 
 impl<'a> Situation<'a> {
@@ -162,6 +187,9 @@ impl<'a> Situation<'a> {
         stalls.extend(unpartnered.flat_map(|group| situation.unpartnered(group)));
         for i in 0..stalls.len() {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
+        }
+        for stall in &mut stalls {
+            stall.parting = situation.parting_of(stall);
         }
         situation.stalls = stalls;
         situation
@@ -273,10 +301,19 @@ impl<'a> Situation<'a> {
         } else {
             Origin::Diverged(group.id, seq)
         };
+        let nature = match order::permutation(group, seq) {
+            Some(permutation) => Nature::Order(permutation),
+            // Sizes and types are not a matter of who comes.
+            None if join.mismatch != Some(Mismatch::Op) => Nature::Mismatch,
+            None => self
+                .parting(group, seq, join)
+                .map_or(Nature::Mismatch, Nature::Parted),
+        };
         Some(Divergence {
             group: group.id,
             seq,
             origin,
+            nature,
         })
     }
 
@@ -299,6 +336,86 @@ impl<'a> Situation<'a> {
             }
         }
         (raised, leaving)
+    }
+
+    /// The test on the rank because of which calls met that cannot match: around one of them, or
+    /// around a call before it that met another line, and since which no line has met its like.
+    #[must_use]
+    pub fn parting(&self, group: &Group, seq: u64, join: &Join) -> Option<Parting> {
+        let sides = join.classes();
+        let place_of = |rank: u32| join.calls.get(&rank).and_then(|it| it.call.place.clone());
+        let here = self.part(group, seq, &sides, &place_of);
+        let mut before = group.history.recent().take(PARTED_BEFORE);
+        here.or_else(|| {
+            let mut next = seq;
+            before.find_map(|meeting| {
+                let place_of = |rank: u32| {
+                    let met = meeting.calls.iter().find(|met| met.rank == rank);
+                    met.and_then(|met| met.place.clone())
+                };
+                let apart = next == meeting.seq + 1
+                    && sides
+                        .iter()
+                        .skip(1)
+                        .any(|side| place_of(side[0]) != place_of(sides[0][0]));
+                // Once lines were together again, nothing before is of interest.
+                next = if apart { meeting.seq } else { 0 };
+                apart
+                    .then(|| self.part(group, meeting.seq, &sides, &place_of))
+                    .flatten()
+            })
+        })
+    }
+
+    /// The test on the rank that only one side's line stands under. Where each side has its own, every
+    /// rank makes a call, and which one is the question.
+    fn part(
+        &self,
+        group: &Group,
+        seq: u64,
+        sides: &[Vec<u32>],
+        place_of: &dyn Fn(u32) -> Option<Arc<Where>>,
+    ) -> Option<Parting> {
+        let partings: Vec<Parting> = sides
+            .iter()
+            .filter_map(|side| {
+                let place = place_of(*side.first()?)?;
+                let others = sides.iter().filter(|it| *it != side);
+                let others: Vec<u32> = others.flatten().copied().collect();
+                guards::parted(self, (group.id, seq), &place, side, &others)
+            })
+            .collect();
+        if partings.len() == sides.len() {
+            return None;
+        }
+        partings
+            .into_iter()
+            .min_by_key(|parting| parting.inside.len())
+    }
+
+    fn parting_of(&self, stall: &Stall) -> Option<Parting> {
+        let is_alive = matches!(stall.origin, Origin::Elsewhere(_) | Origin::StandsStill(_));
+        if !is_alive || stall.message.is_some() {
+            return None;
+        }
+        let join = self.join(stall.group, stall.seq)?;
+        let absent: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
+        let here: Vec<u32> = join.calls.keys().copied().collect();
+        let place = join.calls.values().next()?.call.place.clone()?;
+        let together = join
+            .calls
+            .values()
+            .all(|it| it.call.place.as_ref() == Some(&place));
+        together
+            .then(|| guards::parted(self, (stall.group, stall.seq), &place, &here, &absent))
+            .flatten()
+    }
+
+    /// Ranks of the group that have paired calls which do not belong together since before this call.
+    #[must_use]
+    pub fn slip_before(&self, group: GroupId, seq: u64) -> Option<&'a Slip> {
+        let slip = self.model.group(group).history.slip();
+        slip.filter(|slip| slip.seq < seq)
     }
 
     fn stall(&self, group: &Group) -> Option<Stall> {
@@ -357,6 +474,7 @@ impl<'a> Situation<'a> {
                         failed: waiters.iter().any(failed),
                         timed_out,
                         origin: Origin::Elsewhere(Vec::new()),
+                        parting: None,
                     });
                 }
             }
@@ -434,6 +552,7 @@ impl<'a> Situation<'a> {
             failed,
             timed_out,
             origin: Origin::Elsewhere(Vec::new()),
+            parting: None,
         })
     }
 
@@ -555,8 +674,9 @@ impl<'a> Situation<'a> {
                 .map(|a| a.rank)
                 .collect()
         };
-        let first = |facts: &[(Absence, fn(Vec<u32>) -> Origin)]| {
-            facts.iter().find_map(|(why, origin)| {
+        type Kind = (Absence, fn(Vec<u32>) -> Origin);
+        let first = |kinds: &[Kind]| {
+            kinds.iter().find_map(|(why, origin)| {
                 let ranks = with(*why);
                 (!ranks.is_empty()).then(|| origin(ranks))
             })
@@ -632,7 +752,8 @@ impl<'a> Situation<'a> {
         };
         let gone = stall.missing.iter().all(ended);
         let elsewhere = |absent: &Absent| absent.why == Absence::Elsewhere;
-        if !gone && !(stall.missing.iter().all(elsewhere) && self.is_overdue(stall)) {
+        let goes_on = || stall.missing.iter().all(elsewhere) && self.is_overdue(stall);
+        if !gone && !goes_on() {
             return None;
         }
         let waiting = join.calls.iter().filter(|(_, joined)| joined.is_awaited());

@@ -150,8 +150,8 @@ fn a_c_program_says_all_that_the_header_offers() {
         (Op::Unspecified, 0, 0)
     );
     assert_eq!(nonsense.shape(), None);
-    assert_eq!(records[15].text, "E\u{fffd}: x");
-    assert_eq!(records[18].text, "nccl=2.27=3");
+    assert_eq!(records[16].text, "E\u{fffd}: x");
+    assert_eq!(records[19].text, "nccl=2.27=3");
     let sample = MemorySample {
         device: Some(3),
         used: Some(1000),
@@ -181,7 +181,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             file,
             function,
             line,
-        } if *id == records[19].record.site => Some((
+        } if *id == records[20].record.site => Some((
             file.ends_with("program.c"),
             function.as_str(),
             *line as usize,
@@ -189,11 +189,11 @@ fn a_c_program_says_all_that_the_header_offers() {
         _ => None,
     });
     assert_eq!(here, Some((true, "main", line.unwrap() + 1)));
-    let at_thread_end = &records[20].record;
+    let at_thread_end = &records[21].record;
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
     assert_eq!(
-        (records[22].text.as_str(), records[22].record.code),
+        (records[23].text.as_str(), records[23].record.code),
         ("main returned", 0)
     );
 }

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
 
-use super::{About, Detector, Draft, Explanation, issued, message, order};
+use super::{About, Detector, Draft, Explanation, issued, message, order, sequence_slip};
 use crate::diagnosis::cause;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Process, Side};
@@ -28,8 +28,8 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     why    all_reduce #2 of the default group needs all its ranks. Ranks 0 and 2 have started it;
            rank 1's last call there was #1, and it can never come.
     cause  uneven inputs: one rank ran out of batches before the others (supported)
-    fix    Let every rank make the same number of calls: give each the same number of batches
-           (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).
+    fix    Give every rank the same number of batches (DistributedSampler(…, drop_last=True)), or
+           run the loop inside Join([model]).
            Where a rank may stop early, let all ranks agree first: all_reduce the decision.
     more   ddp-doctor explain DD102
 ",
@@ -78,6 +78,10 @@ impl Detector for EarlyExit {
     }
 }
 
+/// What to change where nothing says why a rank made fewer calls.
+const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
+     of batches (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).";
+
 fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<Draft> {
     let stall = *stalls.first()?;
     let group = situation.model.group(stall.group);
@@ -96,12 +100,7 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     draft.victims = victims(stalls);
     draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
-    draft.cause = Some(cause::of(
-        situation,
-        gone,
-        &draft.victims,
-        left.max(stall.since),
-    ));
+    draft.follows = sequence_slip::of_stall(situation, stall);
 
     let call = words::call(&waiting.call);
     let how = if process.has_ended() {
@@ -132,9 +131,6 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     )];
     draft.next = match &stall.message {
         None => vec![
-            "Let every rank make the same number of calls: give each the same number of batches \
-             (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model])."
-                .into(),
             "Where a rank may stop early, let all ranks agree first: all_reduce the decision."
                 .into(),
         ],
@@ -155,6 +151,15 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
             },
         )],
     };
+    if stall.message.is_none() {
+        let place = Some((stall.group, stall.seq));
+        let at = left.max(stall.since);
+        let reading = cause::read(situation, place, gone, &draft.victims, at);
+        if cause::advice(reading.cause).is_none() {
+            draft.next.insert(0, EQUAL_CALLS.into());
+        }
+        draft.explain(reading);
+    }
 
     let proof = never_comes(situation, stall, (waiter, &waiting.call), first);
     let mut draft = draft.proved_by(proof);
@@ -170,7 +175,7 @@ pub(super) fn never_comes(
     gone: u32,
 ) -> Option<Certificate> {
     let process = situation.model.member(stall.group, gone)?;
-    if process.lost > 0 {
+    if process.lost > 0 || process.ended_by_its_own_word() {
         return None;
     }
     let (waits, never) = match &stall.message {

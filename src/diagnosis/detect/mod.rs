@@ -13,12 +13,14 @@ use ddp_doctor_proto::report::{
     Role, Severity, Timestamp,
 };
 
+use super::cause::{self, Reading};
 use super::certificate;
 use super::event::Call;
 use super::model::{GroupId, Matching, Transport};
 use super::situation::Situation;
 
 mod absent;
+mod call_order;
 mod cycle;
 mod divergence;
 mod dtype_mismatch;
@@ -31,11 +33,13 @@ mod missing_rank;
 mod op_mismatch;
 mod p2p_deadlock;
 mod p2p_unmatched;
+mod rank_conditional_call;
 mod rank_died;
 mod rank_exception;
 mod rank_stopped;
 mod reduce_op_mismatch;
 mod root_mismatch;
+mod sequence_slip;
 mod shape_mismatch;
 mod stuck_in_teardown;
 mod stuck_outside;
@@ -52,9 +56,12 @@ pub const ALL: &[&dyn Detector] = &[
     &dtype_mismatch::DTypeMismatch,
     &reduce_op_mismatch::ReduceOpMismatch,
     &root_mismatch::RootMismatch,
+    &call_order::CallOrder,
+    &sequence_slip::SequenceSlip,
     &group_order_deadlock::GroupOrderDeadlock,
     &p2p_deadlock::P2pDeadlock,
     &p2p_unmatched::P2pUnmatched,
+    &rank_conditional_call::RankConditionalCall,
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,
@@ -267,6 +274,15 @@ impl Draft {
             self.certificate = proof;
         }
         self
+    }
+
+    /// Says why it happened, what that was concluded from, and what to change, before what else there
+    /// is to change.
+    pub fn explain(&mut self, reading: Reading) {
+        self.why.extend(reading.because);
+        let advice = cause::advice(reading.cause).map(str::to_owned);
+        self.next.splice(0..0, advice);
+        self.cause = Some(reading.cause);
     }
 
     /// The finding, with its place in the causal chain still to be set.

@@ -32,8 +32,8 @@ error[DD204] stuck-outside: rank 1 is stuck outside any collective: it waits for
     ▸ rank 1      stands still        train.py:28      last call all_reduce #1
 
     why    all_reduce #2 of the default group needs all its ranks. Rank 1 is alive, not in a
-           collective, and does not move: 5.0 s apart, it was in the same place and had used no
-           processor time.
+           collective, and does not move: two looks at its stacks, some time apart, show the same
+           place and no processor time used.
            Rank 1 is in the main program at train.py:28, there in select() (selectors.py:415);
            asleep, in the kernel in do_poll; its last call was all_reduce #1 at train.py:31.
     fix    Look at what the workers do (the child processes of 1001 on node): `__getitem__` or
@@ -94,6 +94,9 @@ impl Detector for StuckOutside {
 fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<Draft> {
     let mut overdue = stalls.iter().filter(|stall| situation.is_overdue(stall));
     let stall = *overdue.next()?;
+    if stall.parting.is_some() {
+        return None;
+    }
     let absent = Absent::of(situation, still, stall)?;
     let stuck: Vec<(&Process, Outside<'_>)> = absent
         .processes
@@ -127,12 +130,12 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
         absent.awaited(&draft.victims),
     );
     draft.why = vec![format!(
-        "{} {} alive, not in a collective, and does not move: {} apart, {} in the same place and \
-         had used no processor time.",
+        "{} {} alive, not in a collective, and {} not move: two looks at {} stacks, some time \
+         apart, show the same place and no processor time used.",
         absent.needs_all(situation),
         absent.are(),
-        words::seconds(outside.looks[1].since(outside.looks[0])),
-        number(still, "it was", "they were"),
+        number(still, "does", "do"),
+        number(still, "its", "their"),
     )];
     for (process, outside) in &stuck {
         draft.why.push(where_it_is(process, outside)?);

@@ -110,7 +110,13 @@ pub(super) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall 
     call
 }
 
-fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call) -> RankCall {
+/// A call as reports show it.
+pub(super) fn describe(
+    rank: u32,
+    state: CallState,
+    waited_ms: Option<u64>,
+    call: &Call,
+) -> RankCall {
     RankCall {
         rank,
         state,

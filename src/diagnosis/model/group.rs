@@ -8,11 +8,15 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use super::channel::Traffic;
+use super::history::{History, Position};
 use crate::diagnosis::align::{self, Mismatch};
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
 /// Most joins a group keeps while it cannot see all its members, and after its ranks diverged.
 const KEPT_JOINS: usize = 1024;
+/// Joins after the first divergence that are kept although everybody came: they show whether the
+/// calls only came in another order.
+pub const KEPT_AFTER: u64 = 8;
 
 /// Names a group within the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +37,8 @@ pub struct Group {
     pub diverged: Option<u64>,
     /// Its point-to-point calls.
     pub traffic: Traffic,
+    /// How the ranks' steps and lines have met so far.
+    pub history: History,
 }
 
 /// One rank in a group.
@@ -68,6 +74,8 @@ pub struct JoinedCall {
     pub call: Arc<Call>,
     /// What is known about the wait for it.
     pub wait: Wait,
+    /// Where it stands in its rank's steps.
+    pub position: Position,
 }
 
 /// The wait for a call.
@@ -90,6 +98,7 @@ impl Group {
             members: BTreeMap::new(),
             joins: BTreeMap::new(),
             diverged: None,
+            history: History::default(),
         }
     }
 
@@ -129,6 +138,7 @@ impl Group {
         &mut self,
         rank: u32,
         call: &Arc<Call>,
+        position: Position,
     ) -> Vec<(u32, Arc<Call>, Timestamp)> {
         let Some(member) = self.members.get_mut(&rank) else {
             return Vec::new();
@@ -149,7 +159,13 @@ impl Group {
                 join.mismatched_at = Some(join.mismatched_at.map_or(met, |at| at.min(met)));
             }
         }
-        join.calls.insert(rank, JoinedCall::new(call));
+        join.calls.insert(
+            rank,
+            JoinedCall {
+                position,
+                ..JoinedCall::new(call)
+            },
+        );
         if join.mismatch.is_some() {
             self.diverged = Some(self.diverged.map_or(seq, |at| at.min(seq)));
         }
@@ -161,10 +177,14 @@ impl Group {
         let everybody = self.is_fully_seen() && self.members.values().all(|m| m.issued >= seq);
         let join = self.joins.get(&seq);
         let agreed = join.is_some_and(|join| join.mismatch.is_none());
-        if everybody && (agreed || self.diverged.is_some_and(|at| at < seq)) {
+        let diverged = self.diverged.filter(|&at| at <= seq);
+        if everybody && diverged.map_or(agreed, |at| at + KEPT_AFTER < seq) {
             let Some(join) = self.joins.remove(&seq) else {
                 return Vec::new();
             };
+            if diverged.is_none() {
+                self.history.observe(seq, &join, self.members.len());
+            }
             let last = join
                 .calls
                 .values()
@@ -236,6 +256,7 @@ impl JoinedCall {
         Self {
             call: Arc::clone(call),
             wait: Wait::NotSeen,
+            position: Position::default(),
         }
     }
 

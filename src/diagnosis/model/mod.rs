@@ -11,15 +11,18 @@ use super::event::{Call, Event, GroupInfo, ProcessId};
 
 mod channel;
 mod group;
+pub mod history;
 mod memory;
 mod process;
 mod transport;
 
 pub use channel::{Clash, Lone, Post, Side, Traffic};
-pub use group::{Group, GroupId, Join, JoinedCall, Member, Wait};
+pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
+pub use history::{By, History, Slip};
 pub use memory::{Device, Gauge, Memory};
 pub use process::{
-    Announced, Doing, End, Ending, Exception, Phase, Process, Target, Thread, World, libc_signal,
+    Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, World,
+    libc_signal,
 };
 pub use transport::{Matching, Transport};
 
@@ -213,6 +216,16 @@ impl Model {
                 self.touch(process, at, |_| {});
                 self.group_timeout(process, &group, Some(timeout));
             }
+            Event::Site {
+                process,
+                place,
+                caller,
+                guards,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.site(place, caller, guards);
+                }
+            }
             Event::Issued { process, call } => self.issued(process, &call),
             Event::Returned {
                 process,
@@ -273,10 +286,16 @@ impl Model {
                 let (rank, target) = (process.rank, process.target(call));
                 self.completed(rank, target);
             }
-            Event::Step { process, step, at } => {
+            Event::Step {
+                process,
+                step,
+                forward,
+                at,
+            } => {
                 self.touch(process, at, |process| {
                     process.step = process.step.max(step);
                     process.step_at = at;
+                    process.turns.begin(forward.as_ref());
                 });
             }
             Event::PhaseBegin { process, name, at } => {
@@ -383,6 +402,7 @@ impl Model {
             Event::RecordsLost { process, count } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.lost += count;
+                    process.turns.lost();
                 }
             }
             Event::Note {
@@ -531,8 +551,11 @@ impl Model {
         if let Some((group_id, rank)) = member {
             let group = &mut self.groups[group_id.0 as usize];
             if call.op.is_collective() && call.seq > 0 {
+                let process = self.processes.get(&id);
+                let position = process.map(|it| it.turns.position());
+                let position = position.unwrap_or_default();
                 target = Some(Target::Join(group_id, call.seq));
-                for (rank, call, last) in group.issue(rank, call) {
+                for (rank, call, last) in group.issue(rank, call, position) {
                     self.waited(group_id, rank, &call, last);
                 }
             } else if call.op.is_point_to_point()

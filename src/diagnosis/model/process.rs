@@ -9,8 +9,9 @@ use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
 
 use super::channel::Post;
 use super::group::GroupId;
+use super::history::Turns;
 use super::memory::Memory;
-use crate::diagnosis::event::{Call, CallId, GroupInfo, ProcessId, Stacks, ThreadId};
+use crate::diagnosis::event::{Call, CallId, GroupInfo, Guard, ProcessId, Stacks, ThreadId};
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
@@ -58,6 +59,8 @@ pub struct Process {
     pub step: u64,
     /// When that step began.
     pub step_at: Timestamp,
+    /// Its steps as far as they are to synchronise gradients.
+    pub turns: Turns,
     /// Phases it is in, outermost first.
     pub phases: Vec<Phase>,
     /// Begin and end of the phase that it left last.
@@ -72,6 +75,8 @@ pub struct Process {
     pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
     /// How often it was at each place.
     pub places: BTreeMap<Arc<Where>, u64>,
+    /// How it comes to its places, as far as that is known.
+    pub sites: BTreeMap<Arc<Where>, Site>,
     /// Longest wait for peers at each place, among collectives that completed.
     pub waits: BTreeMap<Arc<Where>, u64>,
     /// Its stacks as they were taken, oldest first: the first since it last wrote a record, and the
@@ -91,6 +96,15 @@ pub struct Process {
     pub(super) early_groups: Vec<(Arc<GroupInfo>, Option<Duration>)>,
     /// Calls whose completion or wait may still be told.
     calls: BTreeMap<CallId, Target>,
+}
+
+/// How a program comes to a place.
+#[derive(Clone, Debug, Default)]
+pub struct Site {
+    /// The call that first led there.
+    pub caller: Option<Arc<Where>>,
+    /// The tests in the source that decide whether it comes there, the nearest first.
+    pub guards: Option<Arc<[Guard]>>,
 }
 
 /// A set of processes that can meet in groups.
@@ -235,6 +249,7 @@ impl Process {
             threads: BTreeMap::new(),
             step: 0,
             step_at: Timestamp::default(),
+            turns: Turns::default(),
             phases: Vec::new(),
             last_phase: None,
             phase_lengths: BTreeMap::new(),
@@ -242,6 +257,7 @@ impl Process {
             last_at: Timestamp::default(),
             input_ended: None,
             places: BTreeMap::new(),
+            sites: BTreeMap::new(),
             waits: BTreeMap::new(),
             stacks: Vec::new(),
             memory: Memory::default(),
@@ -258,6 +274,12 @@ impl Process {
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// Whether nothing but its own announcement says that it has ended.
+    #[must_use]
+    pub const fn ended_by_its_own_word(&self) -> bool {
+        self.end.is_some() && self.unwatched.is_some()
     }
 
     /// Whether the operating system has stopped it.
@@ -381,6 +403,24 @@ impl Process {
             .is_some_and(|announced| announced.code == 0)
     }
 
+    pub(super) fn site(
+        &mut self,
+        place: Arc<Where>,
+        caller: Option<Arc<Where>>,
+        guards: Arc<[Guard]>,
+    ) {
+        if self.sites.len() >= KEPT_PLACES && !self.sites.contains_key(&place) {
+            return;
+        }
+        let site = self.sites.entry(place).or_default();
+        if caller.is_some() {
+            site.caller = caller;
+        }
+        if !guards.is_empty() {
+            site.guards = Some(guards);
+        }
+    }
+
     pub(super) fn issued(&mut self, call: &Arc<Call>, target: Option<Target>) {
         self.records += 1;
         self.last_at = call.at;
@@ -475,6 +515,9 @@ impl Process {
         const KEPT: usize = 16;
         self.records += 1;
         self.last_at = exception.at;
+        if exception.kind == ExceptionKind::LeftForward {
+            self.turns.failed();
+        }
         exception.after_calls = self.last_call.as_ref().map_or(0, |call| call.id.0);
         if self.exceptions.len() == KEPT {
             self.exceptions.remove(KEPT / 2);
