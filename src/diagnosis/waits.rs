@@ -247,7 +247,8 @@ fn for_message(
         .all(|process| process.lost == 0);
     let sure = lone.sure && heard_all;
     let blocks = lone.side == Side::Receive || group.traffic.transport.sends_wait;
-    if !(sure && blocks) && !lasts(&lone, since, now) {
+    let believed = (sure && blocks) || lasts(&lone, since, now);
+    if !believed {
         return None;
     }
     Some(Blocked {

@@ -49,7 +49,7 @@ error[DD113] p2p-unmatched: rank 0 sends to rank 1 with tag 3 at train.py:30, wh
         ],
         not: &[
             "A partner that has ended is DD102, DD201 or DD202; one that waits for this rank in turn is \
-             DD112.",
+             DD112; one that stands still outside of any call is DD204.",
             "Messages with different tags may be received in another order than they were sent, as \
              long as nobody waits for a send in between.",
             "On Gloo a message may be smaller than the tensor that receives it; the rest stays as it \

@@ -166,7 +166,7 @@ impl Traffic {
         let Some(peer) = post.peer else {
             let mut waiting = self.any_source.get(&post.rank)?.iter();
             let joined = waiting.find(|joined| joined.call.id == post.call)?;
-            return Some(self.from_any(post.rank, joined));
+            return Some(self.any_source_of(post.rank, joined));
         };
         let way = way(post.side, post.rank, peer);
         let lane = self.channels.get(&way)?.lanes.get(&post.lane)?;
@@ -186,7 +186,7 @@ impl Traffic {
         });
         let from_any = self.any_source.iter().flat_map(move |(&rank, waiting)| {
             let awaited = waiting.iter().filter(|joined| is_awaited(joined));
-            awaited.map(move |joined| self.from_any(rank, joined))
+            awaited.map(move |joined| self.any_source_of(rank, joined))
         });
         between.chain(from_any)
     }
@@ -363,7 +363,7 @@ impl Traffic {
         }
     }
 
-    fn from_any(&self, rank: u32, joined: &JoinedCall) -> Lone {
+    fn any_source_of(&self, rank: u32, joined: &JoinedCall) -> Lone {
         Lone {
             side: Side::Receive,
             rank,
