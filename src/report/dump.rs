@@ -382,44 +382,43 @@ fn thread_words(thread: &Thread) -> String {
     format!("{}{}", thread_state(thread), cpu.unwrap_or_default())
 }
 
+/// Threads of several processes that do the same.
+struct Alike<'a> {
+    /// One of them.
+    thread: &'a Thread,
+    /// What they are called, without the number that tells threads of a pool apart.
+    name: &'a str,
+    /// How many of them the process with that index has.
+    counts: BTreeMap<usize, usize>,
+}
+
 /// Threads beside the main threads, equal ones of all processes together: who has them, and one of
 /// them. Those with Python frames come first.
 fn other_threads(dump: &Dump) -> Vec<(String, &Thread)> {
-    /// Numbers tell threads of a pool apart, and say nothing.
-    fn kind(thread: &Thread) -> (bool, String, String, &[Where]) {
-        let name = thread
-            .name
-            .trim_end_matches(|c: char| c.is_ascii_digit() || "_-".contains(c));
-        let is_python = !thread.python.is_empty();
-        (
-            !is_python,
-            thread_state(thread),
-            name.to_owned(),
-            &thread.python,
-        )
-    }
-    let mut kinds: BTreeMap<_, (BTreeMap<usize, usize>, &Thread)> = BTreeMap::new();
+    let mut kinds: BTreeMap<_, Alike<'_>> = BTreeMap::new();
     for (index, process) in dump.processes.iter().enumerate() {
         for thread in process.threads.iter().skip(1) {
-            let (counts, _) = kinds
-                .entry(kind(thread))
-                .or_insert_with(|| (BTreeMap::new(), thread));
-            *counts.entry(index).or_insert(0) += 1;
+            let is_number = |c: char| c.is_ascii_digit() || "_-".contains(c);
+            let name = thread.name.trim_end_matches(is_number);
+            let is_native = thread.python.is_empty();
+            let kind = (is_native, thread_state(thread), name, &thread.python);
+            let alike = kinds.entry(kind).or_insert_with(|| Alike {
+                thread,
+                name,
+                counts: BTreeMap::new(),
+            });
+            *alike.counts.entry(index).or_insert(0) += 1;
         }
     }
-    let named = |((_, _, name, _), (counts, thread)): (
-        (bool, String, String, _),
-        (BTreeMap<usize, usize>, _),
-    )| {
-        let of: Vec<&Process> = counts.keys().map(|&index| &dump.processes[index]).collect();
-        let count: usize = counts.values().sum();
+    let titled = |alike: &Alike<'_>| {
+        let indexes = alike.counts.keys();
+        let of: Vec<&Process> = indexes.map(|&index| &dump.processes[index]).collect();
+        let count: usize = alike.counts.values().sum();
         let threads = if count == 1 { "thread" } else { "threads" };
-        (
-            format!("{}: {count} {threads} {}", who(&of), plain(&name)),
-            thread,
-        )
+        format!("{}: {count} {threads} {}", who(&of), plain(alike.name))
     };
-    kinds.into_iter().map(named).collect()
+    let alike = kinds.values();
+    alike.map(|alike| (titled(alike), alike.thread)).collect()
 }
 
 /// What could not be looked at, and what is missing elsewhere; the same of several in one line.

@@ -242,12 +242,17 @@ nap()
         let named = |name: &str| native.iter().position(|frame| frame.function == name);
         let places = ["PyEval_EvalCode", "Py_RunMain", "Py_BytesMain"].map(named);
         let show = || format!("{}: {native:#?}", python.display());
-        assert!(places[0].is_some() && places.is_sorted(), "{}", show());
-        // How Python sleeps depends on its version.
-        let sleeps = ["nanosleep", "select"]
-            .iter()
-            .any(|name| native[0].function.contains(name));
-        assert!(sleeps && native[0].file.contains("libc.so"), "{}", show());
+        // A Python that was built with frame pointers ends them early: it is not known where its is.
+        let whole = places.iter().all(Option::is_some) && places.is_sorted();
+        let is_python = |frame: &v1::Frame| frame.file.contains("python");
+        let is_cut = native.len() <= 8 && native.last().is_some_and(is_python);
+        assert!(whole || is_cut, "{}", show());
+        // How Python sleeps depends on its version, and what glibc names in it on glibc's.
+        let sleeps = |frame: &v1::Frame| {
+            let names = ["nanosleep", "select"];
+            frame.file.contains("libc.so") && names.iter().any(|it| frame.function.contains(it))
+        };
+        assert!(native.iter().take(4).any(sleeps), "{}", show());
         let last = native.last().unwrap();
         assert!(
             last.file.contains("python") || last.file.contains("libc.so"),
