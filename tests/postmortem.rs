@@ -207,6 +207,7 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
 
     let whole = analyze(&job.run_dir(), &[".", "--format", "json"]);
     assert_eq!(initiating(&report(&whole)), expected, "{}", stdout(&whole));
+    assert_eq!(report(&whole).findings[0].confidence.as_str(), "proved");
     assert_eq!(whole.status.code(), Some(1));
     assert_eq!(stderr(&whole), "");
 
@@ -220,6 +221,8 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
     elsewhere(None, &kept, &copy);
     let both = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
     assert_eq!(initiating(&both), expected, "{both:#?}");
+    let sure = |report: &Report| report.findings[0].confidence.as_str();
+    assert_eq!(sure(&both), "proved", "its watch saw rank 1 end: {both:#?}");
     let states: Vec<_> = both.ranks.iter().map(|rank| rank.state).collect();
     use RankState::{Exited, Unknown};
     assert_eq!(states, [Unknown, Exited, Unknown, Unknown]);
@@ -231,6 +234,7 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
     fs::rename(copy.join("journal.ddpj"), scratch.path().join("some.file")).unwrap();
     let alone = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
     assert_eq!(initiating(&alone), expected, "{alone:#?}");
+    assert_eq!(sure(&alone), "supported", "its own word: {alone:#?}");
     assert_eq!(alone.evidence.records, both.evidence.records);
     let mixed = ["copy/boxes", "some.file", "copy", "--format", "json"];
     let mixed = report(&analyze(scratch.path(), &mixed));
@@ -627,6 +631,11 @@ fn what_can_be_read_is_analyzed_beside_what_cannot() {
     assert_eq!(initiating(&report(&output)), [("DD103", &[0, 1][..])]);
     assert_eq!(stderr(&output).lines().count(), 2, "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(1));
+
+    fs::remove_file(dir.path().join("junk")).unwrap();
+    fs::remove_file(dir.path().join("cut.box")).unwrap();
+    let twice = analyze(dir.path(), &[".", "node-0.ddpj", "."]);
+    assert_eq!(stderr(&twice), "", "the same again is no trouble");
 
     let copy = fs::copy(dir.path().join("node-0.ddpj"), dir.path().join("copy")).unwrap();
     assert!(copy > 0);

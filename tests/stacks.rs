@@ -62,7 +62,7 @@ fn asleep(options: &[&str]) -> Option<(Finished, Vec<(u32, v1::Stacks)>)> {
         "--on-hang",
         "kill",
         "--kill-after",
-        "1",
+        "10",
     ];
     let options = [&kill, options].concat();
     let finished = run_to_end(run(scratch.path(), "faulty/asleep.py", 2, &options)?);

@@ -277,7 +277,8 @@ pub mod string {
 
 /// Words of a site.
 pub mod site {
-    /// `PUBLISHED | string id of the file`.
+    /// `PUBLISHED | site of the caller << 32 | string id of the file`. The caller is that of the call
+    /// that first led there; 0: it is not known.
     pub const FILE: usize = 0;
     /// `string id of the function | line << 32`.
     pub const FUNCTION_AND_LINE: usize = 1;
@@ -285,6 +286,21 @@ pub mod site {
     pub const COUNT: usize = 2;
     /// Monotonic time of the last one.
     pub const LAST_MONO: usize = 3;
+
+    /// First word of a published site.
+    #[must_use]
+    pub const fn file(file: u32, caller: u32) -> u64 {
+        super::PUBLISHED | (caller as u64 & 0x7fff_ffff) << 32 | file as u64
+    }
+
+    /// `(string id of the file, caller)` out of a published first word.
+    #[must_use]
+    pub const fn parse(word: u64) -> Option<(u32, u32)> {
+        if word & super::PUBLISHED == 0 {
+            return None;
+        }
+        Some((word as u32, (word >> 32) as u32 & 0x7fff_ffff))
+    }
 }
 
 /// Words of a group.
@@ -439,6 +455,13 @@ pub mod flags {
     pub const BORROWED_SITE: u16 = 128;
     /// Of splits: the output's, not the input's.
     pub const OUTPUT: u16 = 256;
+    /// Of a step: it began with a training forward at the record's site, and the program did not
+    /// mark it itself. `numel`: batches drawn so far where the last one was drawn.
+    pub const FORWARD: u16 = 512;
+    /// Of such a step: the input is that of the forward before.
+    pub const REPEATED: u16 = 1024;
+    /// Of such a step: its gradients are not to be synchronised.
+    pub const UNSYNCHRONISED: u16 = 2048;
 }
 
 /// Most dimensions a record holds.

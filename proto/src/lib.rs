@@ -33,7 +33,9 @@ pub mod v1 {
     pub use crate::generated::*;
 }
 
-pub use vocabulary::{DType, ExceptionKind, NoteKind, Op, ProcessState, RecordKind, ReduceOp};
+pub use vocabulary::{
+    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ProcessState, RecordKind, ReduceOp,
+};
 
 /// Version of this build, as it appears in reports, black boxes and messages.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

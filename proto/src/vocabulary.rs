@@ -354,6 +354,42 @@ words! {
     }
 }
 
+words! {
+    /// What a test in the source of a program is on.
+    GuardSubject {
+        /// The rank itself.
+        Rank = 1, "rank";
+        /// The content of the batch, or what was computed from it.
+        Data = 2, "data";
+        /// Whether numbers are finite.
+        Finite = 3, "finite";
+        /// Other state of the rank: files, settings, the clock, chance.
+        State = 4, "state";
+        /// Something else.
+        Other = 5, "other";
+    }
+}
+
+words! {
+    /// How a line depends on a test.
+    GuardForm {
+        /// It is reached only where the test holds.
+        Holds = 1, "holds";
+        /// It is reached only where the test does not hold.
+        Fails = 2, "fails";
+        /// Where the test holds, the iteration is left before the line: `continue`.
+        Skips = 3, "skips";
+        /// Where the test holds, the loop or the function is left before the line.
+        Leaves = 4, "leaves";
+        /// Where the test holds, the loop around the line is left after it.
+        Ends = 5, "ends";
+        /// The line handles an exception.
+        Handles = 6, "handles";
+        /// An exception of the line is caught, and the program goes on.
+        Catches = 7, "catches";
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -408,6 +444,8 @@ mod tests {
         check!(RecordKind, RecordKind, "RECORD_KIND");
         check!(ProcessState, ProcessState, "PROCESS_STATE");
         check!(NoteKind, NoteKind, "NOTE_KIND");
+        check!(GuardSubject, GuardSubject, "GUARD_SUBJECT");
+        check!(GuardForm, GuardForm, "GUARD_FORM");
         for &kind in ExceptionKind::ALL {
             assert!(crate::v1::ExceptionKind::try_from(i32::from(kind.number())).is_ok());
         }

@@ -56,7 +56,7 @@ impl Coordinator {
                 self.listen
             );
         }
-        if let Some(dir) = &self.report_dir {
+        if let Some(dir) = self.report_dir.as_ref().filter(|dir| !dir.is_dir()) {
             boxes::private_dir(dir).with_context(|| format!("no reports in {}", dir.display()))?;
         }
         sys::block_interrupts();

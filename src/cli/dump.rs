@@ -12,6 +12,7 @@ use v1::viewer_service_client::ViewerServiceClient;
 use super::target::Live;
 use super::{Global, INSUFFICIENT};
 use crate::coordinator::MAX_MESSAGE;
+use crate::node::stacks::native::Known;
 use crate::node::{attach, proc, stacks, sys};
 use crate::report::dump;
 
@@ -31,6 +32,9 @@ pub(super) struct ShowStacks {
     /// Run directory or HOST:PORT of a coordinator [default: the newest run of this user here]
     #[arg(value_name = "TARGET")]
     target: Option<String>,
+    /// Which job of that coordinator [default: its newest]
+    #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
+    job: Option<String>,
     /// Look at this process, whatever it is
     #[arg(
         long,
@@ -66,7 +70,13 @@ impl ShowStacks {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let dump = match self.pid {
             Some(pid) => of_process(pid)?,
-            None => of_job(&Live::find(self.target.as_deref())?)?,
+            None => {
+                let mut live = Live::find(self.target.as_deref())?;
+                if let Some(job) = &self.job {
+                    live.job.clone_from(job);
+                }
+                of_job(&live)?
+            }
         };
         // Of one process all threads are wanted: there is nothing to compare it with.
         let all_threads = self.all_threads || self.pid.is_some();
@@ -92,7 +102,7 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
     let Ok(stat) = proc::Stat::of(pid) else {
         bail!("there is no process {pid}");
     };
-    let stacks = stacks::take(pid, stat.start_ticks);
+    let stacks = stacks::take(pid, stat.start_ticks, &Known::default());
     if stacks.threads.is_empty() {
         bail!("process {pid}: {}", stacks.trouble);
     }

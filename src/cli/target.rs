@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::node::attach::check_address;
 use crate::node::boxes::{self, BoxDir};
+use crate::node::environment;
 use crate::node::names;
 use crate::node::rundir::Description;
 
@@ -21,13 +22,16 @@ pub(super) struct Live {
 
 impl Live {
     /// The job that is meant: `HOST:PORT` names a coordinator, a directory a run, nothing the newest
-    /// run of this user on this machine.
+    /// run of this user on this machine, or the coordinator that the environment names.
     pub(super) fn find(target: Option<&str>) -> anyhow::Result<Self> {
         let Some(target) = target else {
-            return newest(&run_dirs(
-                Path::new(boxes::SHARED_MEMORY),
-                Path::new(names::RUNS),
-            ));
+            let shared_memory = Path::new(boxes::SHARED_MEMORY);
+            let found = newest(&run_dirs(shared_memory, Path::new(names::RUNS)));
+            // Jobs that no `run` started report to a standing coordinator.
+            return match std::env::var(environment::COORDINATOR) {
+                Ok(address) if found.is_err() => Self::find(Some(&address)),
+                _ => found,
+            };
         };
         let path = Path::new(target);
         if path.is_dir() {

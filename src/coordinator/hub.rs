@@ -265,6 +265,14 @@ impl Hub {
         Ok((inputs, attachment))
     }
 
+    /// Streams of the job that are open.
+    #[cfg(test)]
+    pub(super) fn attached(&self, job: &str) -> usize {
+        let jobs = self.jobs();
+        let jobs = jobs.by_number.values().filter(|it| it.id == job);
+        jobs.flat_map(|it| &it.nodes).map(|it| it.attached).sum()
+    }
+
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }

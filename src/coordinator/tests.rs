@@ -197,6 +197,95 @@ async fn jobs_are_kept_apart() {
     );
 }
 
+/// A Hello of a node that started a job at a time, as part of a launch.
+fn starts(job: &str, host: &str, started_unix_ns: u64, launch: &str) -> v1::Report {
+    report(vec![Kind::Hello(v1::Hello {
+        job: job.into(),
+        host: host.into(),
+        started_unix_ns,
+        launch: launch.into(),
+        ..Default::default()
+    })])
+}
+
+/// A hub that tells of the jobs that begin.
+fn telling() -> (Arc<Hub>, mpsc::Receiver<Begun>) {
+    let (begin, begun) = mpsc::channel(1000);
+    (Arc::new(Hub::telling(begin)), begun)
+}
+
+fn count(begun: &mut mpsc::Receiver<Begun>) -> usize {
+    std::iter::from_fn(|| begun.try_recv().ok()).count()
+}
+
+#[tokio::test]
+async fn launches_of_one_name_are_told_apart_and_nodes_of_one_launch_are_not() {
+    let (hub, mut begun) = telling();
+    let mut attached = Vec::new();
+    for (host, started, launch) in [("a", 1, "x"), ("b", 2, "x"), ("a", 3, "y"), ("c", 4, "")] {
+        attached.push(attach(&hub, starts("j", host, started, launch)).await);
+    }
+    assert_eq!(count(&mut begun), 2, "x and y");
+    // Who says nothing belongs to the newest.
+    let mut newest = hub.watch("j", true).unwrap();
+    until(&mut newest, |update| {
+        update.job.as_ref().unwrap().nodes == 2
+    })
+    .await;
+    // Two tasks of one batch job on one host, neither of which knows a launch.
+    let one = attach(&hub, starts("k", "a", 1, "")).await;
+    let two = attach(&hub, starts("k", "a", 2, "")).await;
+    assert_eq!(count(&mut begun), 1);
+    drop((attached, one, two));
+}
+
+#[tokio::test]
+async fn a_node_that_was_lost_and_starts_the_job_again_starts_another_one() {
+    let (hub, mut begun) = telling();
+    let (first, _requests) = attach(&hub, starts("j", "a", 1, "x")).await;
+    let (other, _requests2) = attach(&hub, starts("j", "b", 1, "x")).await;
+    let mut old = hub.watch("j", false).unwrap();
+    drop(first);
+    tokio::time::timeout(PATIENCE, async {
+        while hub.attached("j") > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let again = attach(&hub, starts("j", "a", 2, "x")).await;
+    assert_eq!(count(&mut begun), 2);
+    // The old launch ends with the stream it still has.
+    drop(other);
+    until(&mut old, |update| update.ended).await;
+    drop(again);
+    // The connection alone was lost: the same start goes on.
+    let (hub, mut begun) = telling();
+    for _ in 0..3 {
+        drop(attach(&hub, starts("j", "a", 1, "x")).await);
+    }
+    assert_eq!(count(&mut begun), 1);
+}
+
+#[tokio::test]
+async fn jobs_that_have_ended_make_room_and_others_do_not() {
+    let hub = Arc::new(Hub::new());
+    let mut attached = Vec::new();
+    for number in 0..256 {
+        attached.push(attach(&hub, report(vec![hello(&format!("j{number}"), "a")])).await);
+    }
+    let too_many = hub.attach(Box::pin(tokio_stream::once(report(vec![hello("x", "a")]))));
+    assert_eq!(too_many.await.err(), Some(AttachError::TooManyJobs));
+    let (reports, requests) = &mut attached[7];
+    reports.send(report(vec![job_ended()])).await.unwrap();
+    finished(requests).await;
+    let mut seventh = hub.watch("j7", false).unwrap();
+    until(&mut seventh, |update| update.ended).await;
+    attach(&hub, report(vec![hello("x", "a")])).await;
+    assert!(hub.watch("x", false).is_ok());
+    assert_eq!(hub.watch("j7", false).err(), Some(AttachError::NoSuchJob));
+}
+
 #[tokio::test]
 async fn a_stream_has_to_say_whose_it_is() {
     let hub = Arc::new(Hub::new());

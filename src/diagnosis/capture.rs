@@ -23,9 +23,21 @@ const SHARE: u32 = 4;
 /// step is looked at now and then, not in every step.
 const PAUSE: Duration = Duration::from_secs(20);
 
-/// When the stacks of each process were asked for last.
+/// A process that has stood still so often, and gone on, is one that does: from then on it has to stand
+/// for that share of the stall limit, which still leaves time for a second look.
+const OFTEN: (u32, u32) = (8, 3);
+
+/// What was asked for of each process.
 #[derive(Debug, Default)]
-pub struct Asked(BTreeMap<ProcessId, Timestamp>);
+pub struct Asked(BTreeMap<ProcessId, Asking>);
+
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    /// When its stacks were asked for last.
+    at: Timestamp,
+    /// How many times it stood still when they were.
+    stands: u32,
+}
 
 impl Asked {
     /// Processes to be looked at now. They count as asked for.
@@ -36,28 +48,36 @@ impl Asked {
         let mut wanted = Vec::new();
         for (id, since) in standing(situation) {
             let process = &model.processes[&id];
-            if self.is_due(process, since, situation) {
-                self.0.insert(id, situation.now);
+            if let Some(stands) = self.due(process, since, situation) {
+                let at = situation.now;
+                self.0.insert(id, Asking { at, stands });
                 wanted.push(id);
             }
         }
         wanted
     }
 
-    fn is_due(&self, process: &Process, since: Timestamp, situation: &Situation<'_>) -> bool {
-        let again = AGAIN_AFTER.min(situation.config.stall_after / SHARE);
+    /// Whether a process is to be looked at now: the how-manieth time it is that it stands still.
+    fn due(&self, process: &Process, since: Timestamp, situation: &Situation<'_>) -> Option<u32> {
+        let (limit, now) = (situation.config.stall_after, situation.now);
         let taken = process.stacks.last().map(|stacks| stacks.at);
-        let asked = self.0.get(&process.id).copied();
-        let Some(last) = taken.max(asked) else {
-            return true;
+        let asked = self.0.get(&process.id);
+        let stands = asked.map_or(0, |asked| asked.stands);
+        let Some(last) = taken.max(asked.map(|asked| asked.at)) else {
+            return Some(1);
         };
-        let stood_then = last >= since && last >= process.last_at;
-        let pause = if stood_then {
-            last.since(since).max(again)
+        if last >= since && last >= process.last_at {
+            let pause = last.since(since).max(AGAIN_AFTER.min(limit / SHARE));
+            return (last.plus(pause) <= now).then_some(stands);
+        }
+        let (often, share) = OFTEN;
+        let least = if stands < often {
+            Duration::ZERO
         } else {
-            PAUSE
+            limit / share
         };
-        last.plus(pause) <= situation.now
+        let is_due = last.plus(PAUSE) <= now && since.plus(least) <= now;
+        is_due.then_some(stands + 1)
     }
 }
 
@@ -258,7 +278,7 @@ mod tests {
         let mut job = Job::new(60);
         let mut asked = Vec::new();
         // Not a collective: nothing is known of how long it takes.
-        for seq in 1..=20 {
+        for seq in 1..=100 {
             let at = 4.0 * seq as f64;
             let mut call = call(Op::InitProcessGroup).build();
             (call.id, call.at, call.group, call.seq) = (CallId(seq), seconds(at), None, 0);
@@ -267,11 +287,15 @@ mod tests {
             asked.extend(job.asked(at, at + 3.0, &BOTH));
             job.returned(seq, at + 3.0);
         }
+        assert_eq!(asked.len(), 8, "after that it is known: {asked:?}");
         let gaps = asked.windows(2).map(|pair| pair[1].1 - pair[0].1);
-        assert!(
-            asked.len() > 2 && gaps.min_by(f64::total_cmp) >= Some(20.0),
-            "{asked:?}"
-        );
+        assert!(gaps.min_by(f64::total_cmp) >= Some(20.0), "{asked:?}");
+        let mut call = call(Op::InitProcessGroup).build();
+        (call.id, call.at, call.group, call.seq) = (CallId(500), seconds(500.0), None, 0);
+        let (process, call) = (ProcessId(1), Arc::new(call));
+        job.tell(500.0, Event::Issued { process, call });
+        let asked = job.asked(500.0, 560.0, &BOTH);
+        assert_eq!(asked, [(1, 520.0), (1, 540.0)], "two before the limit");
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
-use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ProcessState, ReduceOp};
+use ddp_doctor_proto::{
+    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ProcessState, ReduceOp,
+};
 
 /// Names a process within a job, across nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,6 +67,13 @@ pub enum Event {
         timeout: Duration,
         at: Timestamp,
     },
+    /// How the program comes to a place: told when it first did, and again once the source was read.
+    Site {
+        process: ProcessId,
+        place: Arc<Where>,
+        caller: Option<Arc<Where>>,
+        guards: Arc<[Guard]>,
+    },
     /// A call is about to be made.
     Issued { process: ProcessId, call: Arc<Call> },
     /// A call came back to its caller.
@@ -99,6 +108,8 @@ pub enum Event {
     Step {
         process: ProcessId,
         step: u64,
+        /// The training forward that is taken for its beginning; `None`: the program marked it.
+        forward: Option<Forward>,
         at: Timestamp,
     },
     /// A named phase begins.
@@ -246,6 +257,32 @@ pub struct MemorySample {
     pub gpu_allocated: Option<u64>,
     /// What the framework's allocator holds on the device.
     pub gpu_reserved: Option<u64>,
+}
+
+/// A test in the program's source that decides whether it comes to some line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// The line of the test.
+    pub line: u32,
+    /// The test as it is written.
+    pub test: Arc<str>,
+    /// What it is on.
+    pub subject: GuardSubject,
+    /// How the line depends on it.
+    pub form: GuardForm,
+}
+
+/// A training forward that begins a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forward {
+    /// The user's line and its callers': forwards of one place have the same.
+    pub path: Option<Arc<str>>,
+    /// Batches drawn so far where the last one before it was drawn; `None`: no input was seen.
+    pub batches: Option<u64>,
+    /// Its input is that of the forward before.
+    pub repeated: bool,
+    /// Its gradients are not to be synchronised (`no_sync`).
+    pub unsynchronised: bool,
 }
 
 /// A process group as one of its members knows it.

@@ -25,8 +25,10 @@ pub mod cause;
 pub mod certificate;
 pub mod detect;
 pub mod event;
+pub mod guards;
 pub mod judge;
 pub mod model;
+pub mod order;
 pub mod outside;
 pub mod place;
 pub mod situation;
@@ -41,7 +43,7 @@ use capture::Asked;
 use detect::Key;
 use event::ProcessId;
 use judge::Judged;
-use model::{Doing, Ending, Model, Process};
+use model::{Doing, Ending, Model, Process, Target};
 use situation::Situation;
 
 /// A wait is shown on its rank after this long.
@@ -280,23 +282,31 @@ impl Engine {
     fn waiting_in(&self, rank: u32, process: &Process) -> Option<WaitingIn> {
         let waits = process.threads.values().filter_map(|thread| {
             let (call, since) = match &thread.doing {
-                Doing::Call(call) => (Some(call), call.at),
-                Doing::Wait(_, since, _) => (thread.last_call.as_ref(), *since),
+                Doing::Call(call) => (Some(call.clone()), call.at),
+                Doing::Wait(Some(Target::Message(group, post)), since, _) => {
+                    let lone = self.model.group(*group).traffic.lone(post);
+                    let call = lone.map(|lone| lone.joined.call);
+                    (call.or_else(|| thread.last_call.clone()), *since)
+                }
+                Doing::Wait(_, since, _) => (thread.last_call.clone(), *since),
                 Doing::Nothing => {
                     // DDP waits for its own calls unseen: one that peers have not joined is a wait.
                     let last = thread.last_call.as_ref().filter(|call| call.hidden)?;
-                    let (group, seq) = process.target(last.id)?;
+                    let Some(Target::Join(group, seq)) = process.target(last.id) else {
+                        return None;
+                    };
                     self.model.group(group).join(seq)?.calls.get(&rank)?;
-                    (Some(last), last.at)
+                    (Some(last.clone()), last.at)
                 }
             };
             let waited = self.now.since(since);
             (waited >= SHOWN_AFTER).then(|| WaitingIn {
                 group: call
+                    .as_ref()
                     .and_then(|call| call.group.as_ref())
                     .map(|group| group.key.name.clone())
                     .unwrap_or_default(),
-                seq: call.map(|call| call.seq).filter(|&seq| seq > 0),
+                seq: call.as_ref().map(|call| call.seq).filter(|&seq| seq > 0),
                 op: call.map_or_else(|| "wait".to_owned(), |call| call.op.to_string()),
                 waited_ms: waited.as_millis() as u64,
             })

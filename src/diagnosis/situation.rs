@@ -4,18 +4,27 @@
 //! stall has one [`Origin`], and every detector speaks only of origins of its own kind.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::Config;
-use super::model::{Ending, Group, GroupId, Join, JoinedCall, Model, Process, Wait};
+use super::align::Mismatch;
+use super::guards::{self, Parting};
+use super::model::{
+    Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Slip, Wait,
+};
+use super::order::{self, Permutation};
 use super::outside;
-use super::waits::Waits;
+use super::waits::{Waits, lasts, partners};
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
 /// processes may be that late.
 const FAILED_FOR: Duration = Duration::from_millis(500);
+
+/// Calls before a divergence at which ranks may have parted.
+const PARTED_BEFORE: usize = 16;
 
 /// A wait that somebody who looks at the job may have noticed.
 const MORE_THAN_A_MOMENT: Duration = Duration::from_secs(3);
@@ -32,7 +41,8 @@ pub struct Situation<'a> {
     pub config: &'a Config,
     /// Who waits for whom.
     pub waits: Waits,
-    /// Groups in which ranks wait for members that have not come: the first such place of each.
+    /// Groups in which ranks wait for members that have not come: the first such place of each, and
+    /// the first point-to-point call of each rank that waits for a partner.
     pub stalls: Vec<Stall>,
     /// Groups in which calls met that cannot match: the first such place of each.
     pub divergences: Vec<Divergence>,
@@ -45,6 +55,8 @@ pub struct Stall {
     pub group: GroupId,
     /// The sequence number at which they wait.
     pub seq: u64,
+    /// The point-to-point call that a rank waits in, where it is one.
+    pub message: Option<Lone>,
     /// Ranks that wait here, or further on in the group.
     pub waiting: Vec<u32>,
     /// The members they need that have not come.
@@ -57,6 +69,9 @@ pub struct Stall {
     pub timed_out: Option<Timestamp>,
     /// What it comes from.
     pub origin: Origin,
+    /// The test on the rank that keeps those away who have not come, where the program's source shows
+    /// one.
+    pub parting: Option<Parting>,
 }
 
 /// A member that has not come.
@@ -85,6 +100,8 @@ pub enum Absence {
     Leaving,
     /// It waits elsewhere.
     Blocked(GroupId, u64),
+    /// It waits for the partner of a point-to-point call.
+    Unpartnered(GroupId),
     /// It is in a phase that takes long: one that the program marked, or work that is known to.
     LongPhase,
     /// It lives and does not move.
@@ -108,6 +125,8 @@ pub enum Origin {
     Diverged(GroupId, u64),
     /// Ranks that wait for others on their way out of the program.
     Leaving(Vec<u32>),
+    /// A send and a receive between two ranks, sender first, that wait with different tags.
+    OtherTag(GroupId, u32, u32),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
     /// Ranks in a phase that takes long.
@@ -128,6 +147,19 @@ pub struct Divergence {
     /// What it comes from: the mismatch itself, an exception that diverted a rank, or a call that
     /// ranks make on their way out.
     pub origin: Origin,
+    /// What the mismatch is.
+    pub nature: Nature,
+}
+
+/// What it is that met and cannot match.
+#[derive(Clone, Debug)]
+pub enum Nature {
+    /// Different calls.
+    Mismatch,
+    /// The same calls in another order.
+    Order(Permutation),
+    /// A call that a test on the rank keeps from other ranks.
+    Parted(Parting),
 }
 
 impl<'a> Situation<'a> {
@@ -151,8 +183,13 @@ impl<'a> Situation<'a> {
             .groups()
             .filter_map(|group| situation.stall(group))
             .collect();
+        let unpartnered = model.groups();
+        stalls.extend(unpartnered.flat_map(|group| situation.unpartnered(group)));
         for i in 0..stalls.len() {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
+        }
+        for stall in &mut stalls {
+            stall.parting = situation.parting_of(stall);
         }
         situation.stalls = stalls;
         situation
@@ -162,6 +199,21 @@ impl<'a> Situation<'a> {
     #[must_use]
     pub fn join(&self, group: GroupId, seq: u64) -> Option<&'a Join> {
         self.model.group(group).join(seq)
+    }
+
+    /// The calls that were made where ranks wait.
+    #[must_use]
+    pub fn calls<'s>(&self, stall: &'s Stall) -> Vec<(u32, &'s JoinedCall)>
+    where
+        'a: 's,
+    {
+        match &stall.message {
+            Some(lone) => vec![(lone.rank, &lone.joined)],
+            None => {
+                let join = self.join(stall.group, stall.seq).into_iter();
+                join.flat_map(Join::all).collect()
+            }
+        }
     }
 
     /// Stalls by what they come from, the one nearest to the origin first.
@@ -221,9 +273,8 @@ impl<'a> Situation<'a> {
     /// The longest time that anybody who waits here has waited at the same line before.
     #[must_use]
     pub fn usual_wait(&self, stall: &Stall) -> Duration {
-        let join = self.join(stall.group, stall.seq);
-        let before = join.into_iter().flat_map(|join| &join.calls);
-        let before = before.filter_map(|(&rank, joined)| {
+        let calls = self.calls(stall).into_iter();
+        let before = calls.filter_map(|(rank, joined)| {
             let process = self.model.member(stall.group, rank)?;
             process.waits.get(joined.call.place.as_ref()?).copied()
         });
@@ -250,10 +301,19 @@ impl<'a> Situation<'a> {
         } else {
             Origin::Diverged(group.id, seq)
         };
+        let nature = match order::permutation(group, seq) {
+            Some(permutation) => Nature::Order(permutation),
+            // Sizes and types are not a matter of who comes.
+            None if join.mismatch != Some(Mismatch::Op) => Nature::Mismatch,
+            None => self
+                .parting(group, seq, join)
+                .map_or(Nature::Mismatch, Nature::Parted),
+        };
         Some(Divergence {
             group: group.id,
             seq,
             origin,
+            nature,
         })
     }
 
@@ -276,6 +336,86 @@ impl<'a> Situation<'a> {
             }
         }
         (raised, leaving)
+    }
+
+    /// The test on the rank because of which calls met that cannot match: around one of them, or
+    /// around a call before it that met another line, and since which no line has met its like.
+    #[must_use]
+    pub fn parting(&self, group: &Group, seq: u64, join: &Join) -> Option<Parting> {
+        let sides = join.classes();
+        let place_of = |rank: u32| join.calls.get(&rank).and_then(|it| it.call.place.clone());
+        let here = self.part(group, seq, &sides, &place_of);
+        let mut before = group.history.recent().take(PARTED_BEFORE);
+        here.or_else(|| {
+            let mut next = seq;
+            before.find_map(|meeting| {
+                let place_of = |rank: u32| {
+                    let met = meeting.calls.iter().find(|met| met.rank == rank);
+                    met.and_then(|met| met.place.clone())
+                };
+                let apart = next == meeting.seq + 1
+                    && sides
+                        .iter()
+                        .skip(1)
+                        .any(|side| place_of(side[0]) != place_of(sides[0][0]));
+                // Once lines were together again, nothing before is of interest.
+                next = if apart { meeting.seq } else { 0 };
+                apart
+                    .then(|| self.part(group, meeting.seq, &sides, &place_of))
+                    .flatten()
+            })
+        })
+    }
+
+    /// The test on the rank that only one side's line stands under. Where each side has its own, every
+    /// rank makes a call, and which one is the question.
+    fn part(
+        &self,
+        group: &Group,
+        seq: u64,
+        sides: &[Vec<u32>],
+        place_of: &dyn Fn(u32) -> Option<Arc<Where>>,
+    ) -> Option<Parting> {
+        let partings: Vec<Parting> = sides
+            .iter()
+            .filter_map(|side| {
+                let place = place_of(*side.first()?)?;
+                let others = sides.iter().filter(|it| *it != side);
+                let others: Vec<u32> = others.flatten().copied().collect();
+                guards::parted(self, (group.id, seq), &place, side, &others)
+            })
+            .collect();
+        if partings.len() == sides.len() {
+            return None;
+        }
+        partings
+            .into_iter()
+            .min_by_key(|parting| parting.inside.len())
+    }
+
+    fn parting_of(&self, stall: &Stall) -> Option<Parting> {
+        let is_alive = matches!(stall.origin, Origin::Elsewhere(_) | Origin::StandsStill(_));
+        if !is_alive || stall.message.is_some() {
+            return None;
+        }
+        let join = self.join(stall.group, stall.seq)?;
+        let absent: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
+        let here: Vec<u32> = join.calls.keys().copied().collect();
+        let place = join.calls.values().next()?.call.place.clone()?;
+        let together = join
+            .calls
+            .values()
+            .all(|it| it.call.place.as_ref() == Some(&place));
+        together
+            .then(|| guards::parted(self, (stall.group, stall.seq), &place, &here, &absent))
+            .flatten()
+    }
+
+    /// Ranks of the group that have paired calls which do not belong together since before this call.
+    #[must_use]
+    pub fn slip_before(&self, group: GroupId, seq: u64) -> Option<&'a Slip> {
+        let slip = self.model.group(group).history.slip();
+        slip.filter(|slip| slip.seq < seq)
     }
 
     fn stall(&self, group: &Group) -> Option<Stall> {
@@ -307,7 +447,9 @@ impl<'a> Situation<'a> {
                     let own_doing = |at| self.model.is_own_doing(at);
                     let failed = |(rank, joined, _): &(u32, &JoinedCall, _)| {
                         let process = self.model.member(group.id, *rank);
-                        matches!(joined.wait, Wait::Over(at) if own_doing(at))
+                        // On NCCL a wait is over at once, and says nothing.
+                        let complete = group.traffic.transport.waits_complete;
+                        matches!(joined.wait, Wait::Over(at) if complete && own_doing(at))
                             || process
                                 .and_then(|p| p.end)
                                 .is_some_and(|end| own_doing(end.at))
@@ -319,18 +461,20 @@ impl<'a> Situation<'a> {
                     found = Some(Stall {
                         group: group.id,
                         seq,
+                        message: None,
                         waiting: waiting.collect(),
                         missing: needed
                             .into_iter()
                             .map(|rank| Absent {
                                 rank,
-                                why: self.absence(group, rank, timed_out),
+                                why: self.absence(group, rank, false, timed_out),
                             })
                             .collect(),
                         since: waiters.iter().map(|(_, joined, _)| joined.call.at).min()?,
                         failed: waiters.iter().any(failed),
                         timed_out,
                         origin: Origin::Elsewhere(Vec::new()),
+                        parting: None,
                     });
                 }
             }
@@ -340,6 +484,76 @@ impl<'a> Situation<'a> {
             stall.waiting.dedup();
         }
         found
+    }
+
+    /// Ranks that wait for the partner of a point-to-point call: the first such call of each.
+    fn unpartnered(&self, group: &Group) -> Vec<Stall> {
+        let mut found: BTreeMap<(u32, Side), Stall> = BTreeMap::new();
+        for lone in group.traffic.awaited() {
+            let Some(stall) = self.without_partner(group, lone) else {
+                continue;
+            };
+            let Some(key) = stall.message.as_ref().map(|lone| (lone.rank, lone.side)) else {
+                continue;
+            };
+            let earlier = found
+                .get(&key)
+                .is_none_or(|known| stall.since < known.since);
+            if earlier {
+                found.insert(key, stall);
+            }
+        }
+        found.into_values().collect()
+    }
+
+    fn without_partner(&self, group: &Group, lone: Lone) -> Option<Stall> {
+        let transport = group.traffic.transport;
+        let process = self.model.member(group.id, lone.rank)?;
+        let missing = partners(self.model, group.id, &lone)?;
+        let receives = lone.side == Side::Receive;
+        let since = match lone.joined.wait {
+            Wait::Since(at) => at,
+            Wait::NotSeen | Wait::Over(_) => lone.joined.call.at,
+        };
+        let mut failed = false;
+        match lone.joined.wait {
+            // A send may be done early, and a message that was missed may have come.
+            Wait::Over(_) if !lone.sure || !(receives || transport.sends_wait) => return None,
+            Wait::Over(at) => failed = transport.waits_complete && self.model.is_own_doing(at),
+            Wait::Since(_) | Wait::NotSeen => {
+                let at_once = lone.sure && (receives || transport.sends_wait);
+                if !at_once && !lasts(&lone, since, self.now) {
+                    return None;
+                }
+            }
+        }
+        if let Some(end) = process.end {
+            let died = matches!(self.model.ending_of(process), Ending::Died(_));
+            let in_cycle = self.waits.in_cycle(lone.rank);
+            if died && !in_cycle && end.at.since(since) < self.config.stall_after {
+                return None;
+            }
+            failed |= self.model.is_own_doing(end.at);
+        }
+        let timed_out = self.timed_out_at(group, lone.rank, &lone.joined);
+        Some(Stall {
+            group: group.id,
+            seq: lone.joined.call.seq,
+            waiting: vec![lone.rank],
+            missing: missing
+                .into_iter()
+                .map(|rank| Absent {
+                    rank,
+                    why: self.absence(group, rank, true, timed_out),
+                })
+                .collect(),
+            message: Some(lone),
+            since,
+            failed,
+            timed_out,
+            origin: Origin::Elsewhere(Vec::new()),
+            parting: None,
+        })
     }
 
     /// When a rank's wait was given up because it lasted longer than the group allows.
@@ -362,9 +576,15 @@ impl<'a> Situation<'a> {
         (was_too_long && self.model.is_own_doing(over)).then_some(over)
     }
 
-    /// Why a member has not come. Where a wait for it was given up before it ended, its end is not why:
+    /// Why a member has not come to a call, or to its side of a message. Where a wait for it was given up before it ended, its end is not why:
     /// the launcher ends whoever is left.
-    fn absence(&self, group: &Group, rank: u32, given_up: Option<Timestamp>) -> Absence {
+    fn absence(
+        &self,
+        group: &Group,
+        rank: u32,
+        message: bool,
+        given_up: Option<Timestamp>,
+    ) -> Absence {
         let Some(process) = self.model.member(group.id, rank) else {
             return Absence::Elsewhere;
         };
@@ -375,6 +595,12 @@ impl<'a> Situation<'a> {
             .end
             .is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
         match self.model.ending_of(process) {
+            // Who waits in a circle ends because of it.
+            Ending::Raised(_) | Ending::Died(_) if self.waits.in_cycle(rank) => {
+                return self
+                    .held(group, rank, message)
+                    .unwrap_or(Absence::Elsewhere);
+            }
             Ending::Raised(_) => return Absence::Raised,
             Ending::Died(_) if !ended_later => return Absence::Died,
             Ending::InOrder => return Absence::Left,
@@ -395,11 +621,6 @@ impl<'a> Situation<'a> {
         if let Some(divergence) = diverged {
             return Absence::Diverged(divergence.group, divergence.seq);
         }
-        let blocked = self
-            .waits
-            .blocked
-            .get(&rank)
-            .and_then(|threads| threads.first());
         let outside = || {
             let nothing = !process.is_inside_a_call();
             nothing.then(|| outside::of(process)).flatten()
@@ -407,12 +628,11 @@ impl<'a> Situation<'a> {
         if process.is_leaving() && outside().is_none() {
             return Absence::Leaving;
         }
-        match blocked {
-            Some(blocked) if blocked.group != group.id => {
-                return Absence::Blocked(blocked.group, blocked.seq);
-            }
-            _ if !process.phases.is_empty() => return Absence::LongPhase,
-            _ => {}
+        if let Some(held) = self.held(group, rank, message) {
+            return held;
+        }
+        if !process.phases.is_empty() {
+            return Absence::LongPhase;
         }
         match outside() {
             Some(outside) if !outside.moves => Absence::StandsStill,
@@ -421,10 +641,31 @@ impl<'a> Situation<'a> {
         }
     }
 
+    /// What a rank waits in itself, where that is not the call of this group that others wait in.
+    fn held(&self, group: &Group, rank: u32, message: bool) -> Option<Absence> {
+        let blocked = self.waits.blocked.get(&rank)?.first()?;
+        if blocked.message.is_some() {
+            return Some(Absence::Unpartnered(blocked.group));
+        }
+        (message || blocked.group != group.id)
+            .then_some(Absence::Blocked(blocked.group, blocked.seq))
+    }
+
     /// Where a stall comes from: facts about a missing rank's process first, by their weight; then
     /// what it waits for itself.
     fn origin(&self, stalls: &[Stall], at: usize, seen: &mut BTreeSet<usize>) -> Origin {
         let stall = &stalls[at];
+        if stall.takes_any() && stall.missing.iter().any(|absent| !absent.is_final()) {
+            // Whoever can still come may be the one.
+            let elsewhere = stall.missing.iter();
+            let elsewhere: Vec<u32> = elsewhere
+                .filter(|absent| absent.why == Absence::Elsewhere)
+                .map(|absent| absent.rank)
+                .collect();
+            if !elsewhere.is_empty() {
+                return Origin::Elsewhere(elsewhere);
+            }
+        }
         let with = |why: Absence| -> Vec<u32> {
             stall
                 .missing
@@ -445,7 +686,8 @@ impl<'a> Situation<'a> {
             (Absence::Died, Origin::Died),
             (Absence::Stopped, Origin::Stopped),
         ]);
-        if let Some(origin) = ends.or_else(|| self.exit_path(stall)) {
+        let unmatched = || self.other_tag(stall);
+        if let Some(origin) = ends.or_else(|| self.exit_path(stall)).or_else(unmatched) {
             return origin;
         }
         let leaves = first(&[
@@ -465,8 +707,17 @@ impl<'a> Situation<'a> {
                         .find(|d| d.group == group && d.seq == seq);
                     return divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone());
                 }
-                Absence::Blocked(group, _) => {
-                    let next = stalls.iter().position(|stall| stall.group == group);
+                Absence::Blocked(..) | Absence::Unpartnered(_) => {
+                    let next = stalls.iter().position(|stall| match absent.why {
+                        Absence::Unpartnered(group) => {
+                            let waits = stall.message.as_ref().map(|lone| lone.rank);
+                            stall.group == group && waits == Some(absent.rank)
+                        }
+                        Absence::Blocked(group, _) => {
+                            stall.group == group && stall.message.is_none()
+                        }
+                        _ => false,
+                    });
                     match next {
                         Some(next) if seen.contains(&next) => {
                             if let Some(cycle) = self.cycle_with(absent.rank) {
@@ -491,6 +742,9 @@ impl<'a> Situation<'a> {
     /// of an exception, for ranks that have ended without such a call, or that go on without one for
     /// too long.
     fn exit_path(&self, stall: &Stall) -> Option<Origin> {
+        if stall.message.is_some() {
+            return None;
+        }
         let join = self.join(stall.group, stall.seq)?;
         let ended = |absent: &Absent| {
             let process = self.model.member(stall.group, absent.rank);
@@ -518,6 +772,38 @@ impl<'a> Situation<'a> {
         }
     }
 
+    /// Whether the partner that is missing has a call to this rank with another tag, and goes no further:
+    /// because it left, waits in that very call, or waits for this rank.
+    fn other_tag(&self, stall: &Stall) -> Option<Origin> {
+        let lone = stall.message.as_ref().filter(|lone| lone.sure)?;
+        let other = self.model.group(stall.group).traffic.other_tag(lone)?;
+        let left = stall
+            .missing
+            .iter()
+            .any(|absent| absent.why == Absence::Left);
+        let waits_there = || {
+            let waits = self.waits.blocked.get(&other.rank).into_iter().flatten();
+            let mut calls = waits.filter_map(|wait| wait.message.as_ref());
+            calls.any(|waiting| waiting.joined.call.id == other.joined.call.id)
+        };
+        let waits_for_this = || {
+            let mut cycles = self.waits.cycles.iter();
+            cycles.any(|cycle| {
+                let has = |rank| cycle.iter().any(|wait| wait.rank == rank);
+                has(lone.rank) && has(other.rank)
+            })
+        };
+        let (sender, receiver) = match lone.side {
+            Side::Send => (lone.rank, other.rank),
+            Side::Receive => (other.rank, lone.rank),
+        };
+        (left || waits_there() || waits_for_this()).then_some(Origin::OtherTag(
+            stall.group,
+            sender,
+            receiver,
+        ))
+    }
+
     /// The cycle a rank waits in, or waits for.
     fn cycle_with(&self, rank: u32) -> Option<usize> {
         let cycles = &self.waits.cycles;
@@ -533,7 +819,23 @@ impl<'a> Situation<'a> {
     }
 }
 
+impl Absent {
+    /// Whether it cannot come any more.
+    const fn is_final(&self) -> bool {
+        use Absence::{Died, Left, Raised};
+        matches!(self.why, Raised | Died | Left)
+    }
+}
+
 impl Stall {
+    /// Whether any one of the missing would do.
+    #[must_use]
+    pub fn takes_any(&self) -> bool {
+        self.message
+            .as_ref()
+            .is_some_and(|lone| lone.peer.is_none())
+    }
+
     /// Whether the ranks it comes from are missing right here, not behind other waits.
     #[must_use]
     pub fn is_direct(&self) -> bool {
@@ -553,6 +855,16 @@ impl Stall {
                 let mut absent = self.missing.iter().map(|absent| &absent.rank);
                 absent.any(|rank| ranks.contains(rank))
                     || self.waiting.iter().any(|rank| ranks.contains(rank))
+            }
+            Origin::OtherTag(group, sender, receiver) => {
+                let message = self.message.as_ref();
+                let between = |lone: &Lone| {
+                    [*sender, *receiver].contains(&lone.rank)
+                        && lone
+                            .peer
+                            .is_some_and(|peer| [*sender, *receiver].contains(&peer))
+                };
+                *group == self.group && message.is_some_and(between)
             }
             Origin::Diverged(..) | Origin::Cycle(_) => false,
         }

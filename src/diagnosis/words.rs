@@ -68,14 +68,29 @@ pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a st
     if ranks.len() == 1 { one } else { several }
 }
 
-/// "all_reduce #23".
+/// "all_reduce #23", "recv #2 from rank 0".
 #[must_use]
 pub fn call(call: &Call) -> String {
-    if call.seq == 0 {
-        call.op.to_string()
-    } else {
-        format!("{} #{}", call.op, call.seq)
+    let mut text = call.op.to_string();
+    if call.seq != 0 {
+        let _infallible = write!(text, " #{}", call.seq);
     }
+    if call.op.is_point_to_point() {
+        text.push_str(&partner(call));
+    }
+    text
+}
+
+/// " to rank 1", " from rank 0", " from any rank".
+fn partner(call: &Call) -> String {
+    let way = match call.op {
+        ddp_doctor_proto::Op::Send => "to",
+        _ => "from",
+    };
+    call.peer.map_or_else(
+        || format!(" {way} any rank"),
+        |peer| format!(" {way} rank {peer}"),
+    )
 }
 
 /// What a call says about its data: "all_reduce float32[3, 1560] sum".
@@ -102,6 +117,9 @@ pub fn signature(call: &Call) -> String {
     }
     if let (Some(root), true) = (call.root, call.op.is_rooted()) {
         let _infallible = write!(text, ", root {root}");
+    }
+    if call.op.is_point_to_point() {
+        text.push_str(&partner(call));
     }
     text
 }
@@ -219,5 +237,11 @@ mod tests {
             signature(&testing::call(Op::Broadcast).root(3).build()),
             "broadcast, root 3"
         );
+        let mut send = testing::call(Op::Send).numel(4).build();
+        send.peer = Some(1);
+        assert_eq!(signature(&send), "send ?[4 elements] to rank 1");
+        assert_eq!(super::call(&send), "send #1 to rank 1");
+        let recv = testing::call(Op::Recv).build();
+        assert_eq!(signature(&recv), "recv from any rank");
     }
 }

@@ -32,12 +32,15 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             file,
             function,
             line,
+            caller,
         } => Kind::SiteDefined(v1::SiteDefined {
             process,
             id,
             file,
             line,
             function,
+            caller,
+            guards: Vec::new(),
         }),
         Item::Group {
             id,

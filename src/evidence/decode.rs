@@ -41,8 +41,10 @@ pub struct Known<'a> {
     pub next_record: u64,
     /// When it wrote that record; 0: it wrote none.
     pub latest: Timestamp,
-    /// The status that it announced.
+    /// The status that it announced, and when; below 0: it did not know.
     pub announced: Option<(i32, Timestamp)>,
+    /// Its latest record is the beginning of a call or a wait.
+    pub is_inside: bool,
     /// Its end was told.
     pub has_ended: bool,
 }
@@ -114,6 +116,7 @@ impl Decoder {
                 next_record: process.next_record(),
                 latest: process.latest(),
                 announced: process.announced_status(),
+                is_inside: process.is_inside(),
                 has_ended: process.has_ended(),
             })
             .collect();
@@ -160,8 +163,8 @@ impl Decoder {
                 self.process(thread.process)?;
             }
             Kind::SiteDefined(site) => {
-                let (_, process, limits) = self.process(site.process)?;
-                return process.define_site(site, limits);
+                let (id, process, limits) = self.process(site.process)?;
+                return process.define_site(id, site, limits, out);
             }
             Kind::GroupDefined(group) => {
                 let (id, process, limits) = self.process(group.process)?;
@@ -309,7 +312,7 @@ pub(super) fn text(text: &str) -> Arc<str> {
     cut(text, MAX_TEXT).into()
 }
 
-fn cut(text: &str, bytes: usize) -> &str {
+pub(super) fn cut(text: &str, bytes: usize) -> &str {
     let mut end = text.len().min(bytes);
     while !text.is_char_boundary(end) {
         end -= 1;

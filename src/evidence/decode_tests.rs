@@ -77,6 +77,7 @@ fn a_call_is_resolved() {
         file: "t.py".into(),
         line: 4,
         function: "f".into(),
+        ..Default::default()
     };
     let mut issued = record(0, RecordKind::Issued, 1);
     issued.site = 9;
@@ -98,6 +99,94 @@ fn a_call_is_resolved() {
     assert_eq!(call.place.as_ref().unwrap().line, 4);
     assert!(call.is_async && !call.hidden);
     assert_eq!(call.group.as_ref().unwrap().key.layer, "c10d");
+}
+
+fn site(id: u32, line: u32, caller: u32) -> v1::SiteDefined {
+    v1::SiteDefined {
+        process: 1,
+        id,
+        file: "t.py".into(),
+        line,
+        function: "f".into(),
+        caller,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_site_tells_who_called_and_later_what_is_around_it() {
+    let mut decoder = known();
+    let mut read = site(2, 4, 1);
+    read.guards = vec![v1::Guard {
+        line: 3,
+        test: "rank == 0".into(),
+        subject: 1,
+        form: 1,
+    }];
+    let told = |site: &v1::SiteDefined| Kind::SiteDefined(site.clone());
+    let stream = vec![
+        told(&site(1, 9, 7)),
+        told(&site(2, 4, 1)),
+        told(&read),
+        told(&read),
+    ];
+    let events = decode(&mut decoder, stream);
+    let [
+        Event::Site { place, caller, .. },
+        Event::Site {
+            place: again,
+            caller: None,
+            guards,
+            ..
+        },
+    ] = events.as_slice()
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!((place.line, again.line), (4, 4));
+    assert_eq!(caller.as_ref().map(|caller| caller.line), Some(9));
+    assert_eq!(guards.len(), 1);
+    assert_eq!((guards[0].line, &*guards[0].test), (3, "rank == 0"));
+    assert_eq!(decoder.rejected(), 0);
+}
+
+#[test]
+fn callers_never_run_in_a_circle() {
+    let mut decoder = known();
+    let mut forward = record(0, RecordKind::Step, 0);
+    forward.site = 2;
+    forward.flags = u32::from(flags::FORWARD | flags::REPEATED);
+    forward.numel = Some(7);
+    let events = decode(
+        &mut decoder,
+        vec![
+            Kind::SiteDefined(site(1, 9, 2)),
+            Kind::SiteDefined(site(2, 4, 1)),
+            Kind::SiteDefined(site(3, 5, 3)),
+            Kind::Record(forward),
+        ],
+    );
+    let Some(Event::Step {
+        forward: Some(forward),
+        ..
+    }) = events.last()
+    else {
+        panic!("{events:?}")
+    };
+    assert_eq!(forward.path.as_deref(), Some("t.py:4;t.py:9;"));
+    assert_eq!(forward.batches, Some(7));
+    assert!(forward.repeated && !forward.unsynchronised);
+}
+
+#[test]
+fn a_mark_of_the_programs_own_is_no_forward() {
+    let mut decoder = known();
+    let mark = record(0, RecordKind::Step, 0);
+    let events = decode(&mut decoder, vec![Kind::Record(mark)]);
+    assert!(matches!(
+        events.as_slice(),
+        [Event::Step { forward: None, .. }]
+    ));
 }
 
 #[test]
@@ -388,6 +477,7 @@ fn tables_are_bounded() {
             file: if id < 50 { endless.clone() } else { "f".into() },
             line: 1,
             function: String::new(),
+            ..Default::default()
         };
         let before = decoder.rejected();
         decode(&mut decoder, vec![Kind::SiteDefined(site)]);

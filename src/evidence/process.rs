@@ -6,13 +6,23 @@ use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
-use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp, v1};
+use ddp_doctor_proto::{
+    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, RecordKind, ReduceOp, v1,
+};
 
-use super::decode::{name, text};
-use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, MemorySample, ProcessId, ThreadId};
+use super::decode::{cut, name, text};
+use crate::diagnosis::event::{
+    Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, ProcessId, ThreadId,
+};
 
 /// Most call sites of a process.
 const MAX_SITES: usize = 65_536;
+/// Most tests that are taken for one place.
+const MAX_GUARDS: usize = 64;
+/// Most callers of a place that tell it from others.
+const MAX_CALLERS: usize = 8;
+/// Longest test taken from a node, in bytes.
+const MAX_TEST: usize = 256;
 /// Most process groups of a process.
 const MAX_GROUPS: usize = 8192;
 /// Most split sizes kept of one `all_to_all`, each way.
@@ -39,12 +49,24 @@ impl Limits {
     }
 }
 
+/// A place in the program.
+#[derive(Debug)]
+struct Site {
+    place: Arc<Where>,
+    /// Site of the call that first led there; 0: unknown.
+    caller: u32,
+    /// Its source was read.
+    is_read: bool,
+}
+
 /// One black box, as far as it was told.
 #[derive(Debug)]
 pub(super) struct Process {
     layer: Arc<str>,
     identity: v1::ProcessJoined,
-    sites: HashMap<u32, Arc<Where>>,
+    sites: HashMap<u32, Site>,
+    /// Places of forwards with their callers, as one text each.
+    paths: HashMap<u32, Arc<str>>,
     groups: HashMap<u32, Arc<GroupInfo>>,
     phases: HashMap<String, Arc<str>>,
     /// The record that comes next, if none is lost or repeated.
@@ -57,6 +79,8 @@ pub(super) struct Process {
     latest: Timestamp,
     /// The status that it announced, and when.
     announced_status: Option<(i32, Timestamp)>,
+    /// What the latest record is.
+    latest_kind: RecordKind,
     /// The thread that announced it.
     announced_by: u32,
     /// That thread is in the middle of a call that it made after that.
@@ -70,6 +94,7 @@ impl Process {
             layer,
             identity: v1::ProcessJoined::default(),
             sites: HashMap::new(),
+            paths: HashMap::new(),
             groups: HashMap::new(),
             phases: HashMap::new(),
             next_ticket: 0,
@@ -77,6 +102,7 @@ impl Process {
             held: None,
             latest: Timestamp::default(),
             announced_status: None,
+            latest_kind: RecordKind::default(),
             announced_by: 0,
             held_up: false,
             ended: false,
@@ -99,6 +125,13 @@ impl Process {
         self.latest
     }
 
+    pub(super) const fn is_inside(&self) -> bool {
+        matches!(
+            self.latest_kind,
+            RecordKind::Issued | RecordKind::WaitBegin | RecordKind::Splits
+        )
+    }
+
     pub(super) const fn announced_status(&self) -> Option<(i32, Timestamp)> {
         if self.held_up {
             return None;
@@ -119,8 +152,27 @@ impl Process {
         changed
     }
 
-    pub(super) fn define_site(&mut self, site: v1::SiteDefined, limits: &mut Limits) -> Option<()> {
-        if self.sites.contains_key(&site.id) {
+    pub(super) fn define_site(
+        &mut self,
+        process: ProcessId,
+        site: v1::SiteDefined,
+        limits: &mut Limits,
+        out: &mut Vec<Event>,
+    ) -> Option<()> {
+        if let Some(known) = self.sites.get_mut(&site.id) {
+            if known.is_read || site.guards.is_empty() {
+                return Some(());
+            }
+            let guards: Arc<[Guard]> = site.guards.iter().take(MAX_GUARDS).map(guard).collect();
+            let bytes: usize = guards.iter().map(|guard| guard.test.len() + 64).sum();
+            limits.take(bytes)?;
+            known.is_read = true;
+            out.push(Event::Site {
+                process,
+                place: known.place.clone(),
+                caller: None,
+                guards,
+            });
             return Some(());
         }
         if site.id == 0 || self.sites.len() >= MAX_SITES {
@@ -132,8 +184,66 @@ impl Process {
             function: text(&site.function).as_ref().into(),
         };
         limits.take(place.file.len() + place.function.len() + 64)?;
-        self.sites.insert(site.id, Arc::new(place));
-        Some(())
+        let place = Arc::new(place);
+        // Only what was told before: so no chain of callers ever runs in a circle.
+        let caller = self.sites.get(&site.caller).map(|it| it.place.clone());
+        let known = Site {
+            place: place.clone(),
+            caller: if caller.is_some() { site.caller } else { 0 },
+            is_read: false,
+        };
+        self.sites.insert(site.id, known);
+        if caller.is_some() {
+            out.push(Event::Site {
+                process,
+                place,
+                caller,
+                guards: Arc::new([]),
+            });
+        }
+        if site.guards.is_empty() {
+            return Some(());
+        }
+        self.define_site(process, site, limits, out)
+    }
+
+    fn place(&self, site: u32) -> Option<Arc<Where>> {
+        self.sites.get(&site).map(|site| site.place.clone())
+    }
+
+    /// What a forward's record says; `None`: it is a mark of the program's own.
+    fn forward(&mut self, record: &v1::Record, limits: &mut Limits) -> Option<Forward> {
+        let has = |flag: u16| record.flags & u32::from(flag) != 0;
+        has(flags::FORWARD).then(|| Forward {
+            path: self.path(record.site, limits),
+            batches: record.numel,
+            repeated: has(flags::REPEATED),
+            unsynchronised: has(flags::UNSYNCHRONISED),
+        })
+    }
+
+    /// A place and its callers as one text: equal for what is called from the same lines.
+    fn path(&mut self, site: u32, limits: &mut Limits) -> Option<Arc<str>> {
+        if let Some(known) = self.paths.get(&site) {
+            return Some(known.clone());
+        }
+        let mut path = String::new();
+        let mut next = site;
+        for _ in 0..MAX_CALLERS {
+            let Some(site) = self.sites.get(&next) else {
+                break;
+            };
+            let place = &site.place;
+            path.push_str(&format!("{}:{};", place.file, place.line));
+            next = site.caller;
+        }
+        if path.is_empty() {
+            return None;
+        }
+        limits.take(path.len() + 64)?;
+        let path: Arc<str> = path.into();
+        self.paths.insert(site, path.clone());
+        Some(path)
     }
 
     pub(super) fn define_group(
@@ -214,6 +324,7 @@ impl Process {
             return Some(());
         }
         let kind = number(record.kind, RecordKind::from_number);
+        self.latest_kind = kind;
         if kind == RecordKind::Splits {
             return self.splits(&record);
         }
@@ -224,7 +335,7 @@ impl Process {
         let thread = ThreadId(record.thread);
         let call = CallId(record.call);
         let named_call = (record.call != 0).then_some(call);
-        let place = self.sites.get(&record.site).cloned();
+        let place = self.place(record.site);
         out.push(match kind {
             RecordKind::Issued => {
                 let call = self.call(record, limits)?;
@@ -264,6 +375,7 @@ impl Process {
             RecordKind::Step => Event::Step {
                 process,
                 step: u64::from(record.step),
+                forward: self.forward(&record, limits),
                 at,
             },
             RecordKind::PhaseBegin => Event::PhaseBegin {
@@ -430,7 +542,7 @@ impl Process {
             splits: [Vec::new(), Vec::new()],
             step: u64::from(record.step),
             phase: self.phase(&record.phase, limits),
-            place: self.sites.get(&record.site).cloned(),
+            place: self.place(record.site),
         })
     }
 
@@ -467,6 +579,15 @@ impl Process {
         let offset = i128::from(mono_ns) - i128::from(self.identity.anchor_mono_ns);
         let unix = i128::from(self.identity.anchor_unix_ns) + offset;
         Timestamp(unix.clamp(0, i128::from(u64::MAX)) as u64)
+    }
+}
+
+fn guard(guard: &v1::Guard) -> Guard {
+    Guard {
+        line: guard.line,
+        test: cut(&guard.test, MAX_TEST).into(),
+        subject: number(guard.subject, GuardSubject::from_number),
+        form: number(guard.form, GuardForm::from_number),
     }
 }
 

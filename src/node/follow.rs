@@ -23,6 +23,7 @@ use super::memory::{self, Memory};
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
 use super::rank::Rank;
+use super::source::Sources;
 use super::stacks::taker::Taker;
 use super::sys;
 
@@ -150,6 +151,7 @@ pub struct Follower {
     /// … a launch.
     launch: Option<Launch>,
     stacks: Taker,
+    sources: Sources,
     ranks: Vec<Rank>,
     places: Vec<Place>,
     memory: Memory,
@@ -222,6 +224,7 @@ impl Follower {
             descendants,
             launch,
             stacks,
+            sources: Sources::new(),
             ranks: Vec::new(),
             memory: Memory::new(),
             closed_boxes: HashMap::new(),
@@ -359,6 +362,7 @@ impl Follower {
         for kind in &self.said {
             self.out.push_live(kind.clone());
         }
+        self.ask_for_sources();
         self.out.flush();
     }
 
@@ -373,6 +377,17 @@ impl Follower {
                 // One that cannot be moved stays until the end, when there is another try.
                 drop(self.boxes.keep(rank.path()));
             }
+        }
+        self.ask_for_sources();
+        for kind in self.sources.answered() {
+            self.out.push(kind);
+        }
+    }
+
+    /// What is around the lines that came up is read beside us.
+    fn ask_for_sources(&mut self) {
+        for site in self.ranks.iter_mut().flat_map(Rank::take_sites) {
+            self.sources.ask(&site);
         }
     }
 
@@ -569,6 +584,9 @@ impl Follower {
     fn end_job(&mut self, status: i32) {
         if self.job_ended {
             return;
+        }
+        for kind in self.sources.last_answers() {
+            self.out.push(kind);
         }
         self.say(Kind::JobEnded(v1::JobEnded {
             unix_ns: Timestamp::now().0,

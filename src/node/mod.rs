@@ -22,6 +22,7 @@ pub mod rank;
 pub mod reporter;
 pub mod rundir;
 pub mod screen;
+pub mod source;
 pub mod stacks;
 pub mod sys;
 

@@ -25,6 +25,8 @@ pub struct Rank {
     identity_version: u64,
     /// `None`: the process was gone when its box was found.
     watched: Option<Watched>,
+    /// Sites that came up since they were last taken.
+    sites: Vec<v1::SiteDefined>,
     /// Records before this one are in the journal.
     journaled: u64,
     /// The status that the process announced.
@@ -58,6 +60,7 @@ impl Rank {
             identity_version: reader.identity_version().wrapping_sub(1),
             watched: Watched::new(identity.pid, identity.start_ticks),
             reader,
+            sites: Vec::new(),
             journaled: 0,
             announced: None,
             last_change: None,
@@ -161,13 +164,19 @@ impl Rank {
         let Self {
             reader,
             process,
+            sites,
             journaled,
             announced,
             ..
         } = self;
         reader.poll(BUDGET, &mut |item| {
-            pass(*process, item, journaled, announced, out);
+            pass(*process, item, sites, journaled, announced, out);
         })
+    }
+
+    /// The sites that came up since it was last asked.
+    pub fn take_sites(&mut self) -> Vec<v1::SiteDefined> {
+        std::mem::take(&mut self.sites)
     }
 
     /// The process is gone: takes what is left in the box, and then says so.
@@ -234,11 +243,12 @@ impl Rank {
         let Self {
             reader,
             process,
+            sites,
             journaled,
             announced,
             ..
         } = self;
-        reader.finish(&mut |item| pass(*process, item, journaled, announced, out));
+        reader.finish(&mut |item| pass(*process, item, sites, journaled, announced, out));
     }
 
     fn joined(&self) -> v1::ProcessJoined {
@@ -250,6 +260,7 @@ impl Rank {
 fn pass(
     process: u64,
     item: Item,
+    sites: &mut Vec<v1::SiteDefined>,
     journaled: &mut u64,
     announced: &mut Option<i32>,
     out: &mut Outbox,
@@ -262,6 +273,9 @@ fn pass(
     let Some(kind) = blackbox::message(process, item) else {
         return;
     };
+    if let Kind::SiteDefined(site) = &kind {
+        sites.push(site.clone());
+    }
     let ticket = match &kind {
         Kind::Record(record) => Some(record.ticket),
         Kind::MemorySample(sample) => sample.ticket,

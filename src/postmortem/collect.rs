@@ -32,6 +32,8 @@ pub(super) struct Found {
     pub(super) remarks: Vec<Remark>,
     /// Files that were taken: each is taken once.
     taken: HashSet<(u64, u64)>,
+    /// Pieces of evidence that were met, again or for the first time.
+    met: usize,
 }
 
 /// Where a file was found: files of one run directory belong together.
@@ -143,7 +145,7 @@ impl Found {
                 None
             }
         };
-        let before = (self.evidence(), self.remarks.len());
+        let before = (self.met, self.remarks.len());
         let mut folders = vec![dir.to_owned()];
         folders.extend(Some(dir.join("boxes")).filter(|boxes| boxes.is_dir()));
         // Boxes of a run that goes on, or that was killed, are still where ranks write them.
@@ -160,7 +162,7 @@ impl Found {
             };
             self.remark(first, format!("{NO_FLIGHT_RECORDER}{others}"));
         }
-        if (self.evidence(), self.remarks.len()) == before {
+        if (self.met, self.remarks.len()) == before {
             let text = nothing_in(dir);
             self.remark(dir, text);
         }
@@ -192,10 +194,6 @@ impl Found {
                 Err(error) => self.remark(&path, reason(&error)),
             }
         }
-    }
-
-    fn evidence(&self) -> usize {
-        self.journals.len() + self.boxes.len() + self.no_boxes.len() + self.taken.len()
     }
 
     fn journal(&mut self, path: &Path, place: Place, description: Option<&Description>) {
@@ -251,8 +249,10 @@ impl Found {
 
     fn marker(&mut self, path: &Path, place: Place) {
         let marker = file_name(path).and_then(|name| NoBox::parse(&name));
-        self.no_boxes
-            .extend(marker.map(|marker| NoBoxFile { place, marker }));
+        if let Some(marker) = marker {
+            self.met += 1;
+            self.no_boxes.push(NoBoxFile { place, marker });
+        }
     }
 
     /// Something that should be evidence and cannot be read.
@@ -267,6 +267,7 @@ impl Found {
 
     /// Whether the file was not taken before, under whatever name.
     fn takes(&mut self, path: &Path) -> bool {
+        self.met += 1;
         match fs::metadata(path) {
             Ok(metadata) => self.taken.insert((metadata.dev(), metadata.ino())),
             // Whoever opens it says why not.

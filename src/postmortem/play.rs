@@ -26,6 +26,8 @@ const STALL_AFTER: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Where nothing happens for long, looks may become rarer by this share of what has passed since.
 const PATIENCE: u32 = 64;
+/// How long a process may take to end after it said so.
+const TEARDOWN: Duration = Duration::from_secs(10);
 /// Messages of a box that are decoded at a time.
 const AT_ONCE: usize = 4096;
 
@@ -317,19 +319,30 @@ impl Part {
         }
         let (pid, start) = (process.identity.pid, process.identity.start_ticks);
         if !self.is_here() {
-            return process.announced.map_or(Fate::Unknown, Fate::Announced);
+            return self.left(process).map_or(Fate::Unknown, Fate::Left);
         }
         match Watched::new(pid, start) {
             Some(watched) if !watched.has_ended() => Fate::Lives(state_of(&watched)),
             gone => {
                 let exit = gone.map(|watched| watched.exit()).unwrap_or_default();
-                match process.announced {
-                    _ if exit != Exit::default() => Fate::Gone(exit),
-                    Some(announced) => Fate::Announced(announced),
-                    None => Fate::Gone(exit),
+                match self.left(process) {
+                    Some((code, at)) if exit == Exit::default() => {
+                        let code = Some(code);
+                        Fate::Gone(Exit { code, signal: None }, Some(at))
+                    }
+                    _ => Fate::Gone(exit, None),
                 }
             }
         }
+    }
+
+    /// The status with which a process said that it ends, and when, if it can be taken to have done
+    /// so: it makes no call on its way out, and nobody saw it live on.
+    fn left(&self, process: &Known<'_>) -> Option<(i32, Timestamp)> {
+        let (code, at) = process.announced?;
+        let lived_on = self.watched.is_some_and(|until| until > at.plus(TEARDOWN));
+        let knows_its_status = code >= 0;
+        (knows_its_status && !lived_on && !process.is_inside).then_some((code, at))
     }
 }
 
@@ -340,10 +353,10 @@ enum Fate {
     Watched,
     /// It lives, in this state.
     Lives(ProcessState),
-    /// It is gone; how, the kernel may still know.
-    Gone(Exit),
-    /// It said that it ends.
-    Announced((i32, Timestamp)),
+    /// It is gone; how, the kernel may still know, or it said so itself, and when.
+    Gone(Exit, Option<Timestamp>),
+    /// It said that it ends, with what status and when; that it is gone nobody can say.
+    Left((i32, Timestamp)),
     /// It was on another machine, or this one has been started anew since.
     Unknown,
 }
@@ -378,31 +391,32 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage, remarks: &mut Vec<Remark>) {
                 exit,
                 at,
             };
-            let event = match *fate {
-                Fate::Watched => continue,
-                Fate::Lives(ProcessState::Unspecified) => continue,
-                Fate::Lives(state) => Event::ProcessChanged {
+            let unwatched = Event::Unwatched {
+                process: process.id,
+                since,
+                read_whole: part.read_whole.contains(&process.number),
+            };
+            match *fate {
+                Fate::Watched | Fate::Lives(ProcessState::Unspecified) => {}
+                Fate::Lives(state) => stage.events.push(Event::ProcessChanged {
                     process: process.id,
                     state,
                     exit: Exit::default(),
                     at: now,
-                },
-                Fate::Announced((code, at)) => {
+                }),
+                // One that is gone while its peers still wait ended before them.
+                Fate::Gone(exit, at) if lives || exit != Exit::default() => {
+                    let at = at.unwrap_or(since.max(process.latest));
+                    stage.events.push(ended(exit, at));
+                }
+                Fate::Left((code, at)) => {
                     // Where the interpreter ended in a way that does not tell, it is negative.
                     let code = Some(code).filter(|&code| code >= 0);
-                    ended(Exit { code, signal: None }, at.max(process.latest))
+                    let exit = Exit { code, signal: None };
+                    stage.events.extend([unwatched, ended(exit, at)]);
                 }
-                // One that is gone while its peers still wait ended before them.
-                Fate::Gone(exit) if lives || exit != Exit::default() => {
-                    ended(exit, since.max(process.latest))
-                }
-                Fate::Gone(_) | Fate::Unknown => Event::Unwatched {
-                    process: process.id,
-                    since,
-                    read_whole: part.read_whole.contains(&process.number),
-                },
-            };
-            stage.events.push(event);
+                Fate::Gone(..) | Fate::Unknown => stage.events.push(unwatched),
+            }
         }
     }
     let is_complete = parts.iter().all(|part| part.ended);

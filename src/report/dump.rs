@@ -11,6 +11,9 @@ use super::markdown::escaped;
 use super::text::{Sources, Style, duration, ended, plain, short_path};
 use crate::diagnosis::{place, words};
 
+/// Longest name of a native function that is shown.
+const FUNCTION: usize = 60;
+
 /// Puts it together from what a coordinator answered.
 #[must_use]
 pub fn of_job(parts: Vec<v1::DumpPart>) -> Dump {
@@ -148,11 +151,12 @@ pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -
     for group in &dump.groups {
         let members = members(dump, group);
         writeln!(out, "\n{on}{}{off}", who(&members))?;
-        for row in aligned(&frame_rows(&group.frames, &mut sources)) {
+        let frames = stack_rows(&members, &group.frames, &mut sources);
+        for row in aligned(&frames) {
             writeln!(out, "    {row}")?;
         }
-        if group.frames.is_empty() {
-            writeln!(out, "    no Python frames")?;
+        if frames.is_empty() {
+            writeln!(out, "    no frames")?;
         }
         writeln!(out)?;
         for row in aligned(&members.iter().map(|it| state_row(it)).collect::<Vec<_>>()) {
@@ -164,7 +168,7 @@ pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -
             writeln!(out, "\n{on}{who}{off}")?;
             let row = thread_words(threads);
             writeln!(out, "    {row}")?;
-            for row in aligned(&frame_rows(&threads.python, &mut sources)) {
+            for row in aligned(&thread_rows(threads, &mut sources)) {
                 writeln!(out, "    {row}")?;
             }
         }
@@ -198,13 +202,13 @@ pub fn markdown(out: &mut dyn Write, dump: &Dump, all_threads: bool) -> io::Resu
             let cells = state_row(member).map(|cell| escaped(&cell));
             writeln!(out, "| {} |", cells.join(" | "))?;
         }
-        block(out, &frame_rows(&group.frames, &mut sources))?;
+        block(out, &stack_rows(&members, &group.frames, &mut sources))?;
     }
     if all_threads {
         for (who, thread) in other_threads(dump) {
             let row = thread_words(thread);
             writeln!(out, "\n## {}\n\n{}", escaped(&who), escaped(&row))?;
-            block(out, &frame_rows(&thread.python, &mut sources))?;
+            block(out, &thread_rows(thread, &mut sources))?;
         }
     }
     for remark in remarks(dump) {
@@ -251,6 +255,48 @@ fn who(processes: &[&Process]) -> String {
         ([], [process, ..]) => format!("process {}", process.pid),
         (ranks, _) => words::Ranks(ranks).to_string(),
     }
+}
+
+/// What the main threads of a group stand in. Of what Python has called, it is the first member's that
+/// is shown: the others' may differ in it.
+fn stack_rows(members: &[&Process], frames: &[Where], sources: &mut Sources) -> Vec<[String; 3]> {
+    let first = members.first().and_then(|process| process.threads.first());
+    match first {
+        Some(main) => thread_rows(main, sources),
+        None => frame_rows(frames, sources),
+    }
+}
+
+/// The native frames of what Python has called, then Python's own; without Python all native ones.
+fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String; 3]> {
+    let is_interpreter = |frame: &&Where| file_name(&frame.file).contains("python");
+    let called = match thread.python.is_empty() {
+        true => thread.native.len(),
+        false => thread
+            .native
+            .iter()
+            .take_while(|it| !is_interpreter(it))
+            .count(),
+    };
+    // Names of templates fill whole screens.
+    let short = |name: &str| match name.char_indices().nth(FUNCTION) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    };
+    let row = |frame: &Where| {
+        let function = match frame.function.as_str() {
+            "" => "?".into(),
+            name => short(&plain(name)),
+        };
+        [function, plain(file_name(&frame.file)), String::new()]
+    };
+    let mut rows: Vec<[String; 3]> = thread.native[..called].iter().map(row).collect();
+    rows.extend(frame_rows(&thread.python, sources));
+    rows
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
 }
 
 /// Function, place, and the line itself where it is the user's.
@@ -336,44 +382,43 @@ fn thread_words(thread: &Thread) -> String {
     format!("{}{}", thread_state(thread), cpu.unwrap_or_default())
 }
 
+/// Threads of several processes that do the same.
+struct Alike<'a> {
+    /// One of them.
+    thread: &'a Thread,
+    /// What they are called, without the number that tells threads of a pool apart.
+    name: &'a str,
+    /// How many of them the process with that index has.
+    counts: BTreeMap<usize, usize>,
+}
+
 /// Threads beside the main threads, equal ones of all processes together: who has them, and one of
 /// them. Those with Python frames come first.
 fn other_threads(dump: &Dump) -> Vec<(String, &Thread)> {
-    /// Numbers tell threads of a pool apart, and say nothing.
-    fn kind(thread: &Thread) -> (bool, String, String, &[Where]) {
-        let name = thread
-            .name
-            .trim_end_matches(|c: char| c.is_ascii_digit() || "_-".contains(c));
-        let is_python = !thread.python.is_empty();
-        (
-            !is_python,
-            thread_state(thread),
-            name.to_owned(),
-            &thread.python,
-        )
-    }
-    let mut kinds: BTreeMap<_, (BTreeMap<usize, usize>, &Thread)> = BTreeMap::new();
+    let mut kinds: BTreeMap<_, Alike<'_>> = BTreeMap::new();
     for (index, process) in dump.processes.iter().enumerate() {
         for thread in process.threads.iter().skip(1) {
-            let (counts, _) = kinds
-                .entry(kind(thread))
-                .or_insert_with(|| (BTreeMap::new(), thread));
-            *counts.entry(index).or_insert(0) += 1;
+            let is_number = |c: char| c.is_ascii_digit() || "_-".contains(c);
+            let name = thread.name.trim_end_matches(is_number);
+            let is_native = thread.python.is_empty();
+            let kind = (is_native, thread_state(thread), name, &thread.python);
+            let alike = kinds.entry(kind).or_insert_with(|| Alike {
+                thread,
+                name,
+                counts: BTreeMap::new(),
+            });
+            *alike.counts.entry(index).or_insert(0) += 1;
         }
     }
-    let named = |((_, _, name, _), (counts, thread)): (
-        (bool, String, String, _),
-        (BTreeMap<usize, usize>, _),
-    )| {
-        let of: Vec<&Process> = counts.keys().map(|&index| &dump.processes[index]).collect();
-        let count: usize = counts.values().sum();
+    let titled = |alike: &Alike<'_>| {
+        let indexes = alike.counts.keys();
+        let of: Vec<&Process> = indexes.map(|&index| &dump.processes[index]).collect();
+        let count: usize = alike.counts.values().sum();
         let threads = if count == 1 { "thread" } else { "threads" };
-        (
-            format!("{}: {count} {threads} {}", who(&of), plain(&name)),
-            thread,
-        )
+        format!("{}: {count} {threads} {}", who(&of), plain(alike.name))
     };
-    kinds.into_iter().map(named).collect()
+    let alike = kinds.values();
+    alike.map(|alike| (titled(alike), alike.thread)).collect()
 }
 
 /// What could not be looked at, and what is missing elsewhere; the same of several in one line.

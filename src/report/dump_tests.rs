@@ -150,13 +150,48 @@ fn one_process_is_shown_by_its_number() {
     let dump = of_process("h".into(), 123, stacks);
     let expected = "
 process 123
-    no Python frames
+    no frames
 
   running   running, holds the GIL   CPU 1.2 s
 
 process 123: its memory may not be read
 ";
     assert_eq!(written(&dump, true), expected);
+}
+
+#[test]
+fn native_frames_are_shown_down_to_the_interpreter() {
+    let native = |function: &str, file: &str| Where {
+        file: file.into(),
+        line: 0,
+        function: function.into(),
+    };
+    let mut dump = job();
+    let long = format!("c10d::{}", "x".repeat(100));
+    for thread in &mut dump.processes[1].threads {
+        thread.native = vec![
+            native("__poll", "/lib/libc.so.6"),
+            native("", "/lib/libgloo.so"),
+            native(&long, "/lib/libtorch_cpu.so"),
+            native("_PyEval_EvalFrameDefault", "/usr/bin/python3.11"),
+            native("Py_RunMain", "/usr/bin/python3.11"),
+        ];
+    }
+    let text = written(&dump, false);
+    let expected = format!(
+        "rank 1
+    __poll                                                          libc.so.6
+    ?                                                               libgloo.so
+    c10d::{}…   libtorch_cpu.so
+    nap\u{fffd}[2J                                                         train.py:20
+    <module>                                                        train.py:34
+",
+        "x".repeat(54)
+    );
+    assert!(text.contains(&expected), "{text}");
+    dump.processes[1].threads[1].python.clear();
+    let text = written(&dump, true);
+    assert!(text.contains("_PyEval_EvalFrameDefault   "), "{text}");
 }
 
 #[test]

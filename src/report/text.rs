@@ -320,12 +320,20 @@ fn call_text(call: &RankCall) -> String {
     if let Some(seq) = call.seq {
         text.push_str(&format!(" #{seq}"));
     }
+    let mut partner = String::new();
+    if let Some(peer) = call.peer {
+        let way = if op == "send" { "to" } else { "from" };
+        partner.push_str(&format!(" {way} rank {peer}"));
+    }
+    if let Some(tag) = call.tag.filter(|&tag| tag != 0) {
+        partner.push_str(&format!(", tag {tag}"));
+    }
     if call.state == CallState::NotIssued {
         let step = call
             .step
             .map(|step| format!(", step {step}"))
             .unwrap_or_default();
-        return format!("last call {text}{step}");
+        return format!("last call {text}{partner}{step}");
     }
     if let Some(dtype) = &call.dtype {
         let shape = call.shapes.as_ref().and_then(|shapes| shapes.first());
@@ -341,7 +349,7 @@ fn call_text(call: &RankCall) -> String {
             text.push_str(&format!(" {name}{}", plain(&value)));
         }
     }
-    text
+    text + &partner
 }
 
 fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {

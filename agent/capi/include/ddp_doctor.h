@@ -13,7 +13,7 @@
  * Every call
  *   - is safe from any thread and blocks on nothing; those marked "hot" take some tens of
  *     nanoseconds, allocate nothing and make no system call once a thread has made one of them;
- *   - never aborts, never throws, never sets errno to anything that matters;
+ *   - never aborts and never throws; it may change errno;
  *   - does nothing and returns 0 before ddp_doctor_open(), after ddp_doctor_close(), and in a forked
  *     child, which may open a box of its own;
  *   - does nothing and returns 0 where a pointer is NULL that must not be, or misaligned.
@@ -122,6 +122,9 @@ void ddp_doctor_close(void);
 void ddp_doctor_exit(int32_t code, ddp_doctor_text how);
 
 /* --- Places, texts, groups -------------------------------------------------------------------- */
+
+/* The same with the site of the call that led there (0: unknown), for lines in functions of their own. */
+uint32_t ddp_doctor_site_from(ddp_doctor_text file, ddp_doctor_text function, uint32_t line, uint32_t caller);
 
 /*
  * Number of this line of the program, for whatever takes a site. Hot: the line gets its number once.
@@ -283,6 +286,19 @@ void ddp_doctor_completed(uint64_t call);
 
 /* A training step begins. Returns its number, from 1. Hot. */
 uint32_t ddp_doctor_step(void);
+
+/* Bits of the flags of ddp_doctor_forward(). */
+enum {
+    DDP_DOCTOR_REPEATED = 1024,      /* the input is that of the forward before */
+    DDP_DOCTOR_UNSYNCHRONISED = 2048 /* the gradients are not to be synchronised (accumulation) */
+};
+
+/*
+ * The same for a step that begins with the forward of a training: at which place (0: unknown), and
+ * how many batches were drawn so far where its input came from (-1: unknown). Steps of different
+ * ranks are compared by it; a program that calls it does not call ddp_doctor_step().
+ */
+uint32_t ddp_doctor_forward(uint32_t site, int64_t batches, uint32_t flags);
 
 /* A phase begins or ends ("checkpoint", "evaluation"); the number is one of ddp_doctor_string(). Hot. */
 void ddp_doctor_phase_begin(uint32_t name);

@@ -18,8 +18,9 @@ use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ddp_doctor_agent::blackbox::{Options, Place, Writer};
+use ddp_doctor_agent::blackbox::{Forward, Options, Place, Writer};
 use ddp_doctor_agent::{Opened, close, current, is_disabled, open, options_from_env};
+use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::{ExceptionKind, NoteKind};
 
 use abi::{ABI_VERSION, Status};
@@ -153,10 +154,21 @@ pub unsafe extern "C" fn ddp_doctor_string(text: Text) -> u32 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ddp_doctor_site(file: Text, function: Text, line: u32) -> u32 {
+    // SAFETY: the caller vouches for both texts.
+    unsafe { ddp_doctor_site_from(file, function, line, 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_site_from(
+    file: Text,
+    function: Text,
+    line: u32,
+    caller: u32,
+) -> u32 {
     with_box(|writer| {
         // SAFETY: the caller vouches for both texts.
         let (file, function) = unsafe { (ptr::bytes(file)?, ptr::bytes(function)?) };
-        Ok(writer.site(file, function, line))
+        Ok(writer.site_from(file, function, line, caller))
     })
 }
 
@@ -289,6 +301,18 @@ pub extern "C" fn ddp_doctor_completed(call: u64) {
 #[unsafe(no_mangle)]
 pub extern "C" fn ddp_doctor_step() -> u32 {
     with_box(|writer| Ok(writer.step()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_forward(site: u32, batches: i64, flags: u32) -> u32 {
+    with_box(|writer| {
+        Ok(writer.forward(Forward {
+            site,
+            batches: u64::try_from(batches).ok(),
+            repeated: flags & u32::from(flags::REPEATED) != 0,
+            unsynchronised: flags & u32::from(flags::UNSYNCHRONISED) != 0,
+        }))
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -1,8 +1,27 @@
-"""The end of the program's input."""
+"""The program's input: batches that are drawn, and its end."""
 
 import sys
 
 from . import _box, _sites
+
+_MOST_PLACES = 1024
+
+# Site at which batches are drawn → how many were.
+_drawn = {}
+_last = None
+
+
+def drawn():
+    """Batches that were drawn so far where the last one was; -1: none was."""
+    return _drawn.get(_last, -1)
+
+
+def _count(frame):
+    global _last
+    site = _sites.site_of(frame)
+    if site in _drawn or len(_drawn) < _MOST_PLACES:
+        _drawn[site] = _drawn.get(site, 0) + 1
+        _last = site
 
 
 def patch(module, late):
@@ -11,7 +30,7 @@ def patch(module, late):
 
     def __next__(self):
         try:
-            return original(self)
+            batch = original(self)
         except StopIteration:
             if _box.is_open:
                 try:
@@ -19,6 +38,21 @@ def patch(module, late):
                 except Exception:
                     pass
             raise
+        if _box.is_open:
+            try:
+                _count(sys._getframe(1))
+            except Exception:
+                pass
+        return batch
 
     __next__.__doc__ = original.__doc__
     iterator.__next__ = __next__
+
+
+def _reset():
+    global _last
+    _drawn.clear()
+    _last = None
+
+
+_box.on_reset.append(_reset)

@@ -1,15 +1,24 @@
-"""Steps, and exceptions that leave DDP's forward."""
+"""Steps, and exceptions that leave DDP's forward.
+
+A step is a training forward. Ranks whose steps come apart are told by it, so a forward also says what
+else it may be: one whose gradients are only accumulated, or another try on the same input. The input is
+known by a weak reference, which keeps nothing alive.
+"""
 
 import functools
+import sys
 import weakref
 
-from . import _box, _exceptions, _memory, _words
+from . import _box, _data, _exceptions, _memory, _sites, _words
 
 _automatic = True
 # The DDP module whose training forwards count; programs with several would count double.
 _stepper = None
+# The first tensor of the last forward's input, weakly.
+_last_input = None
 _grad_enabled = None
 _compiling = None
+_tensor = ()
 
 
 def explicit_step():
@@ -20,7 +29,31 @@ def explicit_step():
         _memory.sample()
 
 
-def _forward_begins(module):
+def _first_tensor(values):
+    for value in values:
+        if isinstance(value, _tensor):
+            return value
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, (list, tuple)):
+            for inner in value[:8]:
+                if isinstance(inner, _tensor):
+                    return inner
+    return None
+
+
+def _is_repeated(inputs, kwargs):
+    """Whether the input is that of the forward before."""
+    global _last_input
+    tensor = _first_tensor(inputs)
+    if tensor is None:
+        tensor = _first_tensor(kwargs.values())
+    before = _last_input() if _last_input is not None else None
+    _last_input = weakref.ref(tensor) if tensor is not None else None
+    return tensor is not None and before is tensor
+
+
+def _forward_begins(module, inputs, kwargs):
     global _stepper
     if not (_automatic and _box.is_open and module.training and _grad_enabled()):
         return
@@ -29,7 +62,12 @@ def _forward_begins(module):
         _stepper = weakref.ref(module)
     elif stepper is not module:
         return
-    _box.lib.step()
+    flags = 0
+    if _is_repeated(inputs, kwargs):
+        flags |= _words.REPEATED
+    if not getattr(module, "require_backward_grad_sync", True):
+        flags |= _words.UNSYNCHRONISED
+    _box.lib.forward(_sites.path_of(sys._getframe(2)), _data.drawn(), flags)
     _memory.sample()
 
 
@@ -40,7 +78,7 @@ def _wrap_forward(original):
         if _compiling():
             return original(self, *inputs, **kwargs)
         try:
-            _forward_begins(self)
+            _forward_begins(self, inputs, kwargs)
         except Exception:
             pass
         try:
@@ -53,18 +91,20 @@ def _wrap_forward(original):
 
 
 def patch(module, late):
-    global _grad_enabled, _compiling
+    global _grad_enabled, _compiling, _tensor
     import torch
 
     _grad_enabled = torch.is_grad_enabled
+    _tensor = torch.Tensor
     _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
     ddp = module.DistributedDataParallel
     ddp.forward = _wrap_forward(ddp.forward)
 
 
 def _reset():
-    global _stepper, _automatic
+    global _stepper, _last_input, _automatic
     _stepper = None
+    _last_input = None
     _automatic = True
 
 

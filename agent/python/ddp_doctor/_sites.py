@@ -2,7 +2,8 @@
 
 The user's place is the innermost frame that is neither PyTorch's, nor ours, nor of the standard
 library's machinery that calls functions on behalf of others. Every frame passed on the way costs
-a look-up by the identity of its code object; a place is numbered once per instruction.
+a look-up by the identity of its code object; a place is numbered once per instruction. Who called the
+function that a place stands in is looked up only when a place is numbered, so it is who called first.
 """
 
 import os
@@ -40,11 +41,16 @@ _CALL_FILES = (
 )
 _MOST_CODES = 16384
 _MOST_PLACES = 4096
+_MOST_CALLERS = 8
 
 # id(code) → [code, kind, {instruction: site}, extra]; the code is kept so that its id stays its own.
 codes = {}
-# (file, function, line) → site
+# (file, function, line) → the first site there
 _places = {}
+# (file, function, line, site of the caller) → site
+_ways = {}
+# ((id(code), instruction), …) of a frame and its callers → site
+_paths = {}
 _torch = None
 _C10D = None
 _main_thread = threading.main_thread().ident
@@ -80,6 +86,7 @@ def learn(code):
     """Entry of a code object that is not in `codes`."""
     if len(codes) >= _MOST_CODES:
         codes.clear()
+        _paths.clear()
     file = code.co_filename
     entry = [code, _kind(file), {}, {} if file == _C10D else None]
     codes[id(code)] = entry
@@ -93,18 +100,58 @@ def entry_of(code):
     return entry
 
 
-def _number(entry, instruction, line):
-    code = entry[0]
-    function = getattr(code, "co_qualname", code.co_name)
-    key = (code.co_filename, function, line)
-    site = _places.get(key)
+def _place(code, line):
+    return code.co_filename, getattr(code, "co_qualname", code.co_name), line
+
+
+def _define(place, caller):
+    """Site of a place that was called from there."""
+    way = place + (caller,)
+    site = _ways.get(way)
     if site is None:
         site = 0
-        if _box.is_open and len(_places) < _MOST_PLACES:
-            site = _box.lib.site(text(code.co_filename), text(function), line or 0)
-            _places[key] = site
+        if _box.is_open and len(_ways) < _MOST_PLACES:
+            file, function, line = place
+            site = _ways[way] = _box.lib.site(text(file), text(function), line or 0, caller)
+            _places.setdefault(place, site)
+    return site
+
+
+def _callers(frame):
+    """The user's frames from this one outwards, as many as are followed."""
+    found = []
+    while frame is not None and len(found) < _MOST_CALLERS:
+        if not entry_of(frame.f_code)[1]:
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _number(entry, instruction, line, caller):
+    place = _place(entry[0], line)
+    site = _places.get(place)
+    if site is None:
+        site = 0
+        for frame in reversed(_callers(caller)):
+            outer = _place(frame.f_code, frame.f_lineno)
+            site = _places.get(outer) or _define(outer, site)
+        site = _define(place, site)
     if _box.is_open:
         entry[2][instruction] = site
+    return site
+
+
+def path_of(frame):
+    """Site of the innermost user's frame: another one for each way that leads there; 0: none."""
+    frames = _callers(frame)
+    path = tuple((id(it.f_code), it.f_lasti) for it in frames)
+    site = _paths.get(path)
+    if site is None:
+        site = 0
+        for frame in reversed(frames):
+            site = _define(_place(frame.f_code, frame.f_lineno), site)
+        if _box.is_open and len(_paths) < _MOST_PLACES:
+            _paths[path] = site
     return site
 
 
@@ -125,7 +172,7 @@ def locate(frame):
         try:
             site = entry[2][frame.f_lasti]
         except KeyError:
-            site = _number(entry, frame.f_lasti, frame.f_lineno)
+            site = _number(entry, frame.f_lasti, frame.f_lineno, frame.f_back)
         return site, flags & INTERNAL
     return _borrowed()
 
@@ -140,7 +187,7 @@ def _borrowed():
                 instruction = frame.f_lasti
                 site = entry[2].get(instruction)
                 if site is None:
-                    site = _number(entry, instruction, frame.f_lineno)
+                    site = _number(entry, instruction, frame.f_lineno, frame.f_back)
                 return site, _words.HIDDEN | _words.BORROWED_SITE
             frame = frame.f_back
     return 0, _words.HIDDEN
@@ -157,19 +204,21 @@ def site_of_traceback(traceback):
     while traceback is not None:
         entry = entry_of(traceback.tb_frame.f_code)
         if not entry[1]:
-            found = (entry, traceback.tb_lasti, traceback.tb_lineno)
+            found = (entry, traceback.tb_lasti, traceback.tb_lineno, traceback.tb_frame.f_back)
         traceback = traceback.tb_next
     if found is None:
         return 0
-    entry, instruction, line = found
+    entry, instruction, line, caller = found
     site = entry[2].get(instruction)
-    return _number(entry, instruction, line) if site is None else site
+    return _number(entry, instruction, line, caller) if site is None else site
 
 
 def _reset():
     global _main_thread
     codes.clear()
     _places.clear()
+    _ways.clear()
+    _paths.clear()
     _main_thread = threading.main_thread().ident
 
 

@@ -63,6 +63,10 @@ ROOT = 32
 TAG = 64
 BORROWED_SITE = 128
 
+# Flags of a forward.
+REPEATED = 1024
+UNSYNCHRONISED = 2048
+
 # Kinds of exceptions.
 UNCAUGHT = 1
 LEFT_FORWARD = 2

@@ -12,7 +12,9 @@ KINDS = (
 ).split()
 # Kinds that use the words of a record otherwise.
 OTHERWISE = ("splits", "memory")
-ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT = (1 << bit for bit in range(9))
+ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT, FORWARD, REPEATED, UNSYNCHRONISED = (
+    1 << bit for bit in range(12)
+)
 
 
 class Record:
@@ -72,8 +74,16 @@ class Box:
         if not number:
             return None
         at = self.words[31 + 0] + (number - 1) * 4
-        file, function = self.words[at] & ~PUBLISHED, self.words[at + 1]
+        file, function = self.words[at] & 0xFFFFFFFF, self.words[at + 1]
         return self.text(file), function >> 32, self.text(function & 0xFFFFFFFF)
+
+    def callers(self, number):
+        """The sites that led to a site, the nearest first."""
+        found = []
+        while number:
+            number = (self.words[self.words[31] + (number - 1) * 4] & ~PUBLISHED) >> 32
+            found += [self.site(number)] if number else []
+        return found
 
     def _group(self, number):
         at = self.words[35] + (number - 1) * 16
@@ -120,6 +130,7 @@ class Box:
                 seq=w[3],
                 call=w[4],
                 site=self.site(w[5] & 0xFFFFFFFF) if kind not in OTHERWISE else None,
+                callers=self.callers(w[5] & 0xFFFFFFFF) if kind not in OTHERWISE else None,
                 tensors=w[5] >> 32,
                 root=_signed(w[6] & 0xFFFFFFFF),
                 tag=_signed(w[6] >> 32),

@@ -298,6 +298,60 @@ model(torch.ones(1, 3))
         self.assertEqual({r.site[1] for r in calls if r.op == ALL_REDUCE}, {o.line("backward")})
         self.assertEqual(len(o.box.of("step")), 3)
 
+    def test_a_forward_says_where_it_is_and_of_what(self):
+        o = self.run_job(
+            """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+def run(inputs):
+    return model(inputs).sum()  # run
+loader = torch.utils.data.DataLoader(torch.ones(6, 2), batch_size=2)
+for batch in loader:
+    run(batch).backward()  # train
+run(batch).backward()  # again
+with model.no_sync():
+    run(batch.clone()).backward()  # accumulate
+model(input=batch.clone()).sum().backward()  # plain
+"""
+        )
+        steps = o.box.of("step")
+        run, plain = o.line("run"), o.line("plain")
+        self.assertEqual([s.site[1] for s in steps], [run] * 5 + [plain])
+        lines = [o.line(name) for name in ("train", "train", "train", "again", "accumulate")]
+        self.assertEqual([[c[1] for c in s.callers] for s in steps], [[line] for line in lines] + [[]])
+        self.assertEqual([s.numel for s in steps], [1, 2, 3, 3, 3, 3])
+        flags = [s.flags & (b.FORWARD | b.REPEATED | b.UNSYNCHRONISED) for s in steps]
+        plain = b.FORWARD
+        self.assertEqual(flags, [plain] * 3 + [plain | b.REPEATED, plain | b.UNSYNCHRONISED, plain])
+
+    def test_a_forward_keeps_no_input_alive(self):
+        self.run_job(
+            """
+import weakref
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+inputs = torch.ones(2, 2)
+model(inputs)
+gone = weakref.ref(inputs)
+del inputs
+assert gone() is None
+"""
+        )
+
+    def test_a_place_knows_who_called_first(self):
+        o = self.run_job(
+            """
+def inner():
+    dist.barrier()  # inner
+def outer():
+    inner()  # outer
+outer()  # first
+inner()  # second
+"""
+        )
+        first, second = self.issued(o.box, BARRIER)
+        self.assertEqual(first.site[1], o.line("inner"))
+        self.assertEqual([c[1] for c in first.callers], [o.line("outer"), o.line("first")])
+        self.assertEqual(second.callers, first.callers)
+
     def test_explicit_steps_and_phases(self):
         o = self.run_job(
             """

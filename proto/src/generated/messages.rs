@@ -455,6 +455,102 @@ impl ProcessState {
         }
     }
 }
+/// What a test in the source of a program is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GuardSubject {
+    Unspecified = 0,
+    /// The rank itself.
+    Rank = 1,
+    /// The content of the batch, or what was computed from it.
+    Data = 2,
+    /// Whether numbers are finite.
+    Finite = 3,
+    /// Other state of the rank: files, settings, the clock, chance.
+    State = 4,
+    /// Something else.
+    Other = 5,
+}
+impl GuardSubject {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "GUARD_SUBJECT_UNSPECIFIED",
+            Self::Rank => "GUARD_SUBJECT_RANK",
+            Self::Data => "GUARD_SUBJECT_DATA",
+            Self::Finite => "GUARD_SUBJECT_FINITE",
+            Self::State => "GUARD_SUBJECT_STATE",
+            Self::Other => "GUARD_SUBJECT_OTHER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "GUARD_SUBJECT_UNSPECIFIED" => Some(Self::Unspecified),
+            "GUARD_SUBJECT_RANK" => Some(Self::Rank),
+            "GUARD_SUBJECT_DATA" => Some(Self::Data),
+            "GUARD_SUBJECT_FINITE" => Some(Self::Finite),
+            "GUARD_SUBJECT_STATE" => Some(Self::State),
+            "GUARD_SUBJECT_OTHER" => Some(Self::Other),
+            _ => None,
+        }
+    }
+}
+/// How a line depends on a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GuardForm {
+    Unspecified = 0,
+    /// It is reached only where the test holds.
+    Holds = 1,
+    /// It is reached only where the test does not hold.
+    Fails = 2,
+    /// Where the test holds, the iteration is left before the line: `continue`.
+    Skips = 3,
+    /// Where the test holds, the loop or the function is left before the line: `break`, `return`.
+    Leaves = 4,
+    /// Where the test holds, the loop around the line is left after it.
+    Ends = 5,
+    /// The line handles an exception.
+    Handles = 6,
+    /// An exception of the line is caught, and the program goes on.
+    Catches = 7,
+}
+impl GuardForm {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "GUARD_FORM_UNSPECIFIED",
+            Self::Holds => "GUARD_FORM_HOLDS",
+            Self::Fails => "GUARD_FORM_FAILS",
+            Self::Skips => "GUARD_FORM_SKIPS",
+            Self::Leaves => "GUARD_FORM_LEAVES",
+            Self::Ends => "GUARD_FORM_ENDS",
+            Self::Handles => "GUARD_FORM_HANDLES",
+            Self::Catches => "GUARD_FORM_CATCHES",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "GUARD_FORM_UNSPECIFIED" => Some(Self::Unspecified),
+            "GUARD_FORM_HOLDS" => Some(Self::Holds),
+            "GUARD_FORM_FAILS" => Some(Self::Fails),
+            "GUARD_FORM_SKIPS" => Some(Self::Skips),
+            "GUARD_FORM_LEAVES" => Some(Self::Leaves),
+            "GUARD_FORM_ENDS" => Some(Self::Ends),
+            "GUARD_FORM_HANDLES" => Some(Self::Handles),
+            "GUARD_FORM_CATCHES" => Some(Self::Catches),
+            _ => None,
+        }
+    }
+}
 /// A batch of events in the order in which the node saw them. The journal of a run is a sequence of
 /// the same messages. An empty report says that the node lives.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -587,8 +683,8 @@ pub struct StringDefined {
     #[prost(string, tag = "3")]
     pub value: ::prost::alloc::string::String,
 }
-/// Gives a number to a place in the program.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+/// Gives a number to a place in the program. Sent again, with guards, once its source was read.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SiteDefined {
     #[prost(uint64, tag = "1")]
     pub process: u64,
@@ -601,6 +697,26 @@ pub struct SiteDefined {
     pub line: u32,
     #[prost(string, tag = "5")]
     pub function: ::prost::alloc::string::String,
+    /// Site of the call that led there when the program first came; 0: unknown.
+    #[prost(uint32, tag = "10")]
+    pub caller: u32,
+    /// The tests in the source that decide whether the program comes there, the nearest first.
+    #[prost(message, repeated, tag = "11")]
+    pub guards: ::prost::alloc::vec::Vec<Guard>,
+}
+/// A test in the source of a program that decides whether it comes to some line.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Guard {
+    /// The line of the test.
+    #[prost(uint32, tag = "1")]
+    pub line: u32,
+    /// The test as it is written.
+    #[prost(string, tag = "2")]
+    pub test: ::prost::alloc::string::String,
+    #[prost(enumeration = "GuardSubject", tag = "3")]
+    pub subject: i32,
+    #[prost(enumeration = "GuardForm", tag = "4")]
+    pub form: i32,
 }
 /// Gives a number to a process group, as this process knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -679,7 +795,8 @@ pub struct Record {
     pub root: ::core::option::Option<i32>,
     #[prost(int32, optional, tag = "15")]
     pub tag: ::core::option::Option<i32>,
-    /// Elements of the first tensor.
+    /// Elements of the first tensor. Of a step that began with a forward: batches that were drawn so far
+    /// where the last one was drawn.
     #[prost(uint64, optional, tag = "16")]
     pub numel: ::core::option::Option<u64>,
     /// Dimensions of the first tensor; meaningless unless `shape_known`.

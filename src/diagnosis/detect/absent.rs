@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{Confidence, RankCall, Timestamp};
 
 use super::early_exit::victims;
 use super::view::with_place;
-use super::{About, Draft, KeyPlace, rank_calls};
+use super::{About, Draft, message};
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::Process;
 use crate::diagnosis::outside;
@@ -44,7 +44,7 @@ impl<'a> Absent<'a> {
             .iter()
             .filter_map(|&rank| situation.model.member(stall.group, rank))
             .collect();
-        let mut calls = situation.join(stall.group, stall.seq)?.calls.iter();
+        let mut calls = situation.calls(stall).into_iter();
         let (_, waiting) = calls.find(|(rank, _)| stall.waiting.contains(rank))?;
         let due = situation.overdue_at(stall);
         let mut ends_of_watch = processes.iter().map(|process| process.unwatched);
@@ -72,7 +72,7 @@ impl<'a> Absent<'a> {
         evidence_at: Timestamp,
     ) -> Draft {
         let stall = self.stall;
-        let mut draft = Draft::new(about, KeyPlace::Join(stall.group, stall.seq), evidence_at);
+        let mut draft = Draft::new(about, message::key(stall), evidence_at);
         draft.place = Some((stall.group, stall.seq));
         draft.op = Some(self.call.op);
         draft.root = self.ranks.clone();
@@ -80,7 +80,7 @@ impl<'a> Absent<'a> {
         draft.root_confidence = self.confidence();
         draft.victims = victims(stalls);
         draft.victims.retain(|rank| !self.ranks.contains(rank));
-        let calls = rank_calls(situation, stall.group, stall.seq);
+        let calls = message::stalled_calls(situation, stall);
         draft.per_rank = calls
             .into_iter()
             .map(|call| self.at_its_line(call))
@@ -112,12 +112,7 @@ impl<'a> Absent<'a> {
 
     /// "all_reduce #5 of the default group needs all its ranks."
     pub(super) fn needs_all(&self, situation: &Situation<'_>) -> String {
-        let group = situation.model.group(self.stall.group);
-        format!(
-            "{} of {} needs all its ranks.",
-            words::call(self.call),
-            words::group(&group.info)
-        )
+        message::needs(situation, self.stall, self.call)
     }
 
     /// "rank 0 waits for it in all_reduce #5"

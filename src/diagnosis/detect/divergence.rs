@@ -4,11 +4,11 @@ use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Effect, Severity, Timestamp,
 };
 
-use super::{About, Draft, KeyPlace, issued, rank_calls};
+use super::{About, Draft, KeyPlace, issued, rank_calls, sequence_slip};
 use crate::diagnosis::align::{Mismatch, OddOnes, compare, odd_ones};
-use crate::diagnosis::cause;
-use crate::diagnosis::model::{Ending, Join, Wait};
-use crate::diagnosis::situation::{Divergence, Origin, Situation};
+use crate::diagnosis::cause::{self, Reading};
+use crate::diagnosis::model::{Ending, GroupId, Join, Wait};
+use crate::diagnosis::situation::{Divergence, Nature, Origin, Situation};
 use crate::diagnosis::words::{self, Capital, Ranks};
 
 /// Calls that met under an open wait for this long did not complete by accident of timing.
@@ -36,6 +36,7 @@ pub(super) fn drafts(
         .divergences
         .iter()
         .filter(|divergence| matches!(divergence.origin, Origin::Diverged(..)))
+        .filter(|divergence| matches!(divergence.nature, Nature::Mismatch))
         .filter_map(|divergence| {
             let join = situation.join(divergence.group, divergence.seq)?;
             (join.mismatch == Some(mismatch))
@@ -52,6 +53,52 @@ fn draft(
     proof: CertificateKind,
     words: &Words,
 ) -> Draft {
+    let (group_id, seq) = (divergence.group, divergence.seq);
+    let (mut draft, classes) = parted(situation, divergence, join, about, proof);
+    let group = words::group(&situation.model.group(group_id).info);
+    let sides: Vec<String> = classes
+        .iter()
+        .filter_map(|ranks| {
+            let call = &join.calls.get(ranks.first()?)?.call;
+            Some(format!(
+                "{} {} {}{}",
+                Ranks(ranks),
+                words::number(ranks, "calls", "call"),
+                words::signature(call),
+                words::at(call.place.as_deref()),
+            ))
+        })
+        .collect();
+    draft.summary = format!(
+        "{} meet as #{seq} of {group}: {}",
+        words.what,
+        sides.join(", ")
+    );
+    let mut why = vec![format!(
+        "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
+        words.why
+    )];
+    let differences = all_differences(join);
+    if differences.len() > 1 {
+        why.push(format!("The calls differ in {}.", differences.join(", ")));
+    }
+    draft.why.splice(0..0, why);
+    draft.next = vec![words.next.to_owned()];
+    let met = join.mismatched_at.unwrap_or_default();
+    let reading = reading(situation, group_id, seq, &classes, met);
+    draft.explain(reading);
+    draft
+}
+
+/// What is true of every finding about calls that met and disagree: who stands apart, what it does,
+/// the proof. Returns also the ranks that agree, largest class first.
+pub(super) fn parted(
+    situation: &Situation<'_>,
+    divergence: &Divergence,
+    join: &Join,
+    about: &'static About,
+    proof: CertificateKind,
+) -> (Draft, Vec<Vec<u32>>) {
     let (group_id, seq) = (divergence.group, divergence.seq);
     let met = join.mismatched_at.unwrap_or_default();
     let everybody: Vec<u32> = join.calls.keys().copied().collect();
@@ -80,38 +127,7 @@ fn draft(
     draft.per_rank = rank_calls(situation, group_id, seq);
     draft.blocked_at = join.calls.values().map(|joined| joined.call.at).min();
     (draft.effect, draft.severity) = effect(situation, divergence, join, about, &everybody);
-    draft.cause = Some(cause::of(situation, &root, &others(&everybody, &root), met));
-    draft.root_confidence = root_confidence;
-
-    let group = words::group(&situation.model.group(group_id).info);
-    let sides: Vec<String> = classes
-        .iter()
-        .filter_map(|ranks| {
-            let call = &join.calls.get(ranks.first()?)?.call;
-            Some(format!(
-                "{} {} {}{}",
-                Ranks(ranks),
-                words::number(ranks, "calls", "call"),
-                words::signature(call),
-                words::at(call.place.as_deref()),
-            ))
-        })
-        .collect();
-    draft.summary = format!(
-        "{} meet as #{seq} of {group}: {}",
-        words.what,
-        sides.join(", ")
-    );
-    draft.why = vec![format!(
-        "Call #{seq} of a group is one collective for all its ranks, matched by order alone. {}",
-        words.why
-    )];
-    let differences = all_differences(join);
-    if differences.len() > 1 {
-        draft
-            .why
-            .push(format!("The calls differ in {}.", differences.join(", ")));
-    }
+    draft.follows = sequence_slip::before(situation, group_id, seq);
     if let OddOnes::Outnumbered(odd) = odd_ones(&classes) {
         draft.why.push(format!(
             "{} {} apart from {} others that agree.",
@@ -120,13 +136,8 @@ fn draft(
             everybody.len() - odd.len(),
         ));
     }
-    let advice = draft.cause.and_then(cause::advice);
-    draft.next = advice
-        .into_iter()
-        .chain([words.next])
-        .map(str::to_owned)
-        .collect();
     draft.root = root;
+    draft.root_confidence = root_confidence;
     draft.victims = victims;
 
     let certain = everybody.iter().all(|&rank| {
@@ -135,7 +146,22 @@ fn draft(
             .member(group_id, rank)
             .is_some_and(|p| p.lost == 0)
     });
-    draft.proved_by(certain.then(|| certificate(join, about, proof)).flatten())
+    let proof = certain.then(|| certificate(join, about, proof)).flatten();
+    (draft.proved_by(proof), classes)
+}
+
+/// Why the classes of a divergence parted. Where none outnumbers the others, one is as odd as the other.
+pub(super) fn reading(
+    situation: &Situation<'_>,
+    group: GroupId,
+    seq: u64,
+    classes: &[Vec<u32>],
+    met: Timestamp,
+) -> Reading {
+    let (first, rest) = classes
+        .split_first()
+        .map_or((&[][..], &[][..]), |(a, b)| (&a[..], b));
+    cause::read(situation, Some((group, seq)), &rest.concat(), first, met)
 }
 
 /// Two calls that disagree are enough.
@@ -180,6 +206,18 @@ fn all_differences(join: &Join) -> Vec<&'static str> {
     found.iter().map(name).collect()
 }
 
+/// Whether somebody has waited here for so long that it is no accident of timing.
+pub(super) fn is_blocked(situation: &Situation<'_>, join: &Join) -> bool {
+    join.calls.values().any(|joined| {
+        let until = |since: Timestamp| situation.now.since(since) >= BLOCKED_AFTER;
+        match joined.wait {
+            Wait::Since(since) => until(since),
+            Wait::NotSeen => joined.call.hidden && until(joined.call.at),
+            Wait::Over(_) => false,
+        }
+    })
+}
+
 /// What the mismatch did to the job: blocks, crashes, or runs on with wrong numbers.
 fn effect(
     situation: &Situation<'_>,
@@ -191,15 +229,7 @@ fn effect(
     match about.code.effect {
         Effect::Corrupts => {
             // These mostly complete, with garbage in the result.
-            let blocked = join.calls.values().any(|joined| {
-                let until = |since: Timestamp| situation.now.since(since) >= BLOCKED_AFTER;
-                match joined.wait {
-                    Wait::Since(since) => until(since),
-                    Wait::NotSeen => joined.call.hidden && until(joined.call.at),
-                    Wait::Over(_) => false,
-                }
-            });
-            if blocked {
+            if is_blocked(situation, join) {
                 (Effect::Blocks, Severity::Error)
             } else {
                 (about.code.effect, about.code.severity)
@@ -226,12 +256,4 @@ fn effect(
         }
         effect => (effect, about.code.severity),
     }
-}
-
-fn others(everybody: &[u32], root: &[u32]) -> Vec<u32> {
-    everybody
-        .iter()
-        .copied()
-        .filter(|rank| !root.contains(rank))
-        .collect()
 }

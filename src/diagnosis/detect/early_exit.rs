@@ -1,12 +1,12 @@
 //! DD102 early-exit: a rank ended normally or destroyed the group while peers wait for it.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
 
-use super::{About, Detector, Draft, Explanation, KeyPlace, issued, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, issued, message, order, sequence_slip};
 use crate::diagnosis::cause;
 use crate::diagnosis::event::Call;
-use crate::diagnosis::model::Process;
+use crate::diagnosis::model::{Process, Side};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
@@ -28,8 +28,8 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     why    all_reduce #2 of the default group needs all its ranks. Ranks 0 and 2 have started it;
            rank 1's last call there was #1, and it can never come.
     cause  uneven inputs: one rank ran out of batches before the others (supported)
-    fix    Let every rank make the same number of calls: give each the same number of batches
-           (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).
+    fix    Give every rank the same number of batches (DistributedSampler(…, drop_last=True)), or
+           run the loop inside Join([model]).
            Where a rank may stop early, let all ranks agree first: all_reduce the decision.
     more   ddp-doctor explain DD102
 ",
@@ -51,8 +51,9 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
             "A rank that ends after all calls it owes is none, however early that is: nobody waits \
              for it.",
             "An end by a signal or with a non-zero status is DD201, one by an exception DD202.",
-            "A leaf of a gather or a sender may complete before its root has come: such a call is \
-             not taken to wait.",
+            "A leaf of a gather may complete before its root has come: such a call is not taken to \
+             wait.",
+            "A send whose receiver has ended is supported, not proved: it may have been done early.",
         ],
     },
 };
@@ -77,43 +78,29 @@ impl Detector for EarlyExit {
     }
 }
 
+/// What to change where nothing says why a rank made fewer calls.
+const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
+     of batches (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).";
+
 fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<Draft> {
     let stall = *stalls.first()?;
     let group = situation.model.group(stall.group);
     let first = *gone.first()?;
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
-    let (&waiter, waiting) =
-        situation
-            .join(stall.group, stall.seq)?
-            .calls
-            .iter()
-            .find(|(rank, joined)| {
-                joined.is_awaited() && joined.needs(**rank, gone).contains(&first)
-            })?;
+    let (waiter, waiting) = situation.calls(stall).into_iter().find(|(rank, joined)| {
+        let needs = || joined.needs(*rank, gone).contains(&first);
+        stall.message.is_some() || (joined.is_awaited() && needs())
+    })?;
 
-    let mut draft = Draft::new(
-        &ABOUT,
-        KeyPlace::Join(stall.group, stall.seq),
-        left.max(waiting.call.at),
-    );
+    let mut draft = Draft::new(&ABOUT, message::key(stall), left.max(waiting.call.at));
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = gone.to_vec();
-    draft.root_confidence = if process.lost == 0 {
-        Confidence::Proved
-    } else {
-        Confidence::Supported
-    };
     draft.victims = victims(stalls);
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
-    draft.cause = Some(cause::of(
-        situation,
-        gone,
-        &draft.victims,
-        left.max(stall.since),
-    ));
+    draft.follows = sequence_slip::of_stall(situation, stall);
 
     let call = words::call(&waiting.call);
     let how = if process.has_ended() {
@@ -129,22 +116,55 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         number(gone, "it", "them"),
     );
     let last = group.members.get(&first).map_or(0, |member| member.issued);
+    let last = match &stall.message {
+        None => format!(
+            "; {}'s last call there was #{last}, and it",
+            Ranks(&[first])
+        ),
+        Some(_) => format!("; {}", Ranks(gone)),
+    };
     draft.why = vec![format!(
-        "{call} of {} needs all its ranks. {} {} started it; {}'s last call there was #{last}, and it can never come.",
-        words::group(&group.info),
+        "{} {} {} started it{last} can never come.",
+        message::needs(situation, stall, &waiting.call),
         Capital(Ranks(&stall.waiting)),
         number(&stall.waiting, "has", "have"),
-        Ranks(&[first]),
     )];
-    draft.next = vec![
-        "Let every rank make the same number of calls: give each the same number of batches \
-         (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model])."
-            .into(),
-        "Where a rank may stop early, let all ranks agree first: all_reduce the decision.".into(),
-    ];
+    draft.next = match &stall.message {
+        None => vec![
+            "Where a rank may stop early, let all ranks agree first: all_reduce the decision."
+                .into(),
+        ],
+        Some(lone) => vec![format!(
+            "Let {} make as many {} as {} {} from it, or tell it how many there will be; wait for \
+             what isend returns before the rank ends.",
+            Ranks(gone),
+            if lone.side == Side::Receive {
+                "sends"
+            } else {
+                "receives"
+            },
+            Ranks(&stall.waiting),
+            if lone.side == Side::Receive {
+                "receives"
+            } else {
+                "needs"
+            },
+        )],
+    };
+    if stall.message.is_none() {
+        let place = Some((stall.group, stall.seq));
+        let at = left.max(stall.since);
+        let reading = cause::read(situation, place, gone, &draft.victims, at);
+        if cause::advice(reading.cause).is_none() {
+            draft.next.insert(0, EQUAL_CALLS.into());
+        }
+        draft.explain(reading);
+    }
 
     let proof = never_comes(situation, stall, (waiter, &waiting.call), first);
-    Some(draft.proved_by(proof))
+    let mut draft = draft.proved_by(proof);
+    draft.root_confidence = draft.confidence;
+    Some(draft)
 }
 
 /// The proof that a call waits for a rank which is gone.
@@ -154,11 +174,22 @@ pub(super) fn never_comes(
     (waiter, call): (u32, &Call),
     gone: u32,
 ) -> Option<Certificate> {
-    let group = situation.model.group(stall.group);
     let process = situation.model.member(stall.group, gone)?;
-    if process.lost > 0 {
+    if process.lost > 0 || process.ended_by_its_own_word() {
         return None;
     }
+    let (waits, never) = match &stall.message {
+        None => (
+            issued(waiter, call)?,
+            message::never_issued(situation, stall.group, gone),
+        ),
+        // A sender may be done early, and one of several may yet send.
+        Some(lone) if lone.side == Side::Send || lone.peer.is_none() || !lone.sure => return None,
+        Some(lone) => (
+            message::posted(waiter, call, lone.nth)?,
+            message::never_posted(situation, stall.group, lone, gone),
+        ),
+    };
     let end = match process.end {
         Some(end) => Fact::Ended {
             rank: gone,
@@ -168,17 +199,12 @@ pub(super) fn never_comes(
         },
         None => Fact::GroupDestroyed {
             rank: gone,
-            group: group.info.key.clone(),
+            group: situation.model.group(stall.group).info.key.clone(),
         },
-    };
-    let never = Fact::NeverIssued {
-        rank: gone,
-        group: group.info.key.clone(),
-        last: group.members.get(&gone).map_or(0, |member| member.issued),
     };
     Some(Certificate {
         kind: CertificateKind::TerminalRank,
-        facts: vec![issued(waiter, call)?, never, end],
+        facts: vec![waits, never, end],
     })
 }
 

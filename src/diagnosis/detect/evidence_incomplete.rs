@@ -8,9 +8,9 @@ use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
 };
 
-use super::view::last_call;
+use super::view::{last_call, made_call};
 use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
-use crate::diagnosis::model::{Note, Process};
+use crate::diagnosis::model::{Note, Process, Target};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Ranks, number};
 
@@ -23,8 +23,9 @@ static ABOUT: About = About {
     explanation: Explanation {
         means: "Something of the job was never seen: a rank that reported nothing, a process whose \
          calls no probe records. What that rank does is unknown, so no finding blames it, waits \
-         for it are no finding, and the confidence of others is lowered. If nothing at all was \
-         seen, the exit status of `analyze` is 4: there is nothing to judge.",
+         for it are no finding, and the confidence of others is lowered. In `analyze` it is also \
+         said of ranks whose end nobody watched. If that leaves nothing to judge by, the exit \
+         status of `analyze` is 4.",
         example: "\
 note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are not seen: python was started with -I
     proved 0 ms after the deciding event
@@ -41,12 +42,16 @@ note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are no
              environment: the capture is switched on by `PYTHONPATH` and `DDP_DOCTOR_*`.",
             "Ranks on another node that were not started under `ddp-doctor run`.",
             "No room in /dev/shm: a black box takes about 2 MiB per rank.",
+            "A job that was killed together with `ddp-doctor run` (SIGKILL, a node that went down): \
+             its black boxes tell where its ranks were, and not how long they stayed there.",
         ],
         fix: &[
             "Start every rank on every node under `ddp-doctor run`, and keep the environment.",
             "PyTorch 2.14 or later; in C, C++ and Rust link the agent.",
             "Name a directory with room in `DDP_DOCTOR_BOX_DIR`, or the library in \
              `DDP_DOCTOR_LIBRARY`, where the note says so.",
+            "Give `analyze` all there is: the run directory of every node, whose journal knows how \
+             long nothing moved, and black boxes left in /dev/shm.",
         ],
         not: &[
             "It says nothing about the health of the job: a job with this note alone may be fine.",
@@ -210,11 +215,17 @@ fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
         .iter()
         .filter_map(|&rank| {
             let process = model.process_of(rank)?;
-            let inside = process.last_call.as_ref().and_then(|call| {
-                let (group, seq) = process.target(call.id)?;
-                let calls = rank_calls(situation, group, seq);
-                calls.into_iter().find(|call| call.rank == rank)
-            });
+            let inside =
+                process
+                    .last_call
+                    .as_ref()
+                    .and_then(|call| match process.target(call.id)? {
+                        Target::Join(group, seq) => {
+                            let calls = rank_calls(situation, group, seq);
+                            calls.into_iter().find(|call| call.rank == rank)
+                        }
+                        Target::Message(..) => Some(made_call(situation, rank, process, call)),
+                    });
             Some(inside.unwrap_or_else(|| last_call(rank, process)))
         })
         .collect();

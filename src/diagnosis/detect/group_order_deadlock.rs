@@ -1,18 +1,11 @@
 //! DD111 group-order-deadlock: a cycle of waits across process groups.
 
-use std::collections::BTreeSet;
-
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
 
-use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order, signature};
-use crate::diagnosis::cause;
-use crate::diagnosis::model::JoinedCall;
-use crate::diagnosis::situation::{Origin, Situation};
+use super::{About, Detector, Draft, Explanation, cycle, order};
+use crate::diagnosis::situation::Situation;
 use crate::diagnosis::waits::Blocked;
-use crate::diagnosis::words::{self, Ranks};
-use ddp_doctor_proto::report::{Cause, CauseKind};
+use crate::diagnosis::words::Ranks;
 
 static ABOUT: About = About {
     code: &catalogue::DD111,
@@ -70,94 +63,26 @@ impl Detector for GroupOrderDeadlock {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let led_to: BTreeSet<usize> = situation
-            .stalls
-            .iter()
-            .filter_map(|stall| match stall.origin {
-                Origin::Cycle(cycle) => Some(cycle),
-                _ => None,
-            })
-            .collect();
-        situation
-            .waits
-            .cycles
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| led_to.contains(i))
+        cycle::led_to(situation)
+            .into_iter()
+            .filter(|(_, cycle)| cycle.iter().all(|wait| wait.message.is_none()))
             .filter_map(|(i, cycle)| draft(situation, i, cycle))
             .collect()
     }
 }
 
-fn draft(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Option<Draft> {
-    let groups: BTreeSet<_> = cycle.iter().map(|wait| wait.group).collect();
-    if groups.len() < 2 {
+fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
+    let groups = cycle::groups(waits).len();
+    if groups < 2 {
         return None;
     }
-    let mut ranks: Vec<u32> = cycle.iter().map(|wait| wait.rank).collect();
-    ranks.sort_unstable();
-    let closed: Timestamp = cycle.iter().map(|wait| wait.since).max()?;
-    let first = cycle.first()?;
-    let calls: Option<Vec<&JoinedCall>> = cycle
-        .iter()
-        .map(|wait| situation.join(wait.group, wait.seq)?.calls.get(&wait.rank))
-        .collect();
-    let calls = calls?;
-
-    let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(ranks.clone()), closed);
-    draft.place = Some((first.group, first.seq));
-    draft.op = Some(calls.first()?.call.op);
-    draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
-    let mut victims: Vec<u32> = situation
-        .stalls
-        .iter()
-        .filter(|stall| stall.origin == Origin::Cycle(index))
-        .flat_map(|stall| stall.waiting.iter().copied())
-        .filter(|rank| !ranks.contains(rank))
-        .collect();
-    victims.sort_unstable();
-    victims.dedup();
-    draft.per_rank = cycle
-        .iter()
-        .flat_map(|wait| super::rank_calls(situation, wait.group, wait.seq))
-        .filter(|call| {
-            cycle
-                .iter()
-                .any(|wait| wait.rank == call.rank && Some(wait.seq) == call.seq)
-                && call.state != ddp_doctor_proto::report::CallState::NotIssued
-        })
-        .collect();
-    for &rank in &ranks {
-        if !draft.per_rank.iter().any(|call| call.rank == rank) {
-            draft
-                .per_rank
-                .push(last_call(rank, situation.model.process_of(rank)?));
-        }
-    }
-    draft.per_rank.sort_by_key(|call| call.rank);
-
-    let steps: Vec<String> = cycle
-        .iter()
-        .zip(&calls)
-        .enumerate()
-        .map(|(i, (wait, joined))| {
-            format!(
-                "rank {} waits in {} of {}{} for rank {}",
-                wait.rank,
-                words::call(&joined.call),
-                words::group(&situation.model.group(wait.group).info),
-                words::at(joined.call.place.as_deref()),
-                cycle[(i + 1) % cycle.len()].rank,
-            )
-        })
-        .collect();
+    let mut draft = cycle::draft(situation, index, waits, &ABOUT)?;
     draft.summary = format!(
-        "{} wait for each other in {} process groups, which they use in different orders",
-        Ranks(&ranks),
-        groups.len()
+        "{} wait for each other in {groups} process groups, which they use in different orders",
+        Ranks(&draft.root),
     );
     draft.why = vec![
-        format!("{}.", steps.join("; ")),
+        format!("{}.", cycle::steps(situation, waits).join("; ")),
         "None of these calls can complete before the other rank makes its own, and no rank can make \
          it before its present call completes."
             .into(),
@@ -167,62 +92,7 @@ fn draft(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> Option<D
          wait for them after all are issued."
             .into(),
     ];
-    draft.cause = Some(match swapped(situation, cycle) {
-        true => Cause {
-            kind: CauseKind::SwappedCalls,
-            confidence: Confidence::Supported,
-        },
-        false => cause::of(situation, &ranks, &victims, closed),
-    });
-    draft.root = ranks;
-    draft.victims = victims;
-
-    let seen = cycle.iter().all(|wait| {
-        wait.recorded
-            && wait.only_thread
-            && situation
-                .model
-                .member(wait.group, wait.rank)
-                .is_some_and(|p| p.lost == 0)
-    });
-    let mut draft = draft.proved_by(seen.then(|| certificate(situation, cycle, &calls)));
-    // Who waits in the cycle is the cycle.
-    draft.root_confidence = draft.confidence;
     Some(draft)
-}
-
-/// Two ranks that wait in each other's next group: the same two calls, swapped.
-fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
-    let [a, b] = cycle else { return false };
-    let members = |wait: &Blocked| &situation.model.group(wait.group).info.key.members;
-    members(a).contains(&b.rank) && members(b).contains(&a.rank)
-}
-
-fn certificate(situation: &Situation<'_>, cycle: &[Blocked], calls: &[&JoinedCall]) -> Certificate {
-    let group = |wait: &Blocked| situation.model.group(wait.group);
-    let waits = cycle.iter().zip(calls).map(|(wait, joined)| Fact::Waits {
-        rank: wait.rank,
-        thread: wait.thread.0,
-        group: group(wait).info.key.clone(),
-        seq: wait.seq,
-        call: signature(&joined.call),
-        only_thread: wait.only_thread,
-    });
-    let never = cycle.iter().enumerate().map(|(i, wait)| {
-        let next = cycle[(i + 1) % cycle.len()].rank;
-        Fact::NeverIssued {
-            rank: next,
-            group: group(wait).info.key.clone(),
-            last: group(wait)
-                .members
-                .get(&next)
-                .map_or(0, |member| member.issued),
-        }
-    });
-    Certificate {
-        kind: CertificateKind::Cycle,
-        facts: waits.chain(never).collect(),
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::absent::{Absent, last_call_of};
-use super::{About, Detector, Draft, Explanation, order};
+use super::{About, Detector, Draft, Explanation, order, sequence_slip};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::{Doing, Process};
 use crate::diagnosis::outside::{self, Outside};
@@ -78,7 +78,10 @@ impl Detector for MissingRank {
         by_origin
             .iter()
             .filter_map(|(origin, stalls)| match origin {
-                Origin::Elsewhere(ranks) => draft(situation, ranks, stalls),
+                // Who waits for a message alone has no partner: that is another finding.
+                Origin::Elsewhere(ranks) if stalls.first()?.message.is_none() => {
+                    draft(situation, ranks, stalls)
+                }
                 _ => None,
             })
             .collect()
@@ -86,16 +89,21 @@ impl Detector for MissingRank {
 }
 
 fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    let mut overdue = stalls.iter().filter(|stall| situation.is_overdue(stall));
+    let mut overdue = stalls
+        .iter()
+        .filter(|stall| stall.message.is_none() && situation.is_overdue(stall));
     let stall = *overdue.next()?;
+    if stall.parting.is_some() {
+        return None;
+    }
     let absent = Absent::of(situation, ranks, stall)?;
     let (ranks, processes) = (&absent.ranks[..], &absent.processes);
     let mut draft = absent.draft(situation, &ABOUT, stalls, situation.overdue_at(stall));
+    draft.follows = sequence_slip::of_stall(situation, stall);
     // A wait that cannot be told apart may well be for the very ranks that wait here.
     if processes.iter().any(|process| process.is_inside_a_call()) {
         draft.root_confidence = Confidence::Suspected;
     }
-    draft.cause = Some(cause::of(situation, ranks, &draft.victims, situation.now));
     draft.summary = format!(
         "{} {} not come to {}; {} {} for {}",
         Ranks(ranks),
@@ -154,6 +162,9 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         },
         number(ranks, "it", "them"),
     )];
+    let place = Some((stall.group, stall.seq));
+    let reading = cause::read(situation, place, ranks, &draft.victims, situation.now);
+    draft.explain(reading);
     Some(draft)
 }
 

@@ -13,25 +13,33 @@ use ddp_doctor_proto::report::{
     Role, Severity, Timestamp,
 };
 
+use super::cause::{self, Reading};
 use super::certificate;
 use super::event::Call;
-use super::model::GroupId;
+use super::model::{GroupId, Matching, Transport};
 use super::situation::Situation;
 
 mod absent;
+mod call_order;
+mod cycle;
 mod divergence;
 mod dtype_mismatch;
 mod early_exit;
 mod evidence_incomplete;
 mod group_order_deadlock;
 mod long_phase;
+mod message;
 mod missing_rank;
 mod op_mismatch;
+mod p2p_deadlock;
+mod p2p_unmatched;
+mod rank_conditional_call;
 mod rank_died;
 mod rank_exception;
 mod rank_stopped;
 mod reduce_op_mismatch;
 mod root_mismatch;
+mod sequence_slip;
 mod shape_mismatch;
 mod stuck_in_teardown;
 mod stuck_outside;
@@ -48,7 +56,12 @@ pub const ALL: &[&dyn Detector] = &[
     &dtype_mismatch::DTypeMismatch,
     &reduce_op_mismatch::ReduceOpMismatch,
     &root_mismatch::RootMismatch,
+    &call_order::CallOrder,
+    &sequence_slip::SequenceSlip,
     &group_order_deadlock::GroupOrderDeadlock,
+    &p2p_deadlock::P2pDeadlock,
+    &p2p_unmatched::P2pUnmatched,
+    &rank_conditional_call::RankConditionalCall,
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,
@@ -80,7 +93,7 @@ pub struct About {
 
 /// What a finding means, for somebody who has just read it and never heard of it: whole sentences,
 /// plain text, `code` in backquotes. It is shown by `ddp-doctor explain` and in `docs/findings.md`.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Explanation {
     /// What happened, and why the job cannot go on as it should.
     pub means: &'static str,
@@ -116,6 +129,8 @@ pub mod order {
     pub const WIRE: u8 = 50;
     /// Cycles of waits.
     pub const CYCLE: u8 = 60;
+    /// Calls without a partner.
+    pub const UNMATCHED: u8 = 80;
     /// What needs time to pass.
     pub const TIME: u8 = 90;
     /// What is said about the evidence.
@@ -136,6 +151,8 @@ pub struct Key {
 pub enum KeyPlace {
     /// A place in a group.
     Join(GroupId, u64),
+    /// A point-to-point call in a group: its sender and its receiver, where they are known.
+    Channel(GroupId, Option<u32>, Option<u32>),
     /// A set of ranks.
     Ranks(Vec<u32>),
     /// A process of a rank.
@@ -259,6 +276,15 @@ impl Draft {
         self
     }
 
+    /// Says why it happened, what that was concluded from, and what to change, before what else there
+    /// is to change.
+    pub fn explain(&mut self, reading: Reading) {
+        self.why.extend(reading.because);
+        let advice = cause::advice(reading.cause).map(str::to_owned);
+        self.next.splice(0..0, advice);
+        self.cause = Some(reading.cause);
+    }
+
     /// The finding, with its place in the causal chain still to be set.
     #[must_use]
     pub fn into_finding(self, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
@@ -310,6 +336,10 @@ pub fn signature(call: &Call) -> CallSignature {
         dtype: call.dtype.name().map(str::to_owned),
         reduce_op: call.reduce_op.name().map(str::to_owned),
         root: call.root.or(call.peer),
+        tag: call.tag.filter(|_| {
+            let group = call.group.as_ref();
+            group.is_some_and(|group| Transport::of(&group.backend).matching == Matching::ByTag)
+        }),
     }
 }
 

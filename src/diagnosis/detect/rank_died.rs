@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Exit, F
 
 use super::early_exit::victims;
 use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, ProcessFact, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, KeyPlace, ProcessFact, message, order};
 use crate::diagnosis::model::{Ending, Process, libc_signal};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
@@ -123,11 +123,9 @@ fn draft(
     match stalls.first() {
         Some(stall) => {
             draft.place = Some((stall.group, stall.seq));
-            draft.op = situation
-                .join(stall.group, stall.seq)
-                .and_then(|join| join.calls.values().next())
-                .map(|joined| joined.call.op);
-            draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+            let calls = situation.calls(stall);
+            draft.op = calls.first().map(|(_, joined)| joined.call.op);
+            draft.per_rank = message::stalled_calls(situation, stall);
             draft.blocked_at = Some(stall.since);
         }
         None => draft.per_rank = vec![last_call(rank, process)],

@@ -7,8 +7,10 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 use super::early_exit::victims;
 use super::rank_died::is_process;
 use super::view::{last_call, with_place};
-use super::{About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, order, rank_calls};
-use crate::diagnosis::model::{Exception, Process};
+use super::{
+    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, message, order, rank_calls,
+};
+use crate::diagnosis::model::{Exception, Join, Process};
 use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
@@ -150,13 +152,26 @@ fn draft(
     let place = diverted
         .map(|divergence| (divergence.group, divergence.seq))
         .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)));
+    let first = stalls.first().filter(|_| diverted.is_none());
     if let Some((group, seq)) = place {
-        let join = situation.join(group, seq);
         draft.place = Some((group, seq));
-        let peers = join.into_iter().flat_map(|join| &join.calls);
-        let peer = peers.clone().find(|(other, _)| **other != rank);
+        let peers = first.map_or_else(
+            || {
+                situation
+                    .join(group, seq)
+                    .into_iter()
+                    .flat_map(Join::all)
+                    .collect()
+            },
+            |stall| situation.calls(stall),
+        );
+        let peer = peers.iter().find(|(other, _)| *other != rank);
         draft.op = peer.map(|(_, joined)| joined.call.op);
-        draft.per_rank = rank_calls(situation, group, seq)
+        let calls = first.map_or_else(
+            || rank_calls(situation, group, seq),
+            |stall| message::stalled_calls(situation, stall),
+        );
+        draft.per_rank = calls
             .into_iter()
             .map(|call| {
                 let own = call.rank == rank;
@@ -167,13 +182,10 @@ fn draft(
                 }
             })
             .collect();
-        draft.blocked_at = peers.clone().map(|(_, joined)| joined.call.at).min();
+        draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
         if diverted.is_some() {
-            draft.victims.extend(
-                peers
-                    .map(|(other, _)| *other)
-                    .filter(|other| *other != rank),
-            );
+            let others = peers.iter().map(|(other, _)| *other);
+            draft.victims.extend(others.filter(|other| *other != rank));
             draft.victims.sort_unstable();
             draft.victims.dedup();
         }

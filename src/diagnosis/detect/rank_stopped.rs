@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Severity};
 
 use super::early_exit::victims;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, KeyPlace, message, order};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
@@ -93,13 +93,10 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Optio
     draft.victims = victims(stalls);
     draft.victims.retain(|rank| !stopped.contains(rank));
     draft.place = Some((stall.group, stall.seq));
-    let waiting = situation
-        .join(stall.group, stall.seq)?
-        .calls
-        .values()
-        .next()?;
+    let calls = situation.calls(stall);
+    let (_, waiting) = calls.first()?;
     draft.op = Some(waiting.call.op);
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
     draft.summary = format!(
         "{} {} stopped; {} {} for {} in {}",

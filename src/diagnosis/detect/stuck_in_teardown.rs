@@ -12,7 +12,7 @@ use ddp_doctor_proto::report::{CertificateKind, Confidence};
 use super::early_exit::{never_comes, victims};
 use super::view::{last_call, with_place};
 use super::{
-    About, Detector, Draft, Explanation, Key, KeyPlace, divergence, order, rank_calls,
+    About, Detector, Draft, Explanation, Key, KeyPlace, divergence, message, order, rank_calls,
     rank_exception,
 };
 use crate::diagnosis::align::Mismatch;
@@ -173,9 +173,14 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
 /// The call on the way out waits for peers that have ended, or that go on without it.
 fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
     // Peers that wait elsewhere themselves wait for these ranks.
-    let free = |absent: &Absent| !matches!(absent.why, Absence::Blocked(..) | Absence::Leaving);
+    let free = |absent: &Absent| {
+        use Absence::{Blocked, Leaving, Unpartnered};
+        !matches!(absent.why, Blocked(..) | Unpartnered(_) | Leaving)
+    };
     let stall = stalls.iter().find(|stall| {
-        stall.waiting.iter().all(|rank| ranks.contains(rank)) && stall.missing.iter().all(free)
+        stall.message.is_none()
+            && stall.waiting.iter().all(|rank| ranks.contains(rank))
+            && stall.missing.iter().all(free)
     })?;
     let first = *ranks.first()?;
     let joined = situation.join(stall.group, stall.seq)?.calls.get(&first)?;
@@ -249,15 +254,15 @@ fn keeps_others_waiting(
         None => situation.overdue_at(stall),
     };
 
-    let mut draft = Draft::new(&ABOUT, KeyPlace::Join(stall.group, stall.seq), evidence_at);
+    let mut draft = Draft::new(&ABOUT, message::key(stall), evidence_at);
     draft.place = Some((stall.group, stall.seq));
-    let mut waiting = situation.join(stall.group, stall.seq)?.calls.values();
-    draft.op = waiting.next().map(|joined| joined.call.op);
+    let mut waiting = situation.calls(stall).into_iter();
+    draft.op = waiting.next().map(|(_, joined)| joined.call.op);
     draft.root = ranks.to_vec();
     draft.root_confidence = Confidence::Supported;
     draft.victims = victims(stalls);
     draft.victims.retain(|rank| !ranks.contains(rank));
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
     let all_seen = process.lost == 0 && !situation.is_cut_short(stall);
     if !all_seen {

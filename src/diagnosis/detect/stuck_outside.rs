@@ -94,6 +94,9 @@ impl Detector for StuckOutside {
 fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<Draft> {
     let mut overdue = stalls.iter().filter(|stall| situation.is_overdue(stall));
     let stall = *overdue.next()?;
+    if stall.parting.is_some() {
+        return None;
+    }
     let absent = Absent::of(situation, still, stall)?;
     let stuck: Vec<(&Process, Outside<'_>)> = absent
         .processes

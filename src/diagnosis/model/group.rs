@@ -7,11 +7,16 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
+use super::channel::Traffic;
+use super::history::{History, Position};
 use crate::diagnosis::align::{self, Mismatch};
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
 /// Most joins a group keeps while it cannot see all its members, and after its ranks diverged.
 const KEPT_JOINS: usize = 1024;
+/// Joins after the first divergence that are kept although everybody came: they show whether the
+/// calls only came in another order.
+pub const KEPT_AFTER: u64 = 8;
 
 /// Names a group within the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,8 +35,10 @@ pub struct Group {
     pub joins: BTreeMap<u64, Join>,
     /// Sequence number at which calls first met that cannot match.
     pub diverged: Option<u64>,
-    /// Point-to-point traffic by (sender, receiver).
-    pub channels: BTreeMap<(u32, u32), Channel>,
+    /// Its point-to-point calls.
+    pub traffic: Traffic,
+    /// How the ranks' steps and lines have met so far.
+    pub history: History,
 }
 
 /// One rank in a group.
@@ -67,6 +74,8 @@ pub struct JoinedCall {
     pub call: Arc<Call>,
     /// What is known about the wait for it.
     pub wait: Wait,
+    /// Where it stands in its rank's steps.
+    pub position: Position,
 }
 
 /// The wait for a call.
@@ -80,24 +89,16 @@ pub enum Wait {
     Over(Timestamp),
 }
 
-/// Point-to-point calls from one rank to another.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Channel {
-    /// Sends issued.
-    pub sent: u64,
-    /// Receives issued.
-    pub received: u64,
-}
-
 impl Group {
     pub(super) fn new(id: GroupId, info: Arc<GroupInfo>) -> Self {
         Self {
             id,
+            traffic: Traffic::new(&info.backend),
             info,
             members: BTreeMap::new(),
             joins: BTreeMap::new(),
             diverged: None,
-            channels: BTreeMap::new(),
+            history: History::default(),
         }
     }
 
@@ -137,6 +138,7 @@ impl Group {
         &mut self,
         rank: u32,
         call: &Arc<Call>,
+        position: Position,
     ) -> Vec<(u32, Arc<Call>, Timestamp)> {
         let Some(member) = self.members.get_mut(&rank) else {
             return Vec::new();
@@ -160,8 +162,8 @@ impl Group {
         join.calls.insert(
             rank,
             JoinedCall {
-                call: Arc::clone(call),
-                wait: Wait::NotSeen,
+                position,
+                ..JoinedCall::new(call)
             },
         );
         if join.mismatch.is_some() {
@@ -175,10 +177,14 @@ impl Group {
         let everybody = self.is_fully_seen() && self.members.values().all(|m| m.issued >= seq);
         let join = self.joins.get(&seq);
         let agreed = join.is_some_and(|join| join.mismatch.is_none());
-        if everybody && (agreed || self.diverged.is_some_and(|at| at < seq)) {
+        let diverged = self.diverged.filter(|&at| at <= seq);
+        if everybody && diverged.map_or(agreed, |at| at + KEPT_AFTER < seq) {
             let Some(join) = self.joins.remove(&seq) else {
                 return Vec::new();
             };
+            if diverged.is_none() {
+                self.history.observe(seq, &join, self.members.len());
+            }
             let last = join
                 .calls
                 .values()
@@ -228,6 +234,11 @@ impl Group {
 }
 
 impl Join {
+    /// The calls by rank.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &JoinedCall)> {
+        self.calls.iter().map(|(&rank, joined)| (rank, joined))
+    }
+
     /// Ranks whose calls here agree with one another, largest class first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
@@ -240,6 +251,15 @@ impl Join {
 }
 
 impl JoinedCall {
+    /// A call that nobody waited for yet.
+    pub(super) fn new(call: &Arc<Call>) -> Self {
+        Self {
+            call: Arc::clone(call),
+            wait: Wait::NotSeen,
+            position: Position::default(),
+        }
+    }
+
     /// Whether the program surely waits for this call: it asked to, or waits, or did; or DDP issued
     /// it, which waits before its backward pass or its forward goes on.
     #[must_use]

@@ -9,15 +9,22 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState};
 
 use super::event::{Call, Event, GroupInfo, ProcessId};
 
+mod channel;
 mod group;
+pub mod history;
 mod memory;
 mod process;
+mod transport;
 
-pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
+pub use channel::{Clash, Lone, Post, Side, Traffic};
+pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
+pub use history::{By, History, Slip};
 pub use memory::{Device, Gauge, Memory};
 pub use process::{
-    Announced, Doing, End, Ending, Exception, Phase, Process, Thread, World, libc_signal,
+    Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, World,
+    libc_signal,
 };
+pub use transport::{Matching, Transport};
 
 /// A request to end reaches the ranks this much before it is told, at most.
 const REFLEX: Duration = Duration::from_millis(250);
@@ -209,6 +216,16 @@ impl Model {
                 self.touch(process, at, |_| {});
                 self.group_timeout(process, &group, Some(timeout));
             }
+            Event::Site {
+                process,
+                place,
+                caller,
+                guards,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.site(place, caller, guards);
+                }
+            }
             Event::Issued { process, call } => self.issued(process, &call),
             Event::Returned {
                 process,
@@ -269,10 +286,16 @@ impl Model {
                 let (rank, target) = (process.rank, process.target(call));
                 self.completed(rank, target);
             }
-            Event::Step { process, step, at } => {
+            Event::Step {
+                process,
+                step,
+                forward,
+                at,
+            } => {
                 self.touch(process, at, |process| {
                     process.step = process.step.max(step);
                     process.step_at = at;
+                    process.turns.begin(forward.as_ref());
                 });
             }
             Event::PhaseBegin { process, name, at } => {
@@ -334,12 +357,14 @@ impl Model {
                 process,
                 group,
                 issued,
-                p2p_issued: _,
+                p2p_issued,
             } => {
                 let Some((id, rank)) = self.membership(process, &group) else {
                     return;
                 };
-                self.groups[id.0 as usize].advance(rank, issued);
+                let group = &mut self.groups[id.0 as usize];
+                group.advance(rank, issued);
+                group.traffic.advance(rank, p2p_issued);
             }
             Event::ProcessChanged {
                 process,
@@ -375,6 +400,7 @@ impl Model {
             Event::RecordsLost { process, count } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.lost += count;
+                    process.turns.lost();
                 }
             }
             Event::Note {
@@ -515,53 +541,60 @@ impl Model {
     }
 
     fn issued(&mut self, id: ProcessId, call: &Arc<Call>) {
-        let target = call
+        let member = call
             .group
             .as_ref()
             .and_then(|group| self.membership(id, group));
-        let joined = target.filter(|_| call.op.is_collective() && call.seq > 0);
-        let Some(process) = self.processes.get_mut(&id) else {
-            return;
-        };
-        process.issued(call, joined.map(|(group, _)| group));
-        let Some((group, rank)) = target else { return };
-        let group = &mut self.groups[group.0 as usize];
-        if joined.is_some() {
-            for (rank, call, last) in group.issue(rank, call) {
-                let Some(process) = group.members.get(&rank).map(|member| member.process) else {
-                    continue;
-                };
-                let (Some(process), Some(place)) =
-                    (self.processes.get_mut(&process), call.place.clone())
-                else {
-                    continue;
-                };
-                let waited = last.since(call.at).as_nanos() as u64;
-                let longest = process.waits.entry(place).or_default();
-                *longest = (*longest).max(waited);
-            }
-        } else if let (true, Some(peer)) = (call.op.is_point_to_point(), call.peer) {
-            match call.op {
-                Op::Send => {
-                    let channel = group.channels.entry((rank, peer)).or_default();
-                    channel.sent = channel.sent.max(call.seq);
+        let mut target = None;
+        if let Some((group_id, rank)) = member {
+            let group = &mut self.groups[group_id.0 as usize];
+            if call.op.is_collective() && call.seq > 0 {
+                let process = self.processes.get(&id);
+                let position = process.map(|it| it.turns.position());
+                let position = position.unwrap_or_default();
+                target = Some(Target::Join(group_id, call.seq));
+                for (rank, call, last) in group.issue(rank, call, position) {
+                    self.waited(group_id, rank, &call, last);
                 }
-                _ => {
-                    let channel = group.channels.entry((peer, rank)).or_default();
-                    channel.received = channel.received.max(call.seq);
+            } else if call.op.is_point_to_point()
+                && let Some((post, met)) = group.traffic.issue(rank, call)
+            {
+                target = Some(Target::Message(group_id, post));
+                for met in met.into_iter().flatten() {
+                    self.waited(group_id, met.rank, &met.call, met.other);
                 }
             }
         }
-    }
-
-    fn set_wait(&mut self, rank: Option<u32>, target: Option<(GroupId, u64)>, wait: Wait) {
-        if let (Some(rank), Some((group, seq))) = (rank, target) {
-            self.groups[group.0 as usize].set_wait(rank, seq, wait);
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.issued(call, target);
         }
     }
 
-    fn completed(&mut self, rank: Option<u32>, target: Option<(GroupId, u64)>) {
-        let (Some(rank), Some((group, seq))) = (rank, target) else {
+    /// A member made a call, and the last of those that it needs came at that time.
+    fn waited(&mut self, group: GroupId, rank: u32, call: &Call, last: Timestamp) {
+        let member = self.groups[group.0 as usize].members.get(&rank);
+        let process = member.and_then(|member| self.processes.get_mut(&member.process));
+        if let (Some(process), Some(place)) = (process, call.place.clone()) {
+            let waited = last.since(call.at).as_nanos() as u64;
+            let longest = process.waits.entry(place).or_default();
+            *longest = (*longest).max(waited);
+        }
+    }
+
+    fn set_wait(&mut self, rank: Option<u32>, target: Option<Target>, wait: Wait) {
+        match (rank, target) {
+            (Some(rank), Some(Target::Join(group, seq))) => {
+                self.groups[group.0 as usize].set_wait(rank, seq, wait);
+            }
+            (_, Some(Target::Message(group, post))) => {
+                self.groups[group.0 as usize].traffic.set_wait(&post, wait);
+            }
+            _ => {}
+        }
+    }
+
+    fn completed(&mut self, rank: Option<u32>, target: Option<Target>) {
+        let (Some(rank), Some(Target::Join(group, seq))) = (rank, target) else {
             return;
         };
         if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {

@@ -7,9 +7,11 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
 
+use super::channel::Post;
 use super::group::GroupId;
+use super::history::Turns;
 use super::memory::Memory;
-use crate::diagnosis::event::{Call, CallId, GroupInfo, ProcessId, Stacks, ThreadId};
+use crate::diagnosis::event::{Call, CallId, GroupInfo, Guard, ProcessId, Stacks, ThreadId};
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
@@ -57,6 +59,8 @@ pub struct Process {
     pub step: u64,
     /// When that step began.
     pub step_at: Timestamp,
+    /// Its steps as far as they are to synchronise gradients.
+    pub turns: Turns,
     /// Phases it is in, outermost first.
     pub phases: Vec<Phase>,
     /// Begin and end of the phase that it left last.
@@ -71,6 +75,8 @@ pub struct Process {
     pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
     /// How often it was at each place.
     pub places: BTreeMap<Arc<Where>, u64>,
+    /// How it comes to its places, as far as that is known.
+    pub sites: BTreeMap<Arc<Where>, Site>,
     /// Longest wait for peers at each place, among collectives that completed.
     pub waits: BTreeMap<Arc<Where>, u64>,
     /// Its stacks as they were taken, oldest first: the first since it last wrote a record, and the
@@ -89,7 +95,16 @@ pub struct Process {
     /// Groups it joined before its rank was known.
     pub(super) early_groups: Vec<(Arc<GroupInfo>, Option<Duration>)>,
     /// Calls whose completion or wait may still be told.
-    calls: BTreeMap<CallId, (GroupId, u64)>,
+    calls: BTreeMap<CallId, Target>,
+}
+
+/// How a program comes to a place.
+#[derive(Clone, Debug, Default)]
+pub struct Site {
+    /// The call that first led there.
+    pub caller: Option<Arc<Where>>,
+    /// The tests in the source that decide whether it comes there, the nearest first.
+    pub guards: Option<Arc<[Guard]>>,
 }
 
 /// A set of processes that can meet in groups.
@@ -166,6 +181,18 @@ pub struct Thread {
     pub last_call: Option<Arc<Call>>,
     /// When it last wrote a record.
     pub last_at: Timestamp,
+    /// The wait that an exception ended, if the thread has made no call since: what it was for, when it
+    /// began and when it ended.
+    pub failed: Option<(Target, Timestamp, Timestamp)>,
+}
+
+/// Where a call stands that a thread may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Among the calls of a group with this sequence number.
+    Join(GroupId, u64),
+    /// In the point-to-point traffic of a group.
+    Message(GroupId, Post),
 }
 
 /// What a thread is in the middle of.
@@ -176,7 +203,7 @@ pub enum Doing {
     /// A call that has not returned.
     Call(Arc<Call>),
     /// A wait for a call; `None`: for an unknown one.
-    Wait(Option<(GroupId, u64)>, Timestamp, Option<Arc<Where>>),
+    Wait(Option<Target>, Timestamp, Option<Arc<Where>>),
 }
 
 /// How a process ended, or is ending.
@@ -222,6 +249,7 @@ impl Process {
             threads: BTreeMap::new(),
             step: 0,
             step_at: Timestamp::default(),
+            turns: Turns::default(),
             phases: Vec::new(),
             last_phase: None,
             phase_lengths: BTreeMap::new(),
@@ -229,6 +257,7 @@ impl Process {
             last_at: Timestamp::default(),
             input_ended: None,
             places: BTreeMap::new(),
+            sites: BTreeMap::new(),
             waits: BTreeMap::new(),
             stacks: Vec::new(),
             memory: Memory::default(),
@@ -245,6 +274,12 @@ impl Process {
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// Whether nothing but its own announcement says that it has ended.
+    #[must_use]
+    pub const fn ended_by_its_own_word(&self) -> bool {
+        self.end.is_some() && self.unwatched.is_some()
     }
 
     /// Whether the operating system has stopped it.
@@ -368,11 +403,30 @@ impl Process {
             .is_some_and(|announced| announced.code == 0)
     }
 
-    pub(super) fn issued(&mut self, call: &Arc<Call>, joined: Option<GroupId>) {
+    pub(super) fn site(
+        &mut self,
+        place: Arc<Where>,
+        caller: Option<Arc<Where>>,
+        guards: Arc<[Guard]>,
+    ) {
+        if self.sites.len() >= KEPT_PLACES && !self.sites.contains_key(&place) {
+            return;
+        }
+        let site = self.sites.entry(place).or_default();
+        if caller.is_some() {
+            site.caller = caller;
+        }
+        if !guards.is_empty() {
+            site.guards = Some(guards);
+        }
+    }
+
+    pub(super) fn issued(&mut self, call: &Arc<Call>, target: Option<Target>) {
         self.records += 1;
         self.last_at = call.at;
         self.step = self.step.max(call.step);
         let thread = self.thread(call.thread, call.at);
+        thread.failed = None;
         thread.last_call = Some(Arc::clone(call));
         if !call.is_async {
             thread.doing = Doing::Call(Arc::clone(call));
@@ -385,8 +439,8 @@ impl Process {
                 self.places.insert(Arc::clone(place), 1);
             }
         }
-        if let Some(group) = joined {
-            self.calls.insert(call.id, (group, call.seq));
+        if let Some(target) = target {
+            self.calls.insert(call.id, target);
             if self.calls.len() > KEPT_CALLS {
                 self.calls.pop_first();
             }
@@ -402,18 +456,20 @@ impl Process {
         }
     }
 
-    /// A thread waits. Returns the call it waits for, where it is a collective.
+    /// A thread waits. Returns what it waits for, where that is known.
     pub(super) fn wait_begin(
         &mut self,
         thread: ThreadId,
         call: Option<CallId>,
         place: Option<Arc<Where>>,
         at: Timestamp,
-    ) -> Option<(GroupId, u64)> {
+    ) -> Option<Target> {
         self.records += 1;
         self.last_at = at;
         let target = call.and_then(|call| self.calls.get(&call)).copied();
-        self.thread(thread, at).doing = Doing::Wait(target, at, place);
+        let thread = self.thread(thread, at);
+        thread.failed = None;
+        thread.doing = Doing::Wait(target, at, place);
         target
     }
 
@@ -423,16 +479,28 @@ impl Process {
         thread: ThreadId,
         call: Option<CallId>,
         at: Timestamp,
-    ) -> Option<(GroupId, u64)> {
+    ) -> Option<Target> {
         self.records += 1;
         self.last_at = at;
-        self.thread(thread, at).doing = Doing::Nothing;
+        let left = self
+            .exceptions
+            .iter()
+            .rev()
+            .find(|exception| exception.kind == ExceptionKind::LeftCollective)
+            .map(|exception| exception.at);
+        let thread = self.thread(thread, at);
+        let before = std::mem::replace(&mut thread.doing, Doing::Nothing);
+        if let Doing::Wait(Some(target), since, _) = before
+            && left.is_some_and(|left| left >= since)
+        {
+            thread.failed = Some((target, since, at));
+        }
         call.and_then(|call| self.calls.get(&call)).copied()
     }
 
-    /// The group and sequence number of a recent collective.
+    /// Where a recent call stands.
     #[must_use]
-    pub fn target(&self, call: CallId) -> Option<(GroupId, u64)> {
+    pub fn target(&self, call: CallId) -> Option<Target> {
         self.calls.get(&call).copied()
     }
 
@@ -447,6 +515,9 @@ impl Process {
         const KEPT: usize = 16;
         self.records += 1;
         self.last_at = exception.at;
+        if exception.kind == ExceptionKind::LeftForward {
+            self.turns.failed();
+        }
         exception.after_calls = self.last_call.as_ref().map_or(0, |call| call.id.0);
         if self.exceptions.len() == KEPT {
             self.exceptions.remove(KEPT / 2);
@@ -494,6 +565,7 @@ impl Process {
             doing: Doing::Nothing,
             last_call: None,
             last_at: at,
+            failed: None,
         });
         thread.last_at = at;
         thread

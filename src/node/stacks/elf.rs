@@ -4,8 +4,6 @@
 //! Source: System V ABI, "Dynamic Linking"; the hash table of DT_GNU_HASH as glibc reads it
 //! (`elf/dl-lookup.c`).
 
-use std::sync::Arc;
-
 use super::memory::{Fault, Memory, Pages, at};
 
 const PT_LOAD: u32 = 1;
@@ -112,25 +110,53 @@ impl Image {
     /// # Errors
     ///
     /// When its tables cannot be read.
-    pub fn symbols<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<Symbols, Fault> {
+    pub fn functions<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<Functions, Fault> {
         let mut functions = Vec::new();
-        for index in 0..self.count(pages)? {
-            let mut symbol = [0; SYMBOL as usize];
-            pages.bytes(at(self.symbols, SYMBOL * u64::from(index))?, &mut symbol)?;
-            let [name, _, value @ .., size_low, size_high] = words(&symbol);
-            let size = u64::from(size_low) | u64::from(size_high) << 32;
-            let value = u64::from(value[0]) | u64::from(value[1]) << 32;
-            let (kind, section) = (symbol[4] & 0x0f, u16::from_le_bytes([symbol[6], symbol[7]]));
-            if section != 0 && size > 0 && matches!(kind, STT_FUNC | STT_GNU_IFUNC) {
-                let start = value.wrapping_add(self.bias);
-                functions.push((start, size, name));
+        let table = Table {
+            start: self.symbols,
+            size: SYMBOL as usize,
+        };
+        let count = self.count(pages)?;
+        table.visit(pages, count, |symbol| {
+            let [name, _, value_low, value_high, size_low, size_high] =
+                std::array::from_fn(|i| number(&symbol[4 * i..4 * i + 4]));
+            let long = |low, high| u64::from(low) | u64::from(high) << 32;
+            let (kind, section) = (symbol[4] & 0x0f, [symbol[6], symbol[7]]);
+            let size = long(size_low, size_high);
+            if section != [0, 0] && size > 0 && matches!(kind, STT_FUNC | STT_GNU_IFUNC) {
+                functions.push((long(value_low, value_high), size, name));
             }
-        }
+        })?;
         functions.sort_unstable();
-        Ok(Symbols {
-            functions: functions.into(),
-            strings: self.strings,
-        })
+        Ok(Functions(functions))
+    }
+
+    /// The name of the function that this address is in, of those that the image defines; `None`: it
+    /// has none there.
+    pub fn name<M: Memory>(
+        &self,
+        pages: &mut Pages<'_, M>,
+        functions: &Functions,
+        address: u64,
+    ) -> Option<String> {
+        let address = address.wrapping_sub(self.bias);
+        let behind = functions.0.partition_point(|(start, ..)| *start <= address);
+        // Functions have several names, and some lie within others.
+        let before = functions.0[..behind].iter().rev().take(8);
+        let mut candidates = before.filter(|(start, size, _)| address - start < *size);
+        let (.., name) = candidates.next()?;
+        let mut start = at(self.strings, u64::from(*name)).ok()?;
+        let mut text = Vec::new();
+        while text.len() < MOST_NAME {
+            let mut byte = [0];
+            pages.bytes(start, &mut byte).ok()?;
+            if byte == [0] {
+                break;
+            }
+            text.push(byte[0]);
+            start = at(start, 1).ok()?;
+        }
+        Some(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Number of symbols, which only the table of hashes knows: those that it has are the last.
@@ -141,16 +167,18 @@ impl Image {
         let bucket_table = at(self.hashes, 16 + 8 * u64::from(bloom))?;
         let chains = at(bucket_table, 4 * u64::from(buckets))?;
         let mut last = 0;
-        for bucket in 0..buckets.min(MOST_SYMBOLS) {
-            last = last.max(pages.u32(at(bucket_table, 4 * u64::from(bucket))?)?);
-        }
+        let table = Table {
+            start: bucket_table,
+            size: 4,
+        };
+        table.visit(pages, buckets, |bucket| last = last.max(number(bucket)))?;
         if last < first {
-            return Ok(first.min(MOST_SYMBOLS));
+            return Ok(first);
         }
         while last < MOST_SYMBOLS && pages.u32(at(chains, 4 * u64::from(last - first))?)? & 1 == 0 {
             last += 1;
         }
-        Ok((last + 1).min(MOST_SYMBOLS))
+        Ok(last + 1)
     }
 
     /// The address of a symbol that it defines.
@@ -196,42 +224,38 @@ impl Image {
     }
 }
 
-/// Functions by their addresses.
+/// Functions of a file by their addresses in it: address, size, and place of the name.
 #[derive(Clone, Debug, Default)]
-pub struct Symbols {
-    /// Address, size, and place of the name, by address.
-    functions: Arc<[(u64, u64, u32)]>,
-    strings: u64,
+pub struct Functions(Vec<(u64, u64, u32)>);
+
+/// Entries of one size, one after the other.
+#[derive(Clone, Copy)]
+struct Table {
+    start: u64,
+    size: usize,
 }
 
-impl Symbols {
-    /// The function that this address is in; `None`: it has no name here.
-    pub fn name<M: Memory>(&self, pages: &mut Pages<'_, M>, address: u64) -> Option<String> {
-        let behind = self
-            .functions
-            .partition_point(|(start, ..)| *start <= address);
-        // Functions have several names, and some lie within others.
-        let before = self.functions[..behind].iter().rev().take(8);
-        let mut candidates = before.filter(|(start, size, _)| address - start < *size);
-        let (.., name) = candidates.next()?;
-        let mut start = at(self.strings, u64::from(*name)).ok()?;
-        let mut text = Vec::new();
-        while text.len() < MOST_NAME {
-            let mut byte = [0];
-            pages.bytes(start, &mut byte).ok()?;
-            if byte == [0] {
-                break;
-            }
-            text.push(byte[0]);
-            start += 1;
+impl Table {
+    /// Hands over so many entries, or as many as are looked at.
+    fn visit<M: Memory>(
+        self,
+        pages: &mut Pages<'_, M>,
+        count: u32,
+        mut see: impl FnMut(&[u8]),
+    ) -> Result<(), Fault> {
+        /// Entries that are read at a time.
+        const AT_ONCE: usize = 4096;
+        let mut left = count.min(MOST_SYMBOLS) as usize;
+        let mut start = self.start;
+        while left > 0 {
+            let now = left.min(AT_ONCE);
+            let bytes = pages.vec(start, now * self.size)?;
+            bytes.chunks_exact(self.size).for_each(&mut see);
+            start = at(start, bytes.len() as u64)?;
+            left -= now;
         }
-        Some(String::from_utf8_lossy(&text).into_owned())
+        Ok(())
     }
-}
-
-/// The words of a symbol.
-fn words(bytes: &[u8; SYMBOL as usize]) -> [u32; 6] {
-    std::array::from_fn(|i| number(&bytes[4 * i..4 * i + 4]))
 }
 
 fn gnu_hash(name: &str) -> u32 {
@@ -266,8 +290,8 @@ mod tests {
         let found = image.symbol(&mut pages, "getpid").unwrap();
         assert_eq!(found, Some(libc::getpid as *const () as u64));
         assert_eq!(image.symbol(&mut pages, "no_such_symbol"), Ok(None));
-        let symbols = image.symbols(&mut pages).unwrap();
-        let name = |address| symbols.name(&mut pages, address);
+        let functions = image.functions(&mut pages).unwrap();
+        let name = |address| image.name(&mut pages, &functions, address);
         let names = [found.unwrap(), found.unwrap() + 1, 0].map(name);
         assert_eq!(names, [Some("getpid".into()), Some("getpid".into()), None]);
     }

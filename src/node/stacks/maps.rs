@@ -15,7 +15,12 @@ pub struct Loaded {
     pub end: u64,
     /// Its path as the process sees it.
     pub path: String,
+    /// Tells it from others of the same path.
+    pub id: FileId,
 }
+
+/// A file: device, inode and path.
+pub type FileId = (String, String, String);
 
 impl Loaded {
     /// The last part of its path.
@@ -54,7 +59,11 @@ fn parse(text: &str) -> Vec<Loaded> {
         else {
             continue;
         };
-        let path = words.nth(2).unwrap_or_default().trim_start();
+        let (device, inode) = (
+            words.next().unwrap_or_default(),
+            words.next().unwrap_or_default(),
+        );
+        let path = words.next().unwrap_or_default().trim_start();
         let address = |text| u64::from_str_radix(text, 16).ok();
         let range = range
             .split_once('-')
@@ -71,6 +80,7 @@ fn parse(text: &str) -> Vec<Loaded> {
                 start,
                 end,
                 path: path.to_owned(),
+                id: (device.to_owned(), inode.to_owned(), path.to_owned()),
             });
         }
     }

@@ -26,7 +26,7 @@ pub mod unwind;
 use super::proc;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
-use native::Native;
+use native::{Known, Native};
 use python::{Gap, Interpreter, MOST_FRAMES, NoInterpreter, PythonThread};
 use tasks::Task;
 
@@ -36,12 +36,12 @@ const MOST_NAME: usize = 1024;
 const MOST_BYTES: usize = 2 << 20;
 
 /// Takes the stacks of the process with this number and start time. Whatever cannot be had is said in
-/// `trouble`; the number of the process in messages is not set.
+/// `trouble`; the number of the process in messages is not set. `known` serves the next process, too.
 #[must_use]
-pub fn take(pid: u32, start_ticks: u64) -> v1::Stacks {
+pub fn take(pid: u32, start_ticks: u64, known: &Known) -> v1::Stacks {
     let unix_ns = Timestamp::now().0;
     let mut seen = Seen::default();
-    if let Err(error) = seen.look(pid, start_ticks) {
+    if let Err(error) = seen.look(pid, start_ticks, known) {
         seen = Seen::default();
         seen.trouble.push(access::explain(pid, &error));
     }
@@ -67,7 +67,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn look(&mut self, pid: u32, start_ticks: u64) -> io::Result<()> {
+    fn look(&mut self, pid: u32, start_ticks: u64, known: &Known) -> io::Result<()> {
         // Opened first: what is read through it is then of the process that is looked at next.
         let memory = ProcessMemory::open(pid);
         let (tasks, left_out) = tasks::of(pid)?;
@@ -85,7 +85,7 @@ impl Seen {
                     Ok(python) => self.python = python,
                     Err(reason) => self.trouble.push(reason),
                 }
-                let mut native = Native::new(&memory, &images);
+                let mut native = Native::new(&memory, &images, known);
                 let tids = self.tasks.iter().map(|task| task.tid);
                 self.native = tids.map(|tid| native.frames(pid, tid)).collect();
             }

@@ -7,31 +7,58 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ddp_doctor_proto::report::Where;
 
-use super::elf::{Image, Symbols};
-use super::maps::Loaded;
+use super::elf::{Functions, Image};
+use super::maps::{FileId, Loaded};
 use super::memory::{Memory, Pages};
 use super::unwind::Registers;
 
 /// Frames of a thread that are looked at.
 const MOST_FRAMES: usize = 64;
 
+/// The functions of files that were read so far: ranks have loaded the same.
+#[derive(Debug, Default)]
+pub struct Known(Mutex<HashMap<FileId, Arc<Functions>>>);
+
+impl Known {
+    /// Files that are remembered; some dozen are used.
+    const MOST: usize = 256;
+
+    fn get(&self, file: &FileId) -> Option<Arc<Functions>> {
+        self.files().get(file).cloned()
+    }
+
+    fn put(&self, file: &FileId, functions: &Arc<Functions>) {
+        let mut files = self.files();
+        if files.len() < Self::MOST {
+            files.insert(file.clone(), Arc::clone(functions));
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<FileId, Arc<Functions>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// What is known of the code of a process.
 pub struct Native<'a, M> {
     pages: Pages<'a, M>,
     loaded: &'a [Loaded],
+    known: &'a Known,
     /// By the index of the loaded file; `None`: it says nothing.
-    images: HashMap<usize, Option<(Image, Symbols)>>,
+    images: HashMap<usize, Option<(Image, Arc<Functions>)>>,
 }
 
 impl<'a, M: Memory> Native<'a, M> {
     /// That of a process with these files.
-    pub fn new(memory: &'a M, loaded: &'a [Loaded]) -> Self {
+    pub fn new(memory: &'a M, loaded: &'a [Loaded], known: &'a Known) -> Self {
         Self {
             pages: Pages::new(memory),
             loaded,
+            known,
             images: HashMap::new(),
         }
     }
@@ -69,11 +96,11 @@ impl<'a, M: Memory> Native<'a, M> {
             let Some((index, file)) = self.file(inside) else {
                 break;
             };
-            let Some((image, symbols)) = self.image(index).cloned() else {
+            let Some((image, functions)) = self.image(index).cloned() else {
                 break;
             };
-            let function = symbols
-                .name(&mut self.pages, inside)
+            let function = image
+                .name(&mut self.pages, &functions, inside)
                 .map(|name| readable(&name));
             frames.push(Where {
                 file,
@@ -104,19 +131,25 @@ impl<'a, M: Memory> Native<'a, M> {
         (address < loaded.end).then(|| (index, loaded.path.clone()))
     }
 
-    fn image(&mut self, index: usize) -> Option<&(Image, Symbols)> {
+    fn image(&mut self, index: usize) -> Option<&(Image, Arc<Functions>)> {
         let Self {
             pages,
             loaded,
+            known,
             images,
         } = self;
-        let known = images.entry(index).or_insert_with(|| {
+        let image = images.entry(index).or_insert_with(|| {
+            let file = &loaded[index].id;
             let image = Image::at(pages, loaded[index].start).ok()?;
-            // Without names there are still files.
-            let symbols = image.symbols(pages).unwrap_or_default();
-            Some((image, symbols))
+            let functions = known.get(file).unwrap_or_else(|| {
+                // Without names there are still files.
+                let functions = Arc::new(image.functions(pages).unwrap_or_default());
+                known.put(file, &functions);
+                functions
+            });
+            Some((image, functions))
         });
-        known.as_ref()
+        image.as_ref()
     }
 }
 

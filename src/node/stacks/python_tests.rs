@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::v1;
 
-use super::super::take;
+use super::super::native::Known;
 use super::*;
 use crate::node::proc::Stat;
 
@@ -58,6 +58,11 @@ impl Drop for Program {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
+
+fn take(pid: u32, start_ticks: u64) -> v1::Stacks {
+    static KNOWN: std::sync::LazyLock<Known> = std::sync::LazyLock::new(Known::default);
+    super::super::take(pid, start_ticks, &KNOWN)
 }
 
 fn stacks_of(pid: u32) -> v1::Stacks {
@@ -237,18 +242,20 @@ nap()
         let named = |name: &str| native.iter().position(|frame| frame.function == name);
         let places = ["PyEval_EvalCode", "Py_RunMain", "Py_BytesMain"].map(named);
         let show = || format!("{}: {native:#?}", python.display());
-        assert!(places[0].is_some() && places.is_sorted(), "{}", show());
+        // A Python that was built with frame pointers ends them early: it is not known where its is.
+        let whole = places.iter().all(Option::is_some) && places.is_sorted();
+        let is_python = |frame: &v1::Frame| frame.file.contains("python");
+        let is_cut = native.len() <= 8 && native.last().is_some_and(is_python);
+        assert!(whole || is_cut, "{}", show());
+        // How Python sleeps depends on its version, and what glibc names in it on glibc's.
+        let sleeps = |frame: &v1::Frame| {
+            let names = ["nanosleep", "select"];
+            frame.file.contains("libc.so") && names.iter().any(|it| frame.function.contains(it))
+        };
+        assert!(native.iter().take(4).any(sleeps), "{}", show());
+        let last = native.last().unwrap();
         assert!(
-            native[0].file.contains("libc.so") && native[0].function.contains("nanosleep"),
-            "{}",
-            show()
-        );
-        assert_eq!(
-            native
-                .iter()
-                .filter(|it| it.file.contains("libc.so"))
-                .count(),
-            3,
+            last.file.contains("python") || last.file.contains("libc.so"),
             "{}",
             show()
         );
@@ -333,7 +340,9 @@ print("ready", flush=True)
                 || words(&it.threads[0]).starts_with("__del__:6")
         });
         let program = Program::start(&python, ended);
-        let stacks = eventually(&program, |it| it.trouble.contains("has ended"));
+        let stacks = eventually(&program, |it| {
+            it.trouble.contains("has ended") && it.threads[0].state == "S"
+        });
         assert_eq!(
             (stacks.threads.len(), stacks.threads[0].state.as_str()),
             (1, "S")
@@ -538,13 +547,15 @@ fn garbage_is_read_to_an_end() {
             assert!(memory.reads.get() < 40_000, "{}", memory.reads.get());
             let mut pages = Pages::new(&memory);
             for start in [0, 0x10_0000, u64::MAX] {
-                let path = "/usr/bin/python3.11".into();
+                let path = String::from("/usr/bin/python3.11");
+                let id = Default::default();
                 drop(Interpreter::find(
                     &mut pages,
                     &Loaded {
                         start,
                         end: start,
                         path,
+                        id,
                     },
                 ));
             }

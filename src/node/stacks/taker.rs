@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
+use super::native::Known;
+
 /// How long a look may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Looks at one process that may be left behind.
@@ -83,7 +85,9 @@ impl Taker {
     /// One that takes stacks when it may.
     #[must_use]
     pub fn new(when: When) -> Self {
-        Self::with(when, Arc::new(super::take))
+        let known = Known::default();
+        let look = move |pid, start_ticks| super::take(pid, start_ticks, &known);
+        Self::with(when, Arc::new(look))
     }
 
     fn with(when: When, look: Arc<Look>) -> Self {

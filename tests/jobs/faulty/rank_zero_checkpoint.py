@@ -1,9 +1,9 @@
 # /// truth
 # nproc = 2
-# code = "DD103"
-# or_code = "DD117"
-# root = [0, 1]
-# root_confidence = "suspected"
+# code = "DD117"
+# root = [0]
+# root_confidence = "supported"
+# cause = "rank-conditional"
 # hang = true
 # decisive = "stamp"
 # ///

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp_doctor::diagnosis::event::{Call, Event, GroupInfo, ProcessId, Stacks};
+use ddp_doctor::diagnosis::event::{Call, Event, Forward, GroupInfo, Guard, ProcessId, Stacks};
 use ddp_doctor::evidence::journal::Writer;
 use ddp_doctor::postmortem;
 use ddp_doctor_proto::blackbox::flags;
@@ -240,12 +240,39 @@ impl Encoder {
                 };
                 self.process(*process).record(record, None)
             }
-            Event::Step { process, step, at } => {
-                let record = v1::Record {
+            Event::Site {
+                process,
+                place,
+                caller,
+                guards,
+            } => self
+                .process(*process)
+                .site_event(place, caller.as_ref(), guards),
+            Event::Step {
+                process,
+                step,
+                forward,
+                at,
+            } => {
+                let mut record = v1::Record {
                     step: *step as u32,
                     ..record(RecordKind::Step, *at)
                 };
-                self.process(*process).record(record, None)
+                let mut place = None;
+                if let Some(forward) = forward {
+                    record.flags = flags_of(forward);
+                    record.numel = forward.batches;
+                    let path = forward.path.as_ref();
+                    let split = path.and_then(|path| path.rsplit_once(':'));
+                    place = split.map(|(file, line)| {
+                        Arc::new(Where {
+                            file: file.into(),
+                            line: line.parse().unwrap_or(0),
+                            function: "forward".into(),
+                        })
+                    });
+                }
+                self.process(*process).record(record, place.as_ref())
             }
             Event::PhaseBegin { process, name, at } => {
                 let record = v1::Record {
@@ -386,6 +413,17 @@ impl Encoder {
     }
 }
 
+fn flags_of(forward: &Forward) -> u32 {
+    let mut bits = flags::FORWARD;
+    if forward.repeated {
+        bits |= flags::REPEATED;
+    }
+    if forward.unsynchronised {
+        bits |= flags::UNSYNCHRONISED;
+    }
+    u32::from(bits)
+}
+
 impl Process {
     fn group(&self, group: &Arc<GroupInfo>) -> Result<u32, String> {
         let at = self
@@ -395,24 +433,58 @@ impl Process {
         at.map(|at| at as u32 + 1).ok_or("no such group".into())
     }
 
+    /// Number of a place; its definition where that is new.
+    fn site(&mut self, place: &Arc<Where>, caller: u32, kinds: &mut Vec<Kind>) -> u32 {
+        let known = self.sites.iter().position(|known| known == place);
+        let at = known.unwrap_or_else(|| {
+            self.sites.push(Arc::clone(place));
+            let id = self.sites.len() as u32;
+            kinds.push(Kind::SiteDefined(self.definition(place, id, caller)));
+            self.sites.len() - 1
+        });
+        at as u32 + 1
+    }
+
+    fn definition(&self, place: &Where, id: u32, caller: u32) -> v1::SiteDefined {
+        v1::SiteDefined {
+            process: self.number,
+            id,
+            file: place.file.clone(),
+            line: place.line,
+            function: place.function.clone(),
+            caller,
+            guards: Vec::new(),
+        }
+    }
+
+    fn site_event(
+        &mut self,
+        place: &Arc<Where>,
+        caller: Option<&Arc<Where>>,
+        guards: &[Guard],
+    ) -> Vec<Kind> {
+        let mut kinds = Vec::new();
+        let caller = caller.map_or(0, |caller| self.site(caller, 0, &mut kinds));
+        let id = self.site(place, caller, &mut kinds);
+        if !guards.is_empty() {
+            let guards = guards.iter().map(|guard| v1::Guard {
+                line: guard.line,
+                test: guard.test.as_ref().into(),
+                subject: i32::from(guard.subject.number()),
+                form: i32::from(guard.form.number()),
+            });
+            kinds.push(Kind::SiteDefined(v1::SiteDefined {
+                guards: guards.collect(),
+                ..self.definition(place, id, caller)
+            }));
+        }
+        kinds
+    }
+
     /// A record, with its place where that is new.
     fn record(&mut self, record: v1::Record, place: Option<&Arc<Where>>) -> Vec<Kind> {
         let mut kinds = Vec::new();
-        let site = place.map_or(0, |place| {
-            let known = self.sites.iter().position(|known| known == place);
-            known.unwrap_or_else(|| {
-                self.sites.push(Arc::clone(place));
-                kinds.push(Kind::SiteDefined(v1::SiteDefined {
-                    process: self.number,
-                    id: self.sites.len() as u32,
-                    file: place.file.clone(),
-                    line: place.line,
-                    function: place.function.clone(),
-                }));
-                self.sites.len() - 1
-            }) as u32
-                + 1
-        });
+        let site = place.map_or(0, |place| self.site(place, 0, &mut kinds));
         kinds.push(Kind::Record(v1::Record {
             process: self.number,
             ticket: self.next_ticket,

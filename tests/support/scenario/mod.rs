@@ -19,17 +19,23 @@
 //!
 //! | words | meaning |
 //! |---|---|
-//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `hidden`: DDP's own |
+//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: DDP's own |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
 //! | `group NAME MEMBERS` | joins a further group |
 //! | `destroys [GROUP]` | leaves it |
 //! | `restarts` | a new process takes the rank's place and joins the default group |
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
+//! | `forward N [@PATH] [batch=N] [repeated] [no-sync]` | DDP's training forward, which begins step N |
+//! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
+//! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first |
-//! | `lost N`, `frontier GROUP N`, `note KIND "TEXT"` | the evidence |
+//! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
+//!
+//! `loop 1-6 from 1.0 every 0.5` … `end` stands for its lines six times, with times counted from the
+//! beginning of each round; `$` is the number of the round, `$+1` and `$-1` its neighbours'.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -372,16 +378,12 @@ impl Script {
     fn of(scenario: &Scenario) -> Result<Self, String> {
         let mut writer = script::Writer::new(scenario);
         let mut before = 0.0;
-        for (i, line) in scenario.events.lines().enumerate() {
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
+        for (i, line) in script::unrolled(&scenario.events)? {
             let at = writer
-                .line(line)
-                .map_err(|e| format!("event line {}: {e}: {line}", i + 1))?;
+                .line(&line)
+                .map_err(|e| format!("event line {i}: {e}: {line}"))?;
             if at < before {
-                return Err(format!("event line {}: time runs backwards: {line}", i + 1));
+                return Err(format!("event line {i}: time runs backwards: {line}"));
             }
             before = at;
         }

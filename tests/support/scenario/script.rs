@@ -5,12 +5,83 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
-    Call, CallId, Event, GroupInfo, ProcessId, Stacks, ThreadId, ThreadStack,
+    Call, CallId, Event, Forward, GroupInfo, Guard, ProcessId, Stacks, ThreadId, ThreadStack,
 };
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
-use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ProcessState, ReduceOp};
+use ddp_doctor_proto::{
+    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ProcessState, ReduceOp,
+};
 
 use super::{Scenario, seconds};
+
+/// The lines that say something, with their numbers, loops written out.
+pub(super) fn unrolled(text: &str) -> Result<Vec<(usize, String)>, String> {
+    let mut lines = Vec::new();
+    let mut round: Option<(Loop, Vec<(usize, &str)>)> = None;
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim();
+        match (&mut round, line) {
+            (_, line) if line.is_empty() || line.starts_with('#') => {}
+            (None, line) if line.starts_with("loop ") => {
+                let parsed = Loop::parse(line).ok_or(format!("event line {}: {line}", i + 1))?;
+                round = Some((parsed, Vec::new()));
+            }
+            (Some((repeat, body)), "end") => {
+                lines.extend(repeat.unrolled(body)?);
+                round = None;
+            }
+            (Some((_, body)), line) => body.push((i + 1, line)),
+            (None, line) => lines.push((i + 1, line.to_owned())),
+        }
+    }
+    match round {
+        Some(_) => Err("a loop has no end".into()),
+        None => Ok(lines),
+    }
+}
+
+/// `loop FIRST-LAST from SECONDS every SECONDS`
+struct Loop {
+    first: u64,
+    last: u64,
+    from: f64,
+    every: f64,
+}
+
+impl Loop {
+    fn parse(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["loop", range, "from", from, "every", every] = words[..] else {
+            return None;
+        };
+        let (first, last) = range.split_once('-')?;
+        Some(Self {
+            first: first.parse().ok()?,
+            last: last.parse().ok()?,
+            from: from.parse().ok()?,
+            every: every.parse().ok()?,
+        })
+    }
+
+    fn unrolled(&self, body: &[(usize, &str)]) -> Result<Vec<(usize, String)>, String> {
+        let mut lines = Vec::new();
+        for (round, number) in (self.first..=self.last).enumerate() {
+            for (i, line) in body {
+                let (at, rest) = line
+                    .split_once(' ')
+                    .ok_or(format!("event line {i}: {line}"))?;
+                let at: f64 = at.parse().map_err(|_| format!("event line {i}: no time"))?;
+                let at = self.from + self.every * round as f64 + at;
+                let rest = rest
+                    .replace("$+1", &(number + 1).to_string())
+                    .replace("$-1", &number.saturating_sub(1).to_string())
+                    .replace('$', &number.to_string());
+                lines.push((*i, format!("{at:.6} {rest}")));
+            }
+        }
+        Ok(lines)
+    }
+}
 
 /// Turns lines into events.
 pub(super) struct Writer<'a> {
@@ -216,13 +287,42 @@ impl<'a> Writer<'a> {
                     }
                 }
             }
-            "step" => {
+            "step" | "forward" => {
                 let step = number(0)? as u64;
                 self.steps.insert(rank, step);
+                let forward = (verb == "forward")
+                    .then(|| forward(&args[1..]))
+                    .transpose()?;
                 Event::Step {
                     process,
                     step,
+                    forward,
                     at: moment,
+                }
+            }
+            "guard" => {
+                let [line, place] = two_places(args)?;
+                let subject = GuardSubject::from_name(arg(1)?);
+                let form = GuardForm::from_name(arg(0)?);
+                Event::Site {
+                    process,
+                    place,
+                    caller: None,
+                    guards: Arc::new([Guard {
+                        line: line.line,
+                        test: arg(2)?.into(),
+                        subject: subject.ok_or("a test on what?")?,
+                        form: form.ok_or("a guard of which form?")?,
+                    }]),
+                }
+            }
+            "called" => {
+                let [place, caller] = two_places(args)?;
+                Event::Site {
+                    process,
+                    place,
+                    caller: Some(caller),
+                    guards: Arc::new([]),
                 }
             }
             "phase" => Event::PhaseBegin {
@@ -278,7 +378,10 @@ impl<'a> Writer<'a> {
                     process,
                     group,
                     issued: number(1)? as u64,
-                    p2p_issued: 0,
+                    p2p_issued: match args.get(2).and_then(|arg| arg.strip_prefix("p2p=")) {
+                        Some(count) => count.parse().ok().ok_or(format!("no count: {count}"))?,
+                        None => 0,
+                    },
                 }
             }
             "note" => {
@@ -331,7 +434,8 @@ impl<'a> Writer<'a> {
             reduce_op: ReduceOp::Unspecified,
             root: None,
             peer: None,
-            tag: None,
+            // Where c10d's caller names none, it is 0.
+            tag: op.is_point_to_point().then_some(0),
             numel: None,
             shape: None,
             tensors: 1,
@@ -351,6 +455,8 @@ impl<'a> Writer<'a> {
                 call.root = Some(root.parse().ok().ok_or(format!("no rank: {root}"))?);
             } else if let Some(peer) = arg.strip_prefix("peer=") {
                 call.peer = Some(peer.parse().ok().ok_or(format!("no rank: {peer}"))?);
+            } else if let Some(tag) = arg.strip_prefix("tag=") {
+                call.tag = Some(tag.parse().ok().ok_or(format!("no tag: {tag}"))?);
             } else if let Some(reduce_op) = ReduceOp::from_name(arg) {
                 call.reduce_op = reduce_op;
             } else if let Some(thread) = arg.strip_prefix('t').and_then(|n| n.parse().ok()) {
@@ -369,7 +475,8 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        if grouped {
+        // A receive from any source belongs to no channel.
+        if grouped && (op.is_collective() || call.peer.is_some()) {
             let channel = call
                 .peer
                 .map_or_else(String::new, |peer| format!("{op} {peer}"));
@@ -500,6 +607,16 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
     Ok(thread)
 }
 
+/// `@FILE:LINE @FILE:LINE`
+fn two_places(args: &[String]) -> Result<[Arc<Where>; 2], String> {
+    let places = args
+        .iter()
+        .filter_map(|arg| arg.strip_prefix('@'))
+        .map(place);
+    let places: Vec<Arc<Where>> = places.collect::<Result<_, _>>()?;
+    places.try_into().map_err(|_| "not two lines".into())
+}
+
 fn place(text: &str) -> Result<Arc<Where>, String> {
     let (file, line) = text.rsplit_once(':').ok_or(format!("no line: {text:?}"))?;
     let line = line.parse().ok().ok_or(format!("no line: {text:?}"))?;
@@ -508,6 +625,23 @@ fn place(text: &str) -> Result<Arc<Where>, String> {
         line,
         function: "train".into(),
     }))
+}
+
+/// `[@PATH] [batch=N] [repeated] [no-sync]`
+fn forward(args: &[String]) -> Result<Forward, String> {
+    let mut forward = Forward::default();
+    for arg in args {
+        match (arg.strip_prefix('@'), arg.strip_prefix("batch=")) {
+            (Some(path), _) => forward.path = Some(path.into()),
+            (_, Some(batch)) => {
+                forward.batches = Some(batch.parse().map_err(|_| format!("no number: {arg}"))?);
+            }
+            _ if arg == "repeated" => forward.repeated = true,
+            _ if arg == "no-sync" => forward.unsynchronised = true,
+            _ => return Err(format!("a forward is not {arg:?}")),
+        }
+    }
+    Ok(forward)
 }
 
 /// `f32[2,3]`.

@@ -51,16 +51,17 @@ impl Reader {
             let Some(words) = entry::<SITE_WORDS>(self.map.words(), table, index) else {
                 return false;
             };
-            let file = words[site::FILE].load(Ordering::Acquire);
-            if file & PUBLISHED == 0 {
+            let Some((file, caller)) = site::parse(words[site::FILE].load(Ordering::Acquire))
+            else {
                 return false;
-            }
+            };
             let (function, line) = halves(&words[site::FUNCTION_AND_LINE]);
             sink(Item::Site {
                 id: index as u32 + 1,
-                file: self.text(file as u32),
+                file: self.text(file),
                 function: self.text(function),
                 line,
+                caller,
             });
             true
         });

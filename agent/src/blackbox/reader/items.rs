@@ -22,6 +22,8 @@ pub enum Item {
         function: String,
         /// Line, from 1; 0: unknown.
         line: u32,
+        /// Site of the call that first led there; 0: unknown.
+        caller: u32,
     },
     /// A process group.
     Group {

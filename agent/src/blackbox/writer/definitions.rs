@@ -26,6 +26,11 @@ impl Writer {
 
     /// Number of a place in the program; 0: no room. `line` 0: unknown.
     pub fn site(&self, file: &[u8], function: &[u8], line: u32) -> u32 {
+        self.site_from(file, function, line, 0)
+    }
+
+    /// The same, with the site of the call that led there; 0: unknown.
+    pub fn site_from(&self, file: &[u8], function: &[u8], line: u32, caller: u32) -> u32 {
         let (file, function) = (self.string(file), self.string(function));
         let Some((id, words)) = self.define::<SITE_WORDS>(
             self.layout.sites_at,
@@ -35,7 +40,7 @@ impl Writer {
             return 0;
         };
         words[site::FUNCTION_AND_LINE].store(pair(function, line), Ordering::Relaxed);
-        words[site::FILE].store(PUBLISHED | u64::from(file), Ordering::Release);
+        words[site::FILE].store(site::file(file, caller), Ordering::Release);
         id
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ddp_doctor_proto::blackbox::{Record, group, header, memory};
+use ddp_doctor_proto::blackbox::{Record, flags, group, header, memory};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, RecordKind};
 
 use super::Writer;
@@ -11,12 +11,54 @@ use crate::sys;
 /// Phases that may be inside each other.
 const DEEPEST_PHASE: usize = 16;
 
+/// A training forward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forward {
+    /// The user's line; 0: unknown.
+    pub site: u32,
+    /// Batches drawn so far where the last one was drawn; `None`: no input was seen.
+    pub batches: Option<u64>,
+    /// Its input is that of the forward before.
+    pub repeated: bool,
+    /// Its gradients are not to be synchronised.
+    pub unsynchronised: bool,
+}
+
 impl Writer {
     /// A training step begins. Gives its number, from 1.
     pub fn step(&self) -> u32 {
-        let step = self.header()[header::STEP].fetch_add(1, Ordering::Relaxed) + 1;
+        let step = self.next_step();
         self.say(RecordKind::Step, 0, 0, 0);
-        step as u32
+        step
+    }
+
+    /// A training step begins with a forward. Gives its number, from 1.
+    pub fn forward(&self, forward: Forward) -> u32 {
+        let step = self.next_step();
+        let mut flags = flags::FORWARD;
+        for (is, flag) in [
+            (forward.batches.is_some(), flags::NUMEL),
+            (forward.repeated, flags::REPEATED),
+            (forward.unsynchronised, flags::UNSYNCHRONISED),
+        ] {
+            flags |= if is { flag } else { 0 };
+        }
+        self.record(
+            None,
+            Record {
+                mono_ns: sys::monotonic_ns(),
+                kind: RecordKind::Step,
+                site: self.site_words(forward.site).map_or(0, |_| forward.site),
+                numel: forward.batches.unwrap_or(0),
+                flags,
+                ..Record::default()
+            },
+        );
+        step
+    }
+
+    fn next_step(&self) -> u32 {
+        (self.header()[header::STEP].fetch_add(1, Ordering::Relaxed) + 1) as u32
     }
 
     /// A phase begins; its name is a [`Writer::string`].

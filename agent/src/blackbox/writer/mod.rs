@@ -22,6 +22,7 @@ use ddp_doctor_proto::blackbox::{
 
 pub use calls::Call;
 pub use create::{CreateError, Options};
+pub use events::Forward;
 
 use self::events::Phases;
 use self::peers::Peers;

@@ -1,0 +1,248 @@
+//! DD109 call-order: the same collectives in another order within one group.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence, Effect, Severity};
+
+use super::{About, Detector, Draft, Explanation, divergence, order};
+use crate::diagnosis::align::Mismatch;
+use crate::diagnosis::cause::Reading;
+use crate::diagnosis::model::Join;
+use crate::diagnosis::order::{Permutation, runs_on};
+use crate::diagnosis::situation::{Divergence, Nature, Origin, Situation};
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD109,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "Collectives are matched by order alone: the 24th call of a group is one operation \
+         for all its ranks. Here every rank makes the same calls within the step, but not in the \
+         same order, so that each meets another one than its own. Where the calls can never match, \
+         all of them hang; where only types or operators differ, results are exchanged.",
+        example: "\
+error[DD109] call-order: The same calls in another order meet as #1 to #2 of the default group: rank 0 calls all_reduce float32[8] sum at train.py:31, then broadcast float32[8], root 0 at train.py:32, rank 1 calls broadcast float32[8], root 0 at train.py:35, then all_reduce float32[8] sum at train.py:36
+    group default_pg, 2 ranks · step 19 · proved 0 ms after the deciding event
+
+    ▸ rank 0   waiting 1.0 s   train.py:31      all_reduce #1 float32[8] sum
+    ▸ rank 1   issued          train.py:35      broadcast #1 float32[8] root 0
+
+    why    Calls of a group are matched by order alone. 2 of its calls, from #1 to #2, are the same
+           on all ranks, and do not come in the same order.
+           In one order all of them would match: nothing but the order has to change.
+    cause  the same calls in another order (supported)
+    fix    Make the calls in one order on all ranks: sort what a loop runs over, and give both
+           branches of a test the same order.
+    more   ddp-doctor explain DD109
+",
+        causes: &[
+            "The two branches of a test make the same calls in different orders.",
+            "A loop over a set, or over a dict that was filled in another order, makes a call for \
+             each of its entries.",
+            "Hooks or threads that issue the calls run in an order that nobody has fixed.",
+        ],
+        fix: &[
+            "Make the calls in one order on all ranks: sort what a loop runs over, and give both \
+             branches of a test the same order.",
+            "Put what is reduced call by call into one tensor: one call has no order.",
+        ],
+        not: &[
+            "Calls of different groups in another order are DD111, where that blocks.",
+            "Calls from one step to the next that are shifted by one are no other order: that is \
+             DD110, or the mismatch that it leads to.",
+            "Only what was seen counts: of a call that blocks at once nobody can say what would \
+             have followed it, and the finding is DD103 or DD104.",
+        ],
+    },
+};
+
+/// DD109: calls changed places.
+pub(super) struct CallOrder;
+
+impl Detector for CallOrder {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        situation
+            .divergences
+            .iter()
+            .filter(|divergence| matches!(divergence.origin, Origin::Diverged(..)))
+            .filter_map(|divergence| match &divergence.nature {
+                Nature::Order(permutation) => draft(situation, divergence, permutation),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+fn draft(
+    situation: &Situation<'_>,
+    divergence: &Divergence,
+    permutation: &Permutation,
+) -> Option<Draft> {
+    let (group, seq) = (divergence.group, divergence.seq);
+    let join = situation.join(group, seq)?;
+    let mismatch = join.mismatch?;
+    let proof = match mismatch {
+        Mismatch::Op | Mismatch::Size | Mismatch::Root => CertificateKind::UnsatisfiableJoin,
+        Mismatch::DType | Mismatch::ReduceOp => CertificateKind::Contradiction,
+    };
+    let (mut draft, classes) = divergence::parted(situation, divergence, join, &ABOUT, proof);
+    let blocks = divergence::is_blocked(situation, join);
+    if runs_on(mismatch) && !blocks {
+        (draft.effect, draft.severity) = (Effect::Corrupts, Severity::Critical);
+    }
+    let last = seq + permutation.length - 1;
+    if permutation.seen {
+        // It was not to be told before the last of them was seen.
+        let calls = (seq..=last).filter_map(|seq| situation.join(group, seq));
+        let last = calls
+            .flat_map(|join| join.calls.values())
+            .map(|it| it.call.at)
+            .max();
+        draft.evidence_at = draft.evidence_at.max(last.unwrap_or_default());
+    }
+
+    let info = &situation.model.group(group).info;
+    let sides: Vec<String> = classes
+        .iter()
+        .filter_map(|ranks| {
+            Some(side(
+                situation,
+                divergence,
+                permutation,
+                *ranks.first()?,
+                ranks,
+            ))
+        })
+        .collect();
+    draft.summary = format!(
+        "The same calls in another order meet as #{seq} to #{last} of {}: {}",
+        words::group(info),
+        sides.join(", ")
+    );
+    let mut why = vec![format!(
+        "Calls of a group are matched by order alone. {} of its calls, from #{seq} to #{last}, are \
+         the same on all ranks, and do not come in the same order.",
+        permutation.length
+    )];
+    if permutation.seen {
+        why.push(
+            "In one order all of them would match: nothing but the order has to change.".into(),
+        );
+    } else {
+        why.push(
+            "The same two lines have met crosswise before, when their calls still matched.".into(),
+        );
+    }
+    draft.why.splice(0..0, why);
+    let confidence = if permutation.seen {
+        Confidence::Supported
+    } else {
+        Confidence::Suspected
+    };
+    draft.explain(Reading {
+        cause: Cause {
+            kind: CauseKind::SwappedCalls,
+            confidence,
+        },
+        because: None,
+    });
+    Some(draft)
+}
+
+/// "rank 0 calls all_reduce at train.py:9, then broadcast at train.py:10"
+fn side(
+    situation: &Situation<'_>,
+    divergence: &Divergence,
+    permutation: &Permutation,
+    rank: u32,
+    ranks: &[u32],
+) -> String {
+    let calls = (divergence.seq..divergence.seq + permutation.length).filter_map(|seq| {
+        let join: &Join = situation.join(divergence.group, seq)?;
+        let call = &join.calls.get(&rank)?.call;
+        Some(format!(
+            "{}{}",
+            words::signature(call),
+            words::at(call.place.as_deref())
+        ))
+    });
+    let calls: Vec<String> = calls.collect();
+    format!(
+        "{} {} {}",
+        Ranks(ranks),
+        number(ranks, "calls", "call"),
+        calls.join(", then ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 * step 19
+            1.0 0 all_reduce async f32[8] sum as loss @train.py:31
+            1.1 0 broadcast async f32[8] root=0 as mask @train.py:32
+            1.2 1 broadcast async f32[8] root=0 as mask @train.py:35
+            1.5 1 all_reduce async f32[8] sum as loss @train.py:36
+            2.0 * wait loss
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn two_calls_that_changed_places_are_found_when_both_were_seen() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 all_reduce async f32[8] sum @train.py:5
+            1.1 0 broadcast async f32[8] root=0 @train.py:6
+            1.2 1 broadcast async f32[8] root=0 @train.py:6
+            1.5 1 all_reduce async f32[8] sum @train.py:5
+            """
+            [[expect]]
+            code = "DD109"
+            confidence = "proved"
+            certificate = "unsatisfiable-join"
+            effect = "blocks"
+            cause = "swapped-calls"
+            root = [0, 1]
+            root-confidence = "suspected"
+            seq = 1
+            detected = 1.5
+            lines = { 0 = "train.py:5", 1 = "train.py:6" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_call_that_is_left_out_is_no_other_order() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * step 1
+            1.1 0 all_reduce async f32[8] sum @train.py:5
+            1.2 0 broadcast async f32[8] root=0 @train.py:6
+            1.3 1 broadcast async f32[8] root=0 @train.py:6
+            2.0 * step 2
+            2.1 1 all_reduce async f32[8] sum @train.py:5
+            """
+            [[expect]]
+            code = "DD103"
+            "#,
+        );
+    }
+}

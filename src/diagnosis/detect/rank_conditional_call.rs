@@ -1,0 +1,265 @@
+//! DD117 rank-conditional-call: the diverging call stands under a condition on the rank.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence};
+
+use super::sequence_slip;
+use super::{
+    About, Detector, Draft, Explanation, KeyPlace, divergence, early_exit, order, rank_calls,
+};
+use crate::diagnosis::cause::Reading;
+use crate::diagnosis::guards::{self, Parting};
+use crate::diagnosis::situation::{Divergence, Nature, Origin, Situation, Stall};
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD117,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "Every rank of a group has to make each of its collectives. Here one stands under a \
+         test on the rank, in the source: some ranks make it and the others never do. It meets the \
+         next call of the others, which it cannot match, or nothing at all, and all of them wait.",
+        example: "\
+error[DD117] rank-conditional-call: rank 0 makes a call at train.py:41 that ranks 1 and 2 do not make: ranks 1 and 2 are in all_reduce #1 at train.py:19, rank 0 is in barrier #1 at train.py:41
+    group default_pg, 3 ranks · step 19 · supported
+
+    ▸ rank 0      waiting 0 ms     train.py:41      barrier #1
+      rank 1, 2   waiting 500 ms   train.py:19      all_reduce #1 float32[2762]
+
+    why    Rank 0 stands apart from 2 others that agree.
+           The line train.py:41 is reached only where `rank == 0` holds (line 40): rank 0 comes
+           there, ranks 1 and 2 do not.
+    cause  a call under a condition on the rank (supported)
+    fix    Make the call on every rank, and keep only what one rank has to do (writing a file,
+           printing) under the condition.
+    more   ddp-doctor explain DD117
+",
+        causes: &[
+            "A barrier, a save or a log under `if rank == 0:` that is, or contains, a collective.",
+            "An early `return` on all ranks but one, before a call that needs all of them.",
+            "An evaluation through the DDP module on one rank: its forward broadcasts buffers.",
+            "A framework's helper that gathers or synchronises, called for the main process only.",
+        ],
+        fix: &[
+            "Make the call on every rank, and keep only what one rank has to do (writing a file, \
+             printing) under the condition.",
+            "Evaluate on one rank through `model.module`, in eval mode.",
+            "Where only some ranks are to take part, give them a group of their own.",
+        ],
+        not: &[
+            "A call under a condition on the rank is no finding by itself: both branches may make \
+             one, and a group of some ranks is used by them alone.",
+            "The source is read where the job runs. Where it cannot be read, or the test is on a \
+             name that does not look like a rank, the finding is DD103 or DD101.",
+            "The callers of a line are those that led there first: of a helper that is called from \
+             many places, the condition may stand around another call.",
+        ],
+    },
+};
+
+/// DD117: a test on the rank keeps some ranks from a call that needs all.
+pub(super) struct RankConditionalCall;
+
+impl Detector for RankConditionalCall {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let diverged = situation
+            .divergences
+            .iter()
+            .filter(|divergence| matches!(divergence.origin, Origin::Diverged(..)))
+            .filter_map(|divergence| match &divergence.nature {
+                Nature::Parted(parting) => met(situation, divergence, parting),
+                _ => None,
+            });
+        let by_origin = situation.stalls_by_origin();
+        let stalled = by_origin.values().filter_map(|stalls| {
+            let overdue = stalls.iter().find(|stall| situation.is_overdue(stall))?;
+            missed(situation, overdue, overdue.parting.as_ref()?, stalls)
+        });
+        diverged.chain(stalled).collect()
+    }
+}
+
+/// The call met another one.
+fn met(situation: &Situation<'_>, divergence: &Divergence, parting: &Parting) -> Option<Draft> {
+    let join = situation.join(divergence.group, divergence.seq)?;
+    let proof = CertificateKind::UnsatisfiableJoin;
+    let (mut draft, classes) = divergence::parted(situation, divergence, join, &ABOUT, proof);
+    // That the calls cannot match is proved; that the test is why, is read from the source.
+    draft.confidence = Confidence::Supported;
+    draft.certificate = None;
+    let everybody = classes.concat();
+    let sides: Vec<String> = classes
+        .iter()
+        .filter_map(|ranks| {
+            let call = &join.calls.get(ranks.first()?)?.call;
+            Some(format!(
+                "{} {} in {}{}",
+                Ranks(ranks),
+                number(ranks, "is", "are"),
+                words::call(call),
+                words::at(call.place.as_deref()),
+            ))
+        })
+        .collect();
+    draft.summary = format!(
+        "{} {} a call at {} that {} {}: {}",
+        Ranks(&parting.inside),
+        number(&parting.inside, "makes", "make"),
+        words::line(&parting.place),
+        Ranks(&parting.outside),
+        number(&parting.outside, "does not make", "do not make"),
+        sides.join(", "),
+    );
+    blame(&mut draft, parting, &everybody);
+    explain(&mut draft, parting);
+    if parting.seq < divergence.seq {
+        draft.why.push(format!(
+            "It was call #{} of the group, and met one at another line that it matched by chance; \
+             from there on the ranks are one call apart, and here calls meet that cannot match.",
+            parting.seq
+        ));
+    }
+    Some(draft)
+}
+
+/// The call met nothing: the others go on elsewhere.
+fn missed(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    parting: &Parting,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let join = situation.join(stall.group, stall.seq)?;
+    let call = &join.calls.values().next()?.call;
+    let mut draft = Draft::new(
+        &ABOUT,
+        KeyPlace::Join(stall.group, stall.seq),
+        situation.overdue_at(stall),
+    );
+    draft.follows = sequence_slip::of_stall(situation, stall);
+    draft.place = Some((stall.group, stall.seq));
+    draft.op = Some(call.op);
+    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.blocked_at = Some(stall.since);
+    draft.summary = format!(
+        "{} {} for {} in {}{}, which {} {} not come to",
+        Ranks(&parting.inside),
+        number(&parting.inside, "waits", "wait"),
+        Ranks(&parting.outside),
+        words::call(call),
+        words::at(call.place.as_deref()),
+        number(&parting.outside, "it", "they"),
+        number(&parting.outside, "does", "do"),
+    );
+    let mut everybody = early_exit::victims(stalls);
+    everybody.extend(&parting.outside);
+    everybody.extend(&parting.inside);
+    blame(&mut draft, parting, &everybody);
+    draft.why.push(format!(
+        "{} of {} needs all its ranks.",
+        words::call(call),
+        words::group(&situation.model.group(stall.group).info),
+    ));
+    explain(&mut draft, parting);
+    Some(draft)
+}
+
+/// Root are the ranks on the branch that few take.
+fn blame(draft: &mut Draft, parting: &Parting, everybody: &[u32]) {
+    draft.root = parting.few().to_vec();
+    draft.root_confidence = Confidence::Supported;
+    draft.victims.extend(everybody);
+    draft.victims.retain(|rank| !draft.root.contains(rank));
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+}
+
+fn explain(draft: &mut Draft, parting: &Parting) {
+    let through = if parting.line == parting.place {
+        String::new()
+    } else {
+        format!(", from where {} is called,", words::line(&parting.place))
+    };
+    draft.why.push(format!(
+        "The line {}{through} {}: {} {} there, {} {}.",
+        words::line(&parting.line),
+        guards::sentence(&parting.guard),
+        Ranks(&parting.inside),
+        number(&parting.inside, "comes", "come"),
+        Ranks(&parting.outside),
+        number(&parting.outside, "does not", "do not"),
+    ));
+    draft.explain(Reading {
+        cause: Cause {
+            kind: CauseKind::RankConditional,
+            confidence: Confidence::Supported,
+        },
+        because: None,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            0.5 0 guard holds rank "rank == 0" @train.py:40 @train.py:41
+            1.0 * step 19
+            1.0 1,2 all_reduce hidden f32[2762] @train.py:19
+            1.5 0 barrier @train.py:41
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_call_under_a_test_on_the_rank_is_found_where_it_meets_another() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 0 guard holds rank "rank == 0" @train.py:40 @train.py:41
+            1.0 1 all_reduce hidden f32[8] @train.py:19
+            1.5 0 barrier @train.py:41
+            """
+            [[expect]]
+            code = "DD117"
+            confidence = "supported"
+            root = [0]
+            root-confidence = "supported"
+            victims = [1]
+            cause = "rank-conditional"
+            detected = 1.5
+            lines = { 0 = "train.py:41", 1 = "train.py:19" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn both_branches_may_make_the_call() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 0 guard holds rank "rank == 0" @train.py:40 @train.py:41
+            0.5 1 guard fails rank "rank == 0" @train.py:40 @train.py:43
+            1.0 1 broadcast f32[8] root=0 @train.py:43
+            1.5 0 broadcast f32[8] root=0 @train.py:41
+            1.6 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+}

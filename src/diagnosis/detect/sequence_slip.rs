@@ -1,0 +1,327 @@
+//! DD110 sequence-slip: ranks pair calls of different steps: the relation of lines or steps changed
+//! and stays shifted; the job may run on with wrong gradients.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CallState, Cause, CauseKind, Confidence, RankCall};
+
+use super::view::describe;
+use super::{About, Detector, Draft, Explanation, Key, KeyPlace, order};
+use crate::diagnosis::align::{OddOnes, odd_ones};
+use crate::diagnosis::cause::{self, Reading};
+use crate::diagnosis::guards;
+use crate::diagnosis::model::{By, Group, GroupId, Slip};
+use crate::diagnosis::situation::{Situation, Stall};
+use crate::diagnosis::words::{self, Capital, Ranks};
+use ddp_doctor_proto::GuardForm;
+
+static ABOUT: About = About {
+    code: &catalogue::DD110,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "Collectives are matched by order alone. One rank has left out its calls of a step, \
+         or made some that the others do not, and went on: since then each of its calls meets one \
+         of another step of its peers. Nothing fails, as operations and sizes are the same, and \
+         gradients or metrics of different steps are averaged. At the end of the loop, or at the \
+         next call of another kind, ranks wait for ever or fail.",
+        example: "\
+error[DD110] sequence-slip: rank 1 left out the calls of its step 6; since all_reduce #6 of the default group it pairs each step with an earlier one of ranks 0 and 2
+    group default_pg, 3 ranks · step 7 · supported
+
+      rank 0–2   went on   train.py:19      all_reduce #6 float32[2762]
+
+    why    Ranks 0–2 had gone together step by step; since then they are one step apart, and stay
+           so. Operations and sizes match, so that nothing fails: it is what they belong to that
+           does not.
+           all_reduce #6 is the first that is shifted: rank 0 made it at train.py:19 in its step 6,
+           rank 1 made it at train.py:19 in its step 7, rank 2 made it at train.py:19 in its step 6.
+           The line train.py:19 is passed over where `not torch.isfinite(loss)` holds (line 18), on
+           this rank alone.
+    cause  one rank left out an iteration (supported)
+    fix    Let all ranks skip together or none: all_reduce the flag (MAX) before it is acted on, or
+           run backward on a loss of zero.
+           Go on from a checkpoint that was written before that step: what was averaged since then
+           belongs to different steps.
+    more   ddp-doctor explain DD110
+",
+        causes: &[
+            "One rank skips a step on its own: the loss is not finite, the batch is empty.",
+            "One rank catches an exception in the step and goes on with the next batch.",
+            "A metric, a log or a checkpoint makes a call on some ranks only that happens to match \
+             the next one of the others.",
+        ],
+        fix: &[
+            "Let all ranks skip together or none: all_reduce the flag (MAX) before it is acted on, \
+             or run backward on a loss of zero.",
+            "Do not go on after an exception on one rank alone.",
+            "Steps before the slip were right: go on from a checkpoint that was written before it.",
+        ],
+        not: &[
+            "Step counters that differ are none: evaluation, forwards without gradient \
+             synchronisation (`no_sync`), a forward repeated on the same input, `Join`.",
+            "Different lines that have met from the start are none.",
+            "It is told only after the ranks have gone together for some steps, and have then been \
+             the same distance apart for two more. Steps are DDP's training forwards, or the marks \
+             of `ddp_doctor.step()`.",
+            "A program that tries the same step again on a new tensor, and draws its input from no \
+             DataLoader, looks like one that has left a step out.",
+        ],
+    },
+};
+
+/// DD110: steps of ranks have come apart.
+pub(super) struct SequenceSlip;
+
+/// Names the slip of a group that began before this call, for what follows from it.
+pub(super) fn before(situation: &Situation<'_>, group: GroupId, seq: u64) -> Option<Key> {
+    let slip = situation.slip_before(group, seq)?;
+    Some(Key {
+        code: ABOUT.code.code,
+        place: KeyPlace::Join(group, slip.seq),
+    })
+}
+
+/// The same for a stall. Messages are counted apart from what slips.
+pub(super) fn of_stall(situation: &Situation<'_>, stall: &Stall) -> Option<Key> {
+    match stall.message {
+        None => before(situation, stall.group, stall.seq),
+        Some(_) => None,
+    }
+}
+
+impl Detector for SequenceSlip {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let groups = situation.model.groups();
+        groups
+            .filter_map(|group| Some(draft(situation, group, group.history.slip()?)))
+            .collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Join(group.id, slip.seq), slip.at);
+    let everybody: Vec<u32> = slip.calls.iter().map(|(rank, _)| *rank).collect();
+    let classes = slip.classes();
+    // Who passed a step in silence has left the common path, whatever the numbers on each side.
+    let skipped: Vec<u32> = slip.skipped.keys().copied().collect();
+    (draft.root, draft.root_confidence) = match odd_ones(&classes) {
+        _ if !skipped.is_empty() && skipped.len() < everybody.len() => {
+            (skipped.clone(), Confidence::Supported)
+        }
+        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
+        OddOnes::Tie(all) => (all, Confidence::Suspected),
+        OddOnes::None => (everybody.clone(), Confidence::Suspected),
+    };
+    draft.victims = everybody
+        .iter()
+        .copied()
+        .filter(|rank| !draft.root.contains(rank))
+        .collect();
+    draft.place = Some((group.id, slip.seq));
+    draft.op = slip.calls.first().map(|(_, call)| call.op);
+    draft.per_rank = slip
+        .calls
+        .iter()
+        .map(|(rank, call)| RankCall {
+            waited_ms: None,
+            ..describe(*rank, CallState::Returned, None, call)
+        })
+        .collect();
+
+    let call = slip.calls.first().map(|(_, call)| words::call(call));
+    let call = call.unwrap_or_default();
+    let named = words::group(&group.info);
+    draft.summary = match slip.skipped.iter().next() {
+        Some((rank, turn)) if skipped.len() == 1 => format!(
+            "rank {rank} left out the calls of its step {turn}; since {call} of {named} it pairs \
+             each step with an earlier one of {}",
+            Ranks(&draft.victims)
+        ),
+        _ => format!(
+            "since {call} of {named}, {} pair calls that do not belong together",
+            Ranks(&everybody)
+        ),
+    };
+    draft.why = vec![distance(slip, &everybody)];
+    let lines: Vec<String> = slip
+        .calls
+        .iter()
+        .map(|(rank, call)| {
+            let step = Some(call.step).filter(|&step| step > 0);
+            let step = step
+                .map(|step| format!(" in its step {step}"))
+                .unwrap_or_default();
+            format!(
+                "rank {rank} made it{}{step}",
+                words::at(call.place.as_deref())
+            )
+        })
+        .collect();
+    if lines.len() <= 8 {
+        draft.why.push(format!(
+            "{call} is the first that is shifted: {}.",
+            lines.join(", ")
+        ));
+    }
+    draft.next = vec![
+        "Go on from a checkpoint that was written before that step: what was averaged since then \
+         belongs to different steps."
+            .into(),
+    ];
+    let reading = reading(situation, group, slip, &skipped);
+    draft.explain(reading);
+    draft
+}
+
+/// How far the ranks are apart, and for how long they had not been.
+fn distance(slip: &Slip, everybody: &[u32]) -> String {
+    let mut apart: Vec<u64> = slip
+        .shifted
+        .values()
+        .map(|by| match by {
+            By::Turns(by) | By::Calls(by) => by.unsigned_abs(),
+        })
+        .collect();
+    apart.sort_unstable();
+    apart.dedup();
+    let steps = slip.shifted.values().any(|by| matches!(by, By::Turns(_)));
+    let what = match (steps, &apart[..]) {
+        (true, [1]) => "one step".to_owned(),
+        (false, [1]) => "one call".to_owned(),
+        (true, [by]) => format!("{by} steps"),
+        (false, [by]) => format!("{by} calls"),
+        (true, _) => "some steps".to_owned(),
+        (false, _) => "some calls".to_owned(),
+    };
+    format!(
+        "{} had gone together step by step; since then they are {what} apart, and stay so. \
+         Operations and sizes match, so that nothing fails: it is what they belong to that does not.",
+        Capital(Ranks(everybody))
+    )
+}
+
+/// Why a rank left out its calls.
+fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32]) -> Reading {
+    let at = slip
+        .calls
+        .iter()
+        .map(|(_, call)| call.at)
+        .max()
+        .unwrap_or_default();
+    let process = skipped
+        .first()
+        .and_then(|&rank| situation.model.member(group.id, rank));
+    let of = |kind, confidence, because| Reading {
+        cause: Cause { kind, confidence },
+        because,
+    };
+    let Some(process) = process else {
+        return of(CauseKind::Unknown, Confidence::Suspected, None);
+    };
+    let rank = skipped.first().copied().unwrap_or_default();
+    let call = slip.calls.iter().find(|(other, _)| *other == rank);
+    if let Some(exception) = cause::swallowed(process, at) {
+        let because = format!(
+            "Rank {rank} raised {}{} before it, and went on.",
+            words::short(&exception.text),
+            words::at(exception.place.as_deref())
+        );
+        return of(
+            CauseKind::SwallowedException,
+            Confidence::Supported,
+            Some(because),
+        );
+    }
+    let place = call.and_then(|(_, call)| call.place.as_ref());
+    let skips = place.and_then(|place| {
+        let mut guards = guards::around(process, place);
+        guards.find(|(_, guard)| guard.form == GuardForm::Skips)
+    });
+    let because = skips.map(|(line, guard)| {
+        format!(
+            "The line {} {}, on this rank alone.",
+            words::line(&line),
+            guards::sentence(guard)
+        )
+    });
+    of(CauseKind::SkippedIteration, Confidence::Supported, because)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    /// Steps 1 to 12 of three ranks, of which rank 1 leaves out the calls of its step 6.
+    const SKIPS: &str = r#"
+        loop 1-5 from 1.0 every 1.0
+        0.0 * forward $ @train.py:17
+        0.1 * all_reduce hidden f32[2762] @train.py:19
+        end
+        6.0 1 forward 6 @train.py:17
+        loop 6-11 from 6.1 every 1.0
+        0.0 0,2 forward $ @train.py:17
+        0.0 1 forward $+1 @train.py:17
+        0.1 * all_reduce hidden f32[2762] @train.py:19
+        end
+    "#;
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            &format!(
+                "world = 3\nevents = \"\"\"\n0.5 1 guard skips finite \"not torch.isfinite(loss)\" \
+                 @train.py:18 @train.py:19\n{SKIPS}\"\"\"\n"
+            ),
+        );
+    }
+
+    #[test]
+    fn a_step_without_calls_is_found_two_steps_later() {
+        holds(&format!(
+            r#"
+            world = 3
+            events = """{SKIPS}"""
+            verdict = "wrong"
+            silent-until = 8.0
+            [[expect]]
+            code = "DD110"
+            severity = "critical"
+            effect = "corrupts"
+            confidence = "supported"
+            root = [1]
+            root-confidence = "supported"
+            victims = [0, 2]
+            cause = "skipped-iteration"
+            seq = 6
+            detected = 8.2
+            "#
+        ));
+    }
+
+    #[test]
+    fn steps_that_all_ranks_leave_out_are_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-5 from 1.0 every 1.0
+            0.0 * forward $ @train.py:17
+            0.1 * all_reduce hidden f32[2762] @train.py:19
+            end
+            6.0 * forward 6 @train.py:17
+            loop 7-12 from 7.0 every 1.0
+            0.0 * forward $ @train.py:17
+            0.1 * all_reduce hidden f32[2762] @train.py:19
+            end
+            13.0 * all_reduce f32[1] sum @train.py:30
+            """
+            look-on = 100
+            "#,
+        );
+    }
+}

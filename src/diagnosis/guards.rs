@@ -1,0 +1,128 @@
+//! What the program's source says about how a rank came to a line: the tests around it, and around
+//! the calls that led there.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::{GuardForm, GuardSubject};
+
+use super::event::Guard;
+use super::model::{GroupId, Process};
+use super::situation::Situation;
+
+mod test;
+
+/// Most callers of a line that are followed.
+const MAX_CALLERS: usize = 16;
+
+/// A test on the rank that parts ranks.
+#[derive(Clone, Debug)]
+pub struct Parting {
+    /// The call's line.
+    pub place: Arc<Where>,
+    /// The line that depends on the test: that of the call, or of one that led to it.
+    pub line: Arc<Where>,
+    /// The test.
+    pub guard: Guard,
+    /// The sequence number of the call that stands there.
+    pub seq: u64,
+    /// Ranks that came there.
+    pub inside: Vec<u32>,
+    /// Ranks that did not.
+    pub outside: Vec<u32>,
+}
+
+impl Parting {
+    /// The ranks on the branch that few take.
+    #[must_use]
+    pub fn few(&self) -> &[u32] {
+        if self.inside.len() <= self.outside.len() {
+            &self.inside
+        } else {
+            &self.outside
+        }
+    }
+}
+
+/// The tests that a line depends on, each with the line that it guards, the nearest first: those
+/// around it, then those around the call that led there, and so on.
+pub fn around<'a>(
+    process: &'a Process,
+    place: &Arc<Where>,
+) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
+    let mut lines = vec![Arc::clone(place)];
+    while let Some(caller) = lines
+        .last()
+        .and_then(|line| process.sites.get(line)?.caller.clone())
+        .filter(|_| lines.len() <= MAX_CALLERS)
+    {
+        lines.push(caller);
+    }
+    lines.into_iter().flat_map(|line| {
+        let guards = process.sites.get(&line).and_then(|it| it.guards.as_deref());
+        let guards = guards.unwrap_or_default().iter();
+        guards.map(move |guard| (Arc::clone(&line), guard))
+    })
+}
+
+/// The test on the rank because of which `here` made the call at this line, and `elsewhere` did not
+/// and never has.
+#[must_use]
+pub fn parted(
+    situation: &Situation<'_>,
+    (group, seq): (GroupId, u64),
+    place: &Arc<Where>,
+    here: &[u32],
+    elsewhere: &[u32],
+) -> Option<Parting> {
+    let member = |&rank: &u32| situation.model.member(group, rank);
+    let process = here.first().and_then(member)?;
+    let strangers = elsewhere.iter().filter_map(member);
+    if elsewhere.is_empty() || strangers.clone().any(|it| it.places.contains_key(place)) {
+        return None;
+    }
+    around(process, place)
+        .filter(|(_, guard)| guard.subject == GuardSubject::Rank)
+        .find(|(_, guard)| {
+            let comes = |rank: u32| comes(guard, rank, situation);
+            here.iter().all(|&rank| comes(rank) != Some(false))
+                && elsewhere.iter().all(|&rank| comes(rank) != Some(true))
+        })
+        .map(|(line, guard)| Parting {
+            place: Arc::clone(place),
+            line,
+            guard: guard.clone(),
+            seq,
+            inside: here.to_vec(),
+            outside: elsewhere.to_vec(),
+        })
+}
+
+/// Whether a rank comes to the line, as far as the test says.
+fn comes(guard: &Guard, rank: u32, situation: &Situation<'_>) -> Option<bool> {
+    let world = situation.model.world_size();
+    let holds = test::holds(&guard.test, rank, world)?;
+    match guard.form {
+        GuardForm::Holds => Some(holds),
+        GuardForm::Fails | GuardForm::Skips | GuardForm::Leaves => Some(!holds),
+        _ => None,
+    }
+}
+
+/// "`rank == 0` (line 12)", and what follows from it, as the end of a sentence.
+#[must_use]
+pub fn sentence(guard: &Guard) -> String {
+    let (test, line) = (&guard.test, guard.line);
+    match guard.form {
+        GuardForm::Holds => format!("is reached only where `{test}` holds (line {line})"),
+        GuardForm::Fails => format!("is reached only where `{test}` does not hold (line {line})"),
+        GuardForm::Skips => format!("is passed over where `{test}` holds (line {line})"),
+        GuardForm::Leaves => format!("is not reached where `{test}` holds (line {line})"),
+        GuardForm::Ends => format!("is not reached any more once `{test}` held (line {line})"),
+        GuardForm::Handles => format!("handles an exception (line {line})"),
+        GuardForm::Catches => {
+            format!("stands in a `try` that goes on after an exception (line {line})")
+        }
+        GuardForm::Unspecified => format!("depends on `{test}` (line {line})"),
+    }
+}

@@ -1,0 +1,386 @@
+//! A test on the rank, for one rank: true, false, or not to be told.
+//!
+//! Only the plainest of Python is understood: `and`, `or`, `not`, comparisons of the rank with
+//! numbers, membership in a list of numbers, and the names that frameworks give to "is rank 0". All
+//! else is unknown, and what is known decides where it can: `step == 3 and rank == 0` is false on
+//! rank 1 at every step.
+
+/// Deepest nesting that is followed.
+const DEEPEST: usize = 32;
+
+/// Names of the global rank, the last part of a dotted name.
+const RANK: [&str; 7] = [
+    "rank",
+    "global_rank",
+    "get_rank",
+    "world_rank",
+    "ddp_rank",
+    "my_rank",
+    "process_index",
+];
+/// Names of "this is rank 0".
+const IS_ZERO: [&str; 12] = [
+    "is_main_process",
+    "is_main",
+    "is_master",
+    "is_global_zero",
+    "is_rank_zero",
+    "is_rank_0",
+    "is_rank0",
+    "is_world_process_zero",
+    "is_zero_rank",
+    "main_process",
+    "master_process",
+    "is_primary",
+];
+
+/// Whether the test holds on this rank of a world of so many.
+pub(super) fn holds(test: &str, rank: u32, world: Option<u32>) -> Option<bool> {
+    let tokens = tokens(test)?;
+    let mut parser = Parser {
+        tokens: &tokens,
+        at: 0,
+        rank: i64::from(rank),
+        world: world.map(i64::from),
+        depth: 0,
+    };
+    let value = parser.or()?;
+    // What was not understood to its end was not understood.
+    (parser.at == tokens.len()).then(|| value.truth()).flatten()
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Token {
+    Name(String),
+    Number(i64),
+    Text,
+    Sign(&'static str),
+}
+
+const SIGNS: [&str; 18] = [
+    "==", "!=", "<=", ">=", "//", "<", ">", "(", ")", "[", "]", "{", "}", ",", ".", "%", "+", "-",
+];
+
+fn tokens(text: &str) -> Option<Vec<Token>> {
+    let mut found = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let length = if first.is_alphanumeric() || first == '_' {
+            let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'));
+            let word = &rest[..end.unwrap_or(rest.len())];
+            found.push(if first.is_ascii_digit() {
+                Token::Number(word.parse().ok()?)
+            } else {
+                Token::Name(word.to_owned())
+            });
+            word.len()
+        } else if first == '"' || first == '\'' {
+            found.push(Token::Text);
+            rest[1..].find(first)? + 2
+        } else {
+            let sign = SIGNS.iter().find(|sign| rest.starts_with(**sign))?;
+            found.push(Token::Sign(sign));
+            sign.len()
+        };
+        rest = rest[length..].trim_start();
+    }
+    Some(found)
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Unknown,
+    Truth(bool),
+    Number(i64),
+    Numbers(Vec<i64>),
+}
+
+impl Value {
+    const fn truth(&self) -> Option<bool> {
+        match self {
+            Self::Truth(truth) => Some(*truth),
+            Self::Number(number) => Some(*number != 0),
+            Self::Unknown | Self::Numbers(_) => None,
+        }
+    }
+}
+
+struct Parser<'a> {
+    tokens: &'a [Token],
+    at: usize,
+    rank: i64,
+    world: Option<i64>,
+    depth: usize,
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at)
+    }
+
+    fn takes(&mut self, sign: &str) -> bool {
+        let is = match self.peek() {
+            Some(Token::Sign(found)) => *found == sign,
+            Some(Token::Name(found)) => found == sign,
+            _ => false,
+        };
+        self.at += usize::from(is);
+        is
+    }
+
+    fn or(&mut self) -> Option<Value> {
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return None;
+        }
+        let mut value = self.and()?;
+        while self.takes("or") {
+            let other = self.and()?;
+            value = match (value.truth(), other.truth()) {
+                (Some(true), _) | (_, Some(true)) => Value::Truth(true),
+                (Some(false), Some(false)) => Value::Truth(false),
+                _ => Value::Unknown,
+            };
+        }
+        self.depth -= 1;
+        Some(value)
+    }
+
+    fn and(&mut self) -> Option<Value> {
+        let mut value = self.not()?;
+        while self.takes("and") {
+            let other = self.not()?;
+            value = match (value.truth(), other.truth()) {
+                (Some(false), _) | (_, Some(false)) => Value::Truth(false),
+                (Some(true), Some(true)) => Value::Truth(true),
+                _ => Value::Unknown,
+            };
+        }
+        Some(value)
+    }
+
+    fn not(&mut self) -> Option<Value> {
+        let mut negated = false;
+        while self.takes("not") {
+            negated = !negated;
+        }
+        let value = self.comparison()?;
+        Some(match value.truth() {
+            Some(truth) if negated => Value::Truth(!truth),
+            None if negated => Value::Unknown,
+            _ => value,
+        })
+    }
+
+    fn comparison(&mut self) -> Option<Value> {
+        let left = self.sum()?;
+        let mut value: Option<Value> = None;
+        let mut last = left.clone();
+        loop {
+            let before = self.at;
+            let (negated, sign) = if self.takes("not") {
+                (true, self.takes("in").then_some("in"))
+            } else if self.takes("in") {
+                (false, Some("in"))
+            } else if self.takes("is") {
+                (self.takes("not"), Some("=="))
+            } else {
+                let signs = ["==", "!=", "<=", ">=", "<", ">"];
+                (false, signs.into_iter().find(|sign| self.takes(sign)))
+            };
+            let Some(sign) = sign else {
+                self.at = before;
+                break;
+            };
+            let right = self.sum()?;
+            let truth = compare(&last, sign, &right).map(|truth| truth != negated);
+            let this = truth.map_or(Value::Unknown, Value::Truth);
+            value = Some(match (value.as_ref().and_then(Value::truth), &this) {
+                (None, _) if value.is_none() => this,
+                (Some(true), _) => this,
+                (Some(false), _) | (None, Value::Truth(false)) => Value::Truth(false),
+                _ => Value::Unknown,
+            });
+            last = right;
+        }
+        Some(value.unwrap_or(left))
+    }
+
+    fn sum(&mut self) -> Option<Value> {
+        let mut value = self.atom()?;
+        loop {
+            let sign = ["+", "-", "%", "//"].into_iter().find(|s| self.takes(s));
+            let Some(sign) = sign else { return Some(value) };
+            let other = self.atom()?;
+            value = match (&value, &other) {
+                (Value::Number(a), Value::Number(b)) => match sign {
+                    "+" => a.checked_add(*b),
+                    "-" => a.checked_sub(*b),
+                    "%" => a.checked_rem_euclid(*b),
+                    _ => a.checked_div_euclid(*b),
+                }
+                .map_or(Value::Unknown, Value::Number),
+                _ => Value::Unknown,
+            };
+        }
+    }
+
+    fn atom(&mut self) -> Option<Value> {
+        let token = self.peek()?.clone();
+        self.at += 1;
+        match token {
+            Token::Number(number) => Some(Value::Number(number)),
+            Token::Text => Some(Value::Unknown),
+            Token::Sign("-") => match self.atom()? {
+                Value::Number(number) => Some(Value::Number(-number)),
+                _ => Some(Value::Unknown),
+            },
+            Token::Sign(open @ ("(" | "[" | "{")) => {
+                let close = match open {
+                    "(" => ")",
+                    "[" => "]",
+                    _ => "}",
+                };
+                self.sequence(close)
+            }
+            Token::Name(name) => match name.as_str() {
+                "True" => Some(Value::Truth(true)),
+                "False" => Some(Value::Truth(false)),
+                _ => self.name(name),
+            },
+            Token::Sign(_) => None,
+        }
+    }
+
+    /// What stands in brackets: one value, or several.
+    fn sequence(&mut self, close: &str) -> Option<Value> {
+        let (mut values, mut commas) = (Vec::new(), close != ")");
+        while !self.takes(close) {
+            values.push(self.or()?);
+            if !self.takes(",") {
+                if !self.takes(close) {
+                    return None;
+                }
+                break;
+            }
+            commas = true;
+        }
+        if !commas && values.len() == 1 {
+            return values.pop();
+        }
+        let numbers: Option<Vec<i64>> = values
+            .iter()
+            .map(|value| match value {
+                Value::Number(number) => Some(*number),
+                _ => None,
+            })
+            .collect();
+        Some(numbers.map_or(Value::Unknown, Value::Numbers))
+    }
+
+    /// A dotted name with calls and indexes: known by its last part, where that is the rank's.
+    fn name(&mut self, first: String) -> Option<Value> {
+        let (mut last, mut arguments, mut indexed) = (first, Vec::new(), false);
+        loop {
+            if self.takes(".") {
+                let Some(Token::Name(name)) = self.peek().cloned() else {
+                    return None;
+                };
+                self.at += 1;
+                (last, arguments) = (name, Vec::new());
+            } else if self.takes("(") {
+                let before = self.at;
+                if !self.takes(")") {
+                    self.at = before;
+                    arguments.push(self.sequence(")")?);
+                }
+            } else if self.takes("[") {
+                self.sequence("]")?;
+                indexed = true;
+            } else {
+                break;
+            }
+        }
+        Some(match last.as_str() {
+            _ if indexed => Value::Unknown,
+            name if RANK.contains(&name) && arguments.is_empty() => Value::Number(self.rank),
+            name if IS_ZERO.contains(&name) && arguments.is_empty() => Value::Truth(self.rank == 0),
+            "world_size" | "get_world_size" if arguments.is_empty() => {
+                self.world.map_or(Value::Unknown, Value::Number)
+            }
+            "int" | "bool" if arguments.len() == 1 => arguments.pop()?,
+            _ => Value::Unknown,
+        })
+    }
+}
+
+fn compare(a: &Value, sign: &str, b: &Value) -> Option<bool> {
+    match (a, b) {
+        (Value::Number(a), Value::Numbers(b)) if sign == "in" => Some(b.contains(a)),
+        (Value::Number(a), Value::Number(b)) => Some(match sign {
+            "==" => a == b,
+            "!=" => a != b,
+            "<=" => a <= b,
+            ">=" => a >= b,
+            "<" => a < b,
+            ">" => a > b,
+            _ => return None,
+        }),
+        (Value::Truth(a), Value::Truth(b)) if sign == "==" => Some(a == b),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::holds;
+
+    #[test]
+    fn tests_on_the_rank_are_decided_for_each_rank() {
+        for (test, zero, one) in [
+            ("rank == 0", Some(true), Some(false)),
+            ("dist.get_rank() != 0", Some(false), Some(true)),
+            ("not self.rank", Some(true), Some(false)),
+            ("0 == trainer.global_rank", Some(true), Some(false)),
+            ("rank in (0, 2)", Some(true), Some(false)),
+            ("rank not in [0]", Some(false), Some(true)),
+            ("accelerator.is_main_process", Some(true), Some(false)),
+            ("step == 3 and rank == 0", None, Some(false)),
+            ("rank > 0 or debug", None, Some(true)),
+            ("not (rank == 0 and save)", None, Some(true)),
+            ("rank == world_size - 1", Some(false), Some(true)),
+            ("0 < rank < 4", Some(false), Some(true)),
+            ("rank % 2 == 0", Some(true), Some(false)),
+            ("int(rank) == 0", Some(true), Some(false)),
+            ("(rank) == (0)", Some(true), Some(false)),
+            ("rank < -1", Some(false), Some(false)),
+        ] {
+            assert_eq!(holds(test, 0, Some(2)), zero, "{test} on rank 0");
+            assert_eq!(holds(test, 1, Some(2)), one, "{test} on rank 1");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_unknown() {
+        let deep = "(".repeat(10_000) + "rank" + &")".repeat(10_000);
+        for test in [
+            "local_rank == 0",
+            "ranks[rank] == 0",
+            "rank == leader",
+            "loss.item() > 1.5",
+            "rank ==",
+            "rank == 0)",
+            "lambda: rank",
+            "os.environ[\"RANK\"] == \"0\"",
+            "rank == 99999999999999999999",
+            "rank == 0 if a else b",
+            "rank @ 2",
+            "",
+            "'",
+            deep.as_str(),
+            "rank % 0 == 0",
+        ] {
+            assert_eq!(holds(test, 0, Some(2)), None, "{test}");
+        }
+    }
+}

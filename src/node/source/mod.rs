@@ -1,0 +1,195 @@
+//! The tests in a user's source that decide whether the program comes to a line.
+//!
+//! A thread of its own reads the files: a file system that does not answer holds up nothing but what
+//! it would have told. Each file is read once, up to a size, and only where it is a regular file: the
+//! name comes from the job.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::io::Read;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use ddp_doctor_proto::v1;
+use v1::event::Kind;
+
+mod python;
+
+pub use python::{Guard, Source};
+
+/// A source file that is larger is not read.
+const LARGEST: u64 = 4 << 20;
+/// Files whose tests are kept at a time.
+const MOST_FILES: usize = 256;
+/// Sites that may wait for their file.
+const MOST_WAITING: usize = 16_384;
+/// How long the end of a job waits for sources that are still being read.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Reads sources beside the follower.
+#[derive(Debug)]
+pub struct Sources {
+    questions: Option<SyncSender<v1::SiteDefined>>,
+    answers: Receiver<v1::SiteDefined>,
+    /// Sites that were asked about and not answered yet.
+    open: usize,
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sources {
+    /// Starts the reader. Where no thread can be had, nothing is ever read.
+    #[must_use]
+    pub fn new() -> Self {
+        let (questions, asked) = sync_channel(MOST_WAITING);
+        let (answer, answers) = sync_channel(MOST_WAITING);
+        let started = std::thread::Builder::new()
+            .name("ddp-doctor-sources".into())
+            .spawn(move || serve(&asked, &answer));
+        Self {
+            questions: started.is_ok().then_some(questions),
+            answers,
+            open: 0,
+        }
+    }
+
+    /// Wants to know the tests around a site.
+    pub fn ask(&mut self, site: &v1::SiteDefined) {
+        if site.line == 0 || !site.file.ends_with(".py") {
+            return;
+        }
+        let Some(questions) = &self.questions else {
+            return;
+        };
+        match questions.try_send(site.clone()) {
+            Ok(()) => self.open += 1,
+            // What cannot be asked now is not known, which is no harm.
+            Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Disconnected(_)) => self.questions = None,
+        }
+    }
+
+    /// What has been read since the last look: sites again, with the tests around them.
+    pub fn answered(&mut self) -> Vec<Kind> {
+        let answers: Vec<v1::SiteDefined> = self.answers.try_iter().collect();
+        self.taken(answers)
+    }
+
+    /// The same, after a moment for what is still being read.
+    pub fn last_answers(&mut self) -> Vec<Kind> {
+        let deadline = std::time::Instant::now() + LAST_WORDS;
+        let mut answers = Vec::new();
+        while answers.len() < self.open {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            match self.answers.recv_timeout(left) {
+                Ok(answer) => answers.push(answer),
+                Err(_) => break,
+            }
+        }
+        self.taken(answers)
+    }
+
+    fn taken(&mut self, answers: Vec<v1::SiteDefined>) -> Vec<Kind> {
+        self.open = self.open.saturating_sub(answers.len());
+        let told = answers.into_iter().filter(|site| !site.guards.is_empty());
+        told.map(Kind::SiteDefined).collect()
+    }
+}
+
+/// Answers until nobody asks any more.
+fn serve(asked: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefined>) {
+    let mut files: HashMap<String, Option<Source>> = HashMap::new();
+    let mut order: VecDeque<String> = VecDeque::new();
+    for mut site in asked {
+        if !files.contains_key(&site.file) {
+            if files.len() >= MOST_FILES
+                && let Some(oldest) = order.pop_front()
+            {
+                files.remove(&oldest);
+            }
+            files.insert(site.file.clone(), read(&site.file));
+            order.push_back(site.file.clone());
+        }
+        let source = files.get(&site.file).and_then(Option::as_ref);
+        site.guards = source
+            .map(|source| source.guards(site.line))
+            .unwrap_or_default()
+            .into_iter()
+            .map(|guard| v1::Guard {
+                line: guard.line,
+                test: guard.test,
+                subject: i32::from(guard.subject.number()),
+                form: i32::from(guard.form.number()),
+            })
+            .collect();
+        if answer.send(site).is_err() {
+            return;
+        }
+    }
+}
+
+/// A regular file of moderate size.
+fn read(file: &str) -> Option<Source> {
+    let meta = fs::metadata(file).ok()?;
+    if !meta.is_file() || meta.len() > LARGEST {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    let file = fs::File::open(file).ok()?;
+    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    Some(Source::parse(&String::from_utf8_lossy(&bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(file: &str, line: u32) -> v1::SiteDefined {
+        v1::SiteDefined {
+            process: 1,
+            id: 1,
+            file: file.into(),
+            line,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_site_is_told_again_with_the_tests_around_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("train.py");
+        fs::write(&file, "if rank == 0:\n    dist.barrier()\n").unwrap();
+        let name = file.to_str().unwrap();
+        let mut sources = Sources::new();
+        for (file, line) in [(name, 2), (name, 1), ("/dev/zero", 1), ("none.py", 3)] {
+            sources.ask(&site(file, line));
+        }
+        let answers: Vec<Kind> = std::iter::repeat_with(|| sources.last_answers())
+            .take(50)
+            .flatten()
+            .take(1)
+            .collect();
+        let [Kind::SiteDefined(site)] = &answers[..] else {
+            panic!("{answers:?}")
+        };
+        assert_eq!((site.line, site.guards.len()), (2, 1));
+        assert_eq!(site.guards[0].test, "rank == 0");
+    }
+
+    #[test]
+    fn what_is_no_source_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let large = dir.path().join("large.py");
+        fs::File::create(&large)
+            .unwrap()
+            .set_len(LARGEST + 1)
+            .unwrap();
+        assert!(read(large.to_str().unwrap()).is_none());
+        assert!(read(dir.path().to_str().unwrap()).is_none());
+        assert!(read("/dev/zero").is_none());
+    }
+}

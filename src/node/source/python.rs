@@ -1,0 +1,588 @@
+//! Which tests decide whether a Python program comes to a line, by the indentation of its source.
+//!
+//! No parser of the language: logical lines, their depth and their first words are enough. What is
+//! found is a hint for people and for the wording of a finding; where the source is not what runs,
+//! or is written in a way that is not understood, nothing is found.
+
+use ddp_doctor_proto::{GuardForm, GuardSubject};
+
+mod subject;
+
+/// Longest test that is told, in characters.
+const LONGEST_TEST: usize = 120;
+/// Most tests told of one line.
+const MOST_GUARDS: usize = 32;
+/// Most lines of a file that are read.
+const MOST_LINES: usize = 200_000;
+/// Deepest nesting of a file, as in Python itself.
+const DEEPEST: usize = 100;
+/// Columns of a tabulator.
+const TAB: usize = 8;
+
+/// A test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    /// Its line, from 1.
+    pub line: u32,
+    /// As it is written.
+    pub test: String,
+    /// What it is on.
+    pub subject: GuardSubject,
+    /// How the line depends on it.
+    pub form: GuardForm,
+}
+
+/// A source file.
+#[derive(Debug)]
+pub struct Source {
+    lines: Vec<Line>,
+    names: subject::Names,
+}
+
+/// A logical line.
+#[derive(Debug)]
+struct Line {
+    /// First and last physical line, from 1.
+    first: u32,
+    last: u32,
+    indent: usize,
+    /// Without comments and line breaks.
+    text: String,
+}
+
+/// What a line begins with, as far as it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Head {
+    If,
+    Elif,
+    Else,
+    While,
+    For,
+    Try,
+    Except,
+    Finally,
+    Match,
+    Case,
+    Scope,
+    Other,
+}
+
+/// How a suite ends, for those who would go on behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    Continue,
+    Break,
+    Return,
+}
+
+impl Source {
+    /// Reads a file's text.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let mut lines = logical_lines(text);
+        if !is_plausible(&lines) {
+            lines.clear();
+        }
+        let names = subject::Names::of(lines.iter().map(|line| line.text.as_str()));
+        Self { lines, names }
+    }
+
+    /// The tests that decide whether the program comes to this line, the nearest first.
+    #[must_use]
+    pub fn guards(&self, line: u32) -> Vec<Guard> {
+        let after = self.lines.partition_point(|it| it.first <= line);
+        let Some(at) = after
+            .checked_sub(1)
+            .filter(|&at| self.lines[at].last >= line)
+        else {
+            return Vec::new();
+        };
+        let mut found = self.within(at);
+        let mut inner = at;
+        // From suite to suite outwards, until the function ends.
+        loop {
+            self.before(inner, &mut found);
+            let indent = self.lines[inner].indent;
+            let header = self.lines[..inner]
+                .iter()
+                .rposition(|it| it.indent < indent);
+            let Some(header) = header else { break };
+            match self.head(header) {
+                Head::Scope => break,
+                head => self.around(header, head, at, &mut found),
+            }
+            inner = header;
+        }
+        found.truncate(MOST_GUARDS);
+        found
+    }
+
+    /// The tests that the line itself makes before it comes to its call: `call() if test else …` and
+    /// `test and call()`.
+    fn within(&self, at: usize) -> Vec<Guard> {
+        let line = &self.lines[at];
+        let text = match self.head(at) {
+            Head::Other => line.text.as_str(),
+            // The call is in the suite of a test of one line.
+            Head::If | Head::Elif | Head::While => {
+                let Some((test, suite)) = header_test(&line.text) else {
+                    return Vec::new();
+                };
+                if suite.is_empty() {
+                    return Vec::new();
+                }
+                return vec![self.guard(line.first, test, GuardForm::Holds)];
+            }
+            _ => return Vec::new(),
+        };
+        let value = value_of(text);
+        if let Some((call, rest)) = split_word(value, "if")
+            && let Some((test, other)) = split_word(rest, "else")
+            && (call.contains('(') || other.contains('('))
+        {
+            let form = if call.contains('(') {
+                GuardForm::Holds
+            } else {
+                GuardForm::Fails
+            };
+            return vec![self.guard(line.first, test, form)];
+        }
+        match split_word(value, "and") {
+            Some((test, call)) if call.contains('(') && split_word(value, "or").is_none() => {
+                vec![self.guard(line.first, test, GuardForm::Holds)]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The tests in the same suite, before the line, behind which the program does not come to it.
+    fn before(&self, at: usize, found: &mut Vec<Guard>) {
+        let indent = self.lines[at].indent;
+        // A branch of the very statement that the line is in excludes nothing.
+        let own = self.statement_of(at);
+        let mut i = at;
+        while let Some(before) = i.checked_sub(1) {
+            i = before;
+            let line = &self.lines[i];
+            if line.indent < indent {
+                break;
+            }
+            if line.indent > indent || i >= own || !matches!(self.head(i), Head::If | Head::Elif) {
+                continue;
+            }
+            let Some((test, suite)) = header_test(&line.text) else {
+                continue;
+            };
+            let form = match self.exit(i, suite) {
+                Some(Exit::Continue) => GuardForm::Skips,
+                Some(Exit::Break | Exit::Return) => GuardForm::Leaves,
+                None => continue,
+            };
+            found.push(self.guard(line.first, test, form));
+        }
+    }
+
+    /// What it means for a line to stand below this header.
+    fn around(&self, header: usize, head: Head, at: usize, found: &mut Vec<Guard>) {
+        let line = &self.lines[header];
+        match head {
+            Head::If | Head::Elif | Head::While => {
+                if let Some((test, _)) = header_test(&line.text) {
+                    found.push(self.guard(line.first, test, GuardForm::Holds));
+                }
+                if head == Head::Elif {
+                    self.branches_before(header, found);
+                }
+                if head == Head::While {
+                    self.ends(header, at, found);
+                }
+            }
+            Head::Else => self.branches_before(header, found),
+            Head::For => self.ends(header, at, found),
+            Head::Except => {
+                let mut guard = self.guard(line.first, &line.text, GuardForm::Handles);
+                guard.subject = GuardSubject::Other;
+                found.push(guard);
+            }
+            Head::Try => {
+                if let Some(handler) = self.catches(header) {
+                    let line = &self.lines[handler];
+                    let mut guard = self.guard(line.first, &line.text, GuardForm::Catches);
+                    guard.subject = GuardSubject::Other;
+                    found.push(guard);
+                }
+            }
+            Head::Case => {
+                let subject = self.lines[..header]
+                    .iter()
+                    .rfind(|it| it.indent < line.indent);
+                if let Some(matched) = subject.and_then(|it| it.text.strip_prefix("match ")) {
+                    let test = format!(
+                        "{} == {}",
+                        matched.trim_end_matches(':').trim(),
+                        line.text
+                            .trim_start_matches("case ")
+                            .split(':')
+                            .next()
+                            .unwrap_or("")
+                            .trim()
+                    );
+                    found.push(self.guard(line.first, &test, GuardForm::Holds));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The tests of the branches before an `elif` or `else`: none of them holds.
+    fn branches_before(&self, branch: usize, found: &mut Vec<Guard>) {
+        let indent = self.lines[branch].indent;
+        for i in (0..branch).rev() {
+            let line = &self.lines[i];
+            match self.head(i) {
+                _ if line.indent > indent => {}
+                head @ (Head::If | Head::Elif) if line.indent == indent => {
+                    if let Some((test, _)) = header_test(&line.text) {
+                        found.push(self.guard(line.first, test, GuardForm::Fails));
+                    }
+                    if head == Head::If {
+                        return;
+                    }
+                }
+                // The `else` of a loop or a `try`.
+                _ => return,
+            }
+        }
+    }
+
+    /// The tests in a loop behind which it is left, after the line.
+    fn ends(&self, header: usize, at: usize, found: &mut Vec<Guard>) {
+        let end = self.suite_end(header);
+        for i in at + 1..end {
+            if self.head(i) == Head::If
+                && let Some((test, suite)) = header_test(&self.lines[i].text)
+                && matches!(self.exit(i, suite), Some(Exit::Break | Exit::Return))
+            {
+                found.push(self.guard(self.lines[i].first, test, GuardForm::Ends));
+            }
+        }
+    }
+
+    /// The handler of a `try` that neither raises nor ends the program.
+    fn catches(&self, header: usize) -> Option<usize> {
+        let indent = self.lines[header].indent;
+        let mut i = self.suite_end(header);
+        while let Some(line) = self.lines.get(i).filter(|line| line.indent == indent) {
+            if self.head(i) != Head::Except {
+                return None;
+            }
+            let end = self.suite_end(i);
+            let leaves = |text: &str| {
+                [
+                    "raise", "sys.exit", "os._exit", "exit(", "quit(", "os.abort",
+                ]
+                .iter()
+                .any(|word| text.starts_with(word))
+            };
+            let one_line = line
+                .text
+                .split_once(':')
+                .map_or("", |(_, suite)| suite.trim());
+            let suite = &self.lines[i + 1..end];
+            if !leaves(one_line) && !suite.iter().any(|line| leaves(&line.text)) {
+                return Some(i);
+            }
+            i = end;
+        }
+        None
+    }
+
+    /// How the suite of a header ends, if it does not go on.
+    fn exit(&self, header: usize, one_line: &str) -> Option<Exit> {
+        let last = if one_line.is_empty() {
+            let end = self.suite_end(header);
+            let indent = self
+                .lines
+                .get(header + 1)
+                .filter(|_| header + 1 < end)?
+                .indent;
+            let mut in_suite = self.lines[header + 1..end].iter();
+            in_suite.rfind(|line| line.indent == indent)?.text.as_str()
+        } else {
+            one_line.rsplit(';').next().unwrap_or(one_line).trim()
+        };
+        let word = last
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .next();
+        match word {
+            Some("continue") => Some(Exit::Continue),
+            Some("break") => Some(Exit::Break),
+            Some("return") => Some(Exit::Return),
+            _ => None,
+        }
+    }
+
+    /// The first line behind a header's suite.
+    fn suite_end(&self, header: usize) -> usize {
+        let indent = self.lines[header].indent;
+        let inside = self.lines[header + 1..]
+            .iter()
+            .take_while(|line| line.indent > indent);
+        header + 1 + inside.count()
+    }
+
+    /// The first line of the statement whose branch this is.
+    fn statement_of(&self, at: usize) -> usize {
+        let indent = self.lines[at].indent;
+        let mut first = at;
+        while matches!(
+            self.head(first),
+            Head::Elif | Head::Else | Head::Except | Head::Finally
+        ) {
+            let before = self.lines[..first]
+                .iter()
+                .rposition(|line| line.indent <= indent);
+            match before.filter(|&before| self.lines[before].indent == indent) {
+                Some(before) => first = before,
+                None => break,
+            }
+        }
+        first
+    }
+
+    fn head(&self, at: usize) -> Head {
+        let text = self.lines[at].text.as_str();
+        let word = text
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .next()
+            .unwrap_or("");
+        let word = match word {
+            "async" => text["async".len()..]
+                .trim_start()
+                .split(' ')
+                .next()
+                .unwrap_or(""),
+            word => word,
+        };
+        let is_header = || ends_header(text);
+        match word {
+            "if" => Head::If,
+            "elif" => Head::Elif,
+            "else" => Head::Else,
+            "while" => Head::While,
+            "for" => Head::For,
+            "try" => Head::Try,
+            "except" => Head::Except,
+            "finally" => Head::Finally,
+            "match" if is_header() => Head::Match,
+            "case" if is_header() => Head::Case,
+            "def" | "class" => Head::Scope,
+            _ => Head::Other,
+        }
+    }
+
+    fn guard(&self, line: u32, test: &str, form: GuardForm) -> Guard {
+        let test = test.trim();
+        let cut = test.char_indices().nth(LONGEST_TEST);
+        Guard {
+            line,
+            subject: self.names.subject(test),
+            test: match cut {
+                Some((at, _)) => format!("{}…", &test[..at]),
+                None => test.to_owned(),
+            },
+            form,
+        }
+    }
+}
+
+/// Whether a line is a header with its suite below.
+fn ends_header(text: &str) -> bool {
+    text.ends_with(':')
+}
+
+/// The test of `if test: suite`, and the suite where it stands on the same line.
+fn header_test(text: &str) -> Option<(&str, &str)> {
+    let rest = text.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
+    let colon = at_depth_zero(rest, |rest| {
+        rest.starts_with(':') && !rest.starts_with(":=")
+    })?;
+    Some((rest[..colon].trim(), rest[colon + 1..].trim()))
+}
+
+/// What stands right of an assignment, or of `return` and `await`.
+fn value_of(text: &str) -> &str {
+    let mut value = text;
+    for word in ["return ", "await ", "yield "] {
+        value = value.strip_prefix(word).unwrap_or(value);
+    }
+    let assigned = at_depth_zero(value, |rest| {
+        rest.starts_with('=') && !rest.starts_with("==")
+    });
+    match assigned {
+        Some(at) if !value[..at].ends_with(['!', '<', '>', '=']) => value[at + 1..].trim(),
+        _ => value,
+    }
+}
+
+/// Both sides of a word that stands outside of brackets and strings.
+fn split_word<'a>(text: &'a str, word: &str) -> Option<(&'a str, &'a str)> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let mut before = ' ';
+    let at = at_depth_zero(text, |rest| {
+        let starts =
+            !is_part(before) && rest.starts_with(word) && !rest[word.len()..].starts_with(is_part);
+        before = rest.chars().next().unwrap_or(' ');
+        starts
+    })?;
+    Some((text[..at].trim(), text[at + word.len()..].trim()))
+}
+
+/// The first place outside of brackets and strings that is looked for.
+fn at_depth_zero(text: &str, mut wanted: impl FnMut(&str) -> bool) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut quote: Option<char> = None;
+    let mut escaped = false;
+    for (at, c) in text.char_indices() {
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if c == '\\' => escaped = true,
+            Some(open) if c == open => quote = None,
+            Some(_) => {}
+            None => {
+                if depth == 0 && wanted(&text[at..]) {
+                    return Some(at);
+                }
+                match c {
+                    '"' | '\'' => quote = Some(c),
+                    '(' | '[' | '{' => depth += 1,
+                    ')' | ']' | '}' => depth = depth.saturating_sub(1),
+                    _ => {}
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Whether Python would take the file: it refuses deeper nesting, which would cost us time.
+fn is_plausible(lines: &[Line]) -> bool {
+    let mut open: Vec<usize> = Vec::new();
+    lines.iter().all(|line| {
+        while open.last().is_some_and(|&outer| outer >= line.indent) {
+            open.pop();
+        }
+        open.push(line.indent);
+        open.len() <= DEEPEST
+    })
+}
+
+/// Joins what brackets, backslashes and long strings spread over several lines; drops comments and
+/// what is empty.
+fn logical_lines(text: &str) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut open: Option<Line> = None;
+    let mut depth = 0_usize;
+    // The quotes of a string that spans lines.
+    let mut long: Option<&'static str> = None;
+    for (i, physical) in text.lines().enumerate().take(MOST_LINES) {
+        let number = i as u32 + 1;
+        let mut line = open.take().unwrap_or_else(|| Line {
+            first: number,
+            last: number,
+            indent: indent_of(physical),
+            text: String::new(),
+        });
+        line.last = number;
+        if !line.text.is_empty() && !line.text.ends_with(' ') && long.is_none() {
+            line.text.push(' ');
+        }
+        let goes_on = scan(physical.trim_start(), &mut line.text, &mut depth, &mut long);
+        if depth > 0 || long.is_some() || goes_on {
+            open = Some(line);
+            continue;
+        }
+        line.text.truncate(line.text.trim_end().len());
+        if !line.text.is_empty() {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// Takes one physical line over, without its comment. Whether a backslash continues it.
+fn scan(
+    physical: &str,
+    out: &mut String,
+    depth: &mut usize,
+    long: &mut Option<&'static str>,
+) -> bool {
+    let mut rest = physical;
+    let mut quote: Option<char> = None;
+    while let Some(c) = rest.chars().next() {
+        let mut length = c.len_utf8();
+        if let Some(end) = *long {
+            if rest.starts_with(end) {
+                *long = None;
+                length = end.len();
+                out.push('"');
+            } else if c == '\\' {
+                length += rest[1..].chars().next().map_or(0, char::len_utf8);
+            }
+        } else if let Some(open) = quote {
+            if c == '\\' {
+                length += rest[1..].chars().next().map_or(0, char::len_utf8);
+                out.push_str(&rest[..length]);
+            } else {
+                out.push(c);
+                if c == open {
+                    quote = None;
+                }
+            }
+        } else {
+            match c {
+                '#' => return false,
+                '"' | '\'' => {
+                    let three = if c == '"' { "\"\"\"" } else { "'''" };
+                    if rest.starts_with(three) {
+                        *long = Some(three);
+                        length = three.len();
+                        out.push('"');
+                    } else {
+                        quote = Some(c);
+                        out.push(c);
+                    }
+                }
+                '\\' if rest.len() == 1 => return true,
+                _ => {
+                    match c {
+                        '(' | '[' | '{' => *depth += 1,
+                        ')' | ']' | '}' => *depth = depth.saturating_sub(1),
+                        _ => {}
+                    }
+                    let spaced = c.is_whitespace();
+                    if !spaced || !out.ends_with(' ') {
+                        out.push(if spaced { ' ' } else { c });
+                    }
+                }
+            }
+        }
+        rest = &rest[length..];
+    }
+    false
+}
+
+fn indent_of(line: &str) -> usize {
+    let mut columns = 0;
+    for c in line.chars() {
+        match c {
+            ' ' => columns += 1,
+            '\t' => columns = (columns / TAB + 1) * TAB,
+            _ => break,
+        }
+    }
+    columns
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+//! What a test is on, by the names in it.
+
+use std::collections::HashMap;
+
+use ddp_doctor_proto::GuardSubject;
+
+/// Most names of a file that are remembered.
+const MOST_NAMES: usize = 4096;
+/// How often names are followed to other names.
+const ROUNDS: usize = 4;
+
+/// Names of a rank, besides those that have "rank" as one of their parts.
+const RANK: [&str; 25] = [
+    "is_main_process",
+    "is_local_main_process",
+    "is_main",
+    "main_process",
+    "is_master",
+    "is_master_process",
+    "master_process",
+    "is_primary",
+    "is_global_zero",
+    "is_world_process_zero",
+    "is_local_process_zero",
+    "is_chief",
+    "is_root_process",
+    "is_writer",
+    "process_index",
+    "local_process_index",
+    "rank0",
+    "rank_zero_only",
+    "is_rank0",
+    "is_last_process",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "local_procid",
+    "procid",
+];
+/// What stands before or after "rank" in names of other things.
+const NO_RANK: [&str; 11] = [
+    "matrix", "lora", "low", "tensor", "loss", "ranking", "score", "metric", "max", "reduced",
+    "full",
+];
+const FINITE: [&str; 8] = [
+    "isnan",
+    "isfinite",
+    "isinf",
+    "nan",
+    "inf",
+    "is_nan",
+    "found_inf",
+    "nan_to_num",
+];
+const DATA: [&str; 31] = [
+    "item",
+    "loss",
+    "losses",
+    "batch",
+    "inputs",
+    "input",
+    "targets",
+    "target",
+    "labels",
+    "label",
+    "mask",
+    "tokens",
+    "numel",
+    "logits",
+    "outputs",
+    "output",
+    "grad",
+    "grads",
+    "norm",
+    "images",
+    "image",
+    "any",
+    "sample",
+    "samples",
+    "input_ids",
+    "seq_len",
+    "length",
+    "lengths",
+    "sum",
+    "data",
+    "positives",
+];
+const STATE: [&str; 40] = [
+    "path",
+    "exists",
+    "isfile",
+    "isdir",
+    "is_file",
+    "is_dir",
+    "glob",
+    "listdir",
+    "stat",
+    "getmtime",
+    "time",
+    "monotonic",
+    "perf_counter",
+    "datetime",
+    "now",
+    "random",
+    "rand",
+    "randint",
+    "choice",
+    "uniform",
+    "seed",
+    "config",
+    "cfg",
+    "args",
+    "opt",
+    "hparams",
+    "environ",
+    "getenv",
+    "hostname",
+    "gethostname",
+    "node",
+    "platform",
+    "patience",
+    "early_stop",
+    "early_stopping",
+    "stop",
+    "should_stop",
+    "best",
+    "cache",
+    "cached",
+];
+
+/// What the names of a file stand for.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    known: HashMap<String, GuardSubject>,
+}
+
+impl Names {
+    /// Follows the plain assignments of a file, line by line.
+    pub(super) fn of<'a>(lines: impl Iterator<Item = &'a str> + Clone) -> Self {
+        let mut names = Self::default();
+        for _ in 0..ROUNDS {
+            let before = names.known.len();
+            for line in lines.clone() {
+                names.assigned(line);
+            }
+            if names.known.len() == before {
+                break;
+            }
+        }
+        names
+    }
+
+    fn assigned(&mut self, line: &str) {
+        let Some((left, right)) = line.split_once(" = ").or_else(|| line.split_once('=')) else {
+            return;
+        };
+        if right.starts_with('=') {
+            return;
+        }
+        let (left, right) = (parts(left), parts(right));
+        let pairs: Vec<(&str, &str)> = if left.len() == right.len() {
+            left.into_iter().zip(right).collect()
+        } else {
+            Vec::new()
+        };
+        for (name, value) in pairs {
+            let name = name.split(':').next().unwrap_or(name).trim();
+            let last = name.rsplit('.').next().unwrap_or(name);
+            let is_name = !last.is_empty() && last.chars().all(|c| c.is_alphanumeric() || c == '_');
+            if !is_name || self.known.contains_key(last) || self.known.len() >= MOST_NAMES {
+                continue;
+            }
+            let subject = match self.subject(value) {
+                // Much is computed from the rank that is not the rank: a device, a seed, a share.
+                GuardSubject::Rank if !is_test(value) => continue,
+                GuardSubject::Rank => GuardSubject::Rank,
+                // And of other things only a test makes a test.
+                subject @ (GuardSubject::Finite | GuardSubject::State | GuardSubject::Data)
+                    if is_test(value) =>
+                {
+                    subject
+                }
+                _ => continue,
+            };
+            self.known.insert(last.to_owned(), subject);
+        }
+    }
+
+    /// What a test is on: the rank before all else, since it parts ranks by itself.
+    pub(super) fn subject(&self, test: &str) -> GuardSubject {
+        let mut best = GuardSubject::Other;
+        let weight = |subject| match subject {
+            GuardSubject::Rank => 4,
+            GuardSubject::Finite => 3,
+            GuardSubject::State => 2,
+            GuardSubject::Data => 1,
+            _ => 0,
+        };
+        for word in words(test) {
+            let subject = self.word(word);
+            if weight(subject) > weight(best) {
+                best = subject;
+            }
+        }
+        best
+    }
+
+    fn word(&self, word: &str) -> GuardSubject {
+        if is_rank(word) {
+            return GuardSubject::Rank;
+        }
+        if let Some(known) = self.known.get(word) {
+            return *known;
+        }
+        if FINITE.contains(&word) {
+            return GuardSubject::Finite;
+        }
+        let in_parts =
+            |list: &[&str]| list.contains(&word) || word.split('_').any(|it| list.contains(&it));
+        if in_parts(&STATE) {
+            GuardSubject::State
+        } else if in_parts(&DATA) {
+            GuardSubject::Data
+        } else {
+            GuardSubject::Other
+        }
+    }
+}
+
+fn is_rank(word: &str) -> bool {
+    if RANK.contains(&word) {
+        return true;
+    }
+    let lower = word.to_ascii_lowercase();
+    let parts: Vec<&str> = lower.split('_').collect();
+    parts.contains(&"rank") && !parts.iter().any(|part| NO_RANK.contains(part))
+}
+
+/// Whether a value is a rank or a truth: nothing is added, formatted or built from it.
+fn is_test(value: &str) -> bool {
+    let allowed = |c: char| c.is_alphanumeric() || "_.()[]\"' =!<>%,/".contains(c);
+    let builds = [
+        "f\"",
+        "f'",
+        "torch.full",
+        "torch.tensor",
+        "float(",
+        "str(",
+        "device(",
+        "range(",
+    ];
+    value.chars().all(allowed) && !builds.iter().any(|word| value.contains(word))
+}
+
+/// Names and the contents of strings.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+    words.filter(|word| !word.is_empty())
+}
+
+/// What commas outside of brackets separate.
+fn parts(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut rest = text;
+    while let Some(at) = super::at_depth_zero(rest, |rest| rest.starts_with(',')) {
+        parts.push(rest[..at].trim());
+        rest = &rest[at + 1..];
+    }
+    parts.push(rest.trim());
+    parts
+}

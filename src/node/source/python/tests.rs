@@ -1,0 +1,262 @@
+use super::*;
+
+/// The guards of the line that is marked `# here`, as "form subject line test".
+fn guards(text: &str) -> Vec<String> {
+    let line = text.lines().position(|line| line.contains("# here"));
+    let line = line.unwrap() as u32 + 1;
+    Source::parse(text)
+        .guards(line)
+        .into_iter()
+        .map(|it| format!("{} {} {} {}", it.form, it.subject, it.line, it.test))
+        .collect()
+}
+
+#[test]
+fn tests_around_a_line_are_found_from_the_inside_out() {
+    let found = guards(
+        "\
+import torch
+for step in range(10):
+    if rank == 0:
+        while not done():
+            dist.barrier()  # here
+",
+    );
+    assert_eq!(
+        found,
+        ["holds other 4 not done()", "holds rank 3 rank == 0"]
+    );
+}
+
+#[test]
+fn branches_exclude_each_other() {
+    let text = |marked: u32| {
+        (1..=6).fold(String::new(), |text, i| {
+            let line = [
+                "if args.rank == 0:",
+                "    a()",
+                "elif rank < 4:",
+                "    b()",
+                "else:",
+                "    c()",
+            ][i as usize - 1];
+            let mark = if i == marked { "  # here" } else { "" };
+            text + line + mark + "\n"
+        })
+    };
+    assert_eq!(guards(&text(2)), ["holds rank 1 args.rank == 0"]);
+    assert_eq!(
+        guards(&text(4)),
+        ["holds rank 3 rank < 4", "fails rank 1 args.rank == 0"]
+    );
+    assert_eq!(
+        guards(&text(6)),
+        ["fails rank 3 rank < 4", "fails rank 1 args.rank == 0"]
+    );
+}
+
+#[test]
+fn a_line_behind_an_exit_is_guarded_by_its_test() {
+    let found = guards(
+        "\
+def train(loader):
+    if not is_main_process():
+        return
+    for x in loader:
+        loss = model(x)
+        if not torch.isfinite(loss):
+            print('skipped')
+            continue
+        if x.numel() == 0: continue
+        if stop.exists():
+            break
+        loss.backward()  # here
+        if loss.item() < best:
+            log()
+            break
+",
+    );
+    assert_eq!(
+        found,
+        [
+            "leaves state 10 stop.exists()",
+            "skips data 9 x.numel() == 0",
+            "skips finite 6 not torch.isfinite(loss)",
+            "ends state 13 loss.item() < best",
+            "leaves rank 2 not is_main_process()",
+        ]
+    );
+}
+
+#[test]
+fn names_that_stand_for_a_rank_are_followed() {
+    let found = guards(
+        "\
+rank, world = dist.get_rank(), dist.get_world_size()
+me: int = int(os.environ['RANK'])
+boss = me == 0
+writer = boss and not dry
+device = f'cuda:{rank}'
+seed = 1000 + rank
+if seed:
+    if device:
+        if writer:
+            save()  # here
+",
+    );
+    assert_eq!(
+        found,
+        [
+            "holds rank 9 writer",
+            "holds other 8 device",
+            "holds state 7 seed"
+        ]
+    );
+}
+
+#[test]
+fn what_only_sounds_like_a_rank_is_none() {
+    for test in [
+        "lora_rank > 0",
+        "torch.linalg.matrix_rank(m) == 2",
+        "ranking",
+        "frank",
+        "world_size == 1",
+    ] {
+        let found = guards(&format!("if {test}:\n    call()  # here\n"));
+        assert!(!found[0].contains("holds rank"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_test_on_the_line_itself_is_found() {
+    assert_eq!(
+        guards("dist.barrier() if rank == 0 else None  # here\n"),
+        ["holds rank 1 rank == 0"]
+    );
+    assert_eq!(
+        guards("x = None if rank == 0 else dist.barrier()  # here\n"),
+        ["fails rank 1 rank == 0"]
+    );
+    assert_eq!(
+        guards("rank == 0 and dist.barrier()  # here\n"),
+        ["holds rank 1 rank == 0"]
+    );
+    assert_eq!(
+        guards("if rank == 0: dist.barrier()  # here\n"),
+        ["holds rank 1 rank == 0"]
+    );
+    // A choice of arguments is no choice of calls.
+    assert!(guards("dist.all_reduce(a if rank == 0 else b)  # here\n").is_empty());
+    assert!(guards("t = torch.ones(3)[0 if rank == 0 else 1]; f(t)  # here\n").is_empty());
+}
+
+#[test]
+fn handlers_are_told_by_what_they_do() {
+    let found = guards(
+        "\
+for x in loader:
+    try:
+        step(x)  # here
+    except RuntimeError:
+        print('bad batch')
+    except KeyboardInterrupt:
+        raise
+",
+    );
+    assert_eq!(found, ["catches other 4 except RuntimeError:"]);
+    let found = guards(
+        "\
+try:
+    step(x)  # here
+except RuntimeError as error:
+    log(error)
+    raise
+finally:
+    close()
+",
+    );
+    assert!(found.is_empty());
+    let found = guards(
+        "\
+try:
+    step(x)
+except RuntimeError:
+    dist.barrier()  # here
+",
+    );
+    assert_eq!(found, ["handles other 3 except RuntimeError:"]);
+}
+
+#[test]
+fn match_is_a_test() {
+    let found = guards(
+        "\
+match dist.get_rank():
+    case 0:
+        dist.barrier()  # here
+",
+    );
+    assert_eq!(found, ["holds rank 2 dist.get_rank() == 0"]);
+}
+
+#[test]
+fn lines_that_brackets_and_strings_spread_are_one() {
+    let found = guards(
+        "\
+'''
+if rank == 0:
+'''
+if (rank == 0 and  # the main one
+        step % 10 == 0):
+    text = \"\"\"
+else:
+\"\"\"
+    dist.all_reduce(
+        tensor,
+        op=dist.ReduceOp.SUM,  # here
+    )
+",
+    );
+    assert_eq!(found, ["holds rank 4 (rank == 0 and step % 10 == 0)"]);
+    let found = guards("if rank == 0 and \\\n   save:\n\tdist.barrier()  # here\n");
+    assert_eq!(found, ["holds rank 1 rank == 0 and save"]);
+}
+
+#[test]
+fn nothing_outside_the_function_counts() {
+    let found = guards(
+        "\
+if rank == 0:
+    def save():
+        dist.barrier()  # here
+",
+    );
+    assert!(found.is_empty());
+}
+
+#[test]
+fn whatever_a_file_holds_is_read_without_harm() {
+    let deep: String = (0..2000)
+        .map(|i| format!("{}if rank:\n", " ".repeat(i)))
+        .collect();
+    for text in [
+        "",
+        "\u{0}\u{fffd}\n((((((",
+        "'''",
+        "\"\\",
+        "if",
+        "if :",
+        "else:\n  x()",
+        "elif a:\n  x()",
+        "case 1:\n  x()",
+        "\\\n\\\n",
+        "é = 'é' if rank else 'ü'\n",
+        deep.as_str(),
+    ] {
+        let source = Source::parse(text);
+        for line in 0..3000 {
+            assert!(source.guards(line).len() <= MOST_GUARDS);
+        }
+    }
+}
