@@ -544,6 +544,18 @@ raise ValueError("lost")
                 o = self.run_job(code, statuses=[status])
                 self.assertEqual([(r.code, r.text) for r in o.box.of("exit")], [want])
 
+    def test_the_timeout_of_a_group_is_known_when_it_is_made_and_when_it_is_set(self):
+        o = self.run_job(
+            """
+from datetime import timedelta
+dist.new_group([0], timeout=timedelta(seconds=77))
+dist.set_timeout(timedelta(milliseconds=1500))
+dist.barrier()
+"""
+        )
+        told = [(r.group, r.code) for r in o.box.of("group-timeout")]
+        self.assertEqual(told, [(1, 1_800_000), (2, 77_000), (1, 1500)])
+
     def test_what_is_called_on_the_way_out_comes_after_the_end_was_said(self):
         late = "import atexit; atexit.register(lambda: dist.barrier())\n"
         for name, code in (("before", late + HEAD), ("after", HEAD + late)):

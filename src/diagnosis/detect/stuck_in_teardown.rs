@@ -117,6 +117,10 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     let first = *ranks.first()?;
     let call = &join.calls.get(&first)?.call;
     let met = join.mismatched_at?;
+    // Whoever is asked to end cleans up wherever it is.
+    if !situation.model.is_own_doing(met) {
+        return None;
+    }
 
     let mut draft = Draft::new(&ABOUT, KeyPlace::Join(group, seq), met);
     draft.follows = exception(situation, group, first, call);

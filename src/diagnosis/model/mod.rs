@@ -299,9 +299,7 @@ impl Model {
                 });
             }
             Event::PhaseBegin { process, name, at } => {
-                self.touch(process, at, |process| {
-                    process.phases.push(Phase { name, since: at });
-                });
+                self.touch(process, at, |process| process.phase_began(name, at));
             }
             Event::PhaseEnd { process, name, at } => {
                 self.touch(process, at, |process| process.phase_ended(&name, at));

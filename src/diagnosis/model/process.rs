@@ -525,6 +525,14 @@ impl Process {
         self.exceptions.push(exception);
     }
 
+    pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {
+        /// Deeper than any program nests them.
+        const KEPT: usize = 64;
+        if self.phases.len() < KEPT {
+            self.phases.push(Phase { name, since: at });
+        }
+    }
+
     pub(super) fn phase_ended(&mut self, name: &Arc<str>, at: Timestamp) {
         /// More names than any program has.
         const KEPT: usize = 256;
