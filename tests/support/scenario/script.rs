@@ -70,7 +70,7 @@ impl Loop {
                 let (at, rest) = line
                     .split_once(' ')
                     .ok_or(format!("event line {i}: {line}"))?;
-                let at: f64 = at.parse().map_err(|_| format!("event line {i}: no time"))?;
+                let at: f64 = at.parse().ok().ok_or(format!("event line {i}: no time"))?;
                 let at = self.from + self.every * round as f64 + at;
                 let rest = rest
                     .replace("$+1", &(number + 1).to_string())
@@ -614,7 +614,7 @@ fn two_places(args: &[String]) -> Result<[Arc<Where>; 2], String> {
         .filter_map(|arg| arg.strip_prefix('@'))
         .map(place);
     let places: Vec<Arc<Where>> = places.collect::<Result<_, _>>()?;
-    places.try_into().map_err(|_| "not two lines".into())
+    places.try_into().ok().ok_or("not two lines".into())
 }
 
 fn place(text: &str) -> Result<Arc<Where>, String> {
@@ -634,7 +634,8 @@ fn forward(args: &[String]) -> Result<Forward, String> {
         match (arg.strip_prefix('@'), arg.strip_prefix("batch=")) {
             (Some(path), _) => forward.path = Some(path.into()),
             (_, Some(batch)) => {
-                forward.batches = Some(batch.parse().map_err(|_| format!("no number: {arg}"))?);
+                let batch = batch.parse().ok();
+                forward.batches = Some(batch.ok_or(format!("no number: {arg}"))?);
             }
             _ if arg == "repeated" => forward.repeated = true,
             _ if arg == "no-sync" => forward.unsynchronised = true,
