@@ -65,7 +65,8 @@ pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
             .cmp(&rank(b))
             .then(b.draft.severity.cmp(&a.draft.severity))
             .then(a.draft.evidence_at.cmp(&b.draft.evidence_at))
-            .then(a.draft.key.cmp(&b.draft.key))
+            // Drafts of one code come in an order that is always the same.
+            .then(a.draft.key.code.cmp(b.draft.key.code))
     });
     merge(judged)
 }

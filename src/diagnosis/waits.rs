@@ -193,11 +193,18 @@ fn blocked_threads(
             _ => None,
         };
         if let Some(blocked) = found_here {
+            // Where a wait does not hold its thread, it is over in a moment, whatever becomes of the
+            // call.
+            let group = model.group(blocked.group);
+            let holds = blocked.message.is_some() || group.holds_threads(blocked.call.op);
+            if !holds && now.since(thread.last_at) < HIDDEN_WAIT {
+                continue;
+            }
             found.push(Blocked {
                 thread: id,
                 until,
                 only_thread: process.threads.len() == 1,
-                recorded,
+                recorded: recorded && holds,
                 ..blocked
             });
         }

@@ -9,9 +9,12 @@ mod map;
 mod nesting;
 mod open;
 mod place;
+mod protocol;
 mod reader;
 mod recent;
 mod sites;
+#[cfg(test)]
+mod tests;
 mod text;
 mod threads;
 mod writer;

@@ -1,9 +1,10 @@
 //! A process group: how far each member has come, and the calls that have not all met yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
@@ -17,6 +18,10 @@ const KEPT_JOINS: usize = 1024;
 /// Joins after the first divergence that are kept although everybody came: they show whether the
 /// calls only came in another order.
 pub const KEPT_AFTER: u64 = 8;
+
+/// Places after the first divergence that a group keeps once every member came to them: a rank may
+/// stand still at one of them.
+const KEPT_DIVERGENCES: usize = 16;
 
 /// Names a group within the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +40,9 @@ pub struct Group {
     pub joins: BTreeMap<u64, Join>,
     /// Sequence number at which calls first met that cannot match.
     pub diverged: Option<u64>,
+    /// Places far behind the first divergence at which calls met that cannot match, and every member
+    /// came: the last ones.
+    diverged_again: VecDeque<u64>,
     /// Its point-to-point calls.
     pub traffic: Traffic,
     /// How the ranks' steps and lines have met so far.
@@ -98,6 +106,7 @@ impl Group {
             members: BTreeMap::new(),
             joins: BTreeMap::new(),
             diverged: None,
+            diverged_again: VecDeque::new(),
             history: History::default(),
         }
     }
@@ -106,6 +115,21 @@ impl Group {
     #[must_use]
     pub fn is_fully_seen(&self) -> bool {
         self.members.len() == self.info.key.members.len()
+    }
+
+    /// Whether a thread that waits for such a call stands still until the call is complete. Where c10d
+    /// runs collectives on a device, a wait only puts the stream behind it, except for barriers.
+    #[must_use]
+    pub fn holds_threads(&self, op: Op) -> bool {
+        let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
+        on_host || op == Op::Barrier || self.info.key.layer != "c10d"
+    }
+
+    /// Whether a call begins only once the rank's earlier ones are complete: an NCCL communicator is
+    /// one stream.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        &*self.info.backend == "nccl"
     }
 
     /// The join at a sequence number, while it is open or the first divergence.
@@ -176,9 +200,17 @@ impl Group {
     fn settle(&mut self, seq: u64) -> Vec<(u32, Arc<Call>, Timestamp)> {
         let everybody = self.is_fully_seen() && self.members.values().all(|m| m.issued >= seq);
         let join = self.joins.get(&seq);
-        let agreed = join.is_some_and(|join| join.mismatch.is_none());
+        let agreed = join.is_none_or(|join| join.mismatch.is_none());
         let diverged = self.diverged.filter(|&at| at <= seq);
-        if everybody && diverged.map_or(agreed, |at| at + KEPT_AFTER < seq) {
+        let far_behind = diverged.is_some_and(|at| at + KEPT_AFTER < seq);
+        if everybody && !agreed && far_behind && !self.diverged_again.contains(&seq) {
+            self.diverged_again.push_back(seq);
+            if self.diverged_again.len() > KEPT_DIVERGENCES {
+                let oldest = self.diverged_again.pop_front();
+                oldest.and_then(|seq| self.joins.remove(&seq));
+            }
+        }
+        if everybody && agreed && (diverged.is_none() || far_behind) {
             let Some(join) = self.joins.remove(&seq) else {
                 return Vec::new();
             };

@@ -1,6 +1,6 @@
 //! Everything that is known about the job. Filled by events; concludes nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,7 +55,8 @@ pub struct Model {
     pub ranks: BTreeMap<u32, Vec<ProcessId>>,
     /// Its groups.
     groups: Vec<Group>,
-    group_ids: HashMap<(World, GroupRef), GroupId>,
+    /// By what they are, so that nothing depends on the order in which they are heard of.
+    group_ids: BTreeMap<(World, GroupRef), GroupId>,
     /// When somebody first asked the whole job to end.
     pub interrupted: Option<Timestamp>,
     /// What is known to be missing.
@@ -86,9 +87,9 @@ impl Model {
         &self.groups[id.0 as usize]
     }
 
-    /// All groups.
+    /// All groups, in an order of their own.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.iter()
+        self.group_ids.values().map(|&id| self.group(id))
     }
 
     /// The newest process of a rank that speaks for it.

@@ -587,6 +587,12 @@ pub mod libc_signal {
     /// Polite request to end.
     pub const TERM: i32 = 15;
 
+    /// Whether a process gets it because something has failed: from whoever started it, or itself.
+    #[must_use]
+    pub const fn is_asked(signal: i32) -> bool {
+        matches!(signal, HUP | INT | QUIT | ABRT | TERM)
+    }
+
     /// Name of a signal as people write it.
     #[must_use]
     pub fn name(signal: i32) -> String {

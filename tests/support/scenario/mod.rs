@@ -239,7 +239,7 @@ impl Scenario {
 }
 
 /// A certificate stands exactly beside what is proved, and its checker accepts it.
-fn check_proof(finding: &Finding) -> Result<(), String> {
+pub(crate) fn check_proof(finding: &Finding) -> Result<(), String> {
     match (&finding.certificate, finding.confidence) {
         (Some(proof), Confidence::Proved) => {
             certificate::check(proof).map_err(|e| format!("{}: {e}: {proof:?}", finding.code))
@@ -253,7 +253,7 @@ fn check_proof(finding: &Finding) -> Result<(), String> {
 }
 
 /// What must not depend on the order of hearing.
-fn gist(report: &Report) -> Vec<String> {
+pub(crate) fn gist(report: &Report) -> Vec<String> {
     let gist = |f: &Finding| {
         let (root, victims) = (&f.ranks.root, &f.ranks.victims);
         format!(
@@ -368,14 +368,14 @@ fn seconds(seconds: f64) -> Timestamp {
 }
 
 /// A scenario as events with their times.
-struct Script {
+pub(crate) struct Script {
     /// In the order of the file; `None`: of no rank.
-    events: Vec<(Timestamp, Option<u32>, Event)>,
-    end: Timestamp,
+    pub(crate) events: Vec<(Timestamp, Option<u32>, Event)>,
+    pub(crate) end: Timestamp,
 }
 
 impl Script {
-    fn of(scenario: &Scenario) -> Result<Self, String> {
+    pub(crate) fn of(scenario: &Scenario) -> Result<Self, String> {
         let mut writer = script::Writer::new(scenario);
         let mut before = 0.0;
         for (i, line) in script::unrolled(&scenario.events)? {
@@ -393,7 +393,7 @@ impl Script {
         })
     }
 
-    fn engine(scenario: &Scenario) -> Engine {
+    pub(crate) fn engine(scenario: &Scenario) -> Engine {
         Engine::new(Config {
             stall_after: Duration::from_secs_f64(scenario.stall_after),
         })

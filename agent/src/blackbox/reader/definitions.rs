@@ -1,6 +1,6 @@
 //! Texts, places, groups and threads: each is delivered once, before the records that name it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 use ddp_doctor_proto::blackbox::{
     PUBLISHED, SITE_WORDS, WORD, group, header, members, site, string, thread,
