@@ -147,7 +147,12 @@ impl Outbox {
 /// Bytes that an event takes, roughly.
 fn weight(kind: &Kind) -> usize {
     64 + match kind {
-        Kind::Record(record) => record.text.len() + record.phase.len() + 5 * record.splits.len(),
+        Kind::Record(record) => {
+            let creation = record.creation.as_ref().map_or(0, |group| {
+                group.name.len() + group.description.len() + 5 * group.members.len()
+            });
+            record.text.len() + record.phase.len() + 5 * record.splits.len() + creation
+        }
         Kind::SiteDefined(site) => site.file.len() + site.function.len(),
         Kind::GroupDefined(group) => {
             group.name.len() + group.description.len() + 5 * group.members.len()

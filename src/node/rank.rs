@@ -317,5 +317,12 @@ fn record(process: u64, read: ReadRecord) -> v1::Record {
         code: record.code,
         phase: read.phase,
         splits: read.splits,
+        creation: read.creation.map(|group| v1::GroupCreation {
+            name: group.name,
+            description: group.description,
+            backend: group.backend,
+            epoch: group.epoch,
+            members: group.members,
+        }),
     }
 }

@@ -15,12 +15,12 @@ mod ptr;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ddp_doctor_agent::blackbox::{Place, Writer};
+use ddp_doctor_agent::blackbox::{Creation, Place, Writer};
 use ddp_doctor_agent::{Opened, close, current, is_disabled, open, options_from_env};
-use ddp_doctor_proto::{ExceptionKind, NoteKind};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
 use abi::{ABI_VERSION, Status};
-pub use abi::{CCall, Identity, Text};
+pub use abi::{CCall, CCreation, Identity, Text};
 use ptr::BadPointer;
 
 /// Runs `work`; where it panics, which nothing in it should, the answer is the default.
@@ -130,6 +130,33 @@ pub unsafe extern "C" fn ddp_doctor_group(
             )
         };
         Ok(writer.group(name, description, backend, epoch, members))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_creating(group: *const CCreation) -> u64 {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the pointer, and for what it points to.
+        let group = unsafe { ptr::value(group) }?;
+        // SAFETY: the caller vouches for the texts and for the members.
+        let (name, description, backend, members) = unsafe {
+            (
+                ptr::bytes(group.name)?,
+                ptr::bytes(group.description)?,
+                ptr::bytes(group.backend)?,
+                ptr::values(group.members, group.member_count)?,
+            )
+        };
+        let op = u8::try_from(group.op).map_or(Op::Unspecified, Op::from_number);
+        Ok(writer.creating(&Creation {
+            op: if op.creates_group() { op } else { Op::NewGroup },
+            name,
+            description,
+            backend,
+            epoch: group.epoch,
+            members,
+            site: group.site,
+        }))
     })
 }
 

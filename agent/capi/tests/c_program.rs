@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use ddp_doctor_agent::blackbox::{Item, ReadRecord, Reader};
+use ddp_doctor_agent::blackbox::{GroupCreation, Item, ReadRecord, Reader};
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::{Op, RecordKind as Kind};
 
@@ -122,6 +122,8 @@ fn a_c_program_says_all_that_the_header_offers() {
             Kind::Note,
             Kind::InputEnded,
             Kind::Issued,
+            Kind::Issued,
+            Kind::Returned,
             Kind::GroupDestroyed,
             Kind::Exit,
         ]
@@ -145,8 +147,21 @@ fn a_c_program_says_all_that_the_header_offers() {
     let at_thread_end = &records[18].record;
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
+    let creating = records[19];
     assert_eq!(
-        (records[20].text.as_str(), records[20].record.code),
+        (creating.record.op, creating.record.group),
+        (Op::NewGroup, 0)
+    );
+    let made = GroupCreation {
+        name: "new".into(),
+        description: String::new(),
+        backend: "gloo".into(),
+        epoch: 2,
+        members: vec![1, 3],
+    };
+    assert_eq!(creating.creation.as_deref(), Some(&made));
+    assert_eq!(
+        (records[22].text.as_str(), records[22].record.code),
         ("main returned", 0)
     );
 }

@@ -42,6 +42,20 @@ class CallRecord(ctypes.Structure):
     ]
 
 
+class Creation(ctypes.Structure):
+    _fields_ = [
+        ("op", ctypes.c_uint32),
+        ("epoch", ctypes.c_uint32),
+        ("name", Text),
+        ("description", Text),
+        ("backend", Text),
+        ("members", ctypes.POINTER(ctypes.c_uint32)),
+        ("member_count", ctypes.c_size_t),
+        ("site", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
 NO_CALL = Call(0)
 
 
@@ -95,6 +109,7 @@ class Library:
         self.string = function("string", u32, Text)
         self.site = function("site", u32, Text, Text, u32)
         self.group = function("group", u32, Text, Text, Text, u32, ctypes.POINTER(u32), ctypes.c_size_t)
+        self.creating = function("creating", Call, ctypes.POINTER(Creation))
         self.group_destroyed = function("group_destroyed", None, u32)
         self.splits = function("splits", None, Call, i32, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t)
         self.step = function("step", u32)

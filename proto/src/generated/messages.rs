@@ -681,6 +681,28 @@ pub struct Record {
     /// A piece of the splits of an all_to_all (kind SPLITS).
     #[prost(uint32, repeated, tag = "24")]
     pub splits: ::prost::alloc::vec::Vec<u32>,
+    /// The group that a call is about to make; absent: it makes none, or found no room to say which.
+    #[prost(message, optional, tag = "30")]
+    pub creation: ::core::option::Option<GroupCreation>,
+}
+/// A process group that is about to be made, by one of its members or by somebody who only takes
+/// part.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GroupCreation {
+    /// What its makers meet by.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub description: ::prost::alloc::string::String,
+    /// As far as it is known to keep whoever makes the group until all members do; else empty.
+    #[prost(string, tag = "3")]
+    pub backend: ::prost::alloc::string::String,
+    /// The n-th initialisation of the world in this process, from 0.
+    #[prost(uint32, tag = "4")]
+    pub epoch: u32,
+    /// Global ranks in group order.
+    #[prost(uint32, repeated, tag = "5")]
+    pub members: ::prost::alloc::vec::Vec<u32>,
 }
 /// Cumulative counters of a group in a process. They survive the overwriting of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -4,9 +4,13 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::RecordKind;
-use ddp_doctor_proto::blackbox::{RECORD_WORDS, Record, committed, header, splits};
+use ddp_doctor_proto::blackbox::{
+    RECORD_WORDS, Record, committed, creation, header, members, splits, string,
+};
 
-use super::{Item, ReadRecord, Reader, entry};
+use super::definitions::MOST_MEMBERS;
+use super::{GroupCreation, Item, ReadRecord, Reader, entry};
+use crate::blackbox::MAX_MEMBERS;
 
 /// How long a record may be on its way while others overtake it. A writer that is interrupted for
 /// longer has its record counted as lost.
@@ -128,7 +132,8 @@ impl Reader {
             match copied {
                 Copied::Lost(count) => sink(Item::Lost(count)),
                 Copied::Record(ticket, payload) => {
-                    let read = self.resolve(ticket, &payload);
+                    let mut read = self.resolve(ticket, &payload);
+                    self.bound_members(&mut read);
                     self.deliver_gone_thread(read.record.thread, sink);
                     sink(Item::Record(read));
                 }
@@ -164,7 +169,37 @@ impl Reader {
             text: self.text(record.text),
             phase: self.text(record.phase),
             splits: Vec::new(),
+            creation: self.creation(&record).map(Box::new),
         }
+    }
+
+    /// A forged box may name the same long list of members in every record.
+    fn bound_members(&mut self, read: &mut ReadRecord) {
+        let members = read.creation.as_ref().map_or(0, |it| it.members.len());
+        if self.members + members > MOST_MEMBERS {
+            read.creation = None;
+        } else {
+            self.members += members;
+        }
+    }
+
+    /// The group that a call is about to make, where the record says which.
+    fn creation(&self, record: &Record) -> Option<GroupCreation> {
+        let word = |at: usize| record.dims[at];
+        let describes = record.kind == RecordKind::Issued && record.op.creates_group();
+        if !describes || word(creation::MEMBERS) == 0 {
+            return None;
+        }
+        let size = word(creation::SIZE) as usize;
+        let bytes = self.bytes(word(creation::MEMBERS), string::MAX_BYTES);
+        let members = members::decode(&bytes, size.min(MAX_MEMBERS))?;
+        (members.len() == size && size > 0).then(|| GroupCreation {
+            name: self.text(record.text),
+            description: self.text(word(creation::DESCRIPTION)),
+            backend: self.text(word(creation::BACKEND)),
+            epoch: word(creation::EPOCH),
+            members,
+        })
     }
 }
 

@@ -129,7 +129,7 @@ impl Writer {
     }
 
     /// Counts a call at its site and gives the site; 0 where there is no such site.
-    fn count_at_site(&self, id: u32, now: u64) -> u32 {
+    pub(super) fn count_at_site(&self, id: u32, now: u64) -> u32 {
         let Some(words) = self.site_words(id) else {
             return 0;
         };
