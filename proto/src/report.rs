@@ -451,6 +451,26 @@ pub enum Fact {
         /// The last sequence number it issued; 0: none.
         last: u64,
     },
+    /// A rank began to make a group, and has not come back from it.
+    Creates {
+        /// Global rank.
+        rank: u32,
+        /// The thread, by its number in the process.
+        thread: u32,
+        /// The group, as this rank asked for it.
+        group: GroupRef,
+        /// Its backend, where making the group takes all its members; else empty.
+        backend: String,
+        /// Whether that thread is the only one of the process that ever made a collective call.
+        only_thread: bool,
+    },
+    /// A rank has not begun to make a group, and all its records were read.
+    NeverCreated {
+        /// Global rank.
+        rank: u32,
+        /// The group, as the others asked for it.
+        group: GroupRef,
+    },
     /// A process has ended.
     Ended {
         /// Global rank.

@@ -177,7 +177,8 @@ pub struct Call {
     pub at: Timestamp,
     /// The thread that made it.
     pub thread: ThreadId,
-    /// The group; `None` for calls of no group (initialisation, …).
+    /// The group; `None` for calls of no group (initialisation, …). Of a call that makes a group, the
+    /// one it is about to make: then its backend is known only where making it takes all its members.
     pub group: Option<Arc<GroupInfo>>,
     /// Sequence number in the group, from 1; 0: it has none. Point-to-point calls count per peer
     /// and direction.

@@ -22,6 +22,7 @@ use ddp_doctor_proto::report::{
 pub mod align;
 pub mod cause;
 pub mod certificate;
+pub mod creations;
 pub mod detect;
 pub mod event;
 pub mod judge;

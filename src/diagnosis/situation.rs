@@ -9,7 +9,8 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::Config;
-use super::model::{Ending, Group, GroupId, Join, JoinedCall, Model, Process, Wait};
+use super::creations::{self, Mismatch};
+use super::model::{Doing, Ending, Group, GroupId, Join, JoinedCall, Model, Process, Wait};
 use super::waits::Waits;
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
@@ -35,6 +36,8 @@ pub struct Situation<'a> {
     pub stalls: Vec<Stall>,
     /// Groups in which calls met that cannot match: the first such place of each.
     pub divergences: Vec<Divergence>,
+    /// Makers of groups who do not agree: the first such in each world.
+    pub mismatches: Vec<Mismatch<'a>>,
 }
 
 /// Ranks of a group wait for members that have not made their call.
@@ -80,6 +83,8 @@ pub enum Absence {
     Diverged(GroupId, u64),
     /// It waits elsewhere.
     Blocked(GroupId, u64),
+    /// It is making a group, or has not made the one in which it is missed.
+    Making,
     /// It lives and does something else.
     Elsewhere,
 }
@@ -99,6 +104,8 @@ pub enum Origin {
     Diverged(GroupId, u64),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
+    /// Ranks that have not made a group which others make, or do not come back from it.
+    Making(Vec<u32>),
     /// Ranks that live and do something else.
     Elsewhere(Vec<u32>),
 }
@@ -126,7 +133,9 @@ impl<'a> Situation<'a> {
             waits: Waits::of(model, now),
             stalls: Vec::new(),
             divergences: Vec::new(),
+            mismatches: Vec::new(),
         };
+
         situation.divergences = model
             .groups()
             .filter_map(|group| situation.divergence(group))
@@ -139,6 +148,7 @@ impl<'a> Situation<'a> {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
         }
         situation.stalls = stalls;
+        situation.mismatches = creations::mismatches(&situation);
         situation
     }
 
@@ -227,10 +237,13 @@ impl<'a> Situation<'a> {
     }
 
     fn stall(&self, group: &Group) -> Option<Stall> {
-        let first = group.first_open()?;
+        let first = match self.model.not_made_by(group).is_empty() {
+            true => group.first_open()?,
+            false => 0,
+        };
         let mut found: Option<Stall> = None;
         for (&seq, join) in group.joins.range(first..) {
-            let missing = group.missing(seq);
+            let missing = self.model.missing(group, seq);
             if missing.is_empty() {
                 continue;
             }
@@ -322,6 +335,7 @@ impl<'a> Situation<'a> {
             Some(blocked) if blocked.group != group.id => {
                 Absence::Blocked(blocked.group, blocked.seq)
             }
+            _ if !group.members.contains_key(&rank) || is_making(process) => Absence::Making,
             _ => Absence::Elsewhere,
         }
     }
@@ -374,7 +388,12 @@ impl<'a> Situation<'a> {
                 _ => {}
             }
         }
-        Origin::Elsewhere(with(Absence::Elsewhere))
+        let making = with(Absence::Making);
+        if making.is_empty() {
+            Origin::Elsewhere(with(Absence::Elsewhere))
+        } else {
+            Origin::Making(making)
+        }
     }
 
     /// The cycle a rank waits in, or waits for.
@@ -401,6 +420,7 @@ impl Stall {
             | Origin::Died(ranks)
             | Origin::Stopped(ranks)
             | Origin::Left(ranks)
+            | Origin::Making(ranks)
             | Origin::Elsewhere(ranks) => self
                 .missing
                 .iter()
@@ -408,6 +428,14 @@ impl Stall {
             Origin::Diverged(..) | Origin::Cycle(_) => false,
         }
     }
+}
+
+/// Whether a thread of the process is making a group.
+fn is_making(process: &Process) -> bool {
+    process
+        .threads
+        .values()
+        .any(|thread| matches!(&thread.doing, Doing::Call(call) if call.op.creates_group()))
 }
 
 /// Whether the process has made no call after this one.

@@ -125,7 +125,7 @@ fn blocked_threads(model: &Model, process: &Process, rank: u32, now: Timestamp) 
         let Some(joined) = group.join(seq).and_then(|join| join.calls.get(&rank)) else {
             continue;
         };
-        let needs = joined.needs(rank, &group.missing(seq));
+        let needs = joined.needs(rank, &model.missing(group, seq));
         if !needs.is_empty() {
             found.push(Blocked {
                 rank,
@@ -166,10 +166,13 @@ fn release(model: &Model, blocked: &BTreeMap<u32, Vec<Blocked>>, free: &mut BTre
 
 /// Whether a rank may make further calls in a group.
 fn can_still_come(model: &Model, group: GroupId, rank: u32) -> bool {
-    let member = model.group(group).members.get(&rank);
     let process = model.member(group, rank);
-    member.is_some_and(|member| member.destroyed.is_none())
-        && process.is_some_and(|process| model.ending_of(process) == Ending::None)
+    let group = model.group(group);
+    let is_in = match group.members.get(&rank) {
+        Some(member) => member.destroyed.is_none(),
+        None => model.asked_otherwise(group, rank).is_none(),
+    };
+    is_in && process.is_some_and(|process| model.ending_of(process) == Ending::None)
 }
 
 /// The shortest cycle through each knot of stuck ranks.

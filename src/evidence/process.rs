@@ -286,9 +286,10 @@ impl Process {
         Some(())
     }
 
-    fn call(&mut self, record: v1::Record, limits: &mut Limits) -> Option<Call> {
+    fn call(&mut self, mut record: v1::Record, limits: &mut Limits) -> Option<Call> {
         let op = number(record.op, Op::from_number);
         let group = match record.group {
+            _ if op.creates_group() => self.created(record.creation.take(), limits),
             0 => None,
             group => Some(self.groups.get(&group)?.clone()),
         };
@@ -318,6 +319,27 @@ impl Process {
             phase: self.phase(&record.phase, limits),
             place: self.sites.get(&record.site).cloned(),
         })
+    }
+
+    /// The group that a call is about to make; `None`: it was not said, or is too large to be kept.
+    fn created(
+        &self,
+        group: Option<v1::GroupCreation>,
+        limits: &mut Limits,
+    ) -> Option<Arc<GroupInfo>> {
+        let group = group.filter(|group| !group.name.is_empty() && !group.members.is_empty())?;
+        limits.take(group.members.len() * 4 + group.name.len() + group.description.len() + 256)?;
+        Some(Arc::new(GroupInfo {
+            key: GroupRef {
+                layer: self.layer.as_ref().into(),
+                epoch: group.epoch,
+                name: name(&group.name).as_ref().into(),
+                ordinal: 0,
+                members: group.members,
+            },
+            description: name(&group.description),
+            backend: name(&group.backend),
+        }))
     }
 
     /// Adds a piece of split sizes to the call they belong to. Pieces come in order, right behind

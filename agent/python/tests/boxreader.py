@@ -12,6 +12,8 @@ KINDS = (
 ).split()
 ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT = (1 << bit for bit in range(9))
 
+# Ops that make a group.
+CREATIONS = (33, 36)
 
 class Record:
     def __init__(self, **fields):
@@ -73,19 +75,35 @@ class Box:
         file, function = self.words[at] & ~PUBLISHED, self.words[at + 1]
         return self.text(file), function >> 32, self.text(function & 0xFFFFFFFF)
 
+    def _ranks(self, number):
+        ranks = []
+        for first, stride, count in struct.iter_unpack("<III", self._bytes(number)):
+            ranks += [(first + stride * i) & 0xFFFFFFFF for i in range(count)]
+        return ranks
+
+    def _creation(self, name, dims):
+        members, size, epoch, description, backend = dims[:5]
+        if not members:
+            return None
+        ranks = self._ranks(members)
+        assert len(ranks) == size
+        return Group(
+            name=self.text(name),
+            description=self.text(description),
+            backend=self.text(backend),
+            epoch=epoch,
+            ranks=ranks,
+        )
+
     def _group(self, number):
         at = self.words[35] + (number - 1) * 16
         name, description, members, size = self.words[at : at + 4]
-        encoded = self._bytes(members & 0xFFFFFFFF)
-        ranks = []
-        for first, stride, count in struct.iter_unpack("<III", encoded):
-            ranks += [(first + stride * i) & 0xFFFFFFFF for i in range(count)]
         return Group(
             name=self.text(name & 0xFFFFFFFF),
             description=self.text(description & 0xFFFFFFFF),
             backend=self.text(description >> 32),
             epoch=members >> 32,
-            ranks=ranks,
+            ranks=self._ranks(members & 0xFFFFFFFF),
             size=size >> 32,
             destroyed=bool(self.words[at + 5]),
         )
@@ -128,6 +146,7 @@ class Box:
                 text=self.text(w[14] & 0xFFFFFFFF) if kind != "splits" else "",
                 code=_signed(w[14] >> 32),
                 sizes=sizes if kind == "splits" else None,
+                creation=self._creation(w[14] & 0xFFFFFFFF, dims) if (w[1] >> 8) & 0xFF in CREATIONS else None,
             )
 
     def of(self, *kinds):

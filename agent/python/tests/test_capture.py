@@ -298,8 +298,17 @@ dist.barrier()
             for op in (INIT, NEW_GROUP, SPLIT, MONITORED, DESTROY):
                 self.assertIn(op, ops)
             self.assertEqual(ops.count(INIT), 2)
-            new = next(r for r in self.issued(box, NEW_GROUP))
-            self.assertEqual((new.group, new.site[1]), (1, o.line("new")))
+            # Also of a group that the process is no member of, before anybody waits for its members.
+            new, turned = self.issued(box, NEW_GROUP)[:2]
+            self.assertEqual((new.group, new.site[1], new.kind), (0, o.line("new"), "issued"))
+            made = new.creation
+            self.assertEqual((made.name, made.ranks, made.epoch, made.backend), ("1", [1], 0, "gloo"))
+            made = turned.creation
+            self.assertEqual((made.name, made.ranks, made.description), ("2", [1, 0], "turned"))
+            [split] = self.issued(box, SPLIT)
+            self.assertEqual((split.creation.ranks, len(split.creation.name)), ([0, 1], 40))
+            for call in (new, turned, split):
+                self.assertEqual(len([r for r in box.of("returned") if r.call == call.call]), 1)
             destroyed = next(i for i, r in enumerate(box.records) if r.kind == "group-destroyed")
             self.assertEqual(box.records[destroyed - 1].op, DESTROY)
 

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
 
-use super::{About, Detector, Draft, KeyPlace, issued, order, rank_calls};
+use super::{About, Detector, Draft, KeyPlace, began, never, order, rank_calls};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::Process;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
@@ -85,9 +85,12 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         number(&draft.victims, "waits", "wait"),
         number(gone, "it", "them"),
     );
-    let last = group.members.get(&first).map_or(0, |member| member.issued);
+    let last = match group.members.get(&first) {
+        Some(member) => format!("last call there was #{}", member.issued),
+        None => "process never made that group".into(),
+    };
     draft.why = vec![format!(
-        "{call} of {} needs all its ranks. {} {} started it; {}'s last call there was #{last}, and it can never come.",
+        "{call} of {} needs all its ranks. {} {} started it; {}'s {last}, and it can never come.",
         words::group(&group.info),
         Capital(Ranks(&stall.waiting)),
         number(&stall.waiting, "has", "have"),
@@ -100,7 +103,9 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         "Where a rank may stop early, let all ranks agree first: all_reduce the decision.".into(),
     ];
 
-    let proof = (process.lost == 0).then(|| {
+    // Only a group that takes all its members to be made is never made without this one.
+    let must_wait = stall.seq > 0 || waiting.takes_all_members();
+    let proof = (process.lost == 0 && must_wait).then(|| {
         let end = match process.end {
             Some(end) => Fact::Ended {
                 rank: first,
@@ -113,14 +118,10 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
                 group: group.info.key.clone(),
             },
         };
-        let never = Fact::NeverIssued {
-            rank: first,
-            group: group.info.key.clone(),
-            last,
-        };
+        let never = never(situation, stall.group, first);
         Some(Certificate {
             kind: CertificateKind::TerminalRank,
-            facts: vec![issued(waiter, &waiting.call)?, never, end],
+            facts: vec![began(waiter, &waiting.call)?, never, end],
         })
     });
     Some(draft.proved_by(proof.flatten()))

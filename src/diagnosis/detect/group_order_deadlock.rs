@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Timestamp};
 
 use super::view::last_call;
-use super::{About, Detector, Draft, KeyPlace, order, signature};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::cause;
+use crate::diagnosis::creations;
 use crate::diagnosis::model::JoinedCall;
 use crate::diagnosis::situation::{Origin, Situation};
 use crate::diagnosis::waits::Blocked;
@@ -41,7 +42,9 @@ impl Detector for GroupOrderDeadlock {
             .cycles
             .iter()
             .enumerate()
-            .filter(|(i, _)| led_to.contains(i))
+            .filter(|(i, cycle)| {
+                led_to.contains(i) && !creations::is_making_cycle(situation.model, cycle)
+            })
             .filter_map(|(i, cycle)| draft(situation, i, cycle))
             .collect()
     }
@@ -157,25 +160,13 @@ fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
 }
 
 fn certificate(situation: &Situation<'_>, cycle: &[Blocked], calls: &[&JoinedCall]) -> Certificate {
-    let group = |wait: &Blocked| situation.model.group(wait.group);
-    let waits = cycle.iter().zip(calls).map(|(wait, joined)| Fact::Waits {
-        rank: wait.rank,
-        thread: wait.thread.0,
-        group: group(wait).info.key.clone(),
-        seq: wait.seq,
-        call: signature(&joined.call),
-        only_thread: wait.only_thread,
-    });
+    let waits = cycle
+        .iter()
+        .zip(calls)
+        .map(|(wait, joined)| super::waits(situation, wait, &joined.call));
     let never = cycle.iter().enumerate().map(|(i, wait)| {
         let next = cycle[(i + 1) % cycle.len()].rank;
-        Fact::NeverIssued {
-            rank: next,
-            group: group(wait).info.key.clone(),
-            last: group(wait)
-                .members
-                .get(&next)
-                .map_or(0, |member| member.issued),
-        }
+        super::never(situation, wait.group, next)
     });
     Certificate {
         kind: CertificateKind::Cycle,

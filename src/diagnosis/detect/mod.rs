@@ -16,11 +16,13 @@ use super::certificate;
 use super::event::Call;
 use super::model::GroupId;
 use super::situation::Situation;
+use super::waits::Blocked;
 
 mod divergence;
 mod dtype_mismatch;
 mod early_exit;
 mod evidence_incomplete;
+mod group_creation_mismatch;
 mod group_order_deadlock;
 mod missing_rank;
 mod op_mismatch;
@@ -45,6 +47,7 @@ pub const ALL: &[&dyn Detector] = &[
     &reduce_op_mismatch::ReduceOpMismatch,
     &root_mismatch::RootMismatch,
     &group_order_deadlock::GroupOrderDeadlock,
+    &group_creation_mismatch::GroupCreationMismatch,
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,
@@ -84,6 +87,8 @@ pub mod order {
     pub const WIRE: u8 = 50;
     /// Cycles of waits.
     pub const CYCLE: u8 = 60;
+    /// The making of groups.
+    pub const CREATION: u8 = 70;
     /// What needs time to pass.
     pub const TIME: u8 = 90;
     /// What is said about the evidence.
@@ -275,6 +280,59 @@ pub fn signature(call: &Call) -> CallSignature {
         dtype: call.dtype.name().map(str::to_owned),
         reduce_op: call.reduce_op.name().map(str::to_owned),
         root: call.root.or(call.peer),
+    }
+}
+
+/// The fact that a rank began to make a group.
+#[must_use]
+pub fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact> {
+    let group = call.group.as_ref()?;
+    Some(Fact::Creates {
+        rank,
+        thread: call.thread.0,
+        group: group.key.clone(),
+        backend: group.backend.to_string(),
+        only_thread,
+    })
+}
+
+/// The fact that a thread waits for a call.
+#[must_use]
+pub fn waits(situation: &Situation<'_>, wait: &Blocked, call: &Call) -> Fact {
+    Fact::Waits {
+        rank: wait.rank,
+        thread: wait.thread.0,
+        group: situation.model.group(wait.group).info.key.clone(),
+        seq: wait.seq,
+        call: signature(call),
+        only_thread: wait.only_thread,
+    }
+}
+
+/// The fact that a rank began what others wait for: a call, or the making of a group.
+#[must_use]
+pub fn began(rank: u32, call: &Call) -> Option<Fact> {
+    if call.op.creates_group() {
+        creates(rank, call, false)
+    } else {
+        issued(rank, call)
+    }
+}
+
+/// The fact that a rank has not come: not so far in the group, or not even to its making.
+#[must_use]
+pub fn never(situation: &Situation<'_>, group: GroupId, rank: u32) -> Fact {
+    let group = situation.model.group(group);
+    match group.members.get(&rank) {
+        Some(member) => Fact::NeverIssued {
+            rank,
+            group: group.info.key.clone(),
+            last: member.issued,
+        },
+        None => Fact::NeverCreated {
+            rank,
+            group: group.info.key.clone(),
+        },
     }
 }
 

@@ -12,8 +12,14 @@ use crate::diagnosis::situation::Situation;
 #[must_use]
 pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
     let join = situation.join(group, seq);
-    let members = &situation.model.group(group).members;
-    members
+    let of = situation.model.group(group);
+    let outside = situation.model.not_made_by(of).into_iter();
+    let outside = outside.filter_map(|rank| {
+        let process = situation.model.member(group, rank)?;
+        Some(last_call(rank, process))
+    });
+    let mut calls: Vec<RankCall> = of
+        .members
         .iter()
         .filter_map(|(&rank, member)| {
             let process = situation.model.member(group, rank)?;
@@ -43,7 +49,10 @@ pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<Ra
                 None => last_call(rank, process),
             })
         })
-        .collect()
+        .chain(outside)
+        .collect();
+    calls.sort_by_key(|call| call.rank);
+    calls
 }
 
 /// A rank that has not made the call, with the one it made last.
@@ -64,7 +73,14 @@ pub(super) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall 
     call
 }
 
-fn describe(rank: u32, state: CallState, waited_ms: Option<u64>, call: &Call) -> RankCall {
+/// A rank and its call.
+#[must_use]
+pub(super) fn describe(
+    rank: u32,
+    state: CallState,
+    waited_ms: Option<u64>,
+    call: &Call,
+) -> RankCall {
     RankCall {
         rank,
         state,

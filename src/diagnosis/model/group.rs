@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
+use super::process::World;
 use crate::diagnosis::align::{self, Mismatch};
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
@@ -21,11 +22,16 @@ pub struct GroupId(pub u32);
 pub struct Group {
     /// Its name in the model.
     pub id: GroupId,
+    /// The world it is of.
+    pub world: World,
     /// What every member knows about it.
     pub info: Arc<GroupInfo>,
+    /// Somebody was seen to make it: then all its members are.
+    pub making_seen: bool,
     /// The members that were seen, by global rank.
     pub members: BTreeMap<u32, Member>,
     /// Calls by sequence number, as long as not every member made theirs; and the first divergence.
+    /// Number 0 is the making of the group, until every member came back from it.
     pub joins: BTreeMap<u64, Join>,
     /// Sequence number at which calls first met that cannot match.
     pub diverged: Option<u64>,
@@ -87,10 +93,12 @@ pub struct Channel {
 }
 
 impl Group {
-    pub(super) fn new(id: GroupId, info: Arc<GroupInfo>) -> Self {
+    pub(super) fn new(id: GroupId, world: World, info: Arc<GroupInfo>) -> Self {
         Self {
             id,
+            world,
             info,
+            making_seen: false,
             members: BTreeMap::new(),
             joins: BTreeMap::new(),
             diverged: None,
@@ -126,6 +134,35 @@ impl Group {
         let lowest = self.members.values().map(|member| member.issued).min()?;
         let highest = self.members.values().map(|member| member.issued).max()?;
         (lowest < highest).then_some(lowest + 1)
+    }
+
+    /// A member begins to make the group.
+    pub(super) fn begin(&mut self, rank: u32, process: ProcessId, call: &Arc<Call>) {
+        self.making_seen = true;
+        self.members.entry(rank).or_insert(Member {
+            process,
+            issued: 0,
+            completed: 0,
+            destroyed: None,
+        });
+        let joined = JoinedCall {
+            call: Arc::clone(call),
+            wait: Wait::NotSeen,
+        };
+        self.joins.entry(0).or_default().calls.insert(rank, joined);
+    }
+
+    /// A member came back from making the group, well or badly.
+    pub(super) fn made(&mut self, rank: u32, at: Timestamp) {
+        self.set_wait(rank, 0, Wait::Over(at));
+        let everybody = self.is_fully_seen()
+            && self.joins.get(&0).is_some_and(|join| {
+                let over = |joined: &JoinedCall| matches!(joined.wait, Wait::Over(_));
+                join.calls.values().all(over)
+            });
+        if everybody {
+            self.joins.remove(&0);
+        }
     }
 
     /// A member made a call. Returns, where every member has now made its own and all agree, how
@@ -169,6 +206,10 @@ impl Group {
 
     /// Drops the join once everybody came and agreed, and whatever is too old to be needed.
     fn settle(&mut self, seq: u64) -> Vec<(u32, Arc<Call>, Timestamp)> {
+        // The making of the group is settled once it is over: see `made`.
+        if seq == 0 {
+            return Vec::new();
+        }
         let everybody = self.is_fully_seen() && self.members.values().all(|m| m.issued >= seq);
         let join = self.joins.get(&seq);
         let agreed = join.is_some_and(|join| join.mismatch.is_none());
@@ -244,9 +285,25 @@ impl JoinedCall {
         !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
     }
 
+    /// Whether it makes a group that cannot be made before all its members make it.
+    #[must_use]
+    pub fn takes_all_members(&self) -> bool {
+        let group = self.call.group.as_ref();
+        self.call.op.creates_group() && group.is_some_and(|group| !group.backend.is_empty())
+    }
+
     /// Which of the members that have not come this rank's call must wait for.
     #[must_use]
     pub fn needs(&self, rank: u32, missing: &[u32]) -> Vec<u32> {
+        if self.call.op.creates_group() {
+            // One that came back did without them, unless there is no such way back but a failure.
+            let over = matches!(self.wait, Wait::Over(_));
+            return if over && !self.takes_all_members() {
+                Vec::new()
+            } else {
+                missing.to_vec()
+            };
+        }
         match self.call.op.direction() {
             Direction::Symmetric => missing.to_vec(),
             Direction::FromRoot => missing

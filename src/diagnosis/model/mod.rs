@@ -9,11 +9,15 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState};
 
 use super::event::{Call, Event, GroupInfo, ProcessId};
 
+mod creation;
 mod group;
 mod process;
 
+pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
-pub use process::{Announced, Doing, End, Ending, Exception, Process, Thread, World, libc_signal};
+pub use process::{
+    Announced, Doing, End, Ending, Exception, Process, Thread, World, is_inside, libc_signal,
+};
 
 /// A request to end reaches the ranks this much before it is told, at most.
 const REFLEX: Duration = Duration::from_millis(250);
@@ -43,6 +47,8 @@ pub struct Model {
     /// Its groups.
     groups: Vec<Group>,
     group_ids: HashMap<(World, GroupRef), GroupId>,
+    /// The making of groups.
+    pub creations: Creations,
     /// When somebody first asked the whole job to end.
     pub interrupted: Option<Timestamp>,
     /// What is known to be missing.
@@ -87,11 +93,60 @@ impl Model {
             .and_then(|id| self.processes.get(id))
     }
 
-    /// The process that is this rank in this group.
+    /// The process that is this rank in this group, or is to be.
     #[must_use]
     pub fn member(&self, group: GroupId, rank: u32) -> Option<&Process> {
-        self.processes
-            .get(&self.group(group).members.get(&rank)?.process)
+        let group = self.group(group);
+        match group.members.get(&rank) {
+            Some(member) => self.processes.get(&member.process),
+            None if group.info.key.members.contains(&rank) => self.of_world(&group.world, rank),
+            None => None,
+        }
+    }
+
+    /// The process of a rank in a world.
+    fn of_world(&self, world: &World, rank: u32) -> Option<&Process> {
+        let mut processes = self.ranks.get(&rank)?.iter().rev();
+        processes.find_map(|id| self.processes.get(id).filter(|it| it.world == *world))
+    }
+
+    /// Members of a group, seen in its world, that have not made their call at `seq`, ascending. The
+    /// making of the group is call 0.
+    #[must_use]
+    pub fn missing(&self, group: &Group, seq: u64) -> Vec<u32> {
+        let mut missing = self.not_made_by(group);
+        missing.extend(group.missing(seq));
+        missing.sort_unstable();
+        missing
+    }
+
+    /// Members that have not begun to make a group which others make. Only those whose process says
+    /// of every group that it makes which one it is can be known not to.
+    #[must_use]
+    pub fn not_made_by(&self, group: &Group) -> Vec<u32> {
+        if !group.making_seen || group.is_fully_seen() {
+            return Vec::new();
+        }
+        let absent = |rank: &u32| {
+            !group.members.contains_key(rank)
+                && self
+                    .of_world(&group.world, *rank)
+                    .is_some_and(|process| !process.made_unknown_groups)
+        };
+        let members = group.info.key.members.iter().copied();
+        members.filter(absent).collect()
+    }
+
+    /// What a member asked for where the others asked for this group, if that was another one.
+    #[must_use]
+    pub fn asked_otherwise(&self, group: &Group, rank: u32) -> Option<&Request> {
+        let at = MeetingPoint {
+            world: group.world.clone(),
+            epoch: group.info.key.epoch,
+            name: group.info.key.name.clone(),
+        };
+        let request = self.creations.asked(&at, rank)?;
+        (request.group.key.members != group.info.key.members).then_some(request)
     }
 
     /// Whether what failed then did not fail because the whole job was asked to end.
@@ -208,6 +263,10 @@ impl Model {
                     self.world_joined.get_or_insert(at);
                 }
                 process.returned(thread, call, at);
+                let made = process.target(call).filter(|(_, seq)| *seq == 0);
+                if let (Some(rank), Some((group, _))) = (process.rank, made) {
+                    self.groups[group.0 as usize].made(rank, at);
+                }
             }
             Event::WaitBegin {
                 process,
@@ -412,12 +471,12 @@ impl Model {
             process.early_groups.push(Arc::clone(info));
             return;
         };
-        let key = (process.world.clone(), info.key.clone());
-        let next = GroupId(self.groups.len() as u32);
-        let id = *self.group_ids.entry(key).or_insert(next);
-        if id == next {
-            self.groups.push(Group::new(id, Arc::clone(info)));
+        // Nobody is a member of a group that does not name him.
+        if !info.key.members.contains(&rank) {
+            return;
         }
+        let world = process.world.clone();
+        let id = group_of(&mut self.groups, &mut self.group_ids, world, info);
         process
             .groups
             .insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
@@ -440,7 +499,44 @@ impl Model {
         Some((*id, process.rank?))
     }
 
+    /// A process is about to make a group.
+    fn creates(&mut self, id: ProcessId, call: &Arc<Call>) {
+        let world_size = self.world_size();
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        let (Some(rank), Some(info)) = (process.rank, &call.group) else {
+            process.made_unknown_groups = true;
+            process.issued(call, None);
+            return;
+        };
+        process.groups_made += 1;
+        let asked = Asked {
+            process: id,
+            call: Arc::clone(call),
+            nth: process.groups_made,
+        };
+        let world = process.world.clone();
+        let at = MeetingPoint {
+            world: world.clone(),
+            epoch: info.key.epoch,
+            name: info.key.name.clone(),
+        };
+        self.creations.ask(at, rank, info, asked, world_size);
+        if !info.key.members.contains(&rank) {
+            process.issued(call, None);
+            return;
+        }
+        let group = group_of(&mut self.groups, &mut self.group_ids, world, info);
+        process.issued(call, Some(group));
+        self.groups[group.0 as usize].begin(rank, id, call);
+    }
+
     fn issued(&mut self, id: ProcessId, call: &Arc<Call>) {
+        if call.op.creates_group() {
+            self.creates(id, call);
+            return;
+        }
         let target = call
             .group
             .as_ref()
@@ -502,6 +598,21 @@ impl Model {
             change(process);
         }
     }
+}
+
+/// The group with this key in this world; made where there is none.
+fn group_of(
+    groups: &mut Vec<Group>,
+    ids: &mut HashMap<(World, GroupRef), GroupId>,
+    world: World,
+    info: &Arc<GroupInfo>,
+) -> GroupId {
+    let next = GroupId(groups.len() as u32);
+    let id = *ids.entry((world.clone(), info.key.clone())).or_insert(next);
+    if id == next {
+        groups.push(Group::new(id, world, Arc::clone(info)));
+    }
+    id
 }
 
 #[cfg(test)]

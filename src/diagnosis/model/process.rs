@@ -63,6 +63,10 @@ pub struct Process {
     pub records: u64,
     /// Records lost.
     pub lost: u64,
+    /// Groups that it began to make, of those it said which.
+    pub groups_made: u64,
+    /// It made groups and did not say which.
+    pub made_unknown_groups: bool,
     /// Groups it is a member of, by the address of what the evidence calls them.
     pub(super) groups: BTreeMap<usize, (Arc<GroupInfo>, GroupId)>,
     /// Groups it joined before its rank was known.
@@ -185,6 +189,8 @@ impl Process {
             waits: BTreeMap::new(),
             records: 0,
             lost: 0,
+            groups_made: 0,
+            made_unknown_groups: false,
             groups: BTreeMap::new(),
             early_groups: Vec::new(),
             calls: BTreeMap::new(),
@@ -344,6 +350,15 @@ impl Process {
         thread.last_at = at;
         thread
     }
+}
+
+/// Whether a thread of the process is in the middle of this call.
+#[must_use]
+pub fn is_inside(process: &Process, call: &Call) -> bool {
+    process
+        .threads
+        .values()
+        .any(|thread| matches!(&thread.doing, Doing::Call(inside) if inside.id == call.id))
 }
 
 /// Numbers of the signals that mean something here, as on every Linux.

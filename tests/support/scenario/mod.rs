@@ -22,6 +22,7 @@
 //! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `hidden`: DDP's own |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
 //! | `group NAME MEMBERS` | joins a further group |
+//! | `makes NAME MEMBERS [lazy] [@FILE:LINE]`, `made NAME` | begins to make a group, and comes back from it; `lazy`: making it takes nobody else |
 //! | `destroys [GROUP]` | leaves it |
 //! | `restarts` | a new process takes the rank's place and joins the default group |
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |

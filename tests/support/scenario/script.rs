@@ -19,6 +19,8 @@ pub(super) struct Writer<'a> {
     next_call: BTreeMap<u32, u64>,
     last_call: BTreeMap<u32, (ThreadId, CallId)>,
     labels: BTreeMap<(u32, String), (ThreadId, CallId)>,
+    /// Groups that ranks are making: call, members.
+    making: BTreeMap<(u32, String), (CallId, Vec<u32>)>,
     steps: BTreeMap<u32, u64>,
     /// How often each rank was restarted.
     restarts: BTreeMap<u32, u64>,
@@ -34,6 +36,7 @@ impl<'a> Writer<'a> {
             next_call: BTreeMap::new(),
             last_call: BTreeMap::new(),
             labels: BTreeMap::new(),
+            making: BTreeMap::new(),
             steps: BTreeMap::new(),
             restarts: BTreeMap::new(),
         };
@@ -84,17 +87,7 @@ impl<'a> Writer<'a> {
     }
 
     fn join_group(&mut self, rank: u32, at: f64, name: &str, description: &str, members: &[u32]) {
-        let group = Arc::new(GroupInfo {
-            key: GroupRef {
-                layer: "c10d".into(),
-                epoch: 0,
-                name: name.into(),
-                ordinal: 0,
-                members: members.into(),
-            },
-            description: description.into(),
-            backend: self.scenario.backend.as_str().into(),
-        });
+        let group = Arc::new(info(name, description, &self.scenario.backend, members));
         self.groups.insert((rank, name.into()), Arc::clone(&group));
         let process = self.process(rank);
         self.push(rank, at, Event::GroupJoined { process, group });
@@ -160,6 +153,27 @@ impl<'a> Writer<'a> {
                 let members = ranks(arg(1)?, self.scenario.world)?;
                 self.join_group(rank, at, arg(0)?, "", &members);
                 return Ok(());
+            }
+            "makes" => {
+                let members = ranks(arg(1)?, self.scenario.world)?;
+                let lazy = args.iter().any(|arg| arg == "lazy");
+                self.makes(rank, at, arg(0)?, members, lazy, place);
+                return Ok(());
+            }
+            "made" => {
+                let name = arg(0)?;
+                let made = self.making.remove(&(rank, name.into()));
+                let (call, members) = made.ok_or(format!("it makes no group {name:?}"))?;
+                let returned = Event::Returned {
+                    process,
+                    thread: ThreadId(1),
+                    call,
+                    at: moment,
+                };
+                if members.contains(&rank) {
+                    self.join_group(rank, at, name, "", &members);
+                }
+                returned
             }
             "restarts" => {
                 *self.restarts.entry(rank).or_default() += 1;
@@ -281,6 +295,29 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    fn makes(
+        &mut self,
+        rank: u32,
+        at: f64,
+        name: &str,
+        members: Vec<u32>,
+        lazy: bool,
+        place: Option<Arc<Where>>,
+    ) {
+        let id = self.next_call.entry(rank).or_default();
+        *id += 1;
+        let id = CallId(*id);
+        let backend = if lazy { "" } else { &self.scenario.backend };
+        let call = Call {
+            group: Some(Arc::new(info(name, "", backend, &members))),
+            place,
+            ..blank(id, seconds(at), Op::NewGroup)
+        };
+        self.making.insert((rank, name.into()), (id, members));
+        let (process, call) = (self.process(rank), Arc::new(call));
+        self.push(rank, at, Event::Issued { process, call });
+    }
+
     fn group(&self, rank: u32, name: &str) -> Result<Arc<GroupInfo>, String> {
         let known = self.groups.get(&(rank, name.into()));
         known
@@ -302,26 +339,9 @@ impl<'a> Writer<'a> {
             .and_modify(|id| *id += 1)
             .or_insert(1);
         let mut call = Call {
-            id: CallId(*id),
-            at: seconds(at),
-            thread: ThreadId(1),
             group: info,
-            seq: 0,
-            op,
-            dtype: DType::Unspecified,
-            reduce_op: ReduceOp::Unspecified,
-            root: None,
-            peer: None,
-            tag: None,
-            numel: None,
-            shape: None,
-            tensors: 1,
-            is_async: false,
-            hidden: false,
-            splits: [Vec::new(), Vec::new()],
             step: self.steps.get(&rank).copied().unwrap_or(0),
-            phase: None,
-            place: None,
+            ..blank(CallId(*id), seconds(at), op)
         };
         let (mut returned, mut label) = (true, None);
         let mut args = args.iter().map(String::as_str);
@@ -396,6 +416,46 @@ impl<'a> Writer<'a> {
             self.push(rank, at, begin);
         }
         Ok(())
+    }
+}
+
+fn info(name: &str, description: &str, backend: &str, members: &[u32]) -> GroupInfo {
+    GroupInfo {
+        key: GroupRef {
+            layer: "c10d".into(),
+            epoch: 0,
+            name: name.into(),
+            ordinal: 0,
+            members: members.into(),
+        },
+        description: description.into(),
+        backend: backend.into(),
+    }
+}
+
+/// A call about which nothing more is known.
+fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
+    Call {
+        id,
+        at,
+        thread: ThreadId(1),
+        group: None,
+        seq: 0,
+        op,
+        dtype: DType::Unspecified,
+        reduce_op: ReduceOp::Unspecified,
+        root: None,
+        peer: None,
+        tag: None,
+        numel: None,
+        shape: None,
+        tensors: 1,
+        is_async: false,
+        hidden: false,
+        splits: [Vec::new(), Vec::new()],
+        step: 0,
+        phase: None,
+        place: None,
     }
 }
 
