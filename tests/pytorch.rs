@@ -66,8 +66,7 @@ jobs! {
     faulty {
         asleep dtype_mismatch evaluation_on_rank_zero exception_and_barrier killed
         new_group_by_a_subset new_group_by_members_then_by_all new_group_in_another_order
-        new_group_on_one_rank new_group_with_other_members
-        op_mismatch
+        network_swallows_everything new_group_on_one_rank new_group_with_other_members op_mismatch
         op_mismatch_of_four raises_before_joining rank_zero_checkpoint reduce_op_mismatch
         root_mismatch shape_mismatch stopped three_groups_in_a_cycle
         two_groups_in_opposite_order uneven_then_barrier uneven_then_exit
@@ -77,11 +76,11 @@ jobs! {
         different_batch_shapes dtype_mismatch ends_without_destroying evaluation_on_rank_zero
         exception_and_barrier gather_crosses_barrier helper_with_its_own_world killed
         logged_exception long_checkpoint new_group_by_a_subset new_group_in_another_order
-        new_group_on_one_rank new_group_with_other_members op_mismatch op_mismatch_of_four
-        raises_before_joining
-        rank_zero_checkpoint reduce_op_mismatch root_mismatch
+        network_swallows_everything new_group_on_one_rank new_group_with_other_members op_mismatch
+        op_mismatch_of_four raises_before_joining rank_zero_checkpoint reduce_op_mismatch root_mismatch
         second_generation shape_mismatch slow_first_import spawned stopped subgroups
-        three_groups_in_a_cycle two_groups_in_opposite_order uneven_then_barrier uneven_then_exit work_waited_later
+        three_groups_in_a_cycle two_groups_in_opposite_order uneven_then_barrier uneven_then_exit
+        work_waited_later
     }
 }
 

@@ -329,7 +329,9 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
         .iter()
         .map(|stall| situation.overdue_at(stall))
         .filter(|&at| at > situation.now);
-    overdue.chain(again).min()
+    let inside = situation.inside.iter().map(|inside| inside.overdue_at);
+    let inside = inside.filter(|&at| at > situation.now);
+    overdue.chain(inside).chain(again).min()
 }
 
 /// Equal but for the time that goes by.

@@ -13,6 +13,8 @@ use super::creations::{self, Mismatch};
 use super::model::{Doing, Ending, Group, GroupId, Join, JoinedCall, Model, Process, Wait};
 use super::waits::Waits;
 
+mod inside;
+
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
 /// processes may be that late.
 const FAILED_FOR: Duration = Duration::from_millis(500);
@@ -36,8 +38,25 @@ pub struct Situation<'a> {
     pub stalls: Vec<Stall>,
     /// Groups in which calls met that cannot match: the first such place of each.
     pub divergences: Vec<Divergence>,
+    /// Collectives that every member has entered and somebody waits for: the first of each group.
+    pub inside: Vec<Inside>,
     /// Makers of groups who do not agree: the first such in each world.
     pub mismatches: Vec<Mismatch<'a>>,
+}
+
+/// A collective that every member has entered, and that does not complete.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    /// The group.
+    pub group: GroupId,
+    /// The collective.
+    pub seq: u64,
+    /// Ranks that wait for it.
+    pub waiting: Vec<u32>,
+    /// When the last member had entered it, and the first of them waited.
+    pub since: Timestamp,
+    /// When it is a finding without a proof.
+    pub overdue_at: Timestamp,
 }
 
 /// Ranks of a group wait for members that have not made their call.
@@ -83,6 +102,8 @@ pub enum Absence {
     Diverged(GroupId, u64),
     /// It waits elsewhere.
     Blocked(GroupId, u64),
+    /// It waits inside a collective that every member has entered.
+    Inside(GroupId, u64),
     /// It is making a group, or has not made the one in which it is missed.
     Making,
     /// It lives and does something else.
@@ -104,6 +125,8 @@ pub enum Origin {
     Diverged(GroupId, u64),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
+    /// A collective that every member has entered, and that does not complete.
+    Inside(GroupId, u64),
     /// Ranks that have not made a group which others make, or do not come back from it.
     Making(Vec<u32>),
     /// Ranks that live and do something else.
@@ -133,8 +156,10 @@ impl<'a> Situation<'a> {
             waits: Waits::of(model, now),
             stalls: Vec::new(),
             divergences: Vec::new(),
+            inside: Vec::new(),
             mismatches: Vec::new(),
         };
+        situation.inside = inside::all(&situation);
 
         situation.divergences = model
             .groups()
@@ -335,6 +360,9 @@ impl<'a> Situation<'a> {
             Some(blocked) if blocked.group != group.id => {
                 Absence::Blocked(blocked.group, blocked.seq)
             }
+            _ if let Some(inside) = self.stuck_inside(rank) => {
+                Absence::Inside(inside.group, inside.seq)
+            }
             _ if !group.members.contains_key(&rank) || is_making(process) => Absence::Making,
             _ => Absence::Elsewhere,
         }
@@ -373,6 +401,7 @@ impl<'a> Situation<'a> {
                         .find(|d| d.group == group && d.seq == seq);
                     return divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone());
                 }
+                Absence::Inside(group, seq) => return Origin::Inside(group, seq),
                 Absence::Blocked(group, _) => {
                     let next = stalls.iter().position(|stall| stall.group == group);
                     match next {
@@ -394,6 +423,13 @@ impl<'a> Situation<'a> {
         } else {
             Origin::Making(making)
         }
+    }
+
+    /// The collective inside which a rank has waited for more than a moment.
+    fn stuck_inside(&self, rank: u32) -> Option<&Inside> {
+        self.inside.iter().find(|inside| {
+            inside.waiting.contains(&rank) && inside.since.plus(MORE_THAN_A_MOMENT) <= self.until
+        })
     }
 
     /// The cycle a rank waits in, or waits for.
@@ -425,7 +461,7 @@ impl Stall {
                 .missing
                 .iter()
                 .any(|absent| ranks.contains(&absent.rank)),
-            Origin::Diverged(..) | Origin::Cycle(_) => false,
+            Origin::Diverged(..) | Origin::Cycle(_) | Origin::Inside(..) => false,
         }
     }
 }

@@ -33,6 +33,7 @@ mod reduce_op_mismatch;
 mod root_mismatch;
 mod shape_mismatch;
 mod stuck_in_teardown;
+mod stuck_inside;
 mod view;
 
 pub use view::rank_calls;
@@ -48,6 +49,7 @@ pub const ALL: &[&dyn Detector] = &[
     &root_mismatch::RootMismatch,
     &group_order_deadlock::GroupOrderDeadlock,
     &group_creation_mismatch::GroupCreationMismatch,
+    &stuck_inside::StuckInside,
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,

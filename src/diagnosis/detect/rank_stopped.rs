@@ -1,12 +1,20 @@
 //! DD203 rank-stopped: SIGSTOP, a debugger, a frozen container.
 
+use std::time::Duration;
+
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Severity};
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
+};
 
 use super::early_exit::victims;
 use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
-use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::model::GroupId;
+use crate::diagnosis::situation::{Inside, Origin, Situation};
 use crate::diagnosis::words::{self, Ranks, number};
+
+/// A stopped rank may have done its part of a collective before.
+const PART_DONE: Duration = Duration::from_secs(3);
 
 static ABOUT: About = About {
     code: &catalogue::DD203,
@@ -23,18 +31,67 @@ impl Detector for RankStopped {
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let by_origin = situation.stalls_by_origin();
-        by_origin
-            .iter()
-            .filter_map(|(origin, stalls)| match origin {
-                Origin::Stopped(ranks) => draft(situation, ranks, stalls),
+        let missed = by_origin.iter().filter_map(|(origin, stalls)| {
+            let stall = *stalls.first()?;
+            match origin {
+                Origin::Stopped(ranks) => draft(
+                    situation,
+                    ranks,
+                    &Held {
+                        group: stall.group,
+                        seq: stall.seq,
+                        waiting: victims(stalls),
+                        since: stall.since,
+                        due: Timestamp::default(),
+                    },
+                ),
                 _ => None,
-            })
-            .collect()
+            }
+        });
+        let mut drafts: Vec<Draft> = missed.collect();
+        for inside in &situation.inside {
+            let (stopped, held) = inside_of(situation, inside);
+            let known = drafts.iter().any(|draft| draft.root == stopped);
+            if !known && held.due <= situation.now {
+                drafts.extend(draft(situation, &stopped, &held));
+            }
+        }
+        drafts
     }
 }
 
-fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    let stall = *stalls.first()?;
+/// Ranks that wait for one that is stopped.
+struct Held {
+    group: GroupId,
+    seq: u64,
+    waiting: Vec<u32>,
+    since: Timestamp,
+    /// From when on that is so.
+    due: Timestamp,
+}
+
+/// The members that are stopped while others wait inside a collective that all have entered. It may
+/// still complete in the next moment: they may have done their part before.
+fn inside_of(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Held) {
+    let model = situation.model;
+    let members = model.group(inside.group).members.keys();
+    let stopped = members.filter_map(|&rank| {
+        let process = model.member(inside.group, rank)?;
+        process.is_stopped().then_some((rank, process.state_at))
+    });
+    let stopped: Vec<(u32, Timestamp)> = stopped.collect();
+    let last = stopped.iter().map(|(_, at)| *at).max().unwrap_or_default();
+    let held = Held {
+        group: inside.group,
+        seq: inside.seq,
+        waiting: inside.waiting.clone(),
+        since: inside.since,
+        due: last.max(inside.since).plus(PART_DONE),
+    };
+    (stopped.into_iter().map(|(rank, _)| rank).collect(), held)
+}
+
+fn draft(situation: &Situation<'_>, stopped: &[u32], stall: &Held) -> Option<Draft> {
     let first = *stopped.first()?;
     let process = situation.model.member(stall.group, first)?;
     let mut living = situation
@@ -48,7 +105,7 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Optio
     let mut draft = Draft::new(
         &ABOUT,
         KeyPlace::Ranks(stopped.to_vec()),
-        process.state_at.max(stall.since),
+        process.state_at.max(stall.since).max(stall.due),
     );
     if all_stopped {
         // Somebody stopped the whole job, and knows it.
@@ -56,14 +113,13 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Optio
     }
     draft.root = stopped.to_vec();
     draft.root_confidence = Confidence::Proved;
-    draft.victims = victims(stalls);
+    draft.victims.clone_from(&stall.waiting);
     draft.victims.retain(|rank| !stopped.contains(rank));
     draft.place = Some((stall.group, stall.seq));
-    let waiting = situation
-        .join(stall.group, stall.seq)?
-        .calls
-        .values()
-        .next()?;
+    let group = situation.model.group(stall.group);
+    let join = group.join(stall.seq);
+    let join = join.or_else(|| group.entered.get(&stall.seq))?;
+    let waiting = join.calls.values().next()?;
     draft.op = Some(waiting.call.op);
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);

@@ -11,8 +11,8 @@ use crate::diagnosis::situation::Situation;
 /// the call it made last.
 #[must_use]
 pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
-    let join = situation.join(group, seq);
     let of = situation.model.group(group);
+    let join = of.join(seq).or_else(|| of.entered.get(&seq));
     let outside = situation.model.not_made_by(of).into_iter();
     let outside = outside.filter_map(|rank| {
         let process = situation.model.member(group, rank)?;

@@ -10,6 +10,10 @@ use super::process::World;
 use crate::diagnosis::align::{self, Mismatch};
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
+/// Calls under way that a group keeps, over all its members …
+const KEPT_CALLS: usize = 4096;
+/// … but at least those of so many collectives, and at most of so many.
+const KEPT_ENTERED: (usize, usize) = (4, 64);
 /// Most joins a group keeps while it cannot see all its members, and after its ranks diverged.
 const KEPT_JOINS: usize = 1024;
 
@@ -33,6 +37,9 @@ pub struct Group {
     /// Calls by sequence number, as long as not every member made theirs; and the first divergence.
     /// Number 0 is the making of the group, until every member came back from it.
     pub joins: BTreeMap<u64, Join>,
+    /// Collectives that every member has entered, until nobody is to wait for them any more. Only the
+    /// latest ones: of most asynchronous calls nobody sees the wait.
+    pub entered: BTreeMap<u64, Join>,
     /// Sequence number at which calls first met that cannot match.
     pub diverged: Option<u64>,
     /// Point-to-point traffic by (sender, receiver).
@@ -70,6 +77,8 @@ pub struct JoinedCall {
     pub call: Arc<Call>,
     /// What is known about the wait for it.
     pub wait: Wait,
+    /// When it came back to its caller.
+    pub returned: Option<Timestamp>,
 }
 
 /// The wait for a call.
@@ -101,6 +110,7 @@ impl Group {
             making_seen: false,
             members: BTreeMap::new(),
             joins: BTreeMap::new(),
+            entered: BTreeMap::new(),
             diverged: None,
             channels: BTreeMap::new(),
         }
@@ -148,6 +158,7 @@ impl Group {
         let joined = JoinedCall {
             call: Arc::clone(call),
             wait: Wait::NotSeen,
+            returned: None,
         };
         self.joins.entry(0).or_default().calls.insert(rank, joined);
     }
@@ -165,8 +176,8 @@ impl Group {
         }
     }
 
-    /// A member made a call. Returns, where every member has now made its own and all agree, how
-    /// long each of them waited for the last one.
+    /// A member made a call. Returns, where every member has now made its own and all agree, until when
+    /// each of them waited, as far as is known.
     pub(super) fn issue(
         &mut self,
         rank: u32,
@@ -196,6 +207,7 @@ impl Group {
             JoinedCall {
                 call: Arc::clone(call),
                 wait: Wait::NotSeen,
+                returned: None,
             },
         );
         if join.mismatch.is_some() {
@@ -217,17 +229,20 @@ impl Group {
             let Some(join) = self.joins.remove(&seq) else {
                 return Vec::new();
             };
-            let last = join
-                .calls
-                .values()
-                .map(|joined| joined.call.at)
-                .max()
-                .unwrap_or_default();
-            return join
-                .calls
-                .into_iter()
-                .map(|(rank, j)| (rank, j.call, last))
+            let last = join.last_at();
+            // Of a call that was made to be waited for, the wait is told when it ends.
+            let until = |joined: &JoinedCall| match joined.wait {
+                _ if joined.call.is_async => Some(last),
+                Wait::Over(at) => Some(last.max(at)),
+                Wait::Since(_) => None,
+                Wait::NotSeen => joined.returned.map(|at| last.max(at)),
+            };
+            let calls = join.calls.iter();
+            let calls = calls
+                .filter_map(|(&rank, it)| Some((rank, Arc::clone(&it.call), until(it)?)))
                 .collect();
+            self.enter(seq, join);
+            return calls;
         }
         while self.joins.len() > KEPT_JOINS {
             let oldest = self
@@ -243,6 +258,21 @@ impl Group {
         Vec::new()
     }
 
+    /// Everybody has entered the collective: keeps it as long as somebody may be seen to wait for it.
+    fn enter(&mut self, seq: u64, join: Join) {
+        // The waits for DDP's own calls are never seen.
+        let no_more = |it: &JoinedCall| it.call.hidden || matches!(it.wait, Wait::Over(_));
+        if join.mismatch.is_some() || join.calls.values().all(no_more) {
+            return;
+        }
+        self.entered.insert(seq, join);
+        let (least, most) = KEPT_ENTERED;
+        let kept = (KEPT_CALLS / self.info.key.members.len().max(1)).clamp(least, most);
+        if self.entered.len() > kept {
+            self.entered.pop_first();
+        }
+    }
+
     /// Counters said that the member has come this far; records of it may have been lost.
     pub(super) fn advance(&mut self, rank: u32, issued: u64) {
         if let Some(member) = self.members.get_mut(&rank) {
@@ -254,18 +284,43 @@ impl Group {
         }
     }
 
-    pub(super) fn set_wait(&mut self, rank: u32, seq: u64, wait: Wait) {
-        if let Some(joined) = self
-            .joins
-            .get_mut(&seq)
-            .and_then(|join| join.calls.get_mut(&rank))
-        {
-            joined.wait = wait;
+    /// A member's call came back to its caller. Returns the call, if everybody had come by then and it
+    /// is not waited for apart.
+    pub(super) fn set_returned(&mut self, rank: u32, seq: u64, at: Timestamp) -> Option<Arc<Call>> {
+        let entered = self.entered.get_mut(&seq);
+        let well = entered.is_some();
+        let join = entered.or_else(|| self.joins.get_mut(&seq))?;
+        let joined = join.calls.get_mut(&rank)?;
+        joined.returned = Some(at);
+        let alone = joined.wait == Wait::NotSeen && !joined.call.is_async;
+        (well && alone).then(|| Arc::clone(&joined.call))
+    }
+
+    /// A member waits for its call, or does no more. Returns the call, if it was waited for all the
+    /// time and that wait has ended after everybody had come.
+    pub(super) fn set_wait(&mut self, rank: u32, seq: u64, wait: Wait) -> Option<Arc<Call>> {
+        let entered = self.entered.get_mut(&seq);
+        let well = entered.is_some();
+        let join = entered.or_else(|| self.joins.get_mut(&seq))?;
+        let joined = join.calls.get_mut(&rank)?;
+        joined.wait = wait;
+        let call = Arc::clone(&joined.call);
+        let is_over = |joined: &JoinedCall| matches!(joined.wait, Wait::Over(_));
+        if well && join.calls.values().all(is_over) {
+            self.entered.remove(&seq);
         }
+        (well && !call.is_async && matches!(wait, Wait::Over(_))).then_some(call)
     }
 }
 
 impl Join {
+    /// When the last of them came.
+    #[must_use]
+    pub fn last_at(&self) -> Timestamp {
+        let at = self.calls.values().map(|joined| joined.call.at);
+        at.max().unwrap_or_default()
+    }
+
     /// Ranks whose calls here agree with one another, largest class first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {

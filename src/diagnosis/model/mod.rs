@@ -263,9 +263,15 @@ impl Model {
                     self.world_joined.get_or_insert(at);
                 }
                 process.returned(thread, call, at);
-                let made = process.target(call).filter(|(_, seq)| *seq == 0);
-                if let (Some(rank), Some((group, _))) = (process.rank, made) {
-                    self.groups[group.0 as usize].made(rank, at);
+                let (id, target) = (process.id, process.target(call));
+                let (Some(rank), Some((group, seq))) = (process.rank, target) else {
+                    return;
+                };
+                let group = &mut self.groups[group.0 as usize];
+                if seq == 0 {
+                    group.made(rank, at);
+                } else if let Some(call) = group.set_returned(rank, seq, at) {
+                    self.waited(id, &call, at);
                 }
             }
             Event::WaitBegin {
@@ -293,8 +299,11 @@ impl Model {
                 };
                 let target = process.wait_end(thread, call, at);
                 let rank = process.rank;
+                let id = process.id;
                 self.completed(rank, target);
-                self.set_wait(rank, target, Wait::Over(at));
+                if let Some(call) = self.set_wait(rank, target, Wait::Over(at)) {
+                    self.waited(id, &call, at);
+                }
             }
             Event::Completed {
                 process,
@@ -549,18 +558,14 @@ impl Model {
         let Some((group, rank)) = target else { return };
         let group = &mut self.groups[group.0 as usize];
         if joined.is_some() {
-            for (rank, call, last) in group.issue(rank, call) {
-                let Some(process) = group.members.get(&rank).map(|member| member.process) else {
-                    continue;
-                };
-                let (Some(process), Some(place)) =
-                    (self.processes.get_mut(&process), call.place.clone())
-                else {
-                    continue;
-                };
-                let waited = last.since(call.at).as_nanos() as u64;
-                let longest = process.waits.entry(place).or_default();
-                *longest = (*longest).max(waited);
+            let settled = group.issue(rank, call).into_iter();
+            let settled: Vec<_> = settled
+                .filter_map(|(rank, call, last)| {
+                    Some((group.members.get(&rank)?.process, call, last))
+                })
+                .collect();
+            for (process, call, last) in settled {
+                self.waited(process, &call, last);
             }
         } else if let (true, Some(peer)) = (call.op.is_point_to_point(), call.peer) {
             match call.op {
@@ -576,9 +581,22 @@ impl Model {
         }
     }
 
-    fn set_wait(&mut self, rank: Option<u32>, target: Option<(GroupId, u64)>, wait: Wait) {
-        if let (Some(rank), Some((group, seq))) = (rank, target) {
-            self.groups[group.0 as usize].set_wait(rank, seq, wait);
+    fn set_wait(
+        &mut self,
+        rank: Option<u32>,
+        target: Option<(GroupId, u64)>,
+        wait: Wait,
+    ) -> Option<Arc<Call>> {
+        let (group, seq) = target?;
+        self.groups[group.0 as usize].set_wait(rank?, seq, wait)
+    }
+
+    /// A process waited for a call until then.
+    fn waited(&mut self, process: ProcessId, call: &Call, until: Timestamp) {
+        if let (Some(process), Some(place)) = (self.processes.get_mut(&process), &call.place) {
+            let waited = until.since(call.at).as_nanos() as u64;
+            let longest = process.waits.entry(Arc::clone(place)).or_default();
+            *longest = (*longest).max(waited);
         }
     }
 

@@ -57,7 +57,8 @@ pub struct Process {
     pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
     /// How often it was at each place.
     pub places: BTreeMap<Arc<Where>, u64>,
-    /// Longest wait for peers at each place, among collectives that completed.
+    /// Longest wait at each place, among collectives that every member entered: for its peers at
+    /// least, and where its end was seen, all of it.
     pub waits: BTreeMap<Arc<Where>, u64>,
     /// Records seen.
     pub records: u64,
