@@ -69,7 +69,8 @@ jobs! {
         network_swallows_everything new_group_on_one_rank new_group_with_other_members op_mismatch
         op_mismatch_of_four raises_before_joining rank_zero_checkpoint reduce_op_mismatch
         root_mismatch shape_mismatch stopped three_groups_in_a_cycle
-        two_groups_in_opposite_order uneven_then_barrier uneven_then_exit
+        two_groups_in_opposite_order two_threads_on_one_group uneven_then_barrier uneven_then_exit
+        work_never_waited_for
     }
     healthy {
         asleep asynchronous_groups_in_opposite_order broadcast_from_two_lines data_loader_workers
@@ -79,8 +80,8 @@ jobs! {
         network_swallows_everything new_group_on_one_rank new_group_with_other_members op_mismatch
         op_mismatch_of_four raises_before_joining rank_zero_checkpoint reduce_op_mismatch root_mismatch
         second_generation shape_mismatch slow_first_import spawned stopped subgroups
-        three_groups_in_a_cycle two_groups_in_opposite_order uneven_then_barrier uneven_then_exit
-        work_waited_later
+        three_groups_in_a_cycle two_groups_in_opposite_order two_threads_on_one_group
+        uneven_then_barrier uneven_then_exit work_never_waited_for work_waited_later
     }
 }
 

@@ -297,6 +297,8 @@ words! {
         Note = 13, "note";
         /// An iterator over the program's input came to its end.
         InputEnded = 14, "input-ended";
+        /// Nobody waits for the call any more, and nobody did.
+        Unawaited = 30, "unawaited";
     }
 }
 

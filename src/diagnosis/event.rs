@@ -87,6 +87,15 @@ pub enum Event {
         call: CallId,
         at: Timestamp,
     },
+    /// Nobody waits for a call any more, and nobody did; `place` is where it was made.
+    Unawaited {
+        process: ProcessId,
+        call: CallId,
+        op: Op,
+        group: Option<Arc<GroupInfo>>,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
     /// A training step begins.
     Step {
         process: ProcessId,

@@ -204,6 +204,7 @@ impl Process {
         let call = CallId(record.call);
         let named_call = (record.call != 0).then_some(call);
         let place = self.sites.get(&record.site).cloned();
+        let op = number(record.op, Op::from_number);
         out.push(match kind {
             RecordKind::Issued => {
                 let call = self.call(record, limits)?;
@@ -278,6 +279,14 @@ impl Process {
                 rank: self.identity.rank,
                 pid: Some(self.identity.pid),
                 text: text(&record.text),
+                at,
+            },
+            RecordKind::Unawaited => Event::Unawaited {
+                process,
+                call: named_call?,
+                op,
+                group: self.groups.get(&record.group).cloned(),
+                place,
                 at,
             },
             RecordKind::InputEnded => Event::InputEnded { process, place, at },

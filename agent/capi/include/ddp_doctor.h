@@ -149,6 +149,9 @@ void ddp_doctor_wait_end(uint64_t call);
 /* The call is complete. */
 void ddp_doctor_completed(uint64_t call);
 
+/* Nobody will wait for the call any more, and nobody did. `site` is where it was made. */
+void ddp_doctor_unawaited(uint64_t call, uint32_t site);
+
 /* A training step begins. Returns its number, from 1. */
 uint32_t ddp_doctor_step(void);
 

@@ -238,6 +238,14 @@ pub extern "C" fn ddp_doctor_completed(call: u64) {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_unawaited(call: u64, site: u32) {
+    with_box(|writer| {
+        writer.unawaited(call, site);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn ddp_doctor_step() -> u32 {
     with_box(|writer| Ok(writer.step()))
 }

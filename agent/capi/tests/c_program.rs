@@ -111,6 +111,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             Kind::WaitBegin,
             Kind::WaitEnd,
             Kind::Completed,
+            Kind::Unawaited,
             Kind::Issued,
             Kind::Splits,
             Kind::Returned,
@@ -136,18 +137,18 @@ fn a_c_program_says_all_that_the_header_offers() {
         (Op::AllReduce, 1, 1, 1)
     );
     assert_eq!(records[2].phase, "checkpoint");
-    assert_eq!(records[9].splits, [4, 0, u32::MAX]);
-    let nonsense = &records[11].record;
+    assert_eq!(records[10].splits, [4, 0, u32::MAX]);
+    let nonsense = &records[12].record;
     assert_eq!(
         (nonsense.op, nonsense.group, nonsense.site),
         (Op::Unspecified, 0, 0)
     );
     assert_eq!(nonsense.shape(), None);
-    assert_eq!(records[15].text, "E\u{fffd}: x");
-    let at_thread_end = &records[18].record;
+    assert_eq!(records[16].text, "E\u{fffd}: x");
+    let at_thread_end = &records[19].record;
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
-    let creating = records[19];
+    let creating = records[20];
     assert_eq!(
         (creating.record.op, creating.record.group),
         (Op::NewGroup, 0)
@@ -161,7 +162,7 @@ fn a_c_program_says_all_that_the_header_offers() {
     };
     assert_eq!(creating.creation.as_deref(), Some(&made));
     assert_eq!(
-        (records[22].text.as_str(), records[22].record.code),
+        (records[23].text.as_str(), records[23].record.code),
         ("main returned", 0)
     );
 }

@@ -118,6 +118,7 @@ int main(void)
     ddp_doctor_wait_begin(id, site);
     ddp_doctor_wait_end(id);
     ddp_doctor_completed(id);
+    ddp_doctor_unawaited(id, site);
 
     call.op = 4;
     id = ddp_doctor_issued_at(&call, group, site);

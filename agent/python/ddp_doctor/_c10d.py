@@ -188,6 +188,8 @@ def _wrap_destroy(original):
                         _groups.number_of(world if everything else group),
                         _getframe(1),
                     )
+                    if everything:
+                        _hooks.all_gone()
                     left = _groups.leave(None if everything else group)
         except Exception:
             pass
@@ -336,6 +338,7 @@ def patch(c10d, late):
     work = c10d.Work
     if hasattr(c10d.ProcessGroup, "register_pre_hook"):
         work.wait = _hooks.wrap_wait(work.wait)
+        _hooks.wrap_looks(work)
     logger = sys.modules.get("torch.distributed.c10d_logger")
     if logger is not None:
         _replace(logger, [("_get_msg_dict", _wrap_message)], False)

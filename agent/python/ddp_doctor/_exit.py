@@ -57,6 +57,9 @@ def _at_exit():
     try:
         if not _box.is_open:
             return
+        from . import _hooks
+
+        _hooks.all_gone()
         kind = _uncaught
         if kind is None:
             # Somebody replaced sys.excepthook and did not call ours.

@@ -127,6 +127,8 @@ class Library:
         self.wait_begin = hot("wait_begin", None)
         # (Call)
         self.wait_end = hot("wait_end", None)
+        # (Call, site)
+        self.unawaited = hot("unawaited", None)
 
 
 def load():

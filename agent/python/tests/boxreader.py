@@ -10,6 +10,7 @@ KINDS = (
     "unspecified issued returned wait-begin wait-end completed step phase-begin phase-end group-destroyed "
     "exception exit splits note input-ended"
 ).split()
+LATER_KINDS = {30: "unawaited"}
 ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT = (1 << bit for bit in range(9))
 
 # Ops that make a group.
@@ -122,7 +123,7 @@ class Box:
             ndim = (w[1] >> 48) & 0xFF
             flags = (w[1] >> 32) & 0xFFFF
             dims = [half for word in w[8:13] for half in (word & 0xFFFFFFFF, word >> 32)]
-            kind = KINDS[w[1] & 0xFF]
+            kind = KINDS[w[1] & 0xFF] if w[1] & 0xFF < len(KINDS) else LATER_KINDS[w[1] & 0xFF]
             sizes = [half for word in w[5:15] for half in (word & 0xFFFFFFFF, word >> 32)][:ndim]
             yield Record(
                 at=w[0],

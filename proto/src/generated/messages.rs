@@ -255,6 +255,9 @@ pub enum RecordKind {
     Note = 13,
     /// The program's input ended: an iterator over its data came to its end.
     InputEnded = 14,
+    /// Nobody waits for the call any more, and nobody did: what it returned to wait for is gone. `site`
+    /// is where the call was made.
+    Unawaited = 30,
 }
 impl RecordKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -278,6 +281,7 @@ impl RecordKind {
             Self::Splits => "RECORD_KIND_SPLITS",
             Self::Note => "RECORD_KIND_NOTE",
             Self::InputEnded => "RECORD_KIND_INPUT_ENDED",
+            Self::Unawaited => "RECORD_KIND_UNAWAITED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -298,6 +302,7 @@ impl RecordKind {
             "RECORD_KIND_SPLITS" => Some(Self::Splits),
             "RECORD_KIND_NOTE" => Some(Self::Note),
             "RECORD_KIND_INPUT_ENDED" => Some(Self::InputEnded),
+            "RECORD_KIND_UNAWAITED" => Some(Self::Unawaited),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
     Blame, CallSignature, Cause, Certificate, Confidence, Effect, Fact, Finding, Group, RankCall,
-    Role, Severity, Timestamp,
+    Role, Severity, Timestamp, Where,
 };
 
 use super::certificate;
@@ -34,6 +34,7 @@ mod root_mismatch;
 mod shape_mismatch;
 mod stuck_in_teardown;
 mod stuck_inside;
+mod unawaited_work;
 mod view;
 
 pub use view::rank_calls;
@@ -49,6 +50,7 @@ pub const ALL: &[&dyn Detector] = &[
     &root_mismatch::RootMismatch,
     &group_order_deadlock::GroupOrderDeadlock,
     &group_creation_mismatch::GroupCreationMismatch,
+    &unawaited_work::UnawaitedWork,
     &stuck_inside::StuckInside,
     &rank_died::RankDied,
     &rank_exception::RankException,
@@ -93,6 +95,8 @@ pub mod order {
     pub const CREATION: u8 = 70;
     /// What needs time to pass.
     pub const TIME: u8 = 90;
+    /// What goes wrong quietly, and is told only while nothing else goes wrong.
+    pub const HINT: u8 = 95;
     /// What is said about the evidence.
     pub const EVIDENCE: u8 = 100;
 }
@@ -115,6 +119,8 @@ pub enum KeyPlace {
     Ranks(Vec<u32>),
     /// A process of a rank.
     Process(u32, u32),
+    /// A line of the program.
+    Line(Where),
     /// The job.
     Job,
 }

@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use super::process::World;
+use super::threads::Crossings;
 use crate::diagnosis::align::{self, Mismatch};
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
@@ -44,6 +45,8 @@ pub struct Group {
     pub diverged: Option<u64>,
     /// Point-to-point traffic by (sender, receiver).
     pub channels: BTreeMap<(u32, u32), Channel>,
+    /// Calls of different lines that met.
+    pub crossings: Crossings,
 }
 
 /// One rank in a group.
@@ -113,6 +116,7 @@ impl Group {
             entered: BTreeMap::new(),
             diverged: None,
             channels: BTreeMap::new(),
+            crossings: Crossings::default(),
         }
     }
 
@@ -229,6 +233,9 @@ impl Group {
             let Some(join) = self.joins.remove(&seq) else {
                 return Vec::new();
             };
+            if agreed {
+                self.crossings.met(seq, &join);
+            }
             let last = join.last_at();
             // Of a call that was made to be waited for, the wait is told when it ends.
             let until = |joined: &JoinedCall| match joined.wait {

@@ -12,12 +12,15 @@ use super::event::{Call, Event, GroupInfo, ProcessId};
 mod creation;
 mod group;
 mod process;
+mod threads;
 
 pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
 pub use process::{
-    Announced, Doing, End, Ending, Exception, Process, Thread, World, is_inside, libc_signal,
+    Announced, Doing, End, Ending, Exception, Process, Thread, Unawaited, World, is_inside,
+    libc_signal,
 };
+pub use threads::{Crossing, Crossings};
 
 /// A request to end reaches the ranks this much before it is told, at most.
 const REFLEX: Duration = Duration::from_millis(250);
@@ -316,6 +319,18 @@ impl Model {
                 let (rank, target) = (process.rank, process.target(call));
                 self.completed(rank, target);
             }
+            Event::Unawaited {
+                process,
+                call: _,
+                op,
+                group,
+                place,
+                at,
+            } => self.touch(process, at, |process| {
+                if let (Some(group), Some(place)) = (group, place) {
+                    process.unawaited(op, group, place, at);
+                }
+            }),
             Event::Step { process, step, at } => {
                 self.touch(process, at, |process| {
                     process.step = process.step.max(step);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
-use ddp_doctor_proto::{ExceptionKind, ProcessState};
+use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
 
 use super::group::GroupId;
 use crate::diagnosis::event::{Call, CallId, GroupInfo, ProcessId, ThreadId};
@@ -60,6 +60,8 @@ pub struct Process {
     /// Longest wait at each place, among collectives that every member entered: for its peers at
     /// least, and where its end was seen, all of it.
     pub waits: BTreeMap<Arc<Where>, u64>,
+    /// Calls that nobody waited for, by where they were made.
+    pub unawaited: BTreeMap<Arc<Where>, Unawaited>,
     /// Records seen.
     pub records: u64,
     /// Records lost.
@@ -118,6 +120,19 @@ pub struct Exception {
     pub at: Timestamp,
     /// Calls issued by the process before it.
     pub after_calls: u64,
+}
+
+/// Calls of one place that nobody waited for.
+#[derive(Clone, Debug)]
+pub struct Unawaited {
+    /// What they do.
+    pub op: Op,
+    /// Their group.
+    pub group: Arc<GroupInfo>,
+    /// When each of the first few was known to be one.
+    pub at: Vec<Timestamp>,
+    /// How many there were.
+    pub count: u64,
 }
 
 /// A thread that made calls.
@@ -188,6 +203,7 @@ impl Process {
             input_ended: None,
             places: BTreeMap::new(),
             waits: BTreeMap::new(),
+            unawaited: BTreeMap::new(),
             records: 0,
             lost: 0,
             groups_made: 0,
@@ -328,6 +344,30 @@ impl Process {
     #[must_use]
     pub fn target(&self, call: CallId) -> Option<(GroupId, u64)> {
         self.calls.get(&call).copied()
+    }
+
+    pub(super) fn unawaited(
+        &mut self,
+        op: Op,
+        group: Arc<GroupInfo>,
+        place: Arc<Where>,
+        at: Timestamp,
+    ) {
+        /// Enough to know since when there are several.
+        const KEPT: usize = 8;
+        if self.unawaited.len() >= KEPT_PLACES && !self.unawaited.contains_key(&place) {
+            return;
+        }
+        let known = self.unawaited.entry(place).or_insert_with(|| Unawaited {
+            op,
+            group,
+            at: Vec::new(),
+            count: 0,
+        });
+        known.count += 1;
+        if known.at.len() < KEPT {
+            known.at.push(at);
+        }
     }
 
     pub(super) fn raised(&mut self, mut exception: Exception) {

@@ -20,6 +20,7 @@
 //! | words | meaning |
 //! |---|---|
 //! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `hidden`: DDP's own |
+//! | `unawaited @FILE:LINE` | an `all_reduce` made there is waited for by nobody |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
 //! | `group NAME MEMBERS` | joins a further group |
 //! | `makes NAME MEMBERS [lazy] [@FILE:LINE]`, `made NAME` | begins to make a group, and comes back from it; `lazy`: making it takes nobody else |

@@ -249,6 +249,14 @@ impl<'a> Writer<'a> {
                 place,
                 at: moment,
             },
+            "unawaited" => Event::Unawaited {
+                process,
+                call: CallId(1),
+                op: Op::AllReduce,
+                group: Some(self.group(rank, "0")?),
+                place,
+                at: moment,
+            },
             "announces" => {
                 let how = args.get(1).map_or("main returned", String::as_str).into();
                 Event::ExitAnnounced {

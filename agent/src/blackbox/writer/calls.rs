@@ -216,6 +216,14 @@ impl Writer {
         self.about_call(RecordKind::Completed, call, None);
     }
 
+    /// Nobody will wait for the call any more, and nobody did; the site is where it was made.
+    pub fn unawaited(&self, call: u64, site: u32) {
+        let known = self.calls.recall(call);
+        let site = self.site_words(site).map_or(0, |_| site);
+        let record = Self::of_call(RecordKind::Unawaited, call, known, sys::monotonic_ns());
+        self.record(None, Record { site, ..record });
+    }
+
     fn about_call(&self, kind: RecordKind, call: u64, change: Option<Change>) {
         let known = self.calls.recall(call);
         let record = Self::of_call(kind, call, known, sys::monotonic_ns());
