@@ -29,6 +29,7 @@ mod op_mismatch;
 mod rank_died;
 mod rank_exception;
 mod rank_stopped;
+mod records_lost;
 mod reduce_op_mismatch;
 mod root_mismatch;
 mod shape_mismatch;
@@ -57,6 +58,7 @@ pub const ALL: &[&dyn Detector] = &[
     &rank_stopped::RankStopped,
     &stuck_in_teardown::StuckInTeardown,
     &evidence_incomplete::EvidenceIncomplete,
+    &records_lost::RecordsLost,
 ];
 
 /// Finds one kind of thing.

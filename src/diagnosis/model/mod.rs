@@ -404,6 +404,9 @@ impl Model {
             Event::RecordsLost { process, count } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.lost += count;
+                    if process.lost_at == Timestamp::default() {
+                        process.lost_at = process.last_at;
+                    }
                 }
             }
             Event::Note {

@@ -66,6 +66,8 @@ pub struct Process {
     pub records: u64,
     /// Records lost.
     pub lost: u64,
+    /// When the first of them were known to be.
+    pub lost_at: Timestamp,
     /// Groups that it began to make, of those it said which.
     pub groups_made: u64,
     /// It made groups and did not say which.
@@ -206,6 +208,7 @@ impl Process {
             unawaited: BTreeMap::new(),
             records: 0,
             lost: 0,
+            lost_at: Timestamp::default(),
             groups_made: 0,
             made_unknown_groups: false,
             groups: BTreeMap::new(),
