@@ -505,6 +505,17 @@ pub enum Fact {
         /// How it was seen.
         seen: String,
     },
+    /// The clocks of two hosts differ.
+    ClocksDiffer {
+        /// The host whose clock is ahead.
+        ahead: String,
+        /// The other one.
+        behind: String,
+        /// By so many milliseconds.
+        by_ms: u64,
+        /// Give or take so many.
+        uncertainty_ms: u64,
+    },
     /// A part of the evidence is missing.
     Missing {
         /// Global rank, where it is known.

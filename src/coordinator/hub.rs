@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, StreamExt};
@@ -112,11 +113,12 @@ impl Hub {
             }
             let mut next = Some(first);
             while let Some(report) = next {
-                if inputs
-                    .send(Input::Report { attachment, report })
-                    .await
-                    .is_err()
-                {
+                let report = Input::Report {
+                    attachment,
+                    report,
+                    at: Timestamp::now(),
+                };
+                if inputs.send(report).await.is_err() {
                     return;
                 }
                 next = reports.next().await;

@@ -243,12 +243,20 @@ fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
 fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
     match facts {
         [Fact::Stopped { .. } | Fact::Raised { .. } | Fact::Missing { .. }] => Ok(()),
+        [
+            Fact::ClocksDiffer {
+                ahead,
+                behind,
+                by_ms,
+                uncertainty_ms,
+            },
+        ] if ahead != behind && by_ms > uncertainty_ms => Ok(()),
         [Fact::Ended { code, signal, .. }] if signal.is_some() || code.is_some_and(|c| c != 0) => {
             Ok(())
         }
         _ => Err(Rejection::WrongFacts(
             CertificateKind::Observation,
-            "one end other than in order, stop, exception or gap",
+            "one end other than in order, stop, exception, gap or difference",
         )),
     }
 }

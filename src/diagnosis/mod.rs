@@ -179,7 +179,7 @@ impl Engine {
                     .map(|process| process.records)
                     .sum(),
                 records_lost: model.processes.values().map(|process| process.lost).sum(),
-                clock_uncertainty_ms: 0.0,
+                clock_uncertainty_ms: model.clock_uncertainty().as_secs_f64() * 1e3,
             },
             findings: self.findings.clone(),
             ranks: self.ranks.clone(),
@@ -221,7 +221,8 @@ impl Engine {
     }
 
     fn rank_state(&self, rank: u32, process: &Process) -> Rank {
-        let waiting_in = if process.has_ended() {
+        let silent = self.model.silent_since(process).is_some();
+        let waiting_in = if process.has_ended() || silent {
             None
         } else {
             self.waiting_in(rank, process)
@@ -229,6 +230,7 @@ impl Engine {
         let state = match process.ending() {
             Ending::InOrder => RankState::Exited,
             _ if process.has_ended() => RankState::Dead,
+            _ if self.model.silent_since(process).is_some() => RankState::Unknown,
             _ if process.is_stopped() => RankState::Stopped,
             _ if waiting_in.is_some() => RankState::Waiting,
             _ => RankState::Running,

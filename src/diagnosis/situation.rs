@@ -98,6 +98,8 @@ pub enum Absence {
     Stopped,
     /// It ended in order, or destroyed the group.
     Left,
+    /// Nothing is heard of it any more: it may have come.
+    Silent,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
     /// It waits elsewhere.
@@ -125,6 +127,8 @@ pub enum Origin {
     Diverged(GroupId, u64),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
+    /// Ranks of which nothing is heard any more.
+    Silent(Vec<u32>),
     /// A collective that every member has entered, and that does not complete.
     Inside(GroupId, u64),
     /// Ranks that have not made a group which others make, or do not come back from it.
@@ -360,6 +364,7 @@ impl<'a> Situation<'a> {
             Some(blocked) if blocked.group != group.id => {
                 Absence::Blocked(blocked.group, blocked.seq)
             }
+            _ if self.model.silent_since(process).is_some() => Absence::Silent,
             _ if let Some(inside) = self.stuck_inside(rank) => {
                 Absence::Inside(inside.group, inside.seq)
             }
@@ -417,6 +422,14 @@ impl<'a> Situation<'a> {
                 _ => {}
             }
         }
+        let silent = with(Absence::Silent);
+        if stall
+            .missing
+            .iter()
+            .all(|absent| silent.contains(&absent.rank))
+        {
+            return Origin::Silent(silent);
+        }
         let making = with(Absence::Making);
         if making.is_empty() {
             Origin::Elsewhere(with(Absence::Elsewhere))
@@ -456,6 +469,7 @@ impl Stall {
             | Origin::Died(ranks)
             | Origin::Stopped(ranks)
             | Origin::Left(ranks)
+            | Origin::Silent(ranks)
             | Origin::Making(ranks)
             | Origin::Elsewhere(ranks) => self
                 .missing

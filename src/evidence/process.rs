@@ -53,11 +53,14 @@ pub(super) struct Process {
     /// An `all_to_all` whose splits may still follow.
     held: Option<Box<Call>>,
     ended: bool,
+    /// How far its node's clock was ahead of ours when it joined, in nanoseconds.
+    ahead: i64,
 }
 
 impl Process {
-    pub(super) fn new(layer: Arc<str>) -> Self {
+    pub(super) fn new(layer: Arc<str>, ahead: i64) -> Self {
         Self {
+            ahead,
             layer,
             identity: v1::ProcessJoined::default(),
             sites: HashMap::new(),
@@ -383,7 +386,12 @@ impl Process {
     fn time(&self, mono_ns: u64) -> Timestamp {
         let offset = i128::from(mono_ns) - i128::from(self.identity.anchor_mono_ns);
         let unix = i128::from(self.identity.anchor_unix_ns) + offset;
-        Timestamp(unix.clamp(0, i128::from(u64::MAX)) as u64)
+        self.on_our_clock(unix.clamp(0, i128::from(u64::MAX)) as u64)
+    }
+
+    /// A time of its node on our clock.
+    pub(super) const fn on_our_clock(&self, unix_ns: u64) -> Timestamp {
+        Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
 }
 

@@ -56,6 +56,13 @@ pub enum Command {
         /// From this one on.
         ticket: u64,
     },
+    /// The coordinator asks what time it is here.
+    Ping {
+        /// When it did, on its clock.
+        sent_unix_ns: u64,
+        /// When that came.
+        received: Timestamp,
+    },
     /// We were continued after a stop.
     Continued,
     /// Somebody asks the whole job to end, with this signal.
@@ -262,6 +269,13 @@ impl Follower {
                         .iter_mut()
                         .for_each(|rank| rank.repeat_from(process, ticket));
                 }
+                Ok(Command::Ping {
+                    sent_unix_ns,
+                    received,
+                }) => self.out.answer(v1::Pong {
+                    ping_unix_ns: sent_unix_ns,
+                    received_unix_ns: received.0,
+                }),
                 Ok(Command::Continued) => self.was_continued(),
                 Ok(Command::Interrupted(signal)) => self.say(Kind::Interrupted(v1::Interrupted {
                     unix_ns: Timestamp::now().0,

@@ -81,7 +81,15 @@ impl Outbox {
     /// Says that the node lives, also where there is nothing else to say.
     pub fn heartbeat(&mut self) {
         if self.batch.is_empty() && self.live.is_some() {
-            self.send_live(Vec::new(), Timestamp::now());
+            self.send_live(Vec::new(), None);
+        }
+    }
+
+    /// Answers a coordinator that asks what time it is here. What was collected goes before it.
+    pub fn answer(&mut self, pong: v1::Pong) {
+        self.flush();
+        if self.live.is_some() {
+            self.send_live(Vec::new(), Some(pong));
         }
     }
 
@@ -120,18 +128,20 @@ impl Outbox {
                 journal.append(v1::Report {
                     sent_unix_ns: now.0,
                     events,
+                    pong: None,
                 });
             }
         }
         if self.live.is_some() {
-            self.send_live(batch.into_iter().map(|(event, _)| event).collect(), now);
+            self.send_live(batch.into_iter().map(|(event, _)| event).collect(), None);
         }
     }
 
-    fn send_live(&mut self, events: Vec<v1::Event>, now: Timestamp) {
+    fn send_live(&mut self, events: Vec<v1::Event>, pong: Option<v1::Pong>) {
         let report = v1::Report {
-            sent_unix_ns: now.0,
+            sent_unix_ns: Timestamp::now().0,
             events,
+            pong,
         };
         // Full or gone: the connection ends, comes again and asks for everything.
         if self

@@ -458,6 +458,9 @@ pub struct Report {
     /// What happened. The events of one process are in the order in which they happened.
     #[prost(message, repeated, tag = "2")]
     pub events: ::prost::alloc::vec::Vec<Event>,
+    /// Answers a Ping.
+    #[prost(message, optional, tag = "10")]
+    pub pong: ::core::option::Option<Pong>,
 }
 /// One thing that the node saw.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -787,7 +790,7 @@ pub struct JobEnded {
 /// What the coordinator asks of a node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
-    #[prost(oneof = "request::Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 10")]
     pub kind: ::core::option::Option<request::Kind>,
 }
 /// Nested message and enum types in `Request`.
@@ -800,7 +803,27 @@ pub mod request {
         SendRecords(super::SendRecords),
         #[prost(message, tag = "3")]
         Finished(super::Finished),
+        #[prost(message, tag = "10")]
+        Ping(super::Ping),
     }
+}
+/// Asks what time it is there: the node answers with a Pong in its next report.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Ping {
+    /// When the coordinator sent it, on its clock, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "1")]
+    pub unix_ns: u64,
+}
+/// The answer to a Ping. With the time at which its report was sent and the one at which it arrived,
+/// these four tell how far the clocks are apart, as in NTP (RFC 5905, section 8).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Pong {
+    /// The time in the Ping.
+    #[prost(fixed64, tag = "1")]
+    pub ping_unix_ns: u64,
+    /// When the Ping came, on the node's clock.
+    #[prost(fixed64, tag = "2")]
+    pub received_unix_ns: u64,
 }
 /// The coordinator's answer to Hello.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

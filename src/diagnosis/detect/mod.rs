@@ -18,6 +18,8 @@ use super::model::GroupId;
 use super::situation::Situation;
 use super::waits::Blocked;
 
+mod agent_silent;
+mod clock_skew;
 mod divergence;
 mod dtype_mismatch;
 mod early_exit;
@@ -59,6 +61,8 @@ pub const ALL: &[&dyn Detector] = &[
     &stuck_in_teardown::StuckInTeardown,
     &evidence_incomplete::EvidenceIncomplete,
     &records_lost::RecordsLost,
+    &clock_skew::ClockSkew,
+    &agent_silent::AgentSilent,
 ];
 
 /// Finds one kind of thing.

@@ -36,6 +36,8 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
     lossy.sort_by_key(|(rank, process)| (*rank, process.pid));
     let (_, first) = lossy.first()?;
     let since = lossy.iter().map(|(_, process)| process.lost_at).min()?;
+    // One that lost its very first records has said nothing before.
+    let since = since.max(situation.model.started.unwrap_or_default());
     let lost: u64 = lossy.iter().map(|(_, process)| process.lost).sum();
     let mut ranks: Vec<u32> = lossy.iter().map(|(rank, _)| *rank).collect();
     ranks.dedup();

@@ -40,9 +40,11 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         .map(|&rank| situation.model.member(inside.group, rank))
         .collect();
     let members = members?;
-    // Whoever has ended or is stopped is what the others wait for.
+    // Whoever has ended or is stopped is what the others wait for; of whom nothing is heard may be.
     let moves = |process: &&Process| {
-        situation.model.ending_of(process) == Ending::None && !process.is_stopped()
+        situation.model.ending_of(process) == Ending::None
+            && !process.is_stopped()
+            && situation.model.silent_since(process).is_none()
     };
     if !members.iter().all(moves) {
         return None;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
@@ -47,6 +48,21 @@ pub struct Group {
     pub channels: BTreeMap<(u32, u32), Channel>,
     /// Calls of different lines that met.
     pub crossings: Crossings,
+    /// The wait that ended longest before its last member came, by their clocks.
+    pub ended_early: Option<EndedEarly>,
+}
+
+/// A wait that ended before its last member came: it failed, or clocks differ.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedEarly {
+    /// The rank whose wait ended.
+    pub ended: u32,
+    /// The rank that came last.
+    pub came: u32,
+    /// By how much.
+    pub by: Duration,
+    /// When that rank came, by its clock.
+    pub at: Timestamp,
 }
 
 /// One rank in a group.
@@ -71,6 +87,8 @@ pub struct Join {
     pub mismatch: Option<Mismatch>,
     /// When calls first met here that disagree.
     pub mismatched_at: Option<Timestamp>,
+    /// When the last of them came, and who that was.
+    pub last: (Timestamp, u32),
 }
 
 /// One rank's call in a join.
@@ -117,6 +135,7 @@ impl Group {
             diverged: None,
             channels: BTreeMap::new(),
             crossings: Crossings::default(),
+            ended_early: None,
         }
     }
 
@@ -206,6 +225,7 @@ impl Group {
                 join.mismatched_at = Some(join.mismatched_at.map_or(met, |at| at.min(met)));
             }
         }
+        join.last = join.last.max((call.at, rank));
         join.calls.insert(
             rank,
             JoinedCall {
@@ -235,6 +255,9 @@ impl Group {
             };
             if agreed {
                 self.crossings.met(seq, &join);
+            }
+            for (&rank, joined) in &join.calls {
+                self.ended_early = longest(self.ended_early, &join, rank, joined);
             }
             let last = join.last_at();
             // Of a call that was made to be waited for, the wait is told when it ends.
@@ -311,7 +334,11 @@ impl Group {
         let join = entered.or_else(|| self.joins.get_mut(&seq))?;
         let joined = join.calls.get_mut(&rank)?;
         joined.wait = wait;
-        let call = Arc::clone(&joined.call);
+        let joined = joined.clone();
+        if well {
+            self.ended_early = longest(self.ended_early, join, rank, &joined);
+        }
+        let call = joined.call;
         let is_over = |joined: &JoinedCall| matches!(joined.wait, Wait::Over(_));
         if well && join.calls.values().all(is_over) {
             self.entered.remove(&seq);
@@ -320,12 +347,35 @@ impl Group {
     }
 }
 
+/// The longer of what is known and of how long this wait ended before the last member came.
+fn longest(
+    known: Option<EndedEarly>,
+    join: &Join,
+    rank: u32,
+    joined: &JoinedCall,
+) -> Option<EndedEarly> {
+    let (at, came) = join.last;
+    let symmetric = joined.call.op.direction() == Direction::Symmetric;
+    let Wait::Over(over) = joined.wait else {
+        return known;
+    };
+    let by = at.since(over);
+    if !symmetric || by <= known.map_or(Duration::ZERO, |known| known.by) {
+        return known;
+    }
+    Some(EndedEarly {
+        ended: rank,
+        came,
+        by,
+        at,
+    })
+}
+
 impl Join {
     /// When the last of them came.
     #[must_use]
-    pub fn last_at(&self) -> Timestamp {
-        let at = self.calls.values().map(|joined| joined.call.at);
-        at.max().unwrap_or_default()
+    pub const fn last_at(&self) -> Timestamp {
+        self.last.0
     }
 
     /// Ranks whose calls here agree with one another, largest class first.

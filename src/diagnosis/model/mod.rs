@@ -54,10 +54,25 @@ pub struct Model {
     pub creations: Creations,
     /// When somebody first asked the whole job to end.
     pub interrupted: Option<Timestamp>,
+    /// The clocks of hosts.
+    pub clocks: BTreeMap<Arc<str>, Clock>,
+    /// Nodes of which nothing is heard any more, and since when.
+    pub silent: BTreeMap<u32, Timestamp>,
     /// What is known to be missing.
     pub notes: Vec<Note>,
     /// When a rank first came back from joining the world, which takes all ranks.
     pub world_joined: Option<Timestamp>,
+}
+
+/// How far a clock is ahead of ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// In nanoseconds; negative: it is behind.
+    pub ahead_ns: i64,
+    /// Give or take so many.
+    pub uncertainty_ns: u64,
+    /// When that was found.
+    pub at: Timestamp,
 }
 
 /// A known gap in the evidence.
@@ -197,6 +212,26 @@ impl Model {
             .values()
             .filter_map(|process| process.world_size)
             .max()
+    }
+
+    /// How much the times of two hosts may be apart, at most, as far as that was measured; zero for one
+    /// host.
+    #[must_use]
+    pub fn clock_uncertainty(&self) -> Duration {
+        if self.hosts.len() < 2 {
+            return Duration::ZERO;
+        }
+        let mut uncertainties: Vec<u64> =
+            self.clocks.values().map(|it| it.uncertainty_ns).collect();
+        uncertainties.sort_unstable();
+        Duration::from_nanos(uncertainties.iter().rev().take(2).sum())
+    }
+
+    /// Since when nothing is heard any more of a process that has not ended.
+    #[must_use]
+    pub fn silent_since(&self, process: &Process) -> Option<Timestamp> {
+        let since = self.silent.get(&process.id.node()).copied();
+        since.filter(|_| !process.has_ended())
     }
 
     /// Ranks of the world that no probe has seen.
@@ -435,6 +470,27 @@ impl Model {
                     self.notes.push(note);
                 }
             }
+            Event::Clock {
+                host,
+                ahead_ns,
+                uncertainty_ns,
+                at,
+            } => {
+                let clock = Clock {
+                    ahead_ns,
+                    uncertainty_ns,
+                    at,
+                };
+                self.clocks.insert(host, clock);
+            }
+            Event::Silent { node, since, at: _ } => match since {
+                Some(since) => {
+                    self.silent.insert(node, since);
+                }
+                None => {
+                    self.silent.remove(&node);
+                }
+            },
             Event::Interrupted { signal: _, at } => {
                 self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
             }

@@ -30,6 +30,7 @@
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
 //! | `lost N`, `frontier GROUP N`, `note KIND "TEXT"` | the evidence |
+//! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | of `-`: what is known of a node, in seconds |
 //! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
 
 use std::collections::BTreeMap;
@@ -54,6 +55,9 @@ pub(crate) struct Scenario {
     world: u32,
     #[serde(default = "gloo")]
     backend: String,
+    /// Ranks by host; one host for all where nothing is said.
+    #[serde(default)]
+    hosts: BTreeMap<String, Vec<u32>>,
     /// Ranks that no probe sees.
     #[serde(default)]
     unseen: Vec<u32>,

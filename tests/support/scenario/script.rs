@@ -40,16 +40,17 @@ impl<'a> Writer<'a> {
             steps: BTreeMap::new(),
             restarts: BTreeMap::new(),
         };
-        writer.events.push((
-            seconds(0.0),
-            None,
-            Event::JobStarted {
+        let hosts: Vec<&str> = scenario.hosts.keys().map(String::as_str).collect();
+        let one = ["node"];
+        for host in if hosts.is_empty() { &one[..] } else { &hosts } {
+            let started = Event::JobStarted {
                 job: "scenario".into(),
                 attempt: 0,
-                host: "node".into(),
+                host: (*host).into(),
                 at: seconds(0.0),
-            },
-        ));
+            };
+            writer.events.push((seconds(0.0), None, started));
+        }
         for rank in (0..scenario.world).filter(|rank| !scenario.unseen.contains(rank)) {
             writer.join(rank, 0.0);
         }
@@ -66,7 +67,7 @@ impl<'a> Writer<'a> {
                 process: self.process(rank),
                 rank: Some(rank),
                 world_size: Some(self.scenario.world),
-                host: "node".into(),
+                host: self.host(rank).1.into(),
                 pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
                 layer: "c10d".into(),
                 world: "".into(),
@@ -77,7 +78,15 @@ impl<'a> Writer<'a> {
     }
 
     fn process(&self, rank: u32) -> ProcessId {
-        ProcessId(u64::from(rank) + 1000 * self.restarts.get(&rank).copied().unwrap_or(0))
+        let restarts = self.restarts.get(&rank).copied().unwrap_or(0);
+        ProcessId::of(self.host(rank).0, rank + 1000 * restarts as u32)
+    }
+
+    /// Number and name of a rank's host.
+    fn host(&self, rank: u32) -> (u32, &str) {
+        let mut hosts = self.scenario.hosts.iter().enumerate();
+        let host = hosts.find(|(_, (_, ranks))| ranks.contains(&rank));
+        host.map_or((0, "node"), |(number, (name, _))| (number as u32, name))
     }
 
     fn push(&mut self, rank: u32, at: f64, event: Event) {
@@ -100,24 +109,7 @@ impl<'a> Writer<'a> {
         let who = words.next().ok_or("no ranks")?;
         let rest: Vec<String> = words.collect();
         if who == "-" {
-            if rest.first().is_some_and(|word| word == "interrupted") {
-                let event = Event::Interrupted {
-                    signal: 15,
-                    at: seconds(at),
-                };
-                self.events.push((seconds(at), None, event));
-            } else if rest.first().is_some_and(|word| word == "ends") {
-                self.events.push((
-                    seconds(at),
-                    None,
-                    Event::JobEnded {
-                        status: 0,
-                        at: seconds(at),
-                    },
-                ));
-            } else if !rest.is_empty() {
-                return Err(format!("the job cannot {:?}", rest[0]));
-            }
+            self.of_the_job(at, &rest)?;
             return Ok(at);
         }
         for rank in ranks(&who, self.scenario.world)? {
@@ -125,6 +117,51 @@ impl<'a> Writer<'a> {
             self.act(rank, at, verb, args)?;
         }
         Ok(at)
+    }
+
+    fn of_the_job(&mut self, at: f64, words: &[String]) -> Result<(), String> {
+        let moment = seconds(at);
+        let number = |i: usize| words.get(i)?.parse::<f64>().ok();
+        let node = |i: usize| {
+            let mut hosts = self.scenario.hosts.keys();
+            let host = words.get(i)?;
+            Some(hosts.position(|known| known == host)? as u32)
+        };
+        let Some(verb) = words.first() else {
+            return Ok(());
+        };
+        let event = match verb.as_str() {
+            "interrupted" => Some(Event::Interrupted {
+                signal: 15,
+                at: moment,
+            }),
+            "ends" => Some(Event::JobEnded {
+                status: 0,
+                at: moment,
+            }),
+            "clock" => number(2)
+                .zip(number(3))
+                .map(|(ahead, uncertainty)| Event::Clock {
+                    host: words[1].as_str().into(),
+                    ahead_ns: (ahead * 1e9) as i64,
+                    uncertainty_ns: (uncertainty * 1e9) as u64,
+                    at: moment,
+                }),
+            "silent" => node(1).zip(number(2)).map(|(node, since)| Event::Silent {
+                node,
+                since: Some(seconds(since)),
+                at: moment,
+            }),
+            "speaks" => node(1).map(|node| Event::Silent {
+                node,
+                since: None,
+                at: moment,
+            }),
+            _ => None,
+        };
+        let event = event.ok_or(format!("the job cannot {words:?}"))?;
+        self.events.push((moment, None, event));
+        Ok(())
     }
 
     fn act(&mut self, rank: u32, at: f64, verb: &str, args: &[String]) -> Result<(), String> {
