@@ -250,8 +250,8 @@ impl Session {
             }
             let node = &mut self.nodes[index];
             let is_due = match node.clock.is_asked() {
-                true => node.looks % PING_EVERY == 0,
-                false => node.clock.known() < FIRST_PINGS || node.looks % PING_EVERY == 0,
+                true => node.looks.is_multiple_of(PING_EVERY),
+                false => node.clock.known() < FIRST_PINGS || node.looks.is_multiple_of(PING_EVERY),
             };
             let attached = node.attached.as_ref().filter(|_| is_due);
             if let Some(requests) = attached.map(|(_, requests)| requests.clone()) {

@@ -123,9 +123,7 @@ fn never_waited(
 
 /// Lines of two threads that met in both orders: which of them comes first is left to chance.
 fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
-    if group.crossings.iter().nth(1).is_none() {
-        return None;
-    }
+    group.crossings.iter().nth(1)?;
     let crossings: Vec<&Crossing> = group.crossings.iter().collect();
     let threads = threads_of(&crossings);
     let (one, other, [a, b]) = crossings.iter().enumerate().find_map(|(i, one)| {
