@@ -36,7 +36,7 @@ lint:
 	# The C API is documented in its header; its library has the name of this one.
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --exclude ddp-doctor-capi --no-deps --all-features
 
+# Which ones, and how thoroughly: make bench BENCHES="hooks job" or BENCHES=--quick.
 bench: build
-	$(CARGO) bench -p ddp-doctor-agent --bench record
-	venv=$(VENV) && DDP_DOCTOR_LIBRARY="$$PWD/target/release/libddp_doctor.so" \
-	    "$$venv/bin/python" agent/python/benches/hook_cost.py
+	$(CARGO) bench --bench record --no-run
+	venv=$(VENV) && "$$venv/bin/python" benches/run.py $(BENCHES)

@@ -11,6 +11,7 @@ pub mod demo;
 pub mod diagnosis;
 pub mod evidence;
 pub mod node;
+pub mod postmortem;
 pub mod report;
 
 // Unit tests run scenarios with the harness of the integration tests, which speaks of this crate by

@@ -62,6 +62,14 @@ fn an_expectation_that_is_not_met_fails() {
 }
 
 #[test]
+fn what_is_shown_is_the_finding_that_was_asked_for() {
+    let scenario = Scenario::parse(EARLY_EXIT).unwrap();
+    let shown = scenario.shown("DD102").unwrap();
+    assert!(shown.starts_with("error[DD102] early-exit: "), "{shown}");
+    assert_eq!(scenario.shown("DD103").unwrap_err(), "no DD103 was found");
+}
+
+#[test]
 fn a_finding_before_its_time_fails() {
     let early = format!("silent-until = 3.0\n{EARLY_EXIT}\n[[expect]]\ncode = \"DD102\"");
     fails(&early, "a finding stood at 2 s, before 3 s");

@@ -2,7 +2,6 @@
 //! again, one small program each.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::pytorch::{jobs, venv};
 use crate::run::program;
+use crate::support::coordinator::Coordinator;
 use crate::support::process::{Finished, run_to_end};
 
 /// A job in a folder of its own.
@@ -169,34 +169,11 @@ fn two_launches_under_one_command_are_two_worlds() {
     is_healthy(&finished, &report, 2);
 }
 
-/// A standing coordinator; ended when the test is over.
-struct Coordinator(Child, String);
-
-impl Coordinator {
-    fn start() -> Self {
-        let mut command = program(Path::new("."));
-        command.args(["coordinator", "--listen", "127.0.0.1:0"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        Self(child, line.trim().to_owned())
-    }
-}
-
-impl Drop for Coordinator {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
 #[test]
 fn the_diagnosis_of_another_coordinator_comes_over_the_wire() {
     let Some(venv) = venv() else { return };
     let coordinator = Coordinator::start();
-    let options = ["--coordinator", &coordinator.1];
+    let options = ["--coordinator", coordinator.address()];
     let program = job("faulty/two_groups_in_opposite_order.py");
     let torchrun = [
         "torchrun",

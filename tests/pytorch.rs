@@ -34,6 +34,8 @@ struct Truth {
     root: Option<Vec<u32>>,
     root_confidence: Option<String>,
     cause: Option<String>,
+    /// Words of its summary.
+    says: Option<String>,
     /// It never ends by itself.
     #[serde(default)]
     hang: bool,
@@ -64,24 +66,37 @@ macro_rules! jobs {
 
 jobs! {
     faulty {
-        asleep dtype_mismatch evaluation_on_rank_zero exception_and_barrier killed
-        new_group_by_a_subset new_group_by_members_then_by_all new_group_in_another_order
-        network_swallows_everything new_group_on_one_rank new_group_with_other_members op_mismatch
-        op_mismatch_of_four raises_before_joining rank_zero_checkpoint reduce_op_mismatch
-        root_mismatch shape_mismatch stopped three_groups_in_a_cycle
-        two_groups_in_opposite_order two_threads_on_one_group uneven_then_barrier uneven_then_exit
-        work_never_waited_for
+        aborts asleep atexit_barrier atexit_barrier_of_the_last checkpoint_not_marked
+        computes_for_ever dtype_mismatch evaluation_on_rank_zero exception_and_atexit_barrier
+        exception_and_barrier exits_and_barrier fork_holds_lock keeps_the_gil killed
+        late_beyond_the_timeout loader_lock_held_at_fork loader_worker_stuck lock_taken_twice
+        long_checkpoint network_swallows_everything new_group_by_a_subset
+        new_group_by_members_then_by_all new_group_in_another_order new_group_on_one_rank
+        new_group_with_other_members no_answer_from_a_server op_mismatch op_mismatch_of_four os_exit
+        os_exit_with_status p2p_across_all_reduce p2p_missing_partner p2p_other_size p2p_other_tag
+        p2p_partner_ended p2p_receive_first p2p_ring_of_three p2p_send_first raises_before_joining
+        rank_zero_checkpoint reduce_op_mismatch root_mismatch shape_mismatch stale_build_lock
+        stopped three_groups_in_a_cycle two_groups_in_opposite_order two_threads_on_one_group
+        uneven_then_barrier uneven_then_exit work_never_waited_for
     }
     healthy {
-        asleep asynchronous_groups_in_opposite_order broadcast_from_two_lines data_loader_workers
-        different_batch_shapes dtype_mismatch ends_without_destroying evaluation_on_rank_zero
-        exception_and_barrier gather_crosses_barrier helper_with_its_own_world killed
-        logged_exception long_checkpoint new_group_by_a_subset new_group_in_another_order
-        network_swallows_everything new_group_on_one_rank new_group_with_other_members op_mismatch
-        op_mismatch_of_four raises_before_joining rank_zero_checkpoint reduce_op_mismatch root_mismatch
-        second_generation shape_mismatch slow_first_import spawned stopped subgroups
-        three_groups_in_a_cycle two_groups_in_opposite_order two_threads_on_one_group
-        uneven_then_barrier uneven_then_exit work_never_waited_for work_waited_later
+        aborts asleep asynchronous_groups_in_opposite_order atexit_barrier
+        atexit_barrier_of_the_last broadcast_from_two_lines checkpoint_not_marked computes_for_ever
+        data_loader_workers different_batch_shapes dtype_mismatch ends_without_destroying
+        evaluates_for_long evaluation_on_rank_zero exception_and_atexit_barrier
+        exception_and_barrier exits_and_barrier first_step_compiles fork_holds_lock
+        gather_crosses_barrier helper_with_its_own_world join_with_uneven_inputs keeps_the_gil
+        killed late_beyond_the_timeout loader_lock_held_at_fork loader_worker_stuck lock_taken_twice
+        logged_exception long_checkpoint network_swallows_everything new_group_by_a_subset
+        new_group_in_another_order new_group_on_one_rank new_group_with_other_members
+        no_answer_from_a_server op_mismatch op_mismatch_of_four os_exit os_exit_with_status
+        p2p_across_all_reduce p2p_any_source p2p_batch p2p_missing_partner p2p_other_size
+        p2p_other_tag p2p_partner_ended p2p_pipeline p2p_receive_first p2p_received_later
+        p2p_ring_of_three p2p_send_first raises_before_joining rank_zero_checkpoint
+        reduce_op_mismatch root_mismatch second_generation shape_mismatch slow_first_import spawned
+        stale_build_lock stopped subgroups three_groups_in_a_cycle two_groups_in_opposite_order
+        two_threads_on_one_group uneven_then_barrier uneven_then_exit work_never_waited_for
+        work_waited_later
     }
 }
 
@@ -169,15 +184,7 @@ fn check(name: &str) {
         report.ranks.len() == truth.nproc as usize || truth.launcher.is_some(),
         "{report:#?}"
     );
-    assert!(
-        scratch
-            .path()
-            .join("run/journal.ddpj")
-            .metadata()
-            .unwrap()
-            .len()
-            > 100
-    );
+    crate::postmortem::is_as_live(&scratch.path().join("run"));
 }
 
 /// A healthy job ends as without us and hears nothing but the lines of start and end.
@@ -239,6 +246,9 @@ fn found(name: &str, text: &str, truth: &Truth, finished: &Finished, report: &Re
     if let Some(cause) = &truth.cause {
         let is = finding.cause.map(|cause| cause.kind.as_str());
         assert_eq!(is, Some(cause.as_str()), "{}", show());
+    }
+    if let Some(says) = &truth.says {
+        assert!(finding.summary.contains(says), "{}", show());
     }
     for (rank, line) in marked_lines(text) {
         let call = finding.per_rank.iter().find(|call| call.rank == rank);

@@ -2,9 +2,13 @@
 //!
 //! * `framework`: that a scenario which expects the wrong thing fails, and says why.
 //! * `launchers`: the ways in which people start jobs, and what may go wrong between us and them.
+//! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
+//! * `packaging`: `pip install agent/python` in a fresh environment.
+//! * `postmortem`: what `analyze` makes of what a job left behind, whole, in part or broken.
 //! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
 //! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
+//! * `stacks`: where real ranks stand, taken by `run` and by `dump`.
 //! * `structure`: who may depend on whom, and other invariants of the architecture.
 
 #![expect(
@@ -17,8 +21,12 @@
 
 mod framework;
 mod launchers;
+mod linking;
+mod packaging;
+mod postmortem;
 mod pytorch;
 mod run;
 mod scenarios;
+mod stacks;
 mod structure;
 mod support;

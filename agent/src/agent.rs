@@ -1,16 +1,17 @@
 //! The Rust side of the agent.
 
 use std::fmt;
-use std::panic::Location;
+use std::panic::{self, Location, PanicHookInfo};
 use std::path::PathBuf;
+use std::time::Duration;
 
-use ddp_doctor_proto::blackbox::Capacities;
+use ddp_doctor_proto::blackbox::{Capacities, memory};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
 use crate::blackbox::{CreateError, Options, Place, Writer};
 use crate::call::{CallBuilder, CallId, WaitGuard};
 use crate::current::{self, Opened, current};
-use crate::facts;
+use crate::{facts, sys};
 
 /// Reports what this process does. A process has one black box, which all agents write; the agent
 /// that opened it closes it when it is dropped.
@@ -76,6 +77,12 @@ impl Agent {
         Group { id }
     }
 
+    /// From now on calls of the group fail after this long.
+    pub fn group_timeout(&self, group: &Group, timeout: Duration) {
+        let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        with(|writer| writer.group_timeout(group.id, milliseconds));
+    }
+
     /// This process left the group.
     pub fn group_destroyed(&self, group: Group) {
         with(|writer| writer.group_destroyed(group.id));
@@ -88,6 +95,21 @@ impl Agent {
     }
 
     /// Says that this thread waits here for a call, until the guard is dropped.
+    ///
+    /// ```
+    /// # use ddp_doctor_agent::{Agent, Op};
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let agent = Agent::builder().directory(directory.path()).start().unwrap();
+    /// # let world = agent.group("world", "", "nccl", &[0, 1]);
+    /// let call = agent.call(&world, Op::AllReduce).asynchronous().issue();
+    /// // … is started, and comes back at once …
+    /// let id = call.id();
+    /// drop(call);
+    ///
+    /// let wait = agent.wait(id);
+    /// // … until it is complete …
+    /// drop(wait);
+    /// ```
     #[track_caller]
     pub fn wait(&self, call: impl Into<CallId>) -> WaitGuard {
         WaitGuard::begin(call.into(), Location::caller())
@@ -105,6 +127,14 @@ impl Agent {
     }
 
     /// A phase such as "checkpoint" begins, and lasts until the guard is dropped.
+    ///
+    /// ```
+    /// # use ddp_doctor_agent::Agent;
+    /// # let agent = Agent::without_box();
+    /// let checkpoint = agent.phase("checkpoint");
+    /// // … save …
+    /// drop(checkpoint);
+    /// ```
     pub fn phase(&self, name: &str) -> PhaseGuard {
         PhaseGuard {
             phase: current().map(|writer| {
@@ -122,6 +152,17 @@ impl Agent {
         with(|writer| writer.exception(kind, text.as_bytes(), writer.rust_site(place)));
     }
 
+    /// Reports panics from now on, before whatever hook there is says what it says: one of the main
+    /// thread as what ends the process, one of another as what ends that thread. For programs that do
+    /// not catch panics.
+    pub fn report_panics(&self) {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            record_panic(panic);
+            before(panic);
+        }));
+    }
+
     /// The program's input came to its end here: an iterator over its data has no more.
     #[track_caller]
     pub fn input_ended(&self) {
@@ -132,6 +173,16 @@ impl Agent {
     /// The process is about to end by itself.
     pub fn exit(&self, code: i32, how: &str) {
         with(|writer| writer.exit(code, how.as_bytes()));
+    }
+
+    /// A version or a setting that ranks may have to agree on, such as that of a library.
+    pub fn setting(&self, name: &str, value: &str) {
+        with(|writer| writer.setting(name.as_bytes(), value.as_bytes()));
+    }
+
+    /// What the process knows of its memory on a device. About once a second is often enough.
+    pub fn memory(&self, sample: &memory::Sample) {
+        with(|writer| writer.memory(sample));
     }
 
     /// A remark about the capture itself.
@@ -152,6 +203,23 @@ fn with(work: impl FnOnce(&'static Writer)) {
     if let Some(writer) = current() {
         work(writer);
     }
+}
+
+fn record_panic(panic: &PanicHookInfo<'_>) {
+    let Some(writer) = current() else { return };
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let site = panic.location().map_or(0, |place| {
+        writer.site(place.file().as_bytes(), b"", place.line())
+    });
+    let kind = if sys::thread_id() == std::process::id() {
+        ExceptionKind::Uncaught
+    } else {
+        ExceptionKind::UncaughtInThread
+    };
+    let text = format!("panic: {}", text.unwrap_or("(no text)"));
+    writer.exception(kind, text.as_bytes(), site);
 }
 
 /// Says who this process is.
@@ -216,9 +284,10 @@ impl Builder {
         if facts::is_disabled() {
             return Ok(Agent::without_box());
         }
-        let place = self
-            .place
-            .map_or_else(|| Place::from_env(&self.options.job), Place::within);
+        let place = self.place.map_or_else(
+            || Place::from_env(&self.options.job, &self.options.world),
+            Place::within,
+        );
         let opened = current::open(&place, &self.options).map_err(StartError)?;
         Ok(Agent {
             opened: opened == Opened::Now,

@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::blackbox::{CreateError, Options, Place, Writer};
-use crate::sys;
+use crate::{reporter, sys};
 
 /// The open box; null: there is none. A box is never freed, for another thread may be in it.
 static OPEN: AtomicPtr<Writer> = AtomicPtr::new(ptr::null_mut());
@@ -41,6 +41,9 @@ pub enum Opened {
 }
 
 /// Makes the box of this process, unless it has one: that is kept, and told the identity.
+///
+/// A new box that nobody follows is reported to the coordinator that `DDP_DOCTOR_COORDINATOR` names:
+/// the program `ddp-doctor` is started for it.
 pub fn open(place: &Place, options: &Options) -> Result<Opened, CreateError> {
     if let Some(writer) = current() {
         writer.set_identity(options.rank, options.world_size, options.local_rank);
@@ -66,10 +69,15 @@ fn open_own(place: &Place, options: &Options) -> Result<Opened, CreateError> {
             HANDLER.store(false, Ordering::Release);
             return Err(CreateError::NoForkHandler(error));
         }
-        let writer = Box::into_raw(Box::new(Writer::create(place, options)?));
-        OWN.store(writer, Ordering::Release);
+        let writer = Box::new(Writer::create(place, options)?);
+        reporter::start(writer.path(), options.local_rank);
+        OWN.store(Box::into_raw(writer), Ordering::Release);
     }
     OPEN.store(OWN.load(Ordering::Acquire), Ordering::Release);
+    #[cfg(feature = "cuda")]
+    if let Some(writer) = current() {
+        crate::gpu::start(writer);
+    }
     Ok(Opened::Now)
 }
 

@@ -27,7 +27,7 @@ pub fn options_from_env(layer: &str) -> Options {
     };
     Options {
         layer: layer.to_owned(),
-        job: first(&[JOB, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"])
+        job: first(&[JOB, "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE"])
             .unwrap_or_else(|| "default".to_owned()),
         attempt: first(&[ATTEMPT, "TORCHELASTIC_RESTART_COUNT"])
             .and_then(|it| it.parse().ok())
@@ -39,10 +39,17 @@ pub fn options_from_env(layer: &str) -> Options {
 
 /// What tells this launch from others at the same time on the same machine: the port that its ranks
 /// meet at, and what the launcher calls the launch. All its ranks have them in common. The master's
-/// address is left out, since ranks may know it by different names.
+/// address is left out, since ranks may know it by different names. Under MPI, what the launcher calls
+/// the launch.
 fn world() -> String {
     let of = |name| env::var(name).unwrap_or_default();
-    match (of("MASTER_PORT"), of("TORCHELASTIC_RUN_ID")) {
+    let launch = of("TORCHELASTIC_RUN_ID");
+    let launch = if launch.is_empty() {
+        of("PMIX_NAMESPACE")
+    } else {
+        launch
+    };
+    match (of("MASTER_PORT"), launch) {
         (port, launch) if port.is_empty() && launch.is_empty() => String::new(),
         (port, launch) => format!("{port}/{launch}"),
     }

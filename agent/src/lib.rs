@@ -30,17 +30,31 @@
 //! known. Where there is no room for a black box, everything does nothing. A forked child is silent
 //! until it starts an agent of its own.
 //!
+//! A process that `ddp-doctor run` did not start is reported by itself where `DDP_DOCTOR_COORDINATOR` names a
+//! coordinator: the program `ddp-doctor`, started for it, reads its box from outside. The examples of this
+//! package are whole jobs.
+//!
+//! With the feature `cuda` and `DDP_DOCTOR_GPU_MEMORY=1`, a thread samples the memory of the GPUs that the
+//! process uses. It neither loads nor initialises CUDA.
+//!
 //! The [`blackbox`] module has the box itself, and its reader.
 
 mod agent;
 pub mod blackbox;
 mod call;
 mod current;
+mod detach;
 mod facts;
+#[cfg(feature = "cuda")]
+mod gpu;
+mod reporter;
 mod sys;
 
 pub use agent::{Agent, Builder, Group, PhaseGuard, StartError};
 pub use call::{CallBuilder, CallGuard, CallId, WaitGuard};
 pub use current::{Opened, close, current, open};
+pub use ddp_doctor_proto::blackbox::memory::Sample as MemorySample;
 pub use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ReduceOp};
 pub use facts::{is_disabled, options_from_env, start_ticks_of};
+#[cfg(feature = "cuda")]
+pub use gpu::{GpuError, gpu_memory};

@@ -1,13 +1,13 @@
 //! What the operating system is asked, as safe functions.
 #![expect(unsafe_code, reason = "every function here is a call into libc")]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Nanoseconds on the monotonic clock: the clock of all records. Answered by the vDSO, without a
 /// system call.
@@ -87,6 +87,76 @@ pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
         }
     }
     Err(io::ErrorKind::Interrupted.into())
+}
+
+/// Locks a file, for this process alone or together with others, until it is closed; whether that
+/// could be. Waits for nobody.
+pub(crate) fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
+    let kind = if exclusive {
+        libc::LOCK_EX
+    } else {
+        libc::LOCK_SH
+    };
+    // SAFETY: takes numbers only.
+    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+        error => Err(error),
+    }
+}
+
+/// Whether a library with this name, which is part of this process already, has these functions;
+/// `None`: it is no part of it. Loads nothing.
+#[cfg(feature = "cuda")]
+pub(crate) fn has_functions(library: &CStr, names: &[&CStr]) -> Option<bool> {
+    // SAFETY: the name ends in a zero. Nothing is loaded, and so no code of the library runs.
+    let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: the handle is that of a library, the names end in a zero.
+    let has = |name: &&CStr| unsafe { !libc::dlsym(handle, name.as_ptr()).is_null() };
+    let has_all = names.iter().all(has);
+    // SAFETY: gives back what `dlopen` counted.
+    unsafe { libc::dlclose(handle) };
+    Some(has_all)
+}
+
+/// Runs `start` with all signals blocked, so that threads that it starts never get one.
+#[cfg(feature = "cuda")]
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut every = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the masks are live values, and the first call fills what the second one reads.
+    unsafe {
+        libc::sigfillset(every.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
+    }
+    let started = start();
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    started
+}
+
+/// File of the program or library that this code is part of; `None`: the loader does not say.
+pub(crate) fn own_file() -> Option<PathBuf> {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    let here = own_file as *const () as *const libc::c_void;
+    // SAFETY: the address is one of this code; `found` is valid for the write.
+    if unsafe { libc::dladdr(here, found.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: zeros are a valid `Dl_info`, and the call succeeded besides.
+    let name = unsafe { found.assume_init() }.dli_fname;
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's name of an object ends in a zero and lives as long as the object, which
+    // contains this code.
+    let name = unsafe { CStr::from_ptr(name) };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
 /// Most bytes that this process may give a file.

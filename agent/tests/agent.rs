@@ -1,5 +1,7 @@
 //! The Rust API, as a training program uses it. One test: a process has one box.
 
+use std::time::Duration;
+
 use ddp_doctor_agent::blackbox::{Item, Place, Reader};
 use ddp_doctor_agent::{
     Agent, CallId, DType, ExceptionKind, NoteKind, Op, ReduceOp, current, open, options_from_env,
@@ -68,6 +70,7 @@ fn a_program_says_what_it_does() {
     agent.exception(ExceptionKind::LeftCollective, "Timeout: 3");
     agent.input_ended();
     agent.set_rank(3, 5);
+    agent.group_timeout(&world, Duration::from_secs(600));
     agent.group_destroyed(world);
     agent.exit(0, "done");
 

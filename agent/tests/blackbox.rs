@@ -96,6 +96,7 @@ fn what_is_written_is_read() {
     writer.exception(ExceptionKind::LeftBackward, b"ValueError: no", site);
     writer.note(NoteKind::NoHooks, b"old");
     writer.input_ended(site);
+    writer.group_timeout(group, 600_000);
     writer.group_destroyed(group);
     writer.exit(3, b"os._exit");
 
@@ -118,9 +119,14 @@ fn what_is_written_is_read() {
             K::Exception,
             K::Note,
             K::InputEnded,
+            K::GroupTimeout,
             K::GroupDestroyed,
             K::Exit
         ]
+    );
+    assert_eq!(
+        (read[12].record.group, read[12].record.code),
+        (group, 600_000)
     );
     let issued = &read[2].record;
     assert_eq!(
@@ -142,10 +148,10 @@ fn what_is_written_is_read() {
         ("ValueError: no", 3)
     );
     assert_eq!(
-        (read[13].text.as_str(), read[13].record.code),
+        (read[14].text.as_str(), read[14].record.code),
         ("os._exit", 3)
     );
-    assert_eq!(read[13].phase, "");
+    assert_eq!(read[14].phase, "");
     assert!(items.contains(&Item::Group {
         id: group,
         name: "world".into(),

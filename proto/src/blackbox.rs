@@ -589,9 +589,79 @@ pub mod creation {
     pub const BACKEND: usize = 4;
 }
 
+/// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 9 for what the process knows of
+/// its memory.
+pub mod memory {
+    use super::RECORD_WORDS;
+
+    /// First payload word that is used.
+    const AT: usize = 5;
+    /// Stands for "not known".
+    const UNKNOWN: u64 = u64::MAX;
+
+    /// What a process knows of the memory on a device; `None`: it does not know.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Sample {
+        /// Number of the device, as the process counts them.
+        pub device: Option<u32>,
+        /// Bytes in use on the device, by whomever.
+        pub used: Option<u64>,
+        /// Bytes that the device has.
+        pub total: Option<u64>,
+        /// Bytes that the framework's allocator has given to tensors.
+        pub allocated: Option<u64>,
+        /// Bytes that the framework's allocator holds on the device.
+        pub reserved: Option<u64>,
+    }
+
+    /// Puts a sample into packed words.
+    pub fn pack(words: &mut [u64; RECORD_WORDS - 1], sample: &Sample) {
+        let values = [
+            sample.device.map(u64::from),
+            sample.used,
+            sample.total,
+            sample.allocated,
+            sample.reserved,
+        ];
+        for (i, value) in values.into_iter().enumerate() {
+            words[AT + i] = value.unwrap_or(UNKNOWN);
+        }
+    }
+
+    /// Reads it back.
+    #[must_use]
+    pub fn unpack(words: &[u64; RECORD_WORDS - 1]) -> Sample {
+        let value = |i: usize| Some(words[AT + i]).filter(|&it| it != UNKNOWN);
+        Sample {
+            device: value(0).and_then(|it| u32::try_from(it).ok()),
+            used: value(1),
+            total: value(2),
+            allocated: value(3),
+            reserved: value(4),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_memory_sample_survives_packing() {
+        for sample in [
+            memory::Sample::default(),
+            memory::Sample {
+                device: Some(7),
+                used: Some(1 << 36),
+                allocated: Some(0),
+                ..memory::Sample::default()
+            },
+        ] {
+            let mut words = Record::default().pack();
+            memory::pack(&mut words, &sample);
+            assert_eq!(memory::unpack(&words), sample);
+        }
+    }
 
     #[test]
     fn a_record_survives_packing() {

@@ -19,6 +19,8 @@ pub mod catalogue;
 #[cfg(feature = "report")]
 mod convert;
 #[cfg(feature = "report")]
+pub mod dump;
+#[cfg(feature = "report")]
 pub mod report;
 pub mod vocabulary;
 

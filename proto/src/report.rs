@@ -420,7 +420,9 @@ pub enum Fact {
         rank: u32,
         /// Group.
         group: GroupRef,
-        /// Sequence number.
+        /// Sequence number. Of a point-to-point call: the how-manieth it is of its kind with this
+        /// peer, and with this tag where tags tell messages apart; counted from where both sides had
+        /// made as many.
         seq: u64,
         /// What it issued.
         call: CallSignature,
@@ -435,7 +437,7 @@ pub enum Fact {
         thread: u32,
         /// Group.
         group: GroupRef,
-        /// Sequence number.
+        /// Sequence number, counted as in `Issued`.
         seq: u64,
         /// What it waits for.
         call: CallSignature,
@@ -470,6 +472,22 @@ pub enum Fact {
         rank: u32,
         /// The group, as the others asked for it.
         group: GroupRef,
+    },
+    /// What a rank has sent to another in a group, or received from it, ends here, and all its
+    /// records were read.
+    NeverPosted {
+        /// Global rank.
+        rank: u32,
+        /// Group.
+        group: GroupRef,
+        /// "send" or "recv".
+        op: String,
+        /// Global rank of the peer.
+        peer: u32,
+        /// The tag, where tags tell messages apart.
+        tag: Option<i32>,
+        /// The last of them, counted as in `Issued`; 0: none.
+        last: u64,
     },
     /// A process has ended.
     Ended {
@@ -555,6 +573,9 @@ pub struct CallSignature {
     pub reduce_op: Option<String>,
     /// Global rank of the root, or of the peer.
     pub root: Option<u32>,
+    /// Tag of a point-to-point call, where tags tell messages apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<i32>,
 }
 
 /// State of a rank.

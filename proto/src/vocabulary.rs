@@ -297,6 +297,12 @@ words! {
         Note = 13, "note";
         /// An iterator over the program's input came to its end.
         InputEnded = 14, "input-ended";
+        /// How long calls of a group may take became known, or changed.
+        GroupTimeout = 15, "group-timeout";
+        /// What the process knows of its memory.
+        Memory = 17, "memory";
+        /// A version or a setting that ranks may have to agree on: "name=value".
+        Setting = 18, "setting";
         /// Nobody waits for the call any more, and nobody did.
         Unawaited = 30, "unawaited";
     }

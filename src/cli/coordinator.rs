@@ -1,19 +1,37 @@
 //! `ddp-doctor coordinator`
 
+use std::fs;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use tokio::sync::oneshot;
+use ddp_doctor_proto::report::{Job, Verdict};
+use ddp_doctor_proto::v1;
+use tokio::sync::{mpsc, oneshot};
 
-use crate::coordinator::{Hub, serve};
-use crate::node::sys;
+use super::{Global, stderr_is_terminal};
+use crate::coordinator::{Begun, Hub, serve};
+use crate::node::{boxes, names, sys};
+use crate::report::live::{Live, Verbosity};
+use crate::report::text::{self, Style};
+
+/// Jobs that may begin at once.
+const BEGINNING: usize = 256;
+/// How long nodes and viewers have to let go of us when we are told to end.
+const GOODBYE: Duration = Duration::from_millis(500);
+/// Nothing happens for longer than that.
+const FAR: Duration = Duration::from_secs(3600);
 
 /// Serve several nodes and jobs until interrupted.
 ///
-/// Prints the address on standard output once it can be used.
+/// Prints the address on standard output once it can be used, and what it finds on standard error,
+/// after the name of the job.
 #[derive(Debug, Args)]
 pub(super) struct Coordinator {
     /// Address to listen on; port 0: a free one
@@ -24,16 +42,22 @@ pub(super) struct Coordinator {
         env = "DDP_DOCTOR_LISTEN"
     )]
     listen: SocketAddr,
+    /// Write the report of every job to a file there, <job>-<time>.json, at every change
+    #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_REPORT_DIR")]
+    report_dir: Option<PathBuf>,
 }
 
 impl Coordinator {
-    pub(super) fn run(self) -> anyhow::Result<u8> {
+    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         if !self.listen.ip().is_loopback() {
             bail!(
                 "{} can be reached from other machines, and what is sent there is not encrypted: \
                  only a loopback address can be used",
                 self.listen
             );
+        }
+        if let Some(dir) = self.report_dir.as_ref().filter(|dir| !dir.is_dir()) {
+            boxes::private_dir(dir).with_context(|| format!("no reports in {}", dir.display()))?;
         }
         sys::block_interrupts();
         let listener = TcpListener::bind(self.listen)
@@ -48,10 +72,161 @@ impl Coordinator {
             sys::wait_for_interrupt();
             stop.send(()).ok();
         });
-        runtime.block_on(serve(listener, Arc::new(Hub::new()), async {
-            stopped.await.ok();
-        }))?;
-        runtime.shutdown_background();
+        let (begin, begun) = mpsc::channel(BEGINNING);
+        let (stop_serving, stopped_serving) = oneshot::channel::<()>();
+        let serving = runtime.spawn(serve(listener, Arc::new(Hub::telling(begin)), async {
+            stopped_serving.await.ok();
+        }));
+        let mut screens = Screens {
+            report_dir: self.report_dir,
+            verbosity: global.verbosity(),
+            style: global.style(stderr_is_terminal()),
+            threads: Vec::new(),
+        };
+        runtime.block_on(async {
+            let mut serving = serving;
+            tokio::select! {
+                ended = &mut serving => ended?.map_err(anyhow::Error::from),
+                () = screens.show(begun, stopped) => {
+                    stop_serving.send(()).ok();
+                    // Streams last as long as jobs do: nobody is waited for.
+                    drop(tokio::time::timeout(GOODBYE, serving).await);
+                    Ok(())
+                }
+            }
+        })?;
+        // What shows a job ends when its updates do.
+        runtime.shutdown_timeout(GOODBYE);
+        screens.end();
         Ok(0)
+    }
+}
+
+/// What is shown of the jobs: a thread for each, for a terminal or a disk may be slow.
+struct Screens {
+    report_dir: Option<PathBuf>,
+    verbosity: Verbosity,
+    style: Style,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Screens {
+    /// Shows every job that begins, until told to stop.
+    async fn show(&mut self, mut begun: mpsc::Receiver<Begun>, mut stopped: oneshot::Receiver<()>) {
+        loop {
+            tokio::select! {
+                _ = &mut stopped => return,
+                job = begun.recv() => match job {
+                    Some(job) => self.begin(job),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    fn begin(&mut self, job: Begun) {
+        self.threads.retain(|thread| !thread.is_finished());
+        let about = Job {
+            id: job.id.clone(),
+            nodes: 1,
+            started_at: Some(job.started),
+            ..Job::default()
+        };
+        let name = text::plain(&job.id);
+        let file = self.report_dir.as_deref();
+        let file = file.and_then(|dir| report_file(dir, &job));
+        let out = Box::new(Labelled(name));
+        let files = file.clone().into_iter().collect();
+        let mut live = Live::new(out, self.style, self.verbosity, about, files);
+        live.announce("the job begins");
+        let (sender, updates) = channel();
+        tokio::spawn(hand_on(job, sender));
+        let thread = std::thread::Builder::new().name("ddp-job".into());
+        // Without a thread, nothing is shown of it; viewers are served all the same.
+        self.threads
+            .extend(thread.spawn(move || show(live, &updates, file.as_deref())));
+    }
+
+    /// Waits for the last words about each job.
+    fn end(self) {
+        for thread in self.threads {
+            drop(thread.join());
+        }
+    }
+}
+
+async fn hand_on(job: Begun, to: Sender<v1::Update>) {
+    let mut updates = job.updates;
+    while let Some(update) = updates.next().await {
+        if to.send(update).is_err() {
+            return;
+        }
+    }
+}
+
+/// Shows one job until its updates end.
+fn show(mut live: Live, updates: &Receiver<v1::Update>, file: Option<&Path>) {
+    let mut has_ended = false;
+    loop {
+        let timeout = live
+            .due()
+            .map_or(FAR, |due| due.saturating_duration_since(Instant::now()));
+        match updates.recv_timeout(timeout) {
+            Ok(update) => {
+                has_ended |= update.ended;
+                live.apply(update, Instant::now());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        if live.due().is_some_and(|due| due <= Instant::now()) {
+            live.print();
+        }
+    }
+    let last = live.finish();
+    let end = if has_ended {
+        "the job has ended"
+    } else {
+        "the job is watched no longer"
+    };
+    let verdict = match last.verdict {
+        Verdict::Insufficient => String::new(),
+        verdict => format!(" · verdict: {verdict}"),
+    };
+    let place = file.map_or_else(String::new, |file| format!(" · {}", file.display()));
+    live.announce(&format!("{end}{verdict}{place}"));
+}
+
+/// A file that is not there yet.
+fn report_file(dir: &Path, job: &Begun) -> Option<PathBuf> {
+    let name = names::run_dir(&names::file_name(&job.id), job.started);
+    (1..1000)
+        .map(|number| match number {
+            1 => dir.join(format!("{name}.json")),
+            _ => dir.join(format!("{name}-{number}.json")),
+        })
+        // Made at once: another job may begin in the same second.
+        .find(|path| fs::File::create_new(path).is_ok())
+}
+
+/// Standard error, with the name of the job before everything that is written to it.
+struct Labelled(String);
+
+impl Write for Labelled {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        const US: &[u8] = b"ddp-doctor: ";
+        let rest = bytes.strip_prefix(US);
+        // One write: what is said of other jobs stays out of it.
+        let mut all = US.to_vec();
+        all.extend_from_slice(format!("[{}]", self.0).as_bytes());
+        all.push(if rest.is_some() { b' ' } else { b'\n' });
+        let block = bytes.strip_prefix(b"\n").unwrap_or(bytes);
+        all.extend_from_slice(rest.unwrap_or(block));
+        io::stderr().write_all(&all)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }

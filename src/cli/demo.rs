@@ -12,6 +12,7 @@ use crate::demo::{self, DEMOS, Demo};
 use crate::node::environment;
 use crate::node::job::{self, Options};
 use crate::node::kill::Patience;
+use crate::node::stacks::taker::When;
 
 /// How long a demonstration is left hanging.
 const HANG: Duration = Duration::from_millis(1500);
@@ -57,6 +58,7 @@ impl ShowDemo {
             coordinator: None,
             kill: Some(Patience::new(Some(HANG))),
             stall_after: STALL_AFTER,
+            stacks: When::default(),
             verbosity: global.verbosity(),
             style: global.style(io::stdout().is_terminal()),
             out: Box::new(io::stdout()),

@@ -9,14 +9,23 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use crate::report::live::Verbosity;
 use crate::report::text::Style;
 
+mod analyze;
 mod coordinator;
 mod demo;
+mod dump;
+mod explain;
+mod reporter;
 mod run;
+mod target;
 
 /// Exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
+/// Exit code where findings are at or above the severity that was named.
+const FOUND: u8 = 1;
 /// Exit code of a tool that failed.
 const FAILED: u8 = 3;
+/// Exit code where the evidence does not allow a judgement.
+const INSUFFICIENT: u8 = 4;
 
 /// Tells why a distributed training job hangs: which rank, which call, which line, and what to
 /// change.
@@ -40,10 +49,19 @@ enum Command {
     Run(run::Run),
     /// Serve several nodes and jobs until interrupted
     Coordinator(coordinator::Coordinator),
+    /// Show where all ranks of a live job stand now
+    Dump(dump::ShowStacks),
+    /// Say what happened to a job, from what it left behind
+    Analyze(analyze::Analyze),
+    /// Say what a finding means and what to change
+    Explain(explain::Explain),
     /// Watch a small job with a planted fault being diagnosed
     Demo(demo::ShowDemo),
     #[command(hide = true)]
     DemoRank(demo::DemoRank),
+    /// Follow the ranks of a launch for a coordinator
+    #[command(hide = true)]
+    Reporter(reporter::Reporter),
 }
 
 /// Options that every command has.
@@ -89,7 +107,7 @@ impl Global {
             Color::Always => true,
             Color::Never => false,
         };
-        Style { color }
+        Style { color, past: false }
     }
 }
 
@@ -110,9 +128,13 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     };
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
-        Command::Coordinator(coordinator) => coordinator.run(),
+        Command::Coordinator(coordinator) => coordinator.run(&cli.global),
+        Command::Dump(dump) => dump.run(&cli.global),
+        Command::Analyze(analyze) => analyze.run(&cli.global),
+        Command::Explain(explain) => explain.run(&cli.global),
         Command::Demo(demo) => demo.run(&cli.global),
         Command::DemoRank(rank) => rank.run(),
+        Command::Reporter(reporter) => reporter.run(),
     };
     result.unwrap_or_else(|error| {
         // Who reads us no more wants nothing more.
@@ -145,7 +167,10 @@ mod tests {
 
     #[test]
     fn every_long_option_is_a_variable_too() {
-        for command in std::iter::once(&Cli::command()).chain(Cli::command().get_subcommands()) {
+        let mut commands = vec![Cli::command()];
+        let mut seen = 0;
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands().cloned());
             for argument in command.get_arguments() {
                 let Some(long) = argument.get_long() else {
                     continue;
@@ -157,8 +182,10 @@ mod tests {
                 let variable = argument
                     .get_env()
                     .map(|name| name.to_string_lossy().into_owned());
-                assert_eq!(variable, Some(wanted));
+                assert_eq!(variable, Some(wanted), "{}", command.get_name());
+                seen += 1;
             }
         }
+        assert!(seen > 15, "{seen} options");
     }
 }

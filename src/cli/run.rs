@@ -11,6 +11,7 @@ use super::{Global, stderr_is_terminal};
 use crate::node::environment;
 use crate::node::job::{self, Options};
 use crate::node::kill::Patience;
+use crate::node::stacks::taker::When;
 
 /// Start a job and watch every rank of it on this node.
 ///
@@ -63,6 +64,14 @@ pub(super) struct Run {
         env = "DDP_DOCTOR_STALL_AFTER"
     )]
     stall_after: Duration,
+    /// When to look where ranks stand
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "stall",
+        env = "DDP_DOCTOR_STACKS"
+    )]
+    stacks: Stacks,
     /// The command, or the script for --nproc-per-node
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
@@ -74,6 +83,26 @@ enum OnHang {
     Report,
     /// End it, once the evidence is on disk
     Kill,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Stacks {
+    /// Not at all
+    Never,
+    /// Where they wait for long, and where somebody asks
+    Stall,
+    /// Where somebody asks: ddp-doctor dump
+    Ask,
+}
+
+impl From<Stacks> for When {
+    fn from(stacks: Stacks) -> Self {
+        match stacks {
+            Stacks::Never => Self::Never,
+            Stacks::Stall => Self::Stall,
+            Stacks::Ask => Self::Ask,
+        }
+    }
 }
 
 impl Run {
@@ -96,6 +125,7 @@ impl Run {
             coordinator: self.coordinator,
             kill: (self.on_hang == OnHang::Kill).then(|| Patience::new(self.kill_after)),
             stall_after: self.stall_after,
+            stacks: self.stacks.into(),
             verbosity: global.verbosity(),
             style: global.style(stderr_is_terminal()),
             out: Box::new(io::stderr()),
@@ -105,7 +135,7 @@ impl Run {
 }
 
 /// A number of seconds, from 0 to a year.
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
         .map_err(|_error| "not a number of seconds".to_owned())?;

@@ -3,23 +3,28 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::{Stream, StreamExt};
 
-use super::session::{Input, Published, Session};
+use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
 
 /// Jobs at one time, and jobs remembered after their end.
 const MAX_JOBS: usize = 256;
+/// How long a job is remembered after its end.
+const REMEMBERED: Duration = Duration::from_secs(3600);
 /// Reports on their way to a session. A full queue holds the nodes' streams back.
 const INPUTS: usize = 64;
 /// Requests on their way to a node.
 const REQUESTS: usize = 16;
 /// Viewers at one time.
 const MAX_VIEWERS: usize = 64;
+/// Questions where ranks stand at one time.
+const MAX_DUMPS: usize = 8;
 /// Longest job id.
 const MAX_JOB_ID: usize = 128;
 
@@ -41,30 +46,68 @@ pub enum AttachError {
     /// The coordinator has as many viewers as it can have.
     #[error("too many viewers")]
     TooManyViewers,
+    /// The job has ended: there is nobody left to be asked.
+    #[error("the job has ended")]
+    Ended,
 }
 
 /// All jobs of a coordinator.
+///
+/// A job is one launch: those of the same name that are told apart have a session each, and its name
+/// stands for the newest of them.
 #[derive(Debug, Default)]
 pub struct Hub {
     jobs: Mutex<Jobs>,
     viewers: Arc<AtomicUsize>,
+    dumps: Arc<AtomicUsize>,
+    /// Told of every job that begins.
+    begun: Option<mpsc::Sender<Begun>>,
+}
+
+/// A job that began.
+#[derive(Debug)]
+pub struct Begun {
+    /// Its name, which others may have had before.
+    pub id: String,
+    /// When its first node started it.
+    pub started: Timestamp,
+    /// Its diagnosis, from now on.
+    pub updates: Updates,
 }
 
 #[derive(Debug, Default)]
 struct Jobs {
-    by_id: BTreeMap<String, Job>,
-    started: u64,
+    /// In the order in which they began.
+    by_number: BTreeMap<u64, Job>,
+    begun: u64,
     attached: u64,
 }
 
 #[derive(Debug)]
 struct Job {
-    /// Grows with every job: the newest has the greatest.
-    started: u64,
-    inputs: mpsc::Sender<Input>,
+    id: String,
+    /// What its nodes call this launch of it; empty: none of them has a word for it.
+    launch: String,
+    nodes: Vec<Node>,
+    /// `None`: no other node can join it any more.
+    inputs: Option<mpsc::Sender<Input>>,
     published: watch::Receiver<Arc<Published>>,
     /// Viewers that want to see ranks move, not only findings.
     live_viewers: Arc<AtomicUsize>,
+    /// When it was first seen to have ended.
+    ended: Option<Instant>,
+}
+
+/// A node as its Hello names it.
+#[derive(Debug)]
+struct Node {
+    host: String,
+    boot_id: String,
+    started_unix_ns: u64,
+    /// Streams of its that are open.
+    attached: usize,
+    /// It has told the end of the job.
+    ended: bool,
 }
 
 impl Hub {
@@ -74,6 +117,15 @@ impl Hub {
         Self::default()
     }
 
+    /// A hub that tells of every job that begins. Who takes them too slowly misses some.
+    #[must_use]
+    pub fn telling(begun: mpsc::Sender<Begun>) -> Self {
+        Self {
+            begun: Some(begun),
+            ..Self::default()
+        }
+    }
+
     /// Takes a node's stream of reports, and returns what is asked of the node. Must be called
     /// inside a tokio runtime.
     ///
@@ -81,7 +133,7 @@ impl Hub {
     ///
     /// When the stream does not begin with a Hello, or there is no room for another job.
     pub async fn attach<S>(
-        &self,
+        self: &Arc<Self>,
         mut reports: S,
     ) -> Result<mpsc::Receiver<v1::Request>, AttachError>
     where
@@ -102,7 +154,14 @@ impl Hub {
         }
         let (inputs, attachment) = self.session(&hello)?;
         let (requests, receiver) = mpsc::channel(REQUESTS);
+        let attached = Attached {
+            hub: Arc::clone(self),
+            hello: hello.clone(),
+            inputs: inputs.clone(),
+        };
         tokio::spawn(async move {
+            // However this ends, the node is not attached any more.
+            let attached = attached;
             let hello = Input::Attached {
                 attachment,
                 hello,
@@ -113,6 +172,7 @@ impl Hub {
             }
             let mut next = Some(first);
             while let Some(report) = next {
+                attached.note_end(&report);
                 let report = Input::Report {
                     attachment,
                     report,
@@ -136,13 +196,9 @@ impl Hub {
     ///
     /// When there is no such job, or there are too many viewers.
     pub fn watch(&self, job: &str, live: bool) -> Result<Updates, AttachError> {
-        let jobs = self.jobs();
-        let job = if job.is_empty() {
-            jobs.by_id.values().max_by_key(|job| job.started)
-        } else {
-            jobs.by_id.get(job)
-        };
-        let job = job.ok_or(AttachError::NoSuchJob)?;
+        let mut jobs = self.jobs();
+        jobs.forget();
+        let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;
         if self.viewers.load(Ordering::Relaxed) >= MAX_VIEWERS {
             return Err(AttachError::TooManyViewers);
         }
@@ -153,30 +209,69 @@ impl Hub {
         Ok(Updates::new(job.published.clone(), counters))
     }
 
+    /// Where all ranks of a living job stand now; an empty id means the newest one.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such job, it has ended, or too many ask.
+    pub async fn dump(&self, job: &str) -> Result<Vec<v1::DumpPart>, AttachError> {
+        let (inputs, _counted) = {
+            let jobs = self.jobs();
+            let job = jobs.named(job).ok_or(AttachError::NoSuchJob)?;
+            let counted = Counted::new(&self.dumps, MAX_DUMPS);
+            let counted = counted.ok_or(AttachError::TooManyViewers)?;
+            let inputs = job.inputs.clone().ok_or(AttachError::Ended)?;
+            (inputs, counted)
+        };
+        let (answer, answered) = oneshot::channel();
+        let asked = inputs.send(Input::Dump { answer }).await;
+        asked.map_err(|_gone| AttachError::Ended)?;
+        answered.await.map_err(|_gone| AttachError::Ended)
+    }
+
     /// The session of the job, made if need be, and a number for the new stream.
     fn session(&self, hello: &v1::Hello) -> Result<(mpsc::Sender<Input>, u64), AttachError> {
         let mut jobs = self.jobs();
         jobs.attached += 1;
         let attachment = jobs.attached;
-        if let Some(job) = jobs.by_id.get(&hello.job)
-            && !job.inputs.is_closed()
-        {
-            return Ok((job.inputs.clone(), attachment));
+        if let Some(inputs) = jobs.join(hello) {
+            return Ok((inputs, attachment));
         }
         jobs.make_room()?;
-        jobs.started += 1;
+        jobs.begun += 1;
         let (inputs, receiver) = mpsc::channel(INPUTS);
         let (publisher, published) = watch::channel(Arc::new(Published::default()));
         let live_viewers = Arc::new(AtomicUsize::new(0));
         tokio::spawn(Session::new(hello, publisher, live_viewers.clone()).run(receiver));
-        let job = Job {
-            started: jobs.started,
-            inputs: inputs.clone(),
+        if let Some(begun) = &self.begun {
+            let begin = Begun {
+                id: hello.job.clone(),
+                started: Timestamp(hello.started_unix_ns),
+                updates: Updates::new(published.clone(), Vec::new()),
+            };
+            drop(begun.try_send(begin));
+        }
+        let mut job = Job {
+            id: hello.job.clone(),
+            launch: String::new(),
+            nodes: Vec::new(),
+            inputs: Some(inputs.clone()),
             published,
             live_viewers,
+            ended: None,
         };
-        jobs.by_id.insert(hello.job.clone(), job);
+        job.attach(hello);
+        let number = jobs.begun;
+        jobs.by_number.insert(number, job);
         Ok((inputs, attachment))
+    }
+
+    /// Streams of the job that are open.
+    #[cfg(test)]
+    pub(super) fn attached(&self, job: &str) -> usize {
+        let jobs = self.jobs();
+        let jobs = jobs.by_number.values().filter(|it| it.id == job);
+        jobs.flat_map(|it| &it.nodes).map(|it| it.attached).sum()
     }
 
     fn jobs(&self) -> MutexGuard<'_, Jobs> {
@@ -184,17 +279,157 @@ impl Hub {
     }
 }
 
+/// A node's stream, as long as it is open.
+struct Attached {
+    hub: Arc<Hub>,
+    hello: v1::Hello,
+    inputs: mpsc::Sender<Input>,
+}
+
+impl Attached {
+    fn note_end(&self, report: &v1::Report) {
+        let is_end = |event: &v1::Event| matches!(event.kind, Some(Kind::JobEnded(_)));
+        if report.events.iter().any(is_end) {
+            self.with_node(|node| node.ended = true);
+        }
+    }
+
+    fn with_node(&self, work: impl FnOnce(&mut Node)) {
+        let mut jobs = self.hub.jobs();
+        let same = |job: &&mut Job| {
+            let inputs = job.inputs.as_ref();
+            inputs.is_some_and(|it| it.same_channel(&self.inputs))
+        };
+        let job = jobs.by_number.values_mut().find(same);
+        if let Some(node) = job.and_then(|job| job.node(&self.hello)) {
+            work(node);
+        }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.with_node(|node| node.attached = node.attached.saturating_sub(1));
+    }
+}
+
+impl Job {
+    /// Whether it is a launch that this node can be a part of.
+    fn takes(&self, hello: &v1::Hello) -> bool {
+        self.id == hello.job
+            && (self.launch.is_empty() || hello.launch.is_empty() || self.launch == hello.launch)
+            && !self.is_started_again(hello)
+    }
+
+    /// Whether the node starts a job again that it had started before: its earlier stream was lost,
+    /// without an end, and what it starts now is something else. Who reported then was killed, and
+    /// what ranks of that launch did is no part of this one.
+    fn is_started_again(&self, hello: &v1::Hello) -> bool {
+        let mut same_host = self
+            .nodes
+            .iter()
+            .filter(|node| node.host == hello.host && node.boot_id == hello.boot_id);
+        let is_lost = |node: &Node| {
+            node.started_unix_ns < hello.started_unix_ns && node.attached == 0 && !node.ended
+        };
+        self.nodes.iter().all(|node| !node.is(hello)) && same_host.any(is_lost)
+    }
+
+    fn attach(&mut self, hello: &v1::Hello) {
+        if self.launch.is_empty() {
+            self.launch.clone_from(&hello.launch);
+        }
+        if let Some(node) = self.node(hello) {
+            node.attached += 1;
+        } else if self.nodes.len() < MAX_NODES {
+            self.nodes.push(Node {
+                host: hello.host.clone(),
+                boot_id: hello.boot_id.clone(),
+                started_unix_ns: hello.started_unix_ns,
+                attached: 1,
+                ended: false,
+            });
+        }
+    }
+
+    fn node(&mut self, hello: &v1::Hello) -> Option<&mut Node> {
+        self.nodes.iter_mut().find(|node| node.is(hello))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.inputs.as_ref().is_none_or(mpsc::Sender::is_closed)
+    }
+}
+
+impl Node {
+    fn is(&self, hello: &v1::Hello) -> bool {
+        self.host == hello.host
+            && self.boot_id == hello.boot_id
+            && self.started_unix_ns == hello.started_unix_ns
+    }
+}
+
+/// One of a bounded number of things, as long as it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(counter: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let one_more = |count| (count < most).then_some(count + 1);
+        let counted = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        counted.is_ok().then(|| Self(Arc::clone(counter)))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Jobs {
+    /// The newest job with this id; an empty one names the newest of all.
+    fn named(&self, id: &str) -> Option<&Job> {
+        let mut newest = self.by_number.values().rev();
+        newest.find(|job| id.is_empty() || job.id == id)
+    }
+
+    /// The way into the newest launch of the job that the node can be a part of, if there is one.
+    fn join(&mut self, hello: &v1::Hello) -> Option<mpsc::Sender<Input>> {
+        for job in self.by_number.values_mut().rev() {
+            if job.has_ended() || job.id != hello.job {
+                continue;
+            }
+            if job.is_started_again(hello) {
+                // It ends with the streams it still has.
+                job.inputs = None;
+            } else if job.takes(hello) {
+                job.attach(hello);
+                return job.inputs.clone();
+            }
+        }
+        None
+    }
+
+    /// Forgets jobs that have ended long ago.
+    fn forget(&mut self) {
+        self.by_number.retain(|_, job| {
+            if !job.has_ended() {
+                return true;
+            }
+            job.ended.get_or_insert_with(Instant::now).elapsed() < REMEMBERED
+        });
+    }
+
     /// Forgets the oldest job that has ended, where there are too many.
     fn make_room(&mut self) -> Result<(), AttachError> {
-        if self.by_id.len() < MAX_JOBS {
+        self.forget();
+        if self.by_number.len() < MAX_JOBS {
             return Ok(());
         }
-        let ended = self.by_id.iter().filter(|(_, job)| job.inputs.is_closed());
-        let oldest = ended
-            .min_by_key(|(_, job)| job.started)
-            .map(|(id, _)| id.clone());
-        self.by_id.remove(&oldest.ok_or(AttachError::TooManyJobs)?);
+        let mut jobs = self.by_number.iter();
+        let oldest = jobs.find(|(_, job)| job.has_ended());
+        let oldest = *oldest.ok_or(AttachError::TooManyJobs)?.0;
+        self.by_number.remove(&oldest);
         Ok(())
     }
 }

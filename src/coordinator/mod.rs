@@ -20,12 +20,13 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 
 mod clock;
+mod dump;
 pub mod hub;
 mod services;
 mod session;
 pub mod updates;
 
-pub use hub::{AttachError, Hub};
+pub use hub::{AttachError, Begun, Hub};
 pub use updates::Updates;
 
 #[cfg(test)]

@@ -55,6 +55,7 @@ impl AgentService for Services {
 #[tonic::async_trait]
 impl ViewerService for Services {
     type WatchStream = ReceiverStream<Result<v1::Update, Status>>;
+    type DumpStream = tokio_stream::Iter<std::vec::IntoIter<Result<v1::DumpPart, Status>>>;
 
     async fn watch(
         &self,
@@ -77,6 +78,15 @@ impl ViewerService for Services {
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
+
+    async fn dump(
+        &self,
+        request: Request<v1::DumpRequest>,
+    ) -> Result<Response<Self::DumpStream>, Status> {
+        let parts = self.hub.dump(&request.into_inner().job).await?;
+        let parts: Vec<_> = parts.into_iter().map(Ok).collect();
+        Ok(Response::new(tokio_stream::iter(parts)))
+    }
 }
 
 impl From<AttachError> for Status {
@@ -85,6 +95,7 @@ impl From<AttachError> for Status {
         match error {
             AttachError::NoHello | AttachError::BadJobId => Self::invalid_argument(text),
             AttachError::NoSuchJob => Self::not_found(text),
+            AttachError::Ended => Self::failed_precondition(text),
             AttachError::TooManyJobs | AttachError::TooManyViewers => {
                 Self::resource_exhausted(text)
             }

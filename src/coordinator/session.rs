@@ -1,19 +1,21 @@
 //! One job: the task that owns its engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Report, Timestamp};
-use ddp_doctor_proto::{NoteKind, VERSION, v1};
-use tokio::sync::{mpsc, watch};
+use ddp_doctor_proto::{VERSION, v1};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use v1::request::Kind;
 
 use super::clock::Clock;
+use super::dump::Dump;
+use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Config, Engine, Event};
-use crate::evidence::decode::Decoder;
+use crate::evidence::decode::{self, Decoder};
 
 /// Reports taken in before the engine is asked for conclusions: bounds how old they get.
 const REPORTS_AT_ONCE: usize = 64;
@@ -31,7 +33,9 @@ const PING_EVERY: u32 = 30;
 /// A job whose nodes are all gone without having ended is given up after this long.
 const ABANDONED: Duration = Duration::from_secs(120);
 /// Most nodes of a job.
-const MAX_NODES: usize = 8192;
+pub(super) const MAX_NODES: usize = 8192;
+/// How long nodes may take to say where their ranks stand: more than they give one rank.
+const DUMP_PATIENCE: Duration = Duration::from_secs(6);
 /// Stall limit of a job whose nodes name none.
 const STALL_AFTER: Duration = Duration::from_secs(60);
 
@@ -53,6 +57,10 @@ pub(super) enum Input {
     },
     /// It ended.
     Detached { attachment: u64 },
+    /// Somebody wants to see where all ranks stand.
+    Dump {
+        answer: oneshot::Sender<Vec<v1::DumpPart>>,
+    },
 }
 
 /// The latest that is known about a job.
@@ -75,6 +83,7 @@ pub(super) struct Session {
     by_attachment: BTreeMap<u64, usize>,
     publisher: watch::Sender<Arc<Published>>,
     live_viewers: Arc<AtomicUsize>,
+    dumps: Vec<Dump>,
     /// Events between decoder and engine; empty between batches.
     events: Vec<Event>,
 }
@@ -97,8 +106,6 @@ struct Node {
     ended: bool,
     /// It has ended and has not been told that this was taken in.
     awaits_finished: bool,
-    /// Whether it was noted that not everything it sent made sense.
-    complained: bool,
 }
 
 impl Session {
@@ -118,6 +125,7 @@ impl Session {
             by_attachment: BTreeMap::new(),
             publisher,
             live_viewers,
+            dumps: Vec::new(),
             events: Vec::new(),
         }
     }
@@ -203,6 +211,7 @@ impl Session {
                     self.nodes[index].attached = None;
                 }
             }
+            Input::Dump { answer } => self.begin_dump(answer),
         }
     }
 
@@ -263,21 +272,13 @@ impl Session {
     /// The engine gets what was decoded of that node's.
     fn feed(&mut self, index: usize) {
         let now = Timestamp::now();
-        let node = &mut self.nodes[index];
-        if node.decoder.rejected() > 0 && !std::mem::replace(&mut node.complained, true) {
-            self.events.push(Event::Note {
-                process: None,
-                kind: NoteKind::Unreadable,
-                rank: None,
-                pid: None,
-                text: "some of what a node sent made no sense and was left out".into(),
-                at: now,
-            });
-        }
         for event in self.events.drain(..) {
             if matches!(event, Event::JobEnded { .. }) {
                 self.nodes[index].ended = true;
                 self.nodes[index].awaits_finished = true;
+            }
+            for dump in &mut self.dumps {
+                dump.notice(&event);
             }
             self.engine.handle(event, now);
         }
@@ -305,21 +306,94 @@ impl Session {
         if self.nodes.iter().any(|node| node.decoder.holds()) {
             after = after.min(HOLD);
         }
-        Instant::now() + after
+        let dumps = self.dumps.iter().map(|dump| dump.until);
+        dumps.min().map_or_else(
+            || Instant::now() + after,
+            |until| until.min(Instant::now() + after),
+        )
     }
 
     /// Publishes what follows from the events so far, if it is new or wanted.
     fn conclude(&mut self, wanted: bool) {
         let changed = self.engine.poll_change();
+        self.ask_for_stacks();
         let ended = self.nodes.iter().any(|node| node.awaits_finished);
         if changed || wanted || ended {
             self.publish(false);
         }
+        self.end_dumps();
         for node in self.nodes.iter_mut().filter(|node| node.awaits_finished) {
             node.awaits_finished = false;
             if let Some((_, requests)) = &node.attached {
                 ask(requests, Kind::Finished(v1::Finished {}));
             }
+        }
+    }
+
+    /// Asks every node for the stacks that the engine wants of its processes.
+    fn ask_for_stacks(&mut self) {
+        let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for process in self.engine.poll_capture() {
+            let (node, process) = decode::node_and_process(process);
+            by_node.entry(node).or_default().push(process);
+        }
+        for (node, processes) in by_node {
+            self.capture(node, processes, false);
+        }
+    }
+
+    /// Whether that node was asked for stacks.
+    fn capture(&self, node: u32, processes: Vec<u64>, on_request: bool) -> bool {
+        let node = self.nodes.get(node as usize);
+        let attached = node.and_then(|node| node.attached.as_ref());
+        attached.is_some_and(|(_, requests)| {
+            let capture = v1::CaptureStacks {
+                processes,
+                on_request,
+            };
+            ask(requests, Kind::CaptureStacks(capture))
+        })
+    }
+
+    fn begin_dump(&mut self, answer: oneshot::Sender<Vec<v1::DumpPart>>) {
+        let model = self.engine.model();
+        let newest = model
+            .ranks
+            .keys()
+            .filter_map(|&rank| model.process_of(rank));
+        let living: BTreeSet<ProcessId> = newest
+            .filter(|process| !process.has_ended())
+            .map(|process| process.id)
+            .collect();
+        let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for &process in &living {
+            let (node, process) = decode::node_and_process(process);
+            by_node.entry(node).or_default().push(process);
+        }
+        let mut awaited = living;
+        for (node, processes) in by_node {
+            if !self.capture(node, processes, true) {
+                awaited.retain(|&id| decode::node_and_process(id).0 != node);
+            }
+        }
+        self.dumps.push(Dump {
+            asked: awaited.clone(),
+            awaited,
+            until: Instant::now() + DUMP_PATIENCE,
+            answer,
+        });
+    }
+
+    /// Answers those who wanted to see where ranks stand, once all have been looked at or it has taken
+    /// too long.
+    fn end_dumps(&mut self) {
+        let now = Instant::now();
+        let is_over = |dump: &mut Dump| dump.awaited.is_empty() || dump.until <= now;
+        let over: Vec<Dump> = self.dumps.extract_if(.., is_over).collect();
+        for dump in over {
+            let parts = dump.parts(&self.engine);
+            // Who has gone wants no answer.
+            drop(dump.answer.send(parts));
         }
     }
 
@@ -346,7 +420,6 @@ impl Node {
             attached: None,
             ended: false,
             awaits_finished: false,
-            complained: false,
         }
     }
 }
@@ -360,7 +433,7 @@ impl Node {
     }
 }
 
-/// Asks something of a node. One that does not listen is not waited for.
-fn ask(requests: &mpsc::Sender<v1::Request>, kind: Kind) {
-    drop(requests.try_send(v1::Request { kind: Some(kind) }));
+/// Asks something of a node; whether it will hear it. One that does not listen is not waited for.
+fn ask(requests: &mpsc::Sender<v1::Request>, kind: Kind) -> bool {
+    requests.try_send(v1::Request { kind: Some(kind) }).is_ok()
 }

@@ -95,7 +95,7 @@ fn job_ended() -> Kind {
 }
 
 async fn attach(
-    hub: &Hub,
+    hub: &Arc<Hub>,
     first: v1::Report,
 ) -> (mpsc::Sender<v1::Report>, mpsc::Receiver<v1::Request>) {
     let (reports, stream) = mpsc::channel(8);
@@ -137,7 +137,7 @@ fn finds(update: &v1::Update, code: &str) -> bool {
 
 #[tokio::test]
 async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let mut first = vec![hello("j", "a")];
     first.extend(waiting_rank(0, 2));
     let (a, mut a_requests) = attach(&hub, report(first)).await;
@@ -169,7 +169,7 @@ async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
 
 #[tokio::test]
 async fn a_node_that_attaches_again_repeats_itself_without_effect() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let mut all = vec![hello("j", "a")];
     all.extend(waiting_rank(0, 2));
     let (first, _requests) = attach(&hub, report(all.clone())).await;
@@ -185,7 +185,7 @@ async fn a_node_that_attaches_again_repeats_itself_without_effect() {
 
 #[tokio::test]
 async fn jobs_are_kept_apart() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let (_one, _requests) = attach(&hub, report(vec![hello("one", "a"), joined(0, 1)])).await;
     let (_two, _requests2) = attach(&hub, report(vec![hello("two", "a"), joined(0, 1)])).await;
     for (asked, is) in [("", "two"), ("one", "one"), ("two", "two")] {
@@ -198,9 +198,98 @@ async fn jobs_are_kept_apart() {
     );
 }
 
+/// A Hello of a node that started a job at a time, as part of a launch.
+fn starts(job: &str, host: &str, started_unix_ns: u64, launch: &str) -> v1::Report {
+    report(vec![Kind::Hello(v1::Hello {
+        job: job.into(),
+        host: host.into(),
+        started_unix_ns,
+        launch: launch.into(),
+        ..Default::default()
+    })])
+}
+
+/// A hub that tells of the jobs that begin.
+fn telling() -> (Arc<Hub>, mpsc::Receiver<Begun>) {
+    let (begin, begun) = mpsc::channel(1000);
+    (Arc::new(Hub::telling(begin)), begun)
+}
+
+fn count(begun: &mut mpsc::Receiver<Begun>) -> usize {
+    std::iter::from_fn(|| begun.try_recv().ok()).count()
+}
+
+#[tokio::test]
+async fn launches_of_one_name_are_told_apart_and_nodes_of_one_launch_are_not() {
+    let (hub, mut begun) = telling();
+    let mut attached = Vec::new();
+    for (host, started, launch) in [("a", 1, "x"), ("b", 2, "x"), ("a", 3, "y"), ("c", 4, "")] {
+        attached.push(attach(&hub, starts("j", host, started, launch)).await);
+    }
+    assert_eq!(count(&mut begun), 2, "x and y");
+    // Who says nothing belongs to the newest.
+    let mut newest = hub.watch("j", true).unwrap();
+    until(&mut newest, |update| {
+        update.job.as_ref().unwrap().nodes == 2
+    })
+    .await;
+    // Two tasks of one batch job on one host, neither of which knows a launch.
+    let one = attach(&hub, starts("k", "a", 1, "")).await;
+    let two = attach(&hub, starts("k", "a", 2, "")).await;
+    assert_eq!(count(&mut begun), 1);
+    drop((attached, one, two));
+}
+
+#[tokio::test]
+async fn a_node_that_was_lost_and_starts_the_job_again_starts_another_one() {
+    let (hub, mut begun) = telling();
+    let (first, _requests) = attach(&hub, starts("j", "a", 1, "x")).await;
+    let (other, _requests2) = attach(&hub, starts("j", "b", 1, "x")).await;
+    let mut old = hub.watch("j", false).unwrap();
+    drop(first);
+    tokio::time::timeout(PATIENCE, async {
+        while hub.attached("j") > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let again = attach(&hub, starts("j", "a", 2, "x")).await;
+    assert_eq!(count(&mut begun), 2);
+    // The old launch ends with the stream it still has.
+    drop(other);
+    until(&mut old, |update| update.ended).await;
+    drop(again);
+    // The connection alone was lost: the same start goes on.
+    let (hub, mut begun) = telling();
+    for _ in 0..3 {
+        drop(attach(&hub, starts("j", "a", 1, "x")).await);
+    }
+    assert_eq!(count(&mut begun), 1);
+}
+
+#[tokio::test]
+async fn jobs_that_have_ended_make_room_and_others_do_not() {
+    let hub = Arc::new(Hub::new());
+    let mut attached = Vec::new();
+    for number in 0..256 {
+        attached.push(attach(&hub, report(vec![hello(&format!("j{number}"), "a")])).await);
+    }
+    let too_many = hub.attach(Box::pin(tokio_stream::once(report(vec![hello("x", "a")]))));
+    assert_eq!(too_many.await.err(), Some(AttachError::TooManyJobs));
+    let (reports, requests) = &mut attached[7];
+    reports.send(report(vec![job_ended()])).await.unwrap();
+    finished(requests).await;
+    let mut seventh = hub.watch("j7", false).unwrap();
+    until(&mut seventh, |update| update.ended).await;
+    attach(&hub, report(vec![hello("x", "a")])).await;
+    assert!(hub.watch("x", false).is_ok());
+    assert_eq!(hub.watch("j7", false).err(), Some(AttachError::NoSuchJob));
+}
+
 #[tokio::test]
 async fn a_stream_has_to_say_whose_it_is() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let attach =
         async |first: v1::Report| hub.attach(Box::pin(tokio_stream::once(first))).await.err();
     assert_eq!(
@@ -221,7 +310,7 @@ async fn a_stream_has_to_say_whose_it_is() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_noted() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let nonsense = Kind::RecordsLost(v1::RecordsLost {
         process: 99,
         count: 1,
@@ -243,7 +332,7 @@ async fn what_makes_no_sense_is_noted() {
 
 #[tokio::test]
 async fn viewers_are_bounded_and_forgotten_when_they_leave() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let (_node, _requests) = attach(&hub, report(vec![hello("j", "a")])).await;
     let mut viewers: Vec<Updates> = (0..64).map(|_| hub.watch("j", true).unwrap()).collect();
     assert_eq!(
@@ -302,7 +391,7 @@ async fn it_all_works_over_the_wire() {
 
 /// A node whose clock is so many nanoseconds ahead, which says that it lives and answers pings.
 async fn live(
-    hub: &Hub,
+    hub: &Arc<Hub>,
     ahead: i64,
     mut first: v1::Report,
 ) -> (mpsc::Sender<v1::Report>, tokio::task::JoinHandle<()>) {
@@ -349,7 +438,7 @@ fn shifted(kinds: Vec<Kind>, by: i64) -> v1::Report {
 #[tokio::test]
 async fn clocks_that_differ_are_told_and_corrected() {
     const AHEAD: i64 = 90_000_000_000;
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let mut first = vec![hello("j", "a")];
     first.extend(waiting_rank(0, 2));
     let (a, _living) = live(&hub, 0, report(first)).await;
@@ -395,7 +484,7 @@ async fn clocks_that_differ_are_told_and_corrected() {
 
 #[tokio::test]
 async fn one_host_has_one_clock() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let (_a, _living) = live(&hub, 0, report(vec![hello("j", "a"), joined(0, 1)])).await;
     let mut updates = hub.watch("j", true).unwrap();
     for _ in 0..3 {
@@ -407,7 +496,7 @@ async fn one_host_has_one_clock() {
 
 #[tokio::test]
 async fn a_node_that_says_nothing_any_more_is_silent_until_it_speaks_again() {
-    let hub = Hub::new();
+    let hub = Arc::new(Hub::new());
     let (a, mut a_requests) = attach(&hub, report(vec![hello("j", "a"), joined(0, 2)])).await;
     let (b, _b_requests) = attach(&hub, report(vec![hello("j", "b"), joined(1, 2)])).await;
     let beats = a.clone();
@@ -454,4 +543,101 @@ async fn until_ever(updates: &mut Updates, is_so: impl Fn(&v1::Update) -> bool) 
             return update;
         }
     }
+}
+/// Answers what a node is asked: the stacks of `of`, and says for whom it was asked.
+async fn answer_capture(
+    requests: &mut mpsc::Receiver<v1::Request>,
+    reports: &mpsc::Sender<v1::Report>,
+    of: &[u64],
+) -> v1::CaptureStacks {
+    let asked = tokio::time::timeout(PATIENCE, async {
+        loop {
+            if let Some(request::Kind::CaptureStacks(it)) = requests.recv().await.unwrap().kind
+                && it.on_request
+            {
+                return it;
+            }
+        }
+    })
+    .await
+    .unwrap();
+    let stacks = of.iter().map(|&process| {
+        Kind::Stacks(v1::Stacks {
+            process,
+            unix_ns: now(),
+            threads: vec![v1::ThreadStack::default()],
+            trouble: String::new(),
+        })
+    });
+    reports.send(report(stacks.collect())).await.unwrap();
+    asked
+}
+
+/// Rank, number of threads, trouble.
+fn told(parts: Vec<v1::DumpPart>) -> Vec<(u32, usize, String)> {
+    let part = |part: v1::DumpPart| match part.part.unwrap() {
+        v1::dump_part::Part::Head(_) => None,
+        v1::dump_part::Part::Rank(it) => {
+            let threads = it.stacks.map_or(0, |stacks| stacks.threads.len());
+            Some((it.status.unwrap().rank, threads, it.trouble))
+        }
+    };
+    parts.into_iter().filter_map(part).collect()
+}
+
+#[tokio::test]
+async fn every_node_is_asked_where_its_ranks_stand() {
+    let hub = Arc::new(Hub::new());
+    let (a, mut a_requests) = attach(
+        &hub,
+        report(vec![
+            hello("j", "a"),
+            joined(0, 4),
+            joined(1, 4),
+            ended(1, 9),
+        ]),
+    )
+    .await;
+    let (b, mut b_requests) = attach(&hub, report(vec![hello("j", "b"), joined(2, 4)])).await;
+    let (c, c_requests) = attach(&hub, report(vec![hello("j", "c"), joined(3, 4)])).await;
+    let mut updates = hub.watch("j", false).unwrap();
+    until(&mut updates, |update| {
+        update.job.as_ref().unwrap().nodes == 3
+    })
+    .await;
+    // The third node is gone.
+    drop((c, c_requests));
+    let asking = tokio::spawn({
+        let hub = Arc::clone(&hub);
+        async move { hub.dump("").await }
+    });
+    let asked = answer_capture(&mut a_requests, &a, &[1]).await;
+    assert_eq!(asked.processes, [1]);
+    // Asked too, and silent.
+    let asked = answer_capture(&mut b_requests, &b, &[]).await;
+    assert_eq!(asked.processes, [3]);
+    let parts = tokio::time::timeout(PATIENCE, asking).await.unwrap();
+    let told = told(parts.unwrap().unwrap());
+    let expected = [
+        (0, 1, ""),
+        (1, 0, "it has ended"),
+        (2, 0, "its node has not answered in time"),
+        (3, 0, "its node is not connected"),
+    ];
+    assert_eq!(told.len(), 4);
+    for (told, expected) in told.iter().zip(expected) {
+        assert_eq!((told.0, told.1, told.2.as_str()), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_is_not_there_cannot_be_asked() {
+    let hub = Arc::new(Hub::new());
+    assert_eq!(hub.dump("").await.err(), Some(AttachError::NoSuchJob));
+    let (node, mut requests) = attach(&hub, report(vec![hello("j", "a"), job_ended()])).await;
+    finished(&mut requests).await;
+    let mut updates = hub.watch("j", false).unwrap();
+    until(&mut updates, |update| update.ended).await;
+    drop(node);
+    assert_eq!(hub.dump("j").await.err(), Some(AttachError::Ended));
 }

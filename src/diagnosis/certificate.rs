@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallSignature, Certificate, CertificateKind, Fact, GroupRef};
 use ddp_doctor_proto::vocabulary::Direction;
+use ddp_doctor_proto::{DType, Op};
 
 mod creation;
 
@@ -57,7 +57,7 @@ pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
         CertificateKind::Contradiction if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
             creation::check_contradiction(facts)
         }
-        CertificateKind::Contradiction => check_join(facts, certificate.kind, contradicts),
+        CertificateKind::Contradiction => check_contradiction(facts),
         CertificateKind::TerminalRank if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
             creation::check_terminal_rank(facts)
         }
@@ -109,8 +109,14 @@ fn check_join(
 /// Whether no transport can make one collective of two calls.
 fn can_never_match(a: &CallSignature, b: &CallSignature) -> bool {
     let differ = |a: &Option<u32>, b: &Option<u32>| matches!((a, b), (Some(a), Some(b)) if a != b);
+    // Point-to-point calls have numbers of their own.
+    let known =
+        |call: &CallSignature| Op::from_name(&call.op).is_some_and(|op| !op.is_point_to_point());
+    if !known(a) || !known(b) {
+        return false;
+    }
     if a.op != b.op {
-        return Op::from_name(&a.op).is_some() && Op::from_name(&b.op).is_some();
+        return true;
     }
     let rooted = Op::from_name(&a.op).is_some_and(Op::is_rooted);
     matches!((a.numel, b.numel), (Some(a), Some(b)) if a != b)
@@ -121,15 +127,147 @@ fn can_never_match(a: &CallSignature, b: &CallSignature) -> bool {
 fn contradicts(a: &CallSignature, b: &CallSignature) -> bool {
     let differ =
         |a: &Option<String>, b: &Option<String>| matches!((a, b), (Some(a), Some(b)) if a != b);
-    a.op == b.op && (differ(&a.dtype, &b.dtype) || differ(&a.reduce_op, &b.reduce_op))
+    a.op == b.op
+        && !is_point_to_point(a)
+        && (differ(&a.dtype, &b.dtype) || differ(&a.reduce_op, &b.reduce_op))
+}
+
+/// Two facts that must agree do not: about calls of one collective, about a send and the receive that
+/// belongs to it, or about one that waits for the other.
+fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
+    match facts {
+        [Fact::Issued { call, .. }, Fact::Issued { .. }] if is_point_to_point(call) => {
+            check_sizes(facts)
+        }
+        [Fact::Waits { .. }, Fact::Waits { .. }, ..] => check_tags(facts),
+        _ => check_join(facts, CertificateKind::Contradiction, contradicts),
+    }
+}
+
+/// The n-th send from one rank to another and the n-th receive, with the same tag where tags count,
+/// whose sizes do not fit. Where tags count (Gloo), a message may be smaller than its receive.
+fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
+    let wrong = Rejection::WrongFacts(CertificateKind::Contradiction, "a send and its receive");
+    let [
+        Fact::Issued {
+            rank: from,
+            group,
+            seq,
+            call: send,
+            ..
+        },
+        Fact::Issued {
+            rank: to,
+            group: other_group,
+            seq: other_seq,
+            call: receive,
+            ..
+        },
+    ] = facts
+    else {
+        return Err(wrong);
+    };
+    if send.op != Op::Send.to_string() || receive.op != Op::Recv.to_string() {
+        return Err(wrong);
+    }
+    member(group, *from)?;
+    member(group, *to)?;
+    let meet = group == other_group
+        && seq == other_seq
+        && *seq > 0
+        && send.tag == receive.tag
+        && send.root == Some(*to)
+        && receive.root == Some(*from);
+    if !meet {
+        return Err(Rejection::NotOneJoin);
+    }
+    let size = |call: &CallSignature| {
+        let dtype = DType::from_name(call.dtype.as_deref()?)?;
+        call.numel?.checked_mul(dtype.size()?)
+    };
+    let (sent, room) = (size(send), size(receive));
+    let elements = send
+        .numel
+        .zip(receive.numel)
+        .filter(|_| send.dtype == receive.dtype);
+    match sent.zip(room).or(elements) {
+        Some((sent, room)) if sent > room || (sent < room && send.tag.is_none()) => Ok(()),
+        _ => Err(Rejection::CallsMatch),
+    }
+}
+
+/// A receive and a send that wait for each other, with different tags. Tags tell messages apart where
+/// a send waits for its receive.
+fn check_tags(facts: &[Fact]) -> Result<(), Rejection> {
+    let wrong = || {
+        Rejection::WrongFacts(
+            CertificateKind::Contradiction,
+            "a receive that waits, a send that waits, and that neither has its partner",
+        )
+    };
+    let [
+        Fact::Waits {
+            rank: to,
+            group,
+            seq,
+            call: receive,
+            only_thread,
+            ..
+        },
+        Fact::Waits {
+            rank: from,
+            group: send_group,
+            seq: send_seq,
+            call: send,
+            only_thread: send_only_thread,
+            ..
+        },
+        never_sent,
+        never_received,
+    ] = facts
+    else {
+        return Err(wrong());
+    };
+    if send_group != group {
+        return Err(Rejection::NotOneJoin);
+    }
+    if never_came(*to, group, *seq, receive, never_sent)? != *from {
+        return Err(wrong());
+    }
+    let Fact::NeverPosted {
+        rank,
+        group: never_in,
+        op,
+        peer,
+        tag,
+        last,
+    } = never_received
+    else {
+        return Err(wrong());
+    };
+    let answers = send.op == Op::Send.to_string()
+        && send.root == Some(*to)
+        && *op == Op::Recv.to_string()
+        && (rank, never_in, *peer, *tag) == (to, group, *from, send.tag);
+    if !answers {
+        return Err(wrong());
+    }
+    if last >= send_seq {
+        return Err(Rejection::DidCome(*to));
+    }
+    if !matches!((send.tag, receive.tag), (Some(a), Some(b)) if a != b) {
+        return Err(Rejection::CallsMatch);
+    }
+    for (only, rank) in [(only_thread, to), (send_only_thread, from)] {
+        if !only {
+            return Err(Rejection::MayStillCome(*rank));
+        }
+    }
+    Ok(())
 }
 
 /// A rank waits for another one that has not made the call and never will.
 fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
-    let wrong = Rejection::WrongFacts(
-        CertificateKind::TerminalRank,
-        "a call that waits, the rank that never made it, and that rank's end",
-    );
     let [
         Fact::Issued {
             rank: waits,
@@ -142,47 +280,31 @@ fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
         end,
     ] = facts
     else {
-        return Err(wrong);
+        return Err(Rejection::WrongFacts(
+            CertificateKind::TerminalRank,
+            "a call that waits, the rank that never made it, and that rank's end",
+        ));
     };
-    let Fact::NeverIssued {
-        rank: gone,
-        group: never_in,
-        last,
-    } = never
-    else {
-        return Err(wrong);
-    };
-    if never_in != group {
-        return Err(Rejection::NotOneJoin);
-    }
-    member(group, *waits)?;
-    member(group, *gone)?;
-    if last >= seq {
-        return Err(Rejection::DidCome(*gone));
-    }
-    if !must_wait_for(call, *waits, *gone) {
-        return Err(Rejection::NeedNot(*waits, *gone));
-    }
+    let gone = never_came(*waits, group, *seq, call, never)?;
     match end {
-        Fact::Ended { rank, .. } if rank == gone => Ok(()),
+        Fact::Ended { rank, .. } if *rank == gone => Ok(()),
         Fact::GroupDestroyed {
             rank,
             group: destroyed,
-        } if rank == gone && destroyed == group => Ok(()),
-        _ => Err(Rejection::MayStillCome(*gone)),
+        } if *rank == gone && destroyed == group => Ok(()),
+        _ => Err(Rejection::MayStillCome(gone)),
     }
 }
 
 /// Waits in a circle: each thread is its process's only one that makes calls, and waits for a call
 /// that the next rank has not made.
 fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
-    let kind = CertificateKind::Cycle;
     let (waits, rest): (Vec<&Fact>, Vec<&Fact>) = facts
         .iter()
         .partition(|fact| matches!(fact, Fact::Waits { .. } | Fact::Creates { .. }));
     if waits.len() < 2 || waits.len() != rest.len() {
         return Err(Rejection::WrongFacts(
-            kind,
+            CertificateKind::Cycle,
             "two or more waits, each with who never came",
         ));
     }
@@ -210,33 +332,62 @@ fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
         else {
             return Err(Rejection::NotACycle);
         };
-        let Fact::NeverIssued {
-            rank: gone,
-            group: never_in,
-            last,
-        } = never
-        else {
-            return Err(Rejection::WrongFacts(kind, "who never came"));
-        };
-        if never_in != group {
-            return Err(Rejection::NotOneJoin);
-        }
-        if *gone != next {
+        if let Fact::NeverIssued { rank: gone, .. } | Fact::NeverPosted { rank: gone, .. } = never
+            && *gone != next
+        {
             return Err(Rejection::NotACycle);
         }
-        member(group, *rank)?;
-        member(group, next)?;
-        if last >= seq {
-            return Err(Rejection::DidCome(next));
-        }
-        if !must_wait_for(call, *rank, next) {
-            return Err(Rejection::NeedNot(*rank, next));
-        }
+        never_came(*rank, group, *seq, call, never)?;
         if !only_thread {
             return Err(Rejection::MayStillCome(*rank));
         }
     }
     Ok(())
+}
+
+/// Who has not come to a call that cannot complete without: a member of the group to a collective, the
+/// sender to a receive.
+fn never_came(
+    waits: u32,
+    group: &GroupRef,
+    seq: u64,
+    call: &CallSignature,
+    never: &Fact,
+) -> Result<u32, Rejection> {
+    let (gone, never_in, last) = match never {
+        Fact::NeverIssued { rank, group, last } if !is_point_to_point(call) => {
+            (*rank, group, *last)
+        }
+        Fact::NeverPosted {
+            rank,
+            group,
+            op,
+            peer,
+            tag,
+            last,
+        } if *op == Op::Send.to_string() && *peer == waits && *tag == call.tag => {
+            (*rank, group, *last)
+        }
+        _ => {
+            return Err(Rejection::WrongFacts(
+                CertificateKind::TerminalRank,
+                "who never came to that very call",
+            ));
+        }
+    };
+    if never_in != group {
+        return Err(Rejection::NotOneJoin);
+    }
+    member(group, waits)?;
+    member(group, gone)?;
+    if last >= seq {
+        return Err(Rejection::DidCome(gone));
+    }
+    if must_wait_for(call, waits, gone) {
+        Ok(gone)
+    } else {
+        Err(Rejection::NeedNot(waits, gone))
+    }
 }
 
 /// One fact that says it all.
@@ -270,8 +421,14 @@ fn must_wait_for(call: &CallSignature, waits: u32, needed: u32) -> bool {
         Direction::Symmetric => waits != needed,
         Direction::FromRoot => call.root == Some(needed) && waits != needed,
         Direction::ToRoot => call.root == Some(waits) && waits != needed,
-        Direction::PointToPoint | Direction::Unknown => false,
+        // A sender may be done early.
+        Direction::PointToPoint => op == Op::Recv && call.root == Some(needed) && waits != needed,
+        Direction::Unknown => false,
     }
+}
+
+fn is_point_to_point(call: &CallSignature) -> bool {
+    Op::from_name(&call.op).is_some_and(Op::is_point_to_point)
 }
 
 fn member(group: &GroupRef, rank: u32) -> Result<(), Rejection> {
@@ -310,6 +467,7 @@ mod tests {
             dtype: None,
             reduce_op: None,
             root: None,
+            tag: None,
         }
     }
 
@@ -463,6 +621,164 @@ mod tests {
         ];
         assert_eq!(checked(kind, open), Err(Rejection::NotACycle));
         assert!(checked(kind, vec![wait(0, "a", true), never(0, "a", 0)]).is_err());
+    }
+
+    /// A send or receive of rank `rank`, whose peer is the other of two.
+    fn message(op: &str, rank: u32, tag: i32, numel: u64) -> CallSignature {
+        CallSignature {
+            numel: Some(numel),
+            dtype: Some("float32".into()),
+            root: Some(1 - rank),
+            tag: Some(tag),
+            ..signature(op)
+        }
+    }
+
+    fn never_posted(rank: u32, op: &str, tag: i32, last: u64) -> Fact {
+        Fact::NeverPosted {
+            rank,
+            group: group(&[0, 1]),
+            op: op.into(),
+            peer: 1 - rank,
+            tag: Some(tag),
+            last,
+        }
+    }
+
+    fn waits(rank: u32, seq: u64, call: CallSignature, only_thread: bool) -> Fact {
+        Fact::Waits {
+            rank,
+            thread: 1,
+            group: group(&[0, 1]),
+            seq,
+            call,
+            only_thread,
+        }
+    }
+
+    #[test]
+    fn a_cycle_of_receives_needs_that_nothing_was_sent() {
+        let kind = CertificateKind::Cycle;
+        let cycle = |first: &str, tag, last| {
+            vec![
+                waits(0, 1, message(first, 0, 0, 4), true),
+                waits(1, 3, message("recv", 1, 0, 4), true),
+                never_posted(1, "send", tag, 0),
+                never_posted(0, "send", 0, last),
+            ]
+        };
+        assert_eq!(checked(kind, cycle("recv", 0, 2)), Ok(()));
+        assert_eq!(
+            checked(kind, cycle("recv", 0, 3)),
+            Err(Rejection::DidCome(0))
+        );
+        // Nothing was sent with another tag: that says nothing.
+        assert!(checked(kind, cycle("recv", 7, 2)).is_err());
+        // A send may be done early.
+        assert_eq!(
+            checked(kind, cycle("send", 0, 2)),
+            Err(Rejection::NeedNot(0, 1))
+        );
+        // What a rank did among its collectives says nothing about a message, nor the reverse.
+        let mut mixed = cycle("recv", 0, 2);
+        mixed[2] = never(1, 0);
+        assert!(checked(kind, mixed).is_err());
+        let across = vec![
+            waits(0, 5, signature("all_reduce"), true),
+            waits(1, 1, message("recv", 1, 0, 4), true),
+            never(1, 4),
+            never_posted(0, "send", 0, 0),
+        ];
+        assert_eq!(checked(kind, across.clone()), Ok(()));
+        let mut threads = across;
+        threads[1] = waits(1, 1, message("recv", 1, 0, 4), false);
+        assert_eq!(checked(kind, threads), Err(Rejection::MayStillCome(1)));
+    }
+
+    #[test]
+    fn a_message_never_comes_from_a_rank_that_ended_before_it_sent_it() {
+        let kind = CertificateKind::TerminalRank;
+        let ended = |rank| Fact::Ended {
+            rank,
+            pid: 7,
+            code: Some(0),
+            signal: None,
+        };
+        let facts = |op: &str, last| {
+            let call = message(op, 0, 2, 4);
+            vec![
+                issued(0, 3, call),
+                never_posted(1, "send", 2, last),
+                ended(1),
+            ]
+        };
+        assert_eq!(checked(kind, facts("recv", 2)), Ok(()));
+        assert_eq!(checked(kind, facts("recv", 3)), Err(Rejection::DidCome(1)));
+        assert!(checked(kind, facts("send", 2)).is_err());
+        let mut alive = facts("recv", 2);
+        alive[2] = ended(0);
+        assert_eq!(checked(kind, alive), Err(Rejection::MayStillCome(1)));
+    }
+
+    #[test]
+    fn a_send_and_its_receive_must_have_sizes_that_fit() {
+        let kind = CertificateKind::Contradiction;
+        let facts = |sent, room| {
+            vec![
+                issued(0, 2, message("send", 0, 1, sent)),
+                issued(1, 2, message("recv", 1, 1, room)),
+            ]
+        };
+        assert_eq!(checked(kind, facts(8, 4)), Ok(()));
+        assert_eq!(checked(kind, facts(4, 4)), Err(Rejection::CallsMatch));
+        assert_eq!(checked(kind, facts(4, 8)), Err(Rejection::CallsMatch));
+        let mut without_tags = facts(4, 8);
+        for fact in &mut without_tags {
+            if let Fact::Issued { call, .. } = fact {
+                call.tag = None;
+            }
+        }
+        assert_eq!(checked(kind, without_tags), Ok(()));
+        let apart = vec![
+            issued(0, 2, message("send", 0, 1, 8)),
+            issued(1, 3, message("recv", 1, 1, 4)),
+        ];
+        assert_eq!(checked(kind, apart), Err(Rejection::NotOneJoin));
+        let both_send = vec![
+            issued(0, 2, message("send", 0, 1, 8)),
+            issued(1, 2, message("send", 1, 1, 4)),
+        ];
+        assert!(checked(kind, both_send.clone()).is_err());
+        // Nor are they calls of one collective.
+        assert!(checked(CertificateKind::UnsatisfiableJoin, both_send).is_err());
+        assert!(checked(CertificateKind::UnsatisfiableJoin, facts(8, 4)).is_err());
+    }
+
+    #[test]
+    fn tags_contradict_each_other_where_both_sides_wait() {
+        let kind = CertificateKind::Contradiction;
+        let facts = |sent, wanted| {
+            vec![
+                waits(1, 1, message("recv", 1, wanted, 4), true),
+                waits(0, 1, message("send", 0, sent, 4), true),
+                never_posted(0, "send", wanted, 0),
+                never_posted(1, "recv", sent, 0),
+            ]
+        };
+        assert_eq!(checked(kind, facts(1, 2)), Ok(()));
+        assert_eq!(checked(kind, facts(2, 2)), Err(Rejection::CallsMatch));
+        let mut came = facts(1, 2);
+        came[3] = never_posted(1, "recv", 1, 1);
+        assert_eq!(checked(kind, came), Err(Rejection::DidCome(1)));
+        let mut came = facts(1, 2);
+        came[2] = never_posted(0, "send", 2, 1);
+        assert_eq!(checked(kind, came), Err(Rejection::DidCome(0)));
+        let mut goes_on = facts(1, 2);
+        goes_on[1] = waits(0, 1, message("send", 0, 1, 4), false);
+        assert_eq!(checked(kind, goes_on), Err(Rejection::MayStillCome(0)));
+        let mut only_issued = facts(1, 2);
+        only_issued[1] = issued(0, 1, message("send", 0, 1, 4));
+        assert!(checked(kind, only_issued).is_err());
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl Mismatch<'_> {
                     })
             })
         };
-        asks(absent, &wanted.group.key.members) || asks(maker, &other.group.key.members)
+        asks(absent, &wanted.group.key.members) && asks(maker, &other.group.key.members)
     }
 }
 
@@ -170,9 +170,10 @@ impl Mismatch<'_> {
 #[must_use]
 pub fn is_making_cycle(model: &Model, cycle: &[Blocked]) -> bool {
     let next = cycle.iter().cycle().skip(1);
-    cycle.iter().zip(next).any(|(wait, next)| {
-        wait.seq == 0 || !model.group(wait.group).members.contains_key(&next.rank)
-    })
+    cycle.iter().all(|wait| wait.message.is_none())
+        && cycle.iter().zip(next).any(|(wait, next)| {
+            wait.seq == 0 || !model.group(wait.group).members.contains_key(&next.rank)
+        })
 }
 
 /// The world and the initialisation that a group is of.

@@ -2,6 +2,7 @@
 //! meaning another message carries.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ProcessState, ReduceOp};
@@ -69,6 +70,13 @@ pub enum Event {
     GroupDestroyed {
         process: ProcessId,
         group: Arc<GroupInfo>,
+        at: Timestamp,
+    },
+    /// Calls that a process makes in a group from now on fail after this long.
+    GroupTimeout {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+        timeout: Duration,
         at: Timestamp,
     },
     /// A call is about to be made.
@@ -139,6 +147,7 @@ pub enum Event {
     /// The process said that it is about to end by itself.
     ExitAnnounced {
         process: ProcessId,
+        thread: ThreadId,
         code: i32,
         how: Arc<str>,
         at: Timestamp,
@@ -147,6 +156,19 @@ pub enum Event {
     InputEnded {
         process: ProcessId,
         place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// A version or a setting of a process that ranks may have to agree on.
+    Setting {
+        process: ProcessId,
+        name: Arc<str>,
+        value: Arc<str>,
+        at: Timestamp,
+    },
+    /// The memory of a process was measured.
+    Memory {
+        process: ProcessId,
+        sample: MemorySample,
         at: Timestamp,
     },
     /// How far a process has come in a group, by counters that lose nothing.
@@ -163,6 +185,20 @@ pub enum Event {
         exit: Exit,
         at: Timestamp,
     },
+    /// The stacks of a process were taken.
+    Stacks {
+        process: ProcessId,
+        stacks: Arc<Stacks>,
+    },
+    /// The evidence ends while the process lived, as far as is known: from then on nobody watched
+    /// it. `read_whole`: what it recorded after that is known all the same, to the last.
+    Unwatched {
+        process: ProcessId,
+        since: Timestamp,
+        read_whole: bool,
+    },
+    /// What is known of the job ends here, and nobody saw how the job ended.
+    EvidenceEnded { at: Timestamp },
     /// Records of a process were lost.
     RecordsLost { process: ProcessId, count: u64 },
     /// The evidence is incomplete in a known way.
@@ -193,6 +229,61 @@ pub enum Event {
     Interrupted { signal: i32, at: Timestamp },
     /// The command of a node ended, and every black box there was read to its end.
     JobEnded { status: i32, at: Timestamp },
+}
+
+/// Where the threads of a process stood at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stacks {
+    /// When.
+    pub at: Timestamp,
+    /// The main thread first.
+    pub threads: Vec<ThreadStack>,
+    /// What could not be had of it and why; empty: nothing is missing.
+    pub trouble: Arc<str>,
+}
+
+/// One thread of a process at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThreadStack {
+    /// The operating system's number of it.
+    pub tid: u32,
+    /// As the operating system calls it.
+    pub name: Arc<str>,
+    /// State as in `/proc/PID/stat`: 'R', 'S', 'D', …
+    pub state: Option<char>,
+    /// Kernel function it sleeps in.
+    pub wait_channel: Option<Arc<str>>,
+    /// Processor time it has used.
+    pub cpu_time: Option<Duration>,
+    /// Whether it holds the interpreter's lock.
+    pub holds_gil: Option<bool>,
+    /// Python frames, innermost first, all of them.
+    pub python: Vec<Where>,
+    /// Native frames, innermost first; `file` is the object file.
+    pub native: Vec<Where>,
+}
+
+/// What was measured of the memory of a process, in bytes; `None`: whoever measured does not see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemorySample {
+    /// Its resident set.
+    pub rss: Option<u64>,
+    /// What can still be taken of the host's memory without swapping.
+    pub host_available: Option<u64>,
+    /// The host's memory.
+    pub host_total: Option<u64>,
+    /// Processor time it used lately, in thousandths of one processor.
+    pub cpu_permille: Option<u32>,
+    /// The device that the following is about.
+    pub device: Option<u32>,
+    /// In use on the device, by whomever.
+    pub gpu_used: Option<u64>,
+    /// What the device has.
+    pub gpu_total: Option<u64>,
+    /// What the framework's allocator has given to tensors.
+    pub gpu_allocated: Option<u64>,
+    /// What the framework's allocator holds on the device.
+    pub gpu_reserved: Option<u64>,
 }
 
 /// A process group as one of its members knows it.

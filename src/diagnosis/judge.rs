@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Confidence, Effect, Role, Timestamp};
+use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
 
 use super::detect::{Draft, Key, KeyPlace, ProcessFact, order};
 use super::model::{World, libc_signal};
@@ -44,11 +44,20 @@ pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
     let causes: Vec<Option<usize>> = (0..drafts.len())
         .map(|at| cause(situation, &drafts, &worlds, at))
         .collect();
+    let found = |draft: &Draft| draft.effect != Effect::None;
+    let nothing_found = !drafts.iter().any(found);
     let mut judged: Vec<Judged> = drafts
         .iter()
         .zip(&causes)
         .map(|(draft, cause)| Judged {
-            draft: draft.clone(),
+            draft: Draft {
+                severity: if draft.leaves_open && nothing_found {
+                    Severity::Error
+                } else {
+                    draft.severity
+                },
+                ..draft.clone()
+            },
             role: if cause.is_some() {
                 Role::Cascade
             } else {

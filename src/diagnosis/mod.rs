@@ -20,6 +20,7 @@ use ddp_doctor_proto::report::{
 };
 
 pub mod align;
+pub mod capture;
 pub mod cause;
 pub mod certificate;
 pub mod creations;
@@ -27,6 +28,8 @@ pub mod detect;
 pub mod event;
 pub mod judge;
 pub mod model;
+pub mod outside;
+pub mod place;
 pub mod situation;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -35,9 +38,11 @@ pub mod words;
 
 pub use event::Event;
 
+use capture::Asked;
 use detect::Key;
+use event::ProcessId;
 use judge::Judged;
-use model::{Doing, Ending, Model, Process};
+use model::{Doing, Ending, Model, Process, Target};
 use situation::Situation;
 
 /// A wait is shown on its rank after this long.
@@ -74,6 +79,9 @@ pub struct Engine {
     /// The ranks as they were reported last, waits rounded off.
     ranks: Vec<Rank>,
     timeout: Option<Timestamp>,
+    /// Whose stacks were asked for, and whose are to be.
+    asked: Asked,
+    wanted: Vec<ProcessId>,
 }
 
 impl Engine {
@@ -89,6 +97,8 @@ impl Engine {
             findings: Vec::new(),
             ranks: Vec::new(),
             timeout: None,
+            asked: Asked::default(),
+            wanted: Vec::new(),
         }
     }
 
@@ -117,13 +127,17 @@ impl Engine {
         if !std::mem::take(&mut self.dirty) {
             return false;
         }
-        let situation = Situation::of(&self.model, &self.config, self.now);
+        // Once the job is over no time passes in it: its last diagnosis is one of the evidence alone.
+        let now = self.model.ended.map_or(self.now, |at| self.now.min(at));
+        self.now = now;
+        let situation = Situation::of(&self.model, &self.config, now);
         let drafts = detect::ALL
             .iter()
             .flat_map(|detector| detector.detect(&situation))
             .collect();
         let judged = judge::judge(&situation, drafts);
-        let timeout = next_look(&situation);
+        let timeout = next_look(&situation).filter(|_| self.model.ended.is_none());
+        self.wanted = self.asked.wanted(&situation);
         let findings = conclude(&situation, judged, &mut self.first_seen);
         let ranks = self.rank_states();
         let changed = !same_findings(&findings, &self.findings) || !same_ranks(&ranks, &self.ranks);
@@ -131,6 +145,19 @@ impl Engine {
         self.ranks = ranks;
         self.timeout = timeout;
         changed
+    }
+
+    /// Processes whose stacks would help, as of the last look: each is named once, and again after a
+    /// while. Whoever can take them hands them in as [`Event::Stacks`]; without them there is less to
+    /// conclude from.
+    pub fn poll_capture(&mut self) -> Vec<ProcessId> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// What is known, before anything is concluded from it.
+    #[must_use]
+    pub const fn model(&self) -> &Model {
+        &self.model
     }
 
     /// Everything known at the last look: the report.
@@ -230,7 +257,7 @@ impl Engine {
         let state = match process.ending() {
             Ending::InOrder => RankState::Exited,
             _ if process.has_ended() => RankState::Dead,
-            _ if self.model.silent_since(process).is_some() => RankState::Unknown,
+            _ if silent || process.unwatched.is_some() => RankState::Unknown,
             _ if process.is_stopped() => RankState::Stopped,
             _ if waiting_in.is_some() => RankState::Waiting,
             _ => RankState::Running,
@@ -255,23 +282,31 @@ impl Engine {
     fn waiting_in(&self, rank: u32, process: &Process) -> Option<WaitingIn> {
         let waits = process.threads.values().filter_map(|thread| {
             let (call, since) = match &thread.doing {
-                Doing::Call(call) => (Some(call), call.at),
-                Doing::Wait(_, since, _) => (thread.last_call.as_ref(), *since),
+                Doing::Call(call) => (Some(call.clone()), call.at),
+                Doing::Wait(Some(Target::Message(group, post)), since, _) => {
+                    let lone = self.model.group(*group).traffic.lone(post);
+                    let call = lone.map(|lone| lone.joined.call);
+                    (call.or_else(|| thread.last_call.clone()), *since)
+                }
+                Doing::Wait(_, since, _) => (thread.last_call.clone(), *since),
                 Doing::Nothing => {
                     // DDP waits for its own calls unseen: one that peers have not joined is a wait.
                     let last = thread.last_call.as_ref().filter(|call| call.hidden)?;
-                    let (group, seq) = process.target(last.id)?;
+                    let Some(Target::Join(group, seq)) = process.target(last.id) else {
+                        return None;
+                    };
                     self.model.group(group).join(seq)?.calls.get(&rank)?;
-                    (Some(last), last.at)
+                    (Some(last.clone()), last.at)
                 }
             };
             let waited = self.now.since(since);
             (waited >= SHOWN_AFTER).then(|| WaitingIn {
                 group: call
+                    .as_ref()
                     .and_then(|call| call.group.as_ref())
                     .map(|group| group.key.name.clone())
                     .unwrap_or_default(),
-                seq: call.map(|call| call.seq).filter(|&seq| seq > 0),
+                seq: call.as_ref().map(|call| call.seq).filter(|&seq| seq > 0),
                 op: call.map_or_else(|| "wait".to_owned(), |call| call.op.to_string()),
                 waited_ms: waited.as_millis() as u64,
             })

@@ -10,8 +10,11 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::Config;
 use super::creations::{self, Mismatch};
-use super::model::{Doing, Ending, Group, GroupId, Join, JoinedCall, Model, Process, Wait};
-use super::waits::Waits;
+use super::model::{
+    Doing, Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Wait,
+};
+use super::outside;
+use super::waits::{Waits, lasts, partners};
 
 mod inside;
 
@@ -34,7 +37,8 @@ pub struct Situation<'a> {
     pub config: &'a Config,
     /// Who waits for whom.
     pub waits: Waits,
-    /// Groups in which ranks wait for members that have not come: the first such place of each.
+    /// Groups in which ranks wait for members that have not come: the first such place of each, and
+    /// the first point-to-point call of each rank that waits for a partner.
     pub stalls: Vec<Stall>,
     /// Groups in which calls met that cannot match: the first such place of each.
     pub divergences: Vec<Divergence>,
@@ -66,6 +70,8 @@ pub struct Stall {
     pub group: GroupId,
     /// The sequence number at which they wait.
     pub seq: u64,
+    /// The point-to-point call that a rank waits in, where it is one.
+    pub message: Option<Lone>,
     /// Ranks that wait here, or further on in the group.
     pub waiting: Vec<u32>,
     /// The members they need that have not come.
@@ -74,6 +80,8 @@ pub struct Stall {
     pub since: Timestamp,
     /// Somebody's wait ended all the same, or its process did.
     pub failed: bool,
+    /// When the first of those waits had lasted longer than the group allows.
+    pub timed_out: Option<Timestamp>,
     /// What it comes from.
     pub origin: Origin,
 }
@@ -102,12 +110,20 @@ pub enum Absence {
     Silent,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
+    /// It is on its way out of the program, and waits there.
+    Leaving,
     /// It waits elsewhere.
     Blocked(GroupId, u64),
     /// It waits inside a collective that every member has entered.
     Inside(GroupId, u64),
     /// It is making a group, or has not made the one in which it is missed.
     Making,
+    /// It waits for the partner of a point-to-point call.
+    Unpartnered(GroupId),
+    /// It is in a phase that takes long: one that the program marked, or work that is known to.
+    LongPhase,
+    /// It lives and does not move.
+    StandsStill,
     /// It lives and does something else.
     Elsewhere,
 }
@@ -125,6 +141,10 @@ pub enum Origin {
     Left(Vec<u32>),
     /// Calls that can never match.
     Diverged(GroupId, u64),
+    /// Ranks that wait for others on their way out of the program.
+    Leaving(Vec<u32>),
+    /// A send and a receive between two ranks, sender first, that wait with different tags.
+    OtherTag(GroupId, u32, u32),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
     /// Ranks of which nothing is heard any more.
@@ -133,6 +153,10 @@ pub enum Origin {
     Inside(GroupId, u64),
     /// Ranks that have not made a group which others make, or do not come back from it.
     Making(Vec<u32>),
+    /// Ranks in a phase that takes long.
+    LongPhase(Vec<u32>),
+    /// Ranks that live outside any collective and do not move.
+    StandsStill(Vec<u32>),
     /// Ranks that live and do something else.
     Elsewhere(Vec<u32>),
 }
@@ -144,7 +168,8 @@ pub struct Divergence {
     pub group: GroupId,
     /// The sequence number.
     pub seq: u64,
-    /// What it comes from: the mismatch itself, or an exception that diverted a rank.
+    /// What it comes from: the mismatch itself, an exception that diverted a rank, or a call that
+    /// ranks make on their way out.
     pub origin: Origin,
 }
 
@@ -173,6 +198,8 @@ impl<'a> Situation<'a> {
             .groups()
             .filter_map(|group| situation.stall(group))
             .collect();
+        let unpartnered = model.groups();
+        stalls.extend(unpartnered.flat_map(|group| situation.unpartnered(group)));
         for i in 0..stalls.len() {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
         }
@@ -185,6 +212,23 @@ impl<'a> Situation<'a> {
     #[must_use]
     pub fn join(&self, group: GroupId, seq: u64) -> Option<&'a Join> {
         self.model.group(group).join(seq)
+    }
+
+    /// The calls that were made where ranks wait.
+    #[must_use]
+    pub fn calls<'s>(&self, stall: &'s Stall) -> Vec<(u32, &'s JoinedCall)>
+    where
+        'a: 's,
+    {
+        match &stall.message {
+            Some(lone) => vec![(lone.rank, &lone.joined)],
+            None => {
+                let group = self.model.group(stall.group);
+                let join = group.join(stall.seq);
+                let join = join.or_else(|| group.entered.get(&stall.seq));
+                join.into_iter().flat_map(Join::all).collect()
+            }
+        }
     }
 
     /// Stalls by what they come from, the one nearest to the origin first.
@@ -206,7 +250,17 @@ impl<'a> Situation<'a> {
     /// before, whichever is more; at once where a wait has already ended in failure.
     #[must_use]
     pub fn is_overdue(&self, stall: &Stall) -> bool {
-        self.overdue_at(stall) <= self.until
+        self.overdue_at(stall) <= self.known_until(stall)
+    }
+
+    /// Up to when it is known that they wait and that the others have not come: not longer than the
+    /// records of each of them are.
+    fn known_until(&self, stall: &Stall) -> Timestamp {
+        let missing = stall.missing.iter().map(|absent| absent.rank);
+        let everybody = stall.waiting.iter().copied().chain(missing);
+        everybody
+            .filter_map(|rank| self.model.member(stall.group, rank)?.known_until)
+            .fold(self.until, Timestamp::min)
     }
 
     /// When that will be.
@@ -218,18 +272,28 @@ impl<'a> Situation<'a> {
         if self.is_cut_short(stall) {
             return self.until;
         }
-        let mut limit = self.config.stall_after;
-        let join = self.join(stall.group, stall.seq);
-        for (&rank, joined) in join.into_iter().flat_map(|join| &join.calls) {
-            let process = self.model.member(stall.group, rank);
-            let before = joined
-                .call
-                .place
-                .as_ref()
-                .and_then(|place| process?.waits.get(place));
-            limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
-        }
-        stall.since.plus(limit)
+        let limit = self.config.stall_after.max(self.usual_wait(stall) * 3);
+        let overdue = stall.since.plus(limit);
+        // Whoever was in a phase by then is given as much time again to come out of it.
+        let phases = stall.missing.iter().filter_map(|absent| {
+            let process = self.model.member(stall.group, absent.rank)?;
+            process.last_phase
+        });
+        phases
+            .filter(|(began, _)| *began <= overdue)
+            .map(|(_, ended)| ended.plus(limit))
+            .fold(overdue, Timestamp::max)
+    }
+
+    /// The longest time that anybody who waits here has waited at the same line before.
+    #[must_use]
+    pub fn usual_wait(&self, stall: &Stall) -> Duration {
+        let calls = self.calls(stall).into_iter();
+        let before = calls.filter_map(|(rank, joined)| {
+            let process = self.model.member(stall.group, rank)?;
+            process.waits.get(joined.call.place.as_ref()?).copied()
+        });
+        Duration::from_nanos(before.max().unwrap_or(0))
     }
 
     /// Whether somebody ended the job while ranks had waited here for more than a moment: most people
@@ -242,27 +306,42 @@ impl<'a> Situation<'a> {
     fn divergence(&self, group: &Group) -> Option<Divergence> {
         let seq = group.diverged?;
         let join = group.join(seq)?;
-        let diverted: Vec<u32> = join
-            .calls
-            .iter()
-            .filter(|(rank, joined)| {
-                self.model
-                    .member(group.id, **rank)
-                    .is_some_and(|process| process.in_flight_at(&joined.call).is_some())
-            })
-            .map(|(&rank, _)| rank)
-            .collect();
-        let everybody = diverted.len() == join.calls.len();
-        let origin = if diverted.is_empty() || everybody {
-            Origin::Diverged(group.id, seq)
+        let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
+        let (raised, leaving) = self.on_their_way_out(group.id, calls);
+        let some = |ranks: &Vec<u32>| !ranks.is_empty() && ranks.len() < join.calls.len();
+        let origin = if some(&raised) {
+            Origin::Raised(raised)
+        } else if some(&leaving) {
+            Origin::Leaving(leaving)
         } else {
-            Origin::Raised(diverted)
+            Origin::Diverged(group.id, seq)
         };
         Some(Divergence {
             group: group.id,
             seq,
             origin,
         })
+    }
+
+    /// The ranks that made these calls because of an exception, and those that made them on their way
+    /// out of the program.
+    fn on_their_way_out<'b>(
+        &self,
+        group: GroupId,
+        calls: impl Iterator<Item = (u32, &'b JoinedCall)>,
+    ) -> (Vec<u32>, Vec<u32>) {
+        let (mut raised, mut leaving) = (Vec::new(), Vec::new());
+        for (rank, joined) in calls {
+            let Some(process) = self.model.member(group, rank) else {
+                continue;
+            };
+            if process.raised_before(&joined.call).is_some() {
+                raised.push(rank);
+            } else if process.is_leaving_at(&joined.call) {
+                leaving.push(rank);
+            }
+        }
+        (raised, leaving)
     }
 
     fn stall(&self, group: &Group) -> Option<Stall> {
@@ -297,24 +376,32 @@ impl<'a> Situation<'a> {
                     let own_doing = |at| self.model.is_own_doing(at);
                     let failed = |(rank, joined, _): &(u32, &JoinedCall, _)| {
                         let process = self.model.member(group.id, *rank);
-                        matches!(joined.wait, Wait::Over(at) if own_doing(at))
+                        // On NCCL a wait is over at once, and says nothing.
+                        let complete = group.traffic.transport.waits_complete;
+                        matches!(joined.wait, Wait::Over(at) if complete && own_doing(at))
                             || process
                                 .and_then(|p| p.end)
                                 .is_some_and(|end| own_doing(end.at))
                     };
+                    let timed_out = waiters
+                        .iter()
+                        .filter_map(|(rank, joined, _)| self.timed_out_at(group, *rank, joined))
+                        .min();
                     found = Some(Stall {
                         group: group.id,
                         seq,
+                        message: None,
                         waiting: waiting.collect(),
                         missing: needed
                             .into_iter()
                             .map(|rank| Absent {
                                 rank,
-                                why: self.absence(group, rank),
+                                why: self.absence(group, rank, false, timed_out),
                             })
                             .collect(),
                         since: waiters.iter().map(|(_, joined, _)| joined.call.at).min()?,
                         failed: waiters.iter().any(failed),
+                        timed_out,
                         origin: Origin::Elsewhere(Vec::new()),
                     });
                 }
@@ -327,18 +414,124 @@ impl<'a> Situation<'a> {
         found
     }
 
-    fn absence(&self, group: &Group, rank: u32) -> Absence {
+    /// Ranks that wait for the partner of a point-to-point call: the first such call of each.
+    fn unpartnered(&self, group: &Group) -> Vec<Stall> {
+        let mut found: BTreeMap<(u32, Side), Stall> = BTreeMap::new();
+        for lone in group.traffic.awaited() {
+            let Some(stall) = self.without_partner(group, lone) else {
+                continue;
+            };
+            let Some(key) = stall.message.as_ref().map(|lone| (lone.rank, lone.side)) else {
+                continue;
+            };
+            let earlier = found
+                .get(&key)
+                .is_none_or(|known| stall.since < known.since);
+            if earlier {
+                found.insert(key, stall);
+            }
+        }
+        found.into_values().collect()
+    }
+
+    fn without_partner(&self, group: &Group, lone: Lone) -> Option<Stall> {
+        let transport = group.traffic.transport;
+        let process = self.model.member(group.id, lone.rank)?;
+        let missing = partners(self.model, group.id, &lone)?;
+        let receives = lone.side == Side::Receive;
+        let since = match lone.joined.wait {
+            Wait::Since(at) => at,
+            Wait::NotSeen | Wait::Over(_) => lone.joined.call.at,
+        };
+        let mut failed = false;
+        match lone.joined.wait {
+            // A send may be done early, and a message that was missed may have come.
+            Wait::Over(_) if !lone.sure || !(receives || transport.sends_wait) => return None,
+            Wait::Over(at) => failed = transport.waits_complete && self.model.is_own_doing(at),
+            Wait::Since(_) | Wait::NotSeen => {
+                let at_once = lone.sure && (receives || transport.sends_wait);
+                if !at_once && !lasts(&lone, since, self.now) {
+                    return None;
+                }
+            }
+        }
+        if let Some(end) = process.end {
+            let died = matches!(self.model.ending_of(process), Ending::Died(_));
+            let in_cycle = self.waits.in_cycle(lone.rank);
+            if died && !in_cycle && end.at.since(since) < self.config.stall_after {
+                return None;
+            }
+            failed |= self.model.is_own_doing(end.at);
+        }
+        let timed_out = self.timed_out_at(group, lone.rank, &lone.joined);
+        Some(Stall {
+            group: group.id,
+            seq: lone.joined.call.seq,
+            waiting: vec![lone.rank],
+            missing: missing
+                .into_iter()
+                .map(|rank| Absent {
+                    rank,
+                    why: self.absence(group, rank, true, timed_out),
+                })
+                .collect(),
+            message: Some(lone),
+            since,
+            failed,
+            timed_out,
+            origin: Origin::Elsewhere(Vec::new()),
+        })
+    }
+
+    /// When a rank's wait was given up because it lasted longer than the group allows.
+    fn timed_out_at(&self, group: &Group, rank: u32, joined: &JoinedCall) -> Option<Timestamp> {
+        /// Timers are not exact.
+        const ABOUT: Duration = Duration::from_millis(100);
+        let process = self.model.member(group.id, rank)?;
+        let over = match joined.wait {
+            Wait::Over(at) => at,
+            _ => process.end?.at,
+        };
+        let says_so = process.exceptions.iter().any(|exception| {
+            let text = exception.text.to_ascii_lowercase();
+            exception.at >= joined.call.at
+                && (text.contains("timed out") || text.contains("timeout"))
+        });
+        let timeout = group.members.get(&rank)?.timeout;
+        let lasted = over.since(joined.call.at).saturating_add(ABOUT);
+        let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);
+        (was_too_long && self.model.is_own_doing(over)).then_some(over)
+    }
+
+    /// Why a member has not come to a call, or to its side of a message. Where a wait for it was given up before it ended, its end is not why:
+    /// the launcher ends whoever is left.
+    fn absence(
+        &self,
+        group: &Group,
+        rank: u32,
+        message: bool,
+        given_up: Option<Timestamp>,
+    ) -> Absence {
         let Some(process) = self.model.member(group.id, rank) else {
             return Absence::Elsewhere;
         };
         if process.is_stopped() {
             return Absence::Stopped;
         }
+        let ended_later = process
+            .end
+            .is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
         match self.model.ending_of(process) {
+            // Who waits in a circle ends because of it.
+            Ending::Raised(_) | Ending::Died(_) if self.waits.in_cycle(rank) => {
+                return self
+                    .held(group, rank, message)
+                    .unwrap_or(Absence::Elsewhere);
+            }
             Ending::Raised(_) => return Absence::Raised,
-            Ending::Died(_) => return Absence::Died,
+            Ending::Died(_) if !ended_later => return Absence::Died,
             Ending::InOrder => return Absence::Left,
-            Ending::None => {}
+            Ending::Died(_) | Ending::None => {}
         }
         if group
             .members
@@ -355,28 +548,60 @@ impl<'a> Situation<'a> {
         if let Some(divergence) = diverged {
             return Absence::Diverged(divergence.group, divergence.seq);
         }
-        let blocked = self
-            .waits
-            .blocked
-            .get(&rank)
-            .and_then(|threads| threads.first());
-        match blocked {
-            Some(blocked) if blocked.group != group.id => {
-                Absence::Blocked(blocked.group, blocked.seq)
-            }
-            _ if self.model.silent_since(process).is_some() => Absence::Silent,
-            _ if let Some(inside) = self.stuck_inside(rank) => {
-                Absence::Inside(inside.group, inside.seq)
-            }
-            _ if !group.members.contains_key(&rank) || is_making(process) => Absence::Making,
+        let outside = || {
+            let nothing = !process.is_inside_a_call();
+            nothing.then(|| outside::of(process)).flatten()
+        };
+        if process.is_leaving() && outside().is_none() {
+            return Absence::Leaving;
+        }
+        if let Some(held) = self.held(group, rank, message) {
+            return held;
+        }
+        if self.model.silent_since(process).is_some() {
+            return Absence::Silent;
+        }
+        if let Some(inside) = self.stuck_inside(rank) {
+            return Absence::Inside(inside.group, inside.seq);
+        }
+        if !group.members.contains_key(&rank) || is_making(process) {
+            return Absence::Making;
+        }
+        if !process.phases.is_empty() {
+            return Absence::LongPhase;
+        }
+        match outside() {
+            Some(outside) if !outside.moves => Absence::StandsStill,
+            Some(outside) if outside.what.long_work().is_some() => Absence::LongPhase,
             _ => Absence::Elsewhere,
         }
+    }
+
+    /// What a rank waits in itself, where that is not the call of this group that others wait in.
+    fn held(&self, group: &Group, rank: u32, message: bool) -> Option<Absence> {
+        let blocked = self.waits.blocked.get(&rank)?.first()?;
+        if blocked.message.is_some() {
+            return Some(Absence::Unpartnered(blocked.group));
+        }
+        (message || blocked.group != group.id)
+            .then_some(Absence::Blocked(blocked.group, blocked.seq))
     }
 
     /// Where a stall comes from: facts about a missing rank's process first, by their weight; then
     /// what it waits for itself.
     fn origin(&self, stalls: &[Stall], at: usize, seen: &mut BTreeSet<usize>) -> Origin {
         let stall = &stalls[at];
+        if stall.takes_any() && stall.missing.iter().any(|absent| !absent.is_final()) {
+            // Whoever can still come may be the one.
+            let elsewhere = stall.missing.iter();
+            let elsewhere: Vec<u32> = elsewhere
+                .filter(|absent| absent.why == Absence::Elsewhere)
+                .map(|absent| absent.rank)
+                .collect();
+            if !elsewhere.is_empty() {
+                return Origin::Elsewhere(elsewhere);
+            }
+        }
         let with = |why: Absence| -> Vec<u32> {
             stall
                 .missing
@@ -385,16 +610,28 @@ impl<'a> Situation<'a> {
                 .map(|a| a.rank)
                 .collect()
         };
-        for (why, origin) in [
-            (Absence::Raised, Origin::Raised as fn(Vec<u32>) -> Origin),
+        type Kind = (Absence, fn(Vec<u32>) -> Origin);
+        let first = |kinds: &[Kind]| {
+            kinds.iter().find_map(|(why, origin)| {
+                let ranks = with(*why);
+                (!ranks.is_empty()).then(|| origin(ranks))
+            })
+        };
+        let ends = first(&[
+            (Absence::Raised, Origin::Raised),
             (Absence::Died, Origin::Died),
             (Absence::Stopped, Origin::Stopped),
+        ]);
+        let unmatched = || self.other_tag(stall);
+        if let Some(origin) = ends.or_else(|| self.exit_path(stall)).or_else(unmatched) {
+            return origin;
+        }
+        let leaves = first(&[
             (Absence::Left, Origin::Left),
-        ] {
-            let ranks = with(why);
-            if !ranks.is_empty() {
-                return origin(ranks);
-            }
+            (Absence::Leaving, Origin::Leaving),
+        ]);
+        if let Some(origin) = leaves {
+            return origin;
         }
         seen.insert(at);
         for absent in &stall.missing {
@@ -407,8 +644,17 @@ impl<'a> Situation<'a> {
                     return divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone());
                 }
                 Absence::Inside(group, seq) => return Origin::Inside(group, seq),
-                Absence::Blocked(group, _) => {
-                    let next = stalls.iter().position(|stall| stall.group == group);
+                Absence::Blocked(..) | Absence::Unpartnered(_) => {
+                    let next = stalls.iter().position(|stall| match absent.why {
+                        Absence::Unpartnered(group) => {
+                            let waits = stall.message.as_ref().map(|lone| lone.rank);
+                            stall.group == group && waits == Some(absent.rank)
+                        }
+                        Absence::Blocked(group, _) => {
+                            stall.group == group && stall.message.is_none()
+                        }
+                        _ => false,
+                    });
                     match next {
                         Some(next) if seen.contains(&next) => {
                             if let Some(cycle) = self.cycle_with(absent.rank) {
@@ -423,19 +669,16 @@ impl<'a> Situation<'a> {
             }
         }
         let silent = with(Absence::Silent);
-        if stall
-            .missing
-            .iter()
-            .all(|absent| silent.contains(&absent.rank))
-        {
+        let all = |ranks: &[u32]| stall.missing.iter().all(|it| ranks.contains(&it.rank));
+        if all(&silent) {
             return Origin::Silent(silent);
         }
-        let making = with(Absence::Making);
-        if making.is_empty() {
-            Origin::Elsewhere(with(Absence::Elsewhere))
-        } else {
-            Origin::Making(making)
-        }
+        let kept = first(&[
+            (Absence::Making, Origin::Making),
+            (Absence::StandsStill, Origin::StandsStill),
+            (Absence::LongPhase, Origin::LongPhase),
+        ]);
+        kept.unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
     }
 
     /// The collective inside which a rank has waited for more than a moment.
@@ -443,6 +686,72 @@ impl<'a> Situation<'a> {
         self.inside.iter().find(|inside| {
             inside.waiting.contains(&rank) && inside.since.plus(MORE_THAN_A_MOMENT) <= self.until
         })
+    }
+
+    /// Whether it is the waiting ranks that went astray: they wait on their way out, of the program or
+    /// of an exception, for ranks that have ended without such a call, or that go on without one for
+    /// too long.
+    fn exit_path(&self, stall: &Stall) -> Option<Origin> {
+        if stall.message.is_some() {
+            return None;
+        }
+        let join = self.join(stall.group, stall.seq)?;
+        let ended = |absent: &Absent| {
+            let process = self.model.member(stall.group, absent.rank);
+            process.is_some_and(Process::ended_through_the_interpreter)
+        };
+        let gone = stall.missing.iter().all(ended);
+        let elsewhere = |absent: &Absent| absent.why == Absence::Elsewhere;
+        let goes_on = || stall.missing.iter().all(elsewhere) && self.is_overdue(stall);
+        if !gone && !goes_on() {
+            return None;
+        }
+        let waiting = join.calls.iter().filter(|(_, joined)| joined.is_awaited());
+        let waiting: Vec<(u32, &JoinedCall)> = waiting.map(|(&rank, j)| (rank, j)).collect();
+        // Where most ranks wait on their way out, it is the others that left something out.
+        if waiting.len() > stall.missing.len() {
+            return None;
+        }
+        let (raised, leaving) = self.on_their_way_out(stall.group, waiting.iter().copied());
+        if raised.len() == waiting.len() {
+            Some(Origin::Raised(raised))
+        } else if leaving.len() == waiting.len() {
+            Some(Origin::Leaving(leaving))
+        } else {
+            None
+        }
+    }
+
+    /// Whether the partner that is missing has a call to this rank with another tag, and goes no further:
+    /// because it left, waits in that very call, or waits for this rank.
+    fn other_tag(&self, stall: &Stall) -> Option<Origin> {
+        let lone = stall.message.as_ref().filter(|lone| lone.sure)?;
+        let other = self.model.group(stall.group).traffic.other_tag(lone)?;
+        let left = stall
+            .missing
+            .iter()
+            .any(|absent| absent.why == Absence::Left);
+        let waits_there = || {
+            let waits = self.waits.blocked.get(&other.rank).into_iter().flatten();
+            let mut calls = waits.filter_map(|wait| wait.message.as_ref());
+            calls.any(|waiting| waiting.joined.call.id == other.joined.call.id)
+        };
+        let waits_for_this = || {
+            let mut cycles = self.waits.cycles.iter();
+            cycles.any(|cycle| {
+                let has = |rank| cycle.iter().any(|wait| wait.rank == rank);
+                has(lone.rank) && has(other.rank)
+            })
+        };
+        let (sender, receiver) = match lone.side {
+            Side::Send => (lone.rank, other.rank),
+            Side::Receive => (other.rank, lone.rank),
+        };
+        (left || waits_there() || waits_for_this()).then_some(Origin::OtherTag(
+            stall.group,
+            sender,
+            receiver,
+        ))
     }
 
     /// The cycle a rank waits in, or waits for.
@@ -460,7 +769,23 @@ impl<'a> Situation<'a> {
     }
 }
 
+impl Absent {
+    /// Whether it cannot come any more.
+    const fn is_final(&self) -> bool {
+        use Absence::{Died, Left, Raised};
+        matches!(self.why, Raised | Died | Left)
+    }
+}
+
 impl Stall {
+    /// Whether any one of the missing would do.
+    #[must_use]
+    pub fn takes_any(&self) -> bool {
+        self.message
+            .as_ref()
+            .is_some_and(|lone| lone.peer.is_none())
+    }
+
     /// Whether the ranks it comes from are missing right here, not behind other waits.
     #[must_use]
     pub fn is_direct(&self) -> bool {
@@ -471,10 +796,28 @@ impl Stall {
             | Origin::Left(ranks)
             | Origin::Silent(ranks)
             | Origin::Making(ranks)
+            | Origin::LongPhase(ranks)
+            | Origin::StandsStill(ranks)
             | Origin::Elsewhere(ranks) => self
                 .missing
                 .iter()
                 .any(|absent| ranks.contains(&absent.rank)),
+            // Those may also be the ones that wait where nobody comes.
+            Origin::Leaving(ranks) => {
+                let mut absent = self.missing.iter().map(|absent| &absent.rank);
+                absent.any(|rank| ranks.contains(rank))
+                    || self.waiting.iter().any(|rank| ranks.contains(rank))
+            }
+            Origin::OtherTag(group, sender, receiver) => {
+                let message = self.message.as_ref();
+                let between = |lone: &Lone| {
+                    [*sender, *receiver].contains(&lone.rank)
+                        && lone
+                            .peer
+                            .is_some_and(|peer| [*sender, *receiver].contains(&peer))
+                };
+                *group == self.group && message.is_some_and(between)
+            }
             Origin::Diverged(..) | Origin::Cycle(_) | Origin::Inside(..) => false,
         }
     }

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
+use super::detect::About;
 use super::event::{Call, CallId, GroupInfo, ThreadId};
 
+#[path = "../../tests/support/example.rs"]
+mod example;
 #[path = "../../tests/support/scenario/mod.rs"]
 mod scenario;
 
@@ -17,6 +20,16 @@ pub(crate) fn holds(scenario: &str) {
     if let Err(failure) = scenario::Scenario::parse(&scenario).and_then(|s| s.check()) {
         panic!("{failure}");
     }
+}
+
+/// What the terminal shows of a scenario, given without its sentence, is the example in the finding's
+/// explanation. With `UPDATE_DOCS=1` in the environment, the file that calls this gets it written.
+#[track_caller]
+pub(crate) fn shows(about: &About, scenario: &str) {
+    let scenario = format!("about = \"the example of a finding\"\n{scenario}");
+    let shown = scenario::Scenario::parse(&scenario).and_then(|s| s.shown(about.code.code));
+    let shown = shown.unwrap_or_else(|failure| panic!("{failure}"));
+    example::compare(about.explanation.example, &shown);
 }
 
 /// Two calls that meet and cannot match are found, proved, where and when they meet.

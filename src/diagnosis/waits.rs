@@ -1,35 +1,46 @@
 //! Who waits for whom: the graph of waits, what it can still release, and its cycles.
 //!
 //! A thread is blocked when it waits for a collective that cannot be complete: the members it must
-//! wait for ([`super::model::JoinedCall::needs`]) have not made their call. Only what must block counts. A leaf of
-//! a rooted collective and a sender may be done early, and a call that nobody waits for blocks
-//! nobody.
+//! wait for ([`super::model::JoinedCall::needs`]) have not made their call; or for a message that
+//! nobody has sent. Only what must block counts. A leaf of a rooted collective may be done early, and a
+//! call that nobody waits for blocks nobody.
+//!
+//! Whether a sender must wait depends on the backend and on sizes that it alone knows
+//! ([`super::model::Transport`]). A wait for a send is taken to block where the backend's sends wait,
+//! and else once it has lasted, but it is not *certain*, and proves nothing. Nor does a receive from
+//! any source, or one between ranks of which records were missed.
 //!
 //! # The release fixpoint
 //!
 //! A rank is *free* if one of its threads that make calls is not blocked: nothing is known about
 //! what it will do next, so it may yet make any call. Starting from the free ranks, a blocked rank
-//! becomes free as soon as one of its threads needs only free ranks. The ranks that this never
+//! becomes free as soon as one of its threads needs only free ranks (or, receiving from any source, one
+//! free rank). The ranks that this never
 //! reaches are *stuck*: whatever the free ones do, these cannot move. Following a stuck rank's needs
 //! leads to a rank that has ended or stopped, or back to itself: a deadlock.
 //!
 //! This is the AND model of distributed deadlock (Chandy, Misra, Haas, "Distributed deadlock
-//! detection", TOCS 1983): collectives know no waiting for any one of several.
+//! detection", TOCS 1983): collectives know no waiting for any one of several. Where a receive from any
+//! source is among the stuck, a cycle alone is no deadlock, but a cycle of the stuck is.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::event::ThreadId;
-use super::model::{Doing, Ending, GroupId, Model, Process};
+use super::event::{Call, ThreadId};
+use super::model::{Doing, Ending, GroupId, Lone, Model, Process, Side, Target};
 
 /// DDP waits for its buckets where no probe sees it: a thread whose last record is such a call, and
 /// that has written none for this long, is taken to wait for it.
 const HIDDEN_WAIT: Duration = Duration::from_secs(3);
 
+/// A wait for a message that need not be one is believed after this long.
+const LASTING_WAIT: Duration = Duration::from_secs(3);
+
 /// A thread that waits for ranks that have not come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Blocked {
     /// Its rank.
     pub rank: u32,
@@ -39,10 +50,18 @@ pub struct Blocked {
     pub group: GroupId,
     /// That call's sequence number.
     pub seq: u64,
-    /// When it made the call.
+    /// That call.
+    pub call: Arc<Call>,
+    /// When it made the call; of a point-to-point call: when it began to wait.
     pub since: Timestamp,
+    /// When the wait ended in failure, if it did and ended the process, or was ended with it.
+    pub until: Option<Timestamp>,
     /// The ranks it needs, ascending.
     pub needs: Vec<u32>,
+    /// The point-to-point call that it waits for, where it is one.
+    pub message: Option<Lone>,
+    /// It cannot go on before all of them came, whatever the transport does.
+    pub certain: bool,
     /// No other thread of the process ever made a call.
     pub only_thread: bool,
     /// The wait itself was recorded; otherwise it is inferred.
@@ -68,11 +87,26 @@ impl Waits {
         let mut free: BTreeSet<u32> = BTreeSet::new();
         for process in model.processes.values() {
             let Some(rank) = process.rank else { continue };
-            if model.ending_of(process) != Ending::None || process.is_stopped() {
+            let ended = match model.ending_of(process) {
+                Ending::None => None,
+                Ending::InOrder => continue,
+                // A cycle that had closed before is why they ended.
+                Ending::Raised(_) | Ending::Died(_) => {
+                    if model
+                        .process_of(rank)
+                        .is_none_or(|newest| newest.id != process.id)
+                    {
+                        continue;
+                    }
+                    Some(process.end.map_or(now, |end| end.at))
+                }
+            };
+            if process.is_stopped() {
                 continue;
             }
-            let threads = blocked_threads(model, process, rank, now);
-            if threads.len() < process.threads.len() || process.threads.is_empty() {
+            let threads = blocked_threads(model, process, rank, now, ended);
+            let goes_on = threads.len() < process.threads.len() || process.threads.is_empty();
+            if goes_on && ended.is_none() {
                 free.insert(rank);
             }
             if !threads.is_empty() {
@@ -93,6 +127,13 @@ impl Waits {
         }
     }
 
+    /// Whether a rank waits in a cycle.
+    #[must_use]
+    pub fn in_cycle(&self, rank: u32) -> bool {
+        let mut waits = self.cycles.iter().flatten();
+        waits.any(|wait| wait.rank == rank)
+    }
+
     /// The wait that keeps a stuck rank.
     #[must_use]
     pub fn stuck_in(&self, rank: u32) -> Option<&Blocked> {
@@ -103,43 +144,147 @@ impl Waits {
     }
 }
 
-fn blocked_threads(model: &Model, process: &Process, rank: u32, now: Timestamp) -> Vec<Blocked> {
+impl Blocked {
+    /// It needs one of the ranks, whichever.
+    #[must_use]
+    pub fn needs_any(&self) -> bool {
+        self.message
+            .as_ref()
+            .is_some_and(|lone| lone.peer.is_none())
+    }
+}
+
+/// The threads of a process that are blocked, or were when it ended.
+fn blocked_threads(
+    model: &Model,
+    process: &Process,
+    rank: u32,
+    now: Timestamp,
+    ended: Option<Timestamp>,
+) -> Vec<Blocked> {
     let mut found = Vec::new();
     for (&id, thread) in &process.threads {
-        let (target, recorded) = match &thread.doing {
-            Doing::Call(call) => (process.target(call.id), true),
-            Doing::Wait(target, ..) => (*target, true),
+        let mut until = ended;
+        let (target, since, recorded) = match &thread.doing {
+            Doing::Call(call) => (process.target(call.id), call.at, true),
+            Doing::Wait(target, since, _) => (*target, *since, true),
+            Doing::Nothing if ended.is_some() => {
+                let Some((target, since, over)) = thread.failed else {
+                    continue;
+                };
+                until = Some(over);
+                (Some(target), since, true)
+            }
             Doing::Nothing => {
                 let last = thread.last_call.as_ref();
                 let silent = now.since(thread.last_at) >= HIDDEN_WAIT;
                 match last.filter(|call| call.hidden && silent && call.at == thread.last_at) {
-                    Some(call) => (process.target(call.id), false),
-                    None => (None, false),
+                    Some(call) => (process.target(call.id), call.at, false),
+                    None => continue,
                 }
             }
         };
-        let Some((group_id, seq)) = target else {
-            continue;
+        let found_here = match target {
+            Some(Target::Join(group, seq)) => for_others(model, group, seq, rank),
+            Some(Target::Message(group, post)) if recorded => {
+                let lone = model.group(group).traffic.lone(&post);
+                lone.and_then(|lone| for_message(model, group, lone, since, now))
+            }
+            _ => None,
         };
-        let group = model.group(group_id);
-        let Some(joined) = group.join(seq).and_then(|join| join.calls.get(&rank)) else {
-            continue;
-        };
-        let needs = joined.needs(rank, &model.missing(group, seq));
-        if !needs.is_empty() {
+        if let Some(blocked) = found_here {
             found.push(Blocked {
-                rank,
                 thread: id,
-                group: group_id,
-                seq,
-                since: joined.call.at,
-                needs,
+                until,
                 only_thread: process.threads.len() == 1,
                 recorded,
+                ..blocked
             });
         }
     }
     found
+}
+
+/// The wait of a rank for the members of a group that have not come to its call.
+fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<Blocked> {
+    let group = model.group(group_id);
+    let joined = group.join(seq)?.calls.get(&rank)?;
+    let needs = joined.needs(rank, &model.missing(group, seq));
+    (!needs.is_empty()).then(|| Blocked {
+        rank,
+        thread: ThreadId::default(),
+        group: group_id,
+        seq,
+        call: Arc::clone(&joined.call),
+        since: joined.call.at,
+        until: None,
+        needs,
+        message: None,
+        certain: seq > 0 || joined.takes_all_members(),
+        only_thread: false,
+        recorded: false,
+    })
+}
+
+/// The wait for the partner of a point-to-point call.
+fn for_message(
+    model: &Model,
+    group_id: GroupId,
+    lone: Lone,
+    since: Timestamp,
+    now: Timestamp,
+) -> Option<Blocked> {
+    let group = model.group(group_id);
+    let needs = partners(model, group_id, &lone)?;
+    let heard_all = model
+        .member(group_id, lone.rank)
+        .into_iter()
+        .chain(
+            needs
+                .iter()
+                .filter_map(|&peer| model.member(group_id, peer)),
+        )
+        .all(|process| process.lost == 0);
+    let sure = lone.sure && heard_all;
+    let blocks = lone.side == Side::Receive || group.traffic.transport.sends_wait;
+    if !(sure && blocks) && !lasts(&lone, since, now) {
+        return None;
+    }
+    Some(Blocked {
+        rank: lone.rank,
+        thread: ThreadId::default(),
+        group: group_id,
+        seq: lone.joined.call.seq,
+        call: Arc::clone(&lone.joined.call),
+        since,
+        until: None,
+        needs,
+        certain: sure && lone.side == Side::Receive,
+        message: Some(lone),
+        only_thread: false,
+        recorded: false,
+    })
+}
+
+/// Whether a wait for a message that need not be one has lasted: also since a message was sent to the
+/// rank, which may just be arriving.
+pub(super) fn lasts(lone: &Lone, since: Timestamp, now: Timestamp) -> bool {
+    let since = lone.sent.map_or(since, |sent| sent.max(since));
+    now.since(since) >= LASTING_WAIT
+}
+
+/// The ranks that may be the partner of a point-to-point call; `None` where one of them is not seen,
+/// or it is the rank itself.
+pub(super) fn partners(model: &Model, group: GroupId, lone: &Lone) -> Option<Vec<u32>> {
+    let group = model.group(group);
+    match lone.peer {
+        Some(peer) => (peer != lone.rank && group.members.contains_key(&peer)).then(|| vec![peer]),
+        None => {
+            let others = group.members.keys().copied().filter(|&m| m != lone.rank);
+            let others: Vec<u32> = others.collect();
+            (group.is_fully_seen() && !others.is_empty()).then_some(others)
+        }
+    }
 }
 
 /// Grows the set of free ranks until nothing changes.
@@ -150,9 +295,15 @@ fn release(model: &Model, blocked: &BTreeMap<u32, Vec<Blocked>>, free: &mut BTre
             .filter(|(rank, threads)| {
                 !free.contains(rank)
                     && threads.iter().any(|thread| {
-                        thread.needs.iter().all(|&needed| {
-                            free.contains(&needed) && can_still_come(model, thread.group, needed)
-                        })
+                        let mut needs = thread.needs.iter();
+                        let comes = |needed: &u32| {
+                            free.contains(needed) && can_still_come(model, thread.group, *needed)
+                        };
+                        if thread.needs_any() {
+                            needs.any(comes)
+                        } else {
+                            needs.all(comes)
+                        }
                     })
             })
             .map(|(&rank, _)| rank)
@@ -204,9 +355,17 @@ fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<V
             .zip(next)
             .map(|(&from, &to)| edge(from, to))
             .collect();
-        cycles.extend(waits);
+        cycles.extend(waits.filter(|waits| closed(waits)));
     }
     cycles
+}
+
+/// Whether all of these waits went on when the last of them began.
+fn closed(waits: &[Blocked]) -> bool {
+    let last = waits.iter().map(|wait| wait.since).max();
+    waits
+        .iter()
+        .all(|wait| wait.until.is_none() || wait.until >= last)
 }
 
 /// Breadth first from a rank back to itself.

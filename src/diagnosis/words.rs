@@ -1,8 +1,9 @@
 //! Phrases that several findings use, so that all of them speak alike.
 
 use std::fmt::{self, Display, Write as _};
+use std::time::Duration;
 
-use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::event::{Call, GroupInfo};
 
@@ -67,14 +68,29 @@ pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a st
     if ranks.len() == 1 { one } else { several }
 }
 
-/// "all_reduce #23".
+/// "all_reduce #23", "recv #2 from rank 0".
 #[must_use]
 pub fn call(call: &Call) -> String {
-    if call.seq == 0 {
-        call.op.to_string()
-    } else {
-        format!("{} #{}", call.op, call.seq)
+    let mut text = call.op.to_string();
+    if call.seq != 0 {
+        let _infallible = write!(text, " #{}", call.seq);
     }
+    if call.op.is_point_to_point() {
+        text.push_str(&partner(call));
+    }
+    text
+}
+
+/// " to rank 1", " from rank 0", " from any rank".
+fn partner(call: &Call) -> String {
+    let way = match call.op {
+        ddp_doctor_proto::Op::Send => "to",
+        _ => "from",
+    };
+    call.peer.map_or_else(
+        || format!(" {way} any rank"),
+        |peer| format!(" {way} rank {peer}"),
+    )
 }
 
 /// What a call says about its data: "all_reduce float32[3, 1560] sum".
@@ -102,6 +118,9 @@ pub fn signature(call: &Call) -> String {
     if let (Some(root), true) = (call.root, call.op.is_rooted()) {
         let _infallible = write!(text, ", root {root}");
     }
+    if call.op.is_point_to_point() {
+        text.push_str(&partner(call));
+    }
     text
 }
 
@@ -128,6 +147,37 @@ pub fn at(place: Option<&Where>) -> String {
 pub fn line(place: &Where) -> String {
     let file = place.file.rsplit('/').next().unwrap_or(&place.file);
     format!("{file}:{}", place.line)
+}
+
+/// "load()", or "the main program" where Python calls it `<module>`.
+#[must_use]
+pub fn function(place: &Where) -> String {
+    match &*place.function {
+        "<module>" => "the main program".into(),
+        "" => "a function".into(),
+        name => format!("{name}()"),
+    }
+}
+
+/// "5.0 s", "12 min".
+#[must_use]
+pub fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        0..60 => format!("{:.1} s", time.as_secs_f64()),
+        60..3600 => format!("{} min", time.as_secs() / 60),
+        3600.. => format!(
+            "{} h {} min",
+            time.as_secs() / 3600,
+            time.as_secs() / 60 % 60
+        ),
+    }
+}
+
+/// "14:23:36 UTC".
+#[must_use]
+pub fn clock(at: Timestamp) -> String {
+    let text = at.to_string();
+    format!("{} UTC", text.get(11..19).unwrap_or(&text))
 }
 
 /// An exception's text, cut to what fits a sentence. PyTorch's C++ errors begin with the place in
@@ -187,5 +237,11 @@ mod tests {
             signature(&testing::call(Op::Broadcast).root(3).build()),
             "broadcast, root 3"
         );
+        let mut send = testing::call(Op::Send).numel(4).build();
+        send.peer = Some(1);
+        assert_eq!(signature(&send), "send ?[4 elements] to rank 1");
+        assert_eq!(super::call(&send), "send #1 to rank 1");
+        let recv = testing::call(Op::Recv).build();
+        assert_eq!(signature(&recv), "recv from any rank");
     }
 }

@@ -16,6 +16,7 @@ use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
 use super::process::{Limits, Process};
+use super::stacks;
 use crate::diagnosis::event::{Event, ProcessId};
 
 /// Most processes one node may name over the life of a job.
@@ -24,6 +25,29 @@ const MAX_PROCESSES: usize = 65_536;
 const MAX_TEXT: usize = 8192;
 /// Longest name (job, host, layer) taken from a node, in bytes.
 const MAX_NAME: usize = 256;
+
+/// A process, as far as a decoder knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Its number in the node's stream.
+    pub number: u64,
+    /// Its name in the job.
+    pub id: ProcessId,
+    /// What it said of itself; the layer is beside it.
+    pub identity: &'a v1::ProcessJoined,
+    /// What observed it.
+    pub layer: &'a Arc<str>,
+    /// The ticket after that of its latest record.
+    pub next_record: u64,
+    /// When it wrote that record; 0: it wrote none.
+    pub latest: Timestamp,
+    /// The status that it announced, and when; below 0: it did not know.
+    pub announced: Option<(i32, Timestamp)>,
+    /// Its latest record is the beginning of a call or a wait.
+    pub is_inside: bool,
+    /// Its end was told.
+    pub has_ended: bool,
+}
 
 /// Turns the reports of one node, in order, into events.
 #[derive(Debug)]
@@ -78,14 +102,47 @@ impl Decoder {
         self.rejected
     }
 
-    /// Decodes one report; events go to `out` in order.
+    /// Decodes one report; events go to `out` in order. The first time that something in it makes no
+    /// sense, a note says so.
     pub fn decode(&mut self, report: v1::Report, out: &mut Vec<Event>) {
+        let before = self.rejected;
         for event in report.events {
             let taken = event.kind.and_then(|kind| self.event(kind, out));
             if taken.is_none() {
                 self.rejected += 1;
             }
         }
+        if before == 0 && self.rejected > 0 {
+            out.push(Event::Note {
+                process: None,
+                kind: NoteKind::Unreadable,
+                rank: None,
+                pid: None,
+                text: "some of what a node sent made no sense and was left out".into(),
+                at: self.time(report.sent_unix_ns),
+            });
+        }
+    }
+
+    /// Every process that was named so far, by number.
+    pub fn processes(&self) -> impl Iterator<Item = Known<'_>> {
+        let mut known: Vec<Known<'_>> = self
+            .processes
+            .iter()
+            .map(|(&number, process)| Known {
+                number: u64::from(number),
+                id: ProcessId::of(self.node, number),
+                identity: process.identity(),
+                layer: process.layer(),
+                next_record: process.next_record(),
+                latest: process.latest(),
+                announced: process.announced_status(),
+                is_inside: process.is_inside(),
+                has_ended: process.has_ended(),
+            })
+            .collect();
+        known.sort_by_key(|process| process.number);
+        known.into_iter()
     }
 
     /// Whether an event waits for more about it: then [`Decoder::release`] is due a moment later.
@@ -159,15 +216,30 @@ impl Decoder {
                     count: lost.count,
                 });
             }
+            Kind::Stacks(taken) => {
+                let (process, ..) = self.process(taken.process)?;
+                let mut stacks = stacks::decode(&taken);
+                stacks.at = self.time(taken.unix_ns);
+                let stacks = Arc::new(stacks);
+                out.push(Event::Stacks { process, stacks });
+            }
             Kind::Note(note) => return self.note(&note, out),
+            Kind::MemorySample(sample) => {
+                let (id, process, _) = self.process(sample.process)?;
+                return process.memory(id, &sample, out);
+            }
             Kind::Interrupted(asked) => out.push(Event::Interrupted {
                 signal: asked.signal,
                 at: self.time(asked.unix_ns),
             }),
-            Kind::JobEnded(ended) => out.push(Event::JobEnded {
-                status: ended.status,
-                at: self.time(ended.unix_ns),
-            }),
+            Kind::JobEnded(ended) => {
+                // Nothing follows that an event could still wait for.
+                self.release(out);
+                out.push(Event::JobEnded {
+                    status: ended.status,
+                    at: self.time(ended.unix_ns),
+                });
+            }
         }
         Some(())
     }
@@ -242,6 +314,12 @@ impl Decoder {
         let process = self.processes.get_mut(&number)?;
         Some((ProcessId::of(self.node, number), process, &mut self.limits))
     }
+}
+
+/// The number of the node, and the name of the process in its stream.
+#[must_use]
+pub const fn node_and_process(id: ProcessId) -> (u32, u64) {
+    (id.node(), id.0 & 0xffff_ffff)
 }
 
 /// A short name, cut where it is longer than names are.

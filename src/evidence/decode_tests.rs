@@ -102,6 +102,86 @@ fn a_call_is_resolved() {
 }
 
 #[test]
+fn samples_of_the_memory_have_their_place_among_the_records() {
+    let mut decoder = known();
+    let inside = v1::MemorySample {
+        process: 1,
+        ticket: Some(1),
+        mono_ns: 2_000,
+        device: Some(0),
+        gpu_used: Some(7),
+        ..Default::default()
+    };
+    let outside = v1::MemorySample {
+        process: 1,
+        unix_ns: 9_000_000,
+        rss: Some(5),
+        ..Default::default()
+    };
+    let all = vec![
+        Kind::Record(record(0, RecordKind::Issued, 1)),
+        Kind::MemorySample(inside),
+        Kind::MemorySample(outside),
+        Kind::Record(record(2, RecordKind::Returned, 1)),
+    ];
+    let events = decode(&mut decoder, all.clone());
+    let [
+        Event::Issued { .. },
+        Event::Memory {
+            sample: gpu, at, ..
+        },
+        Event::Memory {
+            sample: host,
+            at: later,
+            ..
+        },
+        Event::Returned { .. },
+    ] = events.as_slice()
+    else {
+        panic!("nothing is lost: {events:#?}")
+    };
+    assert_eq!(
+        (gpu.device, gpu.gpu_used, gpu.rss),
+        (Some(0), Some(7), None)
+    );
+    assert_eq!((*at, *later), (Timestamp(5_001_000), Timestamp(9_000_000)));
+    assert_eq!((host.rss, host.device), (Some(5), None));
+    // Repeated, only what has no place of its own comes again.
+    let again = decode(&mut decoder, all);
+    assert!(
+        matches!(again.as_slice(), [Event::Memory { sample, .. }] if sample.rss == Some(5)),
+        "{again:#?}"
+    );
+    let foreign = v1::MemorySample {
+        process: 99,
+        ..Default::default()
+    };
+    let events = decode(&mut decoder, vec![Kind::MemorySample(foreign)]);
+    assert!(
+        matches!(events.as_slice(), [Event::Note { .. }]),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn settings_are_names_and_values() {
+    let mut decoder = known();
+    let setting = |ticket, text: &str| {
+        let mut record = record(ticket, RecordKind::Setting, 0);
+        record.text = text.into();
+        Kind::Record(record)
+    };
+    let events = decode(
+        &mut decoder,
+        vec![setting(0, "nccl=2.27=3"), setting(1, "x")],
+    );
+    let [Event::Setting { name, value, .. }, Event::Note { .. }] = events.as_slice() else {
+        panic!("{events:?}")
+    };
+    assert_eq!((name.as_ref(), value.as_ref()), ("nccl", "2.27=3"));
+}
+
+#[test]
 fn a_repeated_stream_says_nothing_twice() {
     let mut decoder = known();
     let first = decode(
@@ -214,7 +294,7 @@ fn death_is_the_last_event_of_a_process() {
             Kind::Record(record(0, RecordKind::WaitEnd, 0)),
         ],
     );
-    let [Event::ProcessChanged { exit, .. }] = events.as_slice() else {
+    let [Event::ProcessChanged { exit, .. }, Event::Note { .. }] = events.as_slice() else {
         panic!("{events:?}")
     };
     assert_eq!(exit.signal, Some(9));
@@ -259,7 +339,10 @@ fn nonsense_is_counted_and_changes_nothing() {
             }),
         ],
     );
-    assert!(events.is_empty(), "{events:?}");
+    assert!(
+        matches!(events.as_slice(), [Event::Note { .. }]),
+        "{events:?}"
+    );
     assert_eq!(decoder.rejected(), 9);
     let mut out = Vec::new();
     decoder.decode(
@@ -270,6 +353,8 @@ fn nonsense_is_counted_and_changes_nothing() {
         &mut out,
     );
     assert_eq!(decoder.rejected(), 10);
+    let again = decode(&mut decoder, vec![Kind::Record(far(77))]);
+    assert!(again.is_empty(), "said once: {again:?}");
 }
 
 #[test]

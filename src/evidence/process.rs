@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp, v1};
 
 use super::decode::{name, text};
-use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
+use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, MemorySample, ProcessId, ThreadId};
 
 /// Most call sites of a process.
 const MAX_SITES: usize = 65_536;
@@ -52,6 +53,16 @@ pub(super) struct Process {
     announced: u64,
     /// An `all_to_all` whose splits may still follow.
     held: Option<Box<Call>>,
+    /// When the latest record was written.
+    latest: Timestamp,
+    /// The status that it announced, and when.
+    announced_status: Option<(i32, Timestamp)>,
+    /// What the latest record is.
+    latest_kind: RecordKind,
+    /// The thread that announced it.
+    announced_by: u32,
+    /// That thread is in the middle of a call that it made after that.
+    held_up: bool,
     ended: bool,
     /// How far its node's clock was ahead of ours when it joined, in nanoseconds.
     ahead: i64,
@@ -69,12 +80,43 @@ impl Process {
             next_ticket: 0,
             announced: 0,
             held: None,
+            latest: Timestamp::default(),
+            announced_status: None,
+            latest_kind: RecordKind::default(),
+            announced_by: 0,
+            held_up: false,
             ended: false,
         }
     }
 
     pub(super) const fn layer(&self) -> &Arc<str> {
         &self.layer
+    }
+
+    pub(super) const fn identity(&self) -> &v1::ProcessJoined {
+        &self.identity
+    }
+
+    pub(super) const fn next_record(&self) -> u64 {
+        self.next_ticket
+    }
+
+    pub(super) const fn latest(&self) -> Timestamp {
+        self.latest
+    }
+
+    pub(super) const fn is_inside(&self) -> bool {
+        matches!(
+            self.latest_kind,
+            RecordKind::Issued | RecordKind::WaitBegin | RecordKind::Splits
+        )
+    }
+
+    pub(super) const fn announced_status(&self) -> Option<(i32, Timestamp)> {
+        if self.held_up {
+            return None;
+        }
+        self.announced_status
     }
 
     pub(super) const fn has_ended(&self) -> bool {
@@ -181,28 +223,18 @@ impl Process {
         limits: &mut Limits,
         out: &mut Vec<Event>,
     ) -> Option<()> {
-        if self.ended || record.ticket == u64::MAX {
-            return None;
-        }
-        if record.ticket < self.next_ticket {
+        if !self.is_next(process, record.ticket, out)? {
             return Some(());
         }
-        let missing = (record.ticket - self.next_ticket).saturating_sub(self.announced);
-        if missing > 0 {
-            out.push(Event::RecordsLost {
-                process,
-                count: missing,
-            });
-        }
-        self.announced = 0;
-        self.next_ticket = record.ticket + 1;
-
         let kind = number(record.kind, RecordKind::from_number);
+        self.latest_kind = kind;
         if kind == RecordKind::Splits {
             return self.splits(&record);
         }
         self.release(process, out);
         let at = self.time(record.mono_ns);
+        self.latest = self.latest.max(at);
+        self.hear_of_the_end(kind, &record, at);
         let thread = ThreadId(record.thread);
         let call = CallId(record.call);
         let named_call = (record.call != 0).then_some(call);
@@ -263,6 +295,16 @@ impl Process {
                 let group = self.groups.get(&record.group)?.clone();
                 Event::GroupDestroyed { process, group, at }
             }
+            RecordKind::GroupTimeout => {
+                let group = self.groups.get(&record.group)?.clone();
+                let timeout = Duration::from_millis(u64::try_from(record.code).ok()?);
+                Event::GroupTimeout {
+                    process,
+                    group,
+                    timeout,
+                    at,
+                }
+            }
             RecordKind::Exception => Event::Exception {
                 process,
                 kind: number(record.code, ExceptionKind::from_number),
@@ -272,6 +314,7 @@ impl Process {
             },
             RecordKind::Exit => Event::ExitAnnounced {
                 process,
+                thread,
                 code: record.code,
                 how: text(&record.text),
                 at,
@@ -293,9 +336,91 @@ impl Process {
                 at,
             },
             RecordKind::InputEnded => Event::InputEnded { process, place, at },
-            RecordKind::Splits | RecordKind::Unspecified => return None,
+            RecordKind::Setting => {
+                let (setting, value) = record.text.split_once('=')?;
+                Event::Setting {
+                    process,
+                    name: name(setting),
+                    value: text(value),
+                    at,
+                }
+            }
+            // A sample has a message of its own.
+            RecordKind::Memory | RecordKind::Splits | RecordKind::Unspecified => return None,
         });
         Some(())
+    }
+
+    /// Takes a sample of the memory; `None` where it makes no sense.
+    pub(super) fn memory(
+        &mut self,
+        process: ProcessId,
+        sample: &v1::MemorySample,
+        out: &mut Vec<Event>,
+    ) -> Option<()> {
+        let is_new = match sample.ticket {
+            Some(ticket) => self.is_next(process, ticket, out)?,
+            // From outside. The model minds neither repetition nor order.
+            None => !self.ended,
+        };
+        if is_new {
+            out.push(Event::Memory {
+                process,
+                at: match sample.unix_ns {
+                    0 => self.time(sample.mono_ns),
+                    at => self.on_our_clock(at),
+                },
+                sample: MemorySample {
+                    rss: sample.rss,
+                    host_available: sample.host_available,
+                    host_total: sample.host_total,
+                    cpu_permille: sample.cpu_permille,
+                    device: sample.device,
+                    gpu_used: sample.gpu_used,
+                    gpu_total: sample.gpu_total,
+                    gpu_allocated: sample.gpu_allocated,
+                    gpu_reserved: sample.gpu_reserved,
+                },
+            });
+        }
+        Some(())
+    }
+
+    /// Whether what stands there in the black box was not told before. Says what was lost before it.
+    fn is_next(&mut self, process: ProcessId, ticket: u64, out: &mut Vec<Event>) -> Option<bool> {
+        if self.ended || ticket == u64::MAX {
+            return None;
+        }
+        if ticket < self.next_ticket {
+            return Some(false);
+        }
+        let missing = (ticket - self.next_ticket).saturating_sub(self.announced);
+        if missing > 0 {
+            out.push(Event::RecordsLost {
+                process,
+                count: missing,
+            });
+        }
+        self.announced = 0;
+        self.next_ticket = ticket + 1;
+        Some(true)
+    }
+
+    /// A process that has said that it ends does so, unless it is kept by what it does on its way out,
+    /// or another thread of it goes on.
+    fn hear_of_the_end(&mut self, kind: RecordKind, record: &v1::Record, at: Timestamp) {
+        match kind {
+            RecordKind::Exit => {
+                self.announced_status = Some((record.code, at));
+                self.announced_by = record.thread;
+                self.held_up = false;
+            }
+            _ if self.announced_status.is_none() => {}
+            _ if record.thread != self.announced_by => self.announced_status = None,
+            RecordKind::Issued | RecordKind::WaitBegin => self.held_up = true,
+            RecordKind::Returned | RecordKind::WaitEnd => self.held_up = false,
+            _ => {}
+        }
     }
 
     fn call(&mut self, mut record: v1::Record, limits: &mut Limits) -> Option<Call> {

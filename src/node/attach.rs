@@ -220,11 +220,23 @@ fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
             sent_unix_ns: unix_ns,
             received: Timestamp::now(),
         },
+        Kind::CaptureStacks(v1::CaptureStacks {
+            processes,
+            on_request,
+        }) => Command::TakeStacks {
+            processes,
+            on_request,
+        },
     };
     (!follower.tell(command)).then_some(End::FollowerGone)
 }
 
-async fn connect(address: &str) -> anyhow::Result<Channel> {
+/// A connection to the coordinator at that address.
+///
+/// # Errors
+///
+/// When nobody answers there.
+pub async fn connect(address: &str) -> anyhow::Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))?
         .connect_timeout(CONNECT)
         .tcp_nodelay(true)

@@ -8,6 +8,9 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following};
 
 use super::{proc, sys};
 
@@ -17,6 +20,8 @@ pub const SHARED_MEMORY: &str = "/dev/shm";
 const MIN_FREE: u64 = 32 << 20;
 /// File that says whose directory it is.
 const OWNER: &str = "owner";
+/// How long boxes lie that nobody has taken: ranks that no `run` started left them.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 /// End of the name of a black box.
 const BOX: &str = ".box";
 
@@ -29,6 +34,8 @@ pub struct BoxDir {
     is_shared_memory: bool,
     /// Boxes are kept as they were when this was taken.
     snapshot: bool,
+    /// Says to ranks that they are followed; `None`: where the file system has no locks.
+    following: Option<Following>,
 }
 
 impl BoxDir {
@@ -43,23 +50,43 @@ impl BoxDir {
         if let Some(keep) = &keep {
             private_dir(keep)?;
         }
-        match in_shared_memory(shared_memory, job, run_dir) {
-            Ok(path) => Ok(Self {
-                path,
-                keep,
-                is_shared_memory: true,
-                snapshot: false,
-            }),
-            Err(error) => match &keep {
-                Some(dir) => Ok(Self {
-                    path: dir.clone(),
-                    keep,
-                    is_shared_memory: false,
-                    snapshot: false,
-                }),
-                None => Err(error),
-            },
+        let (path, is_shared_memory) = match (in_shared_memory(shared_memory, job, run_dir), &keep)
+        {
+            (Ok(path), _) => (path, true),
+            (Err(_), Some(dir)) => (dir.clone(), false),
+            (Err(error), None) => return Err(error),
+        };
+        let following = Following::begin(&path, FollowedBy::Run).ok().flatten();
+        Ok(Self {
+            path,
+            keep,
+            is_shared_memory,
+            snapshot: false,
+            following,
+        })
+    }
+
+    /// The directory that the ranks of a launch made for themselves, which is left to them.
+    ///
+    /// # Errors
+    ///
+    /// When boxes shall be kept and there is no place for it.
+    pub fn of_launch(
+        path: &Path,
+        run_dir: Option<&Path>,
+        following: Option<Following>,
+    ) -> io::Result<Self> {
+        let keep = run_dir.map(|dir| dir.join("boxes"));
+        if let Some(keep) = &keep {
+            private_dir(keep)?;
         }
+        Ok(Self {
+            path: path.to_owned(),
+            keep,
+            is_shared_memory: false,
+            snapshot: false,
+            following,
+        })
     }
 
     /// Puts what dead runs of this user left in shared memory where it belongs.
@@ -70,11 +97,32 @@ impl BoxDir {
     /// Whether boxes in shared memory still have to go to this run directory.
     #[must_use]
     pub fn are_awaited(shared_memory: &Path, run_dir: &Path) -> bool {
+        Self::awaited(shared_memory, run_dir).next().is_some()
+    }
+
+    /// Directories in shared memory whose boxes still have to go to this run directory, named as
+    /// [`Path::canonicalize`] does.
+    pub fn awaited<'a>(
+        shared_memory: &Path,
+        run_dir: &'a Path,
+    ) -> impl Iterator<Item = PathBuf> + use<'a> {
         let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
-        entries.flatten().any(|entry| {
-            fs::read_to_string(entry.path().join(OWNER))
+        entries.flatten().map(|entry| entry.path()).filter(|dir| {
+            fs::read_to_string(dir.join(OWNER))
                 .is_ok_and(|owner| owner.lines().nth(1).map(Path::new) == Some(run_dir))
         })
+    }
+
+    /// Run directories of this user's runs that have boxes in shared memory, living or not.
+    #[must_use]
+    pub fn run_dirs(shared_memory: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
+        let owners = entries.flatten().filter_map(|entry| {
+            let owner = fs::read_to_string(entry.path().join(OWNER)).ok()?;
+            let dir = owner.lines().nth(1).filter(|dir| !dir.is_empty());
+            dir.map(PathBuf::from)
+        });
+        owners.collect()
     }
 
     /// Where ranks make their boxes.
@@ -128,6 +176,10 @@ impl BoxDir {
     /// When a box could not be kept.
     pub fn remove(self) -> io::Result<()> {
         if !self.is_shared_memory {
+            // A directory of the ranks' own keeps it: others may be waiting for the lock.
+            if self.following.is_some() && self.keep.as_ref() == Some(&self.path) {
+                drop(fs::remove_file(self.path.join(FOLLOWED)));
+            }
             return Ok(());
         }
         let kept = match &self.keep {
@@ -200,13 +252,18 @@ fn user_dir(shared_memory: &Path) -> PathBuf {
 
 /// Clears away what runs left that were killed: their boxes go to their run directories.
 ///
-/// A directory without an owner's file is not ours to judge, and one with a living rank is in use.
+/// A directory without an owner's file is one that ranks made for themselves: it is left as it is for
+/// a while, for whoever wants to look into it. One with a living rank is in use.
 fn sweep(user: &Path) {
     let Ok(entries) = fs::read_dir(user) else {
         return;
     };
     for dir in entries.flatten().map(|entry| entry.path()) {
         let Ok(owner) = fs::read_to_string(dir.join(OWNER)) else {
+            if is_forgotten(&dir) {
+                // If it cannot be removed now, the next run tries again.
+                drop(fs::remove_dir_all(&dir));
+            }
             continue;
         };
         let mut lines = owner.lines();
@@ -226,6 +283,22 @@ fn sweep(user: &Path) {
         // If it cannot be removed now, the next run tries again.
         drop(fs::remove_dir_all(&dir));
     }
+}
+
+/// Whether nobody has made a box there for a long time, nobody lives who has made one, and nobody
+/// follows them.
+fn is_forgotten(dir: &Path) -> bool {
+    let Ok(metadata) = fs::symlink_metadata(dir) else {
+        return false;
+    };
+    let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
+    metadata.is_dir()
+        && age.is_some_and(|age| age > FORGOTTEN)
+        && Following::found(dir).is_none()
+        && !boxes_in(dir)
+            .unwrap_or_default()
+            .iter()
+            .any(|file| writer_is_alive(file))
 }
 
 fn owner_is_alive(line: &str) -> Option<bool> {

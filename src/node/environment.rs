@@ -89,13 +89,23 @@ impl Environment {
 /// would mean the working directory: where nothing was inherited, none is added.
 fn python_path(python: &Path, inherited: Option<&OsStr>) -> OsString {
     let mut path = python.join(ACTIVATION).into_os_string();
-    path.push(":");
-    path.push(python);
+    if !is_shared(python) {
+        path.push(":");
+        path.push(python);
+    }
     if let Some(inherited) = inherited.filter(|inherited| !inherited.is_empty()) {
         path.push(":");
         path.push(inherited);
     }
     path
+}
+
+/// Whether other packages are in that folder as well: those of one environment, which must not come
+/// before the standard library of whatever interpreter the job uses. The activation knows where its
+/// package is.
+fn is_shared(python: &Path) -> bool {
+    let name = python.file_name().unwrap_or_default();
+    name == "site-packages" || name == "dist-packages"
 }
 
 /// Finds the agent's library: where the environment says, beside this program, or where an
@@ -127,6 +137,8 @@ pub fn find_python() -> Option<PathBuf> {
         "../lib/ddp-doctor/python",
         "../../agent/python",
         "../../../agent/python",
+        // Installed by pip: this program is in the package.
+        "../..",
     ];
     places
         .iter()
@@ -156,5 +168,8 @@ mod tests {
         assert_eq!(path(None), "/p/ddp_doctor/activate:/p");
         assert_eq!(path(Some("")), "/p/ddp_doctor/activate:/p");
         assert_eq!(path(Some("/a:/b")), "/p/ddp_doctor/activate:/p:/a:/b");
+        let installed = Path::new("/v/lib/python3.12/site-packages");
+        let activation = installed.join(ACTIVATION);
+        assert_eq!(python_path(installed, None), activation.as_os_str());
     }
 }

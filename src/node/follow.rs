@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use ddp_doctor_agent::blackbox::BoxName;
+use ddp_doctor_agent::blackbox::{BoxName, Reader};
 use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use tokio::sync::mpsc;
@@ -18,9 +18,12 @@ use v1::event::Kind;
 
 use super::boxes::BoxDir;
 use super::descendants::Descendants;
+use super::launch::Launch;
+use super::memory::{self, Memory};
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
 use super::rank::Rank;
+use super::stacks::taker::Taker;
 use super::sys;
 
 /// Time between two looks into the boxes. Every look costs a wake-up, whatever there is to see, and
@@ -62,6 +65,13 @@ pub enum Command {
         sent_unix_ns: u64,
         /// When that came.
         received: Timestamp,
+    },
+    /// The coordinator wants stacks.
+    TakeStacks {
+        /// Of these boxes; none: of all.
+        processes: Vec<u64>,
+        /// Because somebody wants to see them.
+        on_request: bool,
     },
     /// We were continued after a stop.
     Continued,
@@ -142,9 +152,14 @@ pub struct Follower {
     boxes: BoxDir,
     out: Outbox,
     commands: Commands,
-    descendants: Descendants,
+    /// What is below the command; `None`: there is no command, but …
+    descendants: Option<Descendants>,
+    /// … a launch.
+    launch: Option<Launch>,
+    stacks: Taker,
     ranks: Vec<Rank>,
     places: Vec<Place>,
+    memory: Memory,
     /// Boxes that could not be opened, and since when.
     closed_boxes: HashMap<PathBuf, Instant>,
     /// Notes and the end of the job, for coordinators that attach later.
@@ -173,6 +188,32 @@ impl Follower {
         out: Outbox,
         commands: Commands,
         descendants: Descendants,
+        stacks: Taker,
+    ) -> Self {
+        Self::with(hello, boxes, out, commands, stacks, Some(descendants), None)
+    }
+
+    /// Follows the ranks of a launch among what turns up in `boxes`, until the launch is over.
+    #[must_use]
+    pub fn of_launch(
+        hello: v1::Hello,
+        boxes: BoxDir,
+        out: Outbox,
+        commands: Commands,
+        launch: Launch,
+        stacks: Taker,
+    ) -> Self {
+        Self::with(hello, boxes, out, commands, stacks, None, Some(launch))
+    }
+
+    fn with(
+        hello: v1::Hello,
+        boxes: BoxDir,
+        out: Outbox,
+        commands: Commands,
+        stacks: Taker,
+        descendants: Option<Descendants>,
+        launch: Option<Launch>,
     ) -> Self {
         let place = |path| Place {
             path,
@@ -186,7 +227,10 @@ impl Follower {
             out,
             commands,
             descendants,
+            launch,
+            stacks,
             ranks: Vec::new(),
+            memory: Memory::new(),
             closed_boxes: HashMap::new(),
             said: Vec::new(),
             last_scheduling: Instant::now(),
@@ -206,6 +250,7 @@ impl Follower {
         let mut next_places = Instant::now();
         let mut next_states = Instant::now();
         let mut next_scan = Instant::now() + SCAN_EVERY;
+        let mut next_memory = Instant::now();
         loop {
             self.notice_pause();
             if self.obey() {
@@ -217,6 +262,7 @@ impl Follower {
                     self.look_for_boxes(now);
                 }
                 self.look();
+                self.pass_stacks_on();
                 if is_due(&mut next_states, STATES_EVERY, now) {
                     self.look_at_states(now);
                 }
@@ -224,6 +270,10 @@ impl Follower {
                     self.scan(now);
                     self.out.heartbeat();
                 }
+                if is_due(&mut next_memory, memory::EVERY, now) {
+                    self.memory.look(&self.ranks, now, &mut self.out);
+                }
+                self.look_for_end(now);
             }
             self.out.flush();
             self.wait(TICK);
@@ -276,6 +326,15 @@ impl Follower {
                     ping_unix_ns: sent_unix_ns,
                     received_unix_ns: received.0,
                 }),
+                Ok(Command::TakeStacks {
+                    processes,
+                    on_request,
+                }) => {
+                    let wanted = self.ranks.iter().filter_map(Rank::as_wanted);
+                    let wanted =
+                        wanted.filter(|it| processes.is_empty() || processes.contains(&it.process));
+                    self.stacks.ask(wanted, on_request);
+                }
                 Ok(Command::Continued) => self.was_continued(),
                 Ok(Command::Interrupted(signal)) => self.say(Kind::Interrupted(v1::Interrupted {
                     unix_ns: Timestamp::now().0,
@@ -283,7 +342,8 @@ impl Follower {
                 })),
                 Ok(Command::Secure(answer)) => {
                     let on_disk = self.boxes.snapshot().is_ok() && self.out.sync();
-                    let descendants = self.descendants.remembered();
+                    let descendants = self.descendants.as_ref();
+                    let descendants = descendants.map(Descendants::remembered).unwrap_or_default();
                     // Nobody waits any more: no harm.
                     drop(answer.send(Secured {
                         on_disk,
@@ -309,6 +369,7 @@ impl Follower {
         for rank in &mut self.ranks {
             rank.repeat(&mut self.out);
         }
+        self.memory.repeat(&mut self.out);
         for kind in &self.said {
             self.out.push_live(kind.clone());
         }
@@ -325,6 +386,18 @@ impl Follower {
                 rank.end(&mut self.out);
                 // One that cannot be moved stays until the end, when there is another try.
                 drop(self.boxes.keep(rank.path()));
+            }
+        }
+    }
+
+    /// Stacks that were taken meanwhile; nothing comes after the end of a process.
+    fn pass_stacks_on(&mut self) {
+        for stacks in self.stacks.poll() {
+            let mut ranks = self.ranks.iter_mut();
+            if let Some(rank) =
+                ranks.find(|rank| rank.process() == stacks.process && !rank.has_ended())
+            {
+                rank.stood(stacks, &mut self.out);
             }
         }
     }
@@ -373,8 +446,14 @@ impl Follower {
         }
     }
 
-    /// Whether that is settled: opened, or given up.
+    /// Whether that is settled: opened, given up, or somebody else's.
     fn open(&mut self, path: &Path, now: Instant) -> bool {
+        if let Some(launch) = &mut self.launch
+            && let Ok(reader) = Reader::open(path)
+            && !launch.takes(&reader)
+        {
+            return true;
+        }
         match Rank::open(self.ranks.len() as u64 + 1, path) {
             Ok(rank) => {
                 self.closed_boxes.remove(path);
@@ -432,7 +511,10 @@ impl Follower {
     }
 
     fn scan(&mut self, now: Instant) {
-        for lost in self.descendants.scan(now) {
+        let Some(descendants) = &mut self.descendants else {
+            return;
+        };
+        for lost in descendants.scan(now) {
             self.note(NoteKind::CaptureLost, lost.rank, lost.pid, lost.text);
         }
     }
@@ -465,6 +547,17 @@ impl Follower {
     fn say(&mut self, kind: Kind) {
         self.said.push(kind.clone());
         self.out.push(kind);
+    }
+
+    /// Ends the job when its launch is over.
+    fn look_for_end(&mut self, now: Instant) {
+        let Some(launch) = &mut self.launch else {
+            return;
+        };
+        if let Some(status) = launch.status(&self.ranks, now) {
+            launch.is_over(status);
+            self.end_job(status);
+        }
     }
 
     /// The ranks have a moment to end, and then whatever is known by then is what is known.

@@ -34,6 +34,7 @@ use super::kill::Patience;
 use super::outbox::{Journal, Outbox};
 use super::rundir::RunDir;
 use super::screen::{self, Message, Screen};
+use super::stacks::taker::{Taker, When};
 use super::sys::{self, PidFd, Signals};
 use super::{Say, names, proc};
 use crate::coordinator::{Hub, serve};
@@ -65,6 +66,8 @@ pub struct Options {
     pub kill: Option<Patience>,
     /// A wait that nothing proves hopeless becomes a finding after this long.
     pub stall_after: Duration,
+    /// When stacks are taken.
+    pub stacks: When,
     /// How much is printed.
     pub verbosity: Verbosity,
     /// How it looks.
@@ -183,6 +186,8 @@ pub fn run(options: Options) -> Outcome {
             .map(|word| word.display().to_string())
             .collect(),
         stall_after_s: u32::try_from(options.stall_after.as_secs()).unwrap_or(u32::MAX),
+        // The launcher that gives it a name is yet to be started.
+        launch: String::new(),
     };
     if let Some(dir) = &run_dir
         && let Err(error) = names::describe(dir, &hello, address.as_deref())
@@ -199,6 +204,7 @@ pub fn run(options: Options) -> Outcome {
         listener,
         live,
         kill: options.kill,
+        stacks: options.stacks,
     });
     let exit = sys::wait_without_reaping(child.id()).unwrap_or_default();
     let ended = watch.end(shell_status(exit), run_dir.as_deref());
@@ -289,6 +295,7 @@ struct WatchParts<'a> {
     listener: Option<TcpListener>,
     live: Live,
     kill: Option<Patience>,
+    stacks: When,
 }
 
 /// Everything that runs beside the command.
@@ -324,7 +331,8 @@ impl Watch {
         let job = parts.hello.job.clone();
         let following = parts.boxes.and_then(|boxes| {
             let out = Outbox::new(journal);
-            let it = Follower::new(parts.hello, boxes, out, commands, descendants);
+            let stacks = Taker::new(parts.stacks);
+            let it = Follower::new(parts.hello, boxes, out, commands, descendants, stacks);
             spawn("ddp-follow", &say, move || it.run())
         });
 

@@ -13,12 +13,16 @@ pub mod environment;
 pub mod follow;
 pub mod job;
 pub mod kill;
+pub mod launch;
+pub mod memory;
 pub mod names;
 pub mod outbox;
 pub mod proc;
 pub mod rank;
+pub mod reporter;
 pub mod rundir;
 pub mod screen;
+pub mod stacks;
 pub mod sys;
 
 /// Says a line to the user, from whatever thread.

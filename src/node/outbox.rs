@@ -30,6 +30,9 @@ const RESERVE: u64 = 1 << 30;
 const RESERVE_SHARE: u64 = 20;
 /// How often the room is looked at, in bytes that were written since.
 const LOOK_EVERY: u64 = 1 << 20;
+/// How often a journal says that the node lives where there is nothing else to say: what stood still
+/// up to then is known to have stood still.
+const JOURNAL_ALIVE: Duration = Duration::from_secs(5);
 /// How long a confirmation of the disk is waited for.
 const SYNC_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -40,6 +43,8 @@ pub struct Outbox {
     batch: Vec<(v1::Event, bool)>,
     bytes: usize,
     journal: Option<Journal>,
+    /// When the journal got its last report.
+    journaled: Timestamp,
     live: Option<mpsc::Sender<v1::Report>>,
 }
 
@@ -80,8 +85,15 @@ impl Outbox {
 
     /// Says that the node lives, also where there is nothing else to say.
     pub fn heartbeat(&mut self) {
-        if self.batch.is_empty() && self.live.is_some() {
+        if !self.batch.is_empty() {
+            return;
+        }
+        if self.live.is_some() {
             self.send_live(Vec::new(), None);
+        }
+        let now = Timestamp::now();
+        if now.since(self.journaled) >= JOURNAL_ALIVE {
+            self.write_journal(Vec::new(), now);
         }
     }
 
@@ -121,19 +133,26 @@ impl Outbox {
         let now = Timestamp::now();
         self.bytes = 0;
         let batch = std::mem::take(&mut self.batch);
-        if let Some(journal) = &mut self.journal {
+        if self.journal.is_some() {
             let events = batch.iter().filter(|(_, to_journal)| *to_journal);
             let events: Vec<_> = events.map(|(event, _)| event.clone()).collect();
             if !events.is_empty() {
-                journal.append(v1::Report {
-                    sent_unix_ns: now.0,
-                    events,
-                    pong: None,
-                });
+                self.write_journal(events, now);
             }
         }
         if self.live.is_some() {
             self.send_live(batch.into_iter().map(|(event, _)| event).collect(), None);
+        }
+    }
+
+    fn write_journal(&mut self, events: Vec<v1::Event>, now: Timestamp) {
+        if let Some(journal) = &mut self.journal {
+            self.journaled = now;
+            journal.append(v1::Report {
+                sent_unix_ns: now.0,
+                events,
+                pong: None,
+            });
         }
     }
 
@@ -168,6 +187,20 @@ fn weight(kind: &Kind) -> usize {
             group.name.len() + group.description.len() + 5 * group.members.len()
         }
         Kind::Note(note) => note.text.len(),
+        Kind::Stacks(stacks) => {
+            let frames = |thread: &v1::ThreadStack| -> usize {
+                let frames = thread.python.iter().chain(&thread.native);
+                frames
+                    .map(|it| 16 + it.file.len() + it.function.len())
+                    .sum()
+            };
+            stacks.trouble.len()
+                + stacks
+                    .threads
+                    .iter()
+                    .map(|it| 64 + frames(it))
+                    .sum::<usize>()
+        }
         Kind::Hello(hello) => hello.command.iter().map(String::len).sum(),
         _ => 0,
     }
@@ -431,6 +464,27 @@ mod tests {
             ..Limit::default()
         });
         assert_eq!((counts.len(), said.len(), told), (0, 1, true), "{said:?}");
+    }
+
+    #[test]
+    fn a_journal_says_now_and_then_that_the_node_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let mut outbox = Outbox::new(Some(Journal::create(&path, Say::nobody()).unwrap()));
+        outbox.heartbeat();
+        outbox.heartbeat(); // that was a moment ago
+        outbox.journaled = Timestamp(Timestamp::now().0 - JOURNAL_ALIVE.as_nanos() as u64);
+        outbox.push(lost(1));
+        outbox.heartbeat(); // there is something to say
+        outbox.flush();
+        outbox.close();
+        let mut reader = Reader::open(&path).unwrap();
+        let mut events = Vec::new();
+        while let Some(report) = reader.read().unwrap() {
+            assert!(report.sent_unix_ns > 0);
+            events.push(report.events.len());
+        }
+        assert_eq!(events, [0, 1]);
     }
 
     #[test]

@@ -98,6 +98,12 @@ impl Watched {
         self.pid
     }
 
+    /// Its start time in clock ticks since boot.
+    #[must_use]
+    pub const fn start_ticks(&self) -> u64 {
+        self.start_ticks
+    }
+
     /// Readable once the process has ended; `None` on kernels without pidfds.
     #[must_use]
     pub const fn fd(&self) -> Option<&PidFd> {

@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use ddp_doctor_agent::blackbox::{Item, OpenError, ReadRecord, Reader};
+use ddp_doctor_agent::blackbox::{Item, OpenError, Reader};
 use ddp_doctor_proto::report::{Exit, Timestamp};
-use ddp_doctor_proto::{ProcessState, RecordKind, blackbox::flags, v1};
+use ddp_doctor_proto::{ProcessState, RecordKind, v1};
 use v1::event::Kind;
 
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
+use super::stacks::taker::Wanted;
+use crate::evidence::blackbox;
 
 /// Records taken from one box at a time, so that a busy rank does not hide the others.
 const BUDGET: usize = 4096;
@@ -28,6 +30,8 @@ pub struct Rank {
     /// The status that the process announced.
     announced: Option<i32>,
     last_change: Option<v1::ProcessChanged>,
+    /// Its stacks as they were taken: the first and the latest ones.
+    stacks: Vec<v1::Stacks>,
     /// The process was seen to end.
     over: bool,
     /// Its end was reported.
@@ -57,6 +61,7 @@ impl Rank {
             journaled: 0,
             announced: None,
             last_change: None,
+            stacks: Vec::new(),
             over: false,
             ended: false,
         })
@@ -89,10 +94,39 @@ impl Rank {
         own.rank == theirs.rank && (own.parent_pid == Some(theirs.pid) || descends())
     }
 
+    /// Its name in messages.
+    #[must_use]
+    pub const fn process(&self) -> u64 {
+        self.process
+    }
+
+    /// What its stacks are taken by; `None`: it has ended.
+    #[must_use]
+    pub fn as_wanted(&self) -> Option<Wanted> {
+        let watched = self.watched.as_ref().filter(|_| !self.ended)?;
+        Some(Wanted {
+            process: self.process,
+            pid: watched.pid(),
+            start_ticks: watched.start_ticks(),
+        })
+    }
+
     /// Whether its end was reported.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// How it ended, as far as that is known.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        self.last_change
+            .as_ref()
+            .filter(|_| self.ended)
+            .map_or_else(Exit::default, |change| Exit {
+                code: change.exit_code,
+                signal: change.exit_signal,
+            })
     }
 
     /// Its pidfd says that it has ended.
@@ -143,7 +177,7 @@ impl Rank {
         self.ended = true;
         let mut exit = self.watched.as_ref().map(Watched::exit).unwrap_or_default();
         if exit == Exit::default() {
-            exit.code = self.announced;
+            exit.code = self.announced.filter(|&code| code >= 0);
         }
         self.change(ProcessState::Dead, exit, Timestamp::now(), out);
     }
@@ -161,6 +195,17 @@ impl Rank {
         self.last_change = Some(change);
     }
 
+    /// Says where its threads stood.
+    pub fn stood(&mut self, stacks: v1::Stacks, out: &mut Outbox) {
+        /// As many as are compared with each other.
+        const KEPT: usize = 3;
+        if self.stacks.len() == KEPT {
+            self.stacks.remove(1);
+        }
+        self.stacks.push(stacks.clone());
+        out.push(Kind::Stacks(stacks));
+    }
+
     /// Says everything again to a coordinator that may know nothing.
     pub fn repeat(&mut self, out: &mut Outbox) {
         out.push_live(Kind::ProcessJoined(self.joined()));
@@ -169,6 +214,9 @@ impl Rank {
             self.drain(out);
         } else {
             while self.poll(out) == BUDGET {}
+        }
+        for stacks in &self.stacks {
+            out.push_live(Kind::Stacks(stacks.clone()));
         }
         if let Some(change) = self.last_change {
             out.push_live(Kind::ProcessChanged(change));
@@ -194,23 +242,11 @@ impl Rank {
     }
 
     fn joined(&self) -> v1::ProcessJoined {
-        let identity = self.reader.identity();
-        v1::ProcessJoined {
-            process: self.process,
-            pid: identity.pid,
-            start_ticks: identity.start_ticks,
-            rank: identity.rank,
-            world_size: identity.world_size,
-            local_rank: identity.local_rank,
-            layer: identity.layer,
-            world: identity.world,
-            anchor_mono_ns: identity.anchor_mono_ns,
-            anchor_unix_ns: identity.anchor_unix_ns,
-        }
+        blackbox::joined(self.process, self.reader.identity())
     }
 }
 
-/// One item of a box as a message.
+/// Hands on one item of a box. What the journal has already goes to the coordinator alone.
 fn pass(
     process: u64,
     item: Item,
@@ -218,111 +254,23 @@ fn pass(
     announced: &mut Option<i32>,
     out: &mut Outbox,
 ) {
-    match item {
-        // Records carry their texts.
-        Item::String { .. } => {}
-        Item::Site {
-            id,
-            file,
-            function,
-            line,
-        } => {
-            out.push(Kind::SiteDefined(v1::SiteDefined {
-                process,
-                id,
-                file,
-                line,
-                function,
-            }));
-        }
-        Item::Group {
-            id,
-            name,
-            description,
-            backend,
-            epoch,
-            ordinal,
-            members,
-        } => {
-            out.push(Kind::GroupDefined(v1::GroupDefined {
-                process,
-                id,
-                name,
-                description,
-                backend,
-                epoch,
-                ordinal,
-                members,
-            }));
-        }
-        Item::Thread { id, tid, name } => {
-            out.push(Kind::ThreadDefined(v1::ThreadDefined {
-                process,
-                id,
-                tid,
-                name,
-            }));
-        }
-        Item::Record(read) => {
-            if read.record.kind == RecordKind::Exit {
-                *announced = Some(read.record.code);
-            }
-            let is_new = read.ticket >= *journaled;
-            let record = Kind::Record(record(process, read));
-            if is_new {
-                if let Kind::Record(record) = &record {
-                    *journaled = record.ticket + 1;
-                }
-                out.push(record);
-            } else {
-                out.push_live(record);
-            }
-        }
-        Item::Lost(count) => out.push(Kind::RecordsLost(v1::RecordsLost { process, count })),
-        Item::Frontier(frontier) => out.push(Kind::GroupFrontier(v1::GroupFrontier {
-            process,
-            group: frontier.group,
-            issued: frontier.issued,
-            p2p_issued: frontier.p2p_issued,
-            r#final: true,
-        })),
+    if let Item::Record(read) = &item
+        && read.record.kind == RecordKind::Exit
+    {
+        *announced = Some(read.record.code);
     }
-}
-
-fn record(process: u64, read: ReadRecord) -> v1::Record {
-    let record = read.record;
-    let has = |flag: u16| record.flags & flag != 0;
-    v1::Record {
-        process,
-        ticket: read.ticket,
-        mono_ns: record.mono_ns,
-        kind: i32::from(record.kind.number()),
-        thread: record.thread,
-        group: record.group,
-        seq: record.seq,
-        call: record.call,
-        site: record.site,
-        op: i32::from(record.op.number()),
-        dtype: i32::from(record.dtype.number()),
-        reduce_op: i32::from(record.reduce_op.number()),
-        flags: u32::from(record.flags),
-        root: has(flags::ROOT).then_some(record.root_or_peer),
-        tag: has(flags::TAG).then_some(record.tag),
-        numel: has(flags::NUMEL).then_some(record.numel),
-        dims: record.shape().unwrap_or_default().to_vec(),
-        shape_known: record.shape().is_some(),
-        tensors: record.tensors,
-        step: record.step,
-        text: read.text,
-        code: record.code,
-        phase: read.phase,
-        splits: read.splits,
-        creation: read.creation.map(|group| v1::GroupCreation {
-            name: group.name,
-            description: group.description,
-            backend: group.backend,
-            epoch: group.epoch,
-            members: group.members,
-        }),
+    let Some(kind) = blackbox::message(process, item) else {
+        return;
+    };
+    let ticket = match &kind {
+        Kind::Record(record) => Some(record.ticket),
+        Kind::MemorySample(sample) => sample.ticket,
+        _ => None,
+    };
+    match ticket {
+        Some(ticket) if ticket < *journaled => return out.push_live(kind),
+        Some(ticket) => *journaled = ticket + 1,
+        None => {}
     }
+    out.push(kind);
 }

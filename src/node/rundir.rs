@@ -87,10 +87,17 @@ struct Previous {
     is_over: bool,
 }
 
-/// What `run.json` says of it.
-#[derive(Deserialize)]
-struct Description {
-    job: String,
+/// What `run.json` says of a run.
+#[derive(Debug, Deserialize)]
+pub struct Description {
+    /// Id of the job.
+    pub job: String,
+    /// Where its diagnosis is made; `None`: nowhere.
+    #[serde(default)]
+    pub coordinator: Option<String>,
+    /// When it was started.
+    #[serde(default)]
+    pub started_at: Option<Timestamp>,
     host: String,
     boot_id: String,
     pid: u32,
@@ -102,26 +109,17 @@ impl Previous {
         if !LEFT.iter().any(|name| holds_something(&dir.join(name))) {
             return Ok(None);
         }
-        let file = dir.join(names::DESCRIPTION);
-        let description = match fs::metadata(&file) {
-            Ok(metadata) if metadata.len() <= MAX_DESCRIPTION => fs::read(&file)?,
-            Ok(_) => Vec::new(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        Ok(Some(
-            match serde_json::from_slice::<Description>(&description) {
-                Ok(it) => Self {
-                    is_over: it.is_over(),
-                    job: names::file_name(&it.job),
-                },
-                // It writes the description as soon as it has started the command.
-                Err(_) => Self {
-                    job: "run".into(),
-                    is_over: false,
-                },
+        Ok(Some(match Description::of(dir)? {
+            Some(it) => Self {
+                is_over: it.is_over(),
+                job: names::file_name(&it.job),
             },
-        ))
+            // It writes the description as soon as it has started the command.
+            None => Self {
+                job: "run".into(),
+                is_over: false,
+            },
+        }))
     }
 
     fn put_aside(&self, dir: &Path) -> io::Result<PathBuf> {
@@ -137,8 +135,33 @@ impl Previous {
 }
 
 impl Description {
+    /// Reads that of a run directory; `None` where there is none that makes sense.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be read.
+    pub fn of(dir: &Path) -> io::Result<Option<Self>> {
+        let file = dir.join(names::DESCRIPTION);
+        let description = match fs::metadata(&file) {
+            Ok(metadata) if metadata.len() <= MAX_DESCRIPTION => fs::read(&file)?,
+            Ok(_) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(serde_json::from_slice(&description).ok())
+    }
+
+    /// Whether the run still goes on, on this machine.
+    #[must_use]
+    pub fn goes_on_here(&self) -> bool {
+        self.host == sys::host_name()
+            && self.boot_id == proc::boot_id()
+            && proc::is_alive(self.pid, self.start_ticks)
+    }
+
     /// Whether the run has surely ended. Of another host we know nothing.
-    fn is_over(&self) -> bool {
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         self.host == sys::host_name()
             && (self.boot_id != proc::boot_id() || !proc::is_alive(self.pid, self.start_ticks))
     }

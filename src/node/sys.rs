@@ -104,6 +104,14 @@ pub fn block_interrupts() {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const interrupts, std::ptr::null_mut()) };
 }
 
+/// Sends whatever is written to standard error nowhere, and lets go of where it went.
+pub fn close_standard_error() {
+    if let Ok(nothing) = File::options().write(true).open("/dev/null") {
+        // SAFETY: both descriptors are open; standard error is not owned by any value.
+        unsafe { libc::dup2(nothing.as_raw_fd(), libc::STDERR_FILENO) };
+    }
+}
+
 /// Stops this process as Ctrl-Z does, so that the shell says so; returns once it is continued.
 ///
 /// The action of the signal is the one that we were started with, and that the command has too.

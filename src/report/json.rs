@@ -80,6 +80,16 @@ impl Assembler {
     }
 }
 
+/// Writes a report as one document.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, report)?;
+    writeln!(out)
+}
+
 /// Writes a report so that a reader of the file sees the old one or the new one, never a half.
 ///
 /// # Errors

@@ -1,5 +1,12 @@
 //! A diagnosis in the forms people and programs read.
 
+pub mod dump;
+pub mod explain;
 pub mod json;
 pub mod live;
+pub mod markdown;
+pub mod sarif;
 pub mod text;
+
+#[cfg(test)]
+mod testing;

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
 use ddp_doctor_proto::report::{
-    CallState, Confidence, Finding, Rank, RankCall, RankState, Role, Severity, Where,
+    CallState, Confidence, Exit, Finding, Rank, RankCall, RankState, Report, Role, Severity, Where,
 };
 
 use crate::diagnosis::model::libc_signal;
-use crate::diagnosis::{cause, words};
+use crate::diagnosis::{cause, detect, words};
 
 /// Columns that running text is broken at.
-const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 100;
 /// Left edge of running text, behind its label.
 const INDENT: usize = 11;
 /// Longest piece of source text shown.
@@ -25,6 +25,8 @@ const LARGEST_SOURCE: u64 = 4 << 20;
 pub struct Style {
     /// Whether colours may be used.
     pub color: bool,
+    /// What is told is over: how fast it was found is of no interest any more.
+    pub past: bool,
 }
 
 impl Style {
@@ -37,13 +39,86 @@ impl Style {
         }
     }
 
-    const fn label(self) -> (&'static str, &'static str) {
+    pub(super) const fn label(self) -> (&'static str, &'static str) {
         if self.color {
             ("\x1b[1;34m", "\x1b[0m")
         } else {
             ("", "")
         }
     }
+}
+
+/// Writes a whole report: what it is about, and its findings. Those for people who ask more are a
+/// line each unless `all` are wanted in full.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn report(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
+    let (on, off) = style.label();
+    let verdict = report.verdict;
+    let id = plain(&report.job.id);
+    writeln!(out, "{on}{verdict}{off}: job {id}, {}", about(report))?;
+    findings(out, report, style, all)?;
+    if report.findings.is_empty() {
+        writeln!(out, "    nothing wrong was found")?;
+    }
+    Ok(())
+}
+
+/// Writes the findings of a report, and nothing else.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn findings(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
+    let is_brief = |finding: &Finding| !all && finding.severity == Severity::Note;
+    for it in report.findings.iter().filter(|it| !is_brief(it)) {
+        writeln!(out)?;
+        finding(out, it, &report.ranks, style)?;
+    }
+    let mut brief = report.findings.iter().filter(|it| is_brief(it)).peekable();
+    if brief.peek().is_some() {
+        writeln!(out)?;
+    }
+    for it in brief {
+        let (on, off) = style.severity(it.severity);
+        writeln!(out, "{on}note[{}]{off} {}", it.code, plain(&it.summary))?;
+    }
+    Ok(())
+}
+
+/// The job of a report: how large, on what, when, for how long.
+#[must_use]
+pub fn about(report: &Report) -> String {
+    let job = &report.job;
+    let count = |n: u64, what: &str| match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    let ranks = job.world_size.unwrap_or(report.ranks.len() as u32);
+    let mut parts = vec![format!(
+        "{} on {}",
+        count(u64::from(ranks), "rank"),
+        count(u64::from(job.nodes), "node")
+    )];
+    if !job.backends.is_empty() {
+        parts.push(plain(&job.backends.join(", ")));
+    }
+    if let Some(started) = job.started_at {
+        let lasted = job.ended_at.map(|ended| {
+            let lasted = ended.since(started).as_millis() as u64;
+            format!(", ended after {}", duration(lasted))
+        });
+        parts.push(format!("began {started}{}", lasted.unwrap_or_default()));
+    }
+    let records = report.evidence.records;
+    let lost = match report.evidence.records_lost {
+        0 => String::new(),
+        lost => format!(", {lost} lost"),
+    };
+    parts.push(format!("{}{lost}", count(records, "record")));
+    parts.join(" · ")
 }
 
 /// Writes one finding. `ranks` tells how the processes fare; lines of the program are read from the
@@ -71,7 +146,7 @@ pub fn finding(
         finding.name,
         plain(&finding.summary)
     )?;
-    let context = context(finding);
+    let context = context(finding, style.past);
     if !context.is_empty() {
         writeln!(out, "    {context}")?;
     }
@@ -112,11 +187,16 @@ pub fn finding(
     for (i, next) in finding.next.iter().enumerate() {
         labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
     }
+    // A coordinator that is newer than this program may find what is not known here.
+    if detect::about(&finding.code).is_some() {
+        let more = format!("ddp-doctor explain {}", finding.code);
+        labelled(out, "more", &more, style)?;
+    }
     Ok(())
 }
 
 /// Group, step, certainty and speed: one line.
-fn context(finding: &Finding) -> String {
+pub(super) fn context(finding: &Finding, past: bool) -> String {
     let mut parts = Vec::new();
     if let Some(group) = &finding.group {
         let name = match group.description.as_str() {
@@ -132,7 +212,7 @@ fn context(finding: &Finding) -> String {
     let step = finding.per_rank.iter().filter_map(|call| call.step).max();
     parts.extend(step.map(|step| format!("step {step}")));
     parts.push(match finding.confidence {
-        Confidence::Proved => {
+        Confidence::Proved if !past => {
             format!(
                 "proved {} after the deciding event",
                 duration(finding.latency_ms)
@@ -147,7 +227,7 @@ fn context(finding: &Finding) -> String {
 }
 
 /// Ranks that say the same share a row: who, state, where, source, call.
-fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
+pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
     let mut sources = Sources::default();
     let mut rows: Vec<(Vec<u32>, Option<u64>, [String; 4])> = Vec::new();
     for call in &finding.per_rank {
@@ -198,15 +278,14 @@ fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
 /// What a rank is doing, in two or three words.
 fn state(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
     let is_root = finding.ranks.root.contains(&call.rank);
-    if finding.code == "DD202" && is_root {
-        return "raised".into();
+    match finding.code.as_str() {
+        "DD202" if is_root => return "raised".into(),
+        "DD204" if is_root => return "stands still".into(),
+        "DD206" if is_root => return "at work".into(),
+        _ => {}
     }
     let end = process.filter(|p| matches!(p.state, RankState::Exited | RankState::Dead));
-    let ended = end.map(|process| match (process.exit.signal, process.exit.code) {
-        (Some(signal), _) => format!("killed by {}", libc_signal::name(signal)),
-        (None, Some(code)) => format!("ended, status {code}"),
-        (None, None) => "ended".into(),
-    });
+    let ended = end.map(|process| ended(process.exit));
     match call.state {
         CallState::Waiting if end.is_some() => "waited".into(),
         CallState::Waiting => "waiting".into(),
@@ -223,6 +302,15 @@ fn state(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
     }
 }
 
+/// How a process ended.
+pub(super) fn ended(exit: Exit) -> String {
+    match (exit.signal, exit.code) {
+        (Some(signal), _) => format!("killed by {}", libc_signal::name(signal)),
+        (None, Some(code)) => format!("ended, status {code}"),
+        (None, None) => "ended".into(),
+    }
+}
+
 /// The call a rank made, or made last.
 fn call_text(call: &RankCall) -> String {
     let Some(op) = &call.op else {
@@ -232,12 +320,20 @@ fn call_text(call: &RankCall) -> String {
     if let Some(seq) = call.seq {
         text.push_str(&format!(" #{seq}"));
     }
+    let mut partner = String::new();
+    if let Some(peer) = call.peer {
+        let way = if op == "send" { "to" } else { "from" };
+        partner.push_str(&format!(" {way} rank {peer}"));
+    }
+    if let Some(tag) = call.tag.filter(|&tag| tag != 0) {
+        partner.push_str(&format!(", tag {tag}"));
+    }
     if call.state == CallState::NotIssued {
         let step = call
             .step
             .map(|step| format!(", step {step}"))
             .unwrap_or_default();
-        return format!("last call {text}{step}");
+        return format!("last call {text}{partner}{step}");
     }
     if let Some(dtype) = &call.dtype {
         let shape = call.shapes.as_ref().and_then(|shapes| shapes.first());
@@ -253,29 +349,39 @@ fn call_text(call: &RankCall) -> String {
             text.push_str(&format!(" {name}{}", plain(&value)));
         }
     }
-    text
+    text + &partner
 }
 
 fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
-    let mut line = String::new();
     let mut label = label;
-    for word in plain(text).split(' ') {
-        if !line.is_empty() && INDENT + line.chars().count() + 1 + word.chars().count() > WIDTH {
-            writeln!(out, "    {on}{label:<6}{off} {line}")?;
-            line.clear();
-            label = "";
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
+    for line in wrapped(&plain(text), WIDTH - INDENT) {
+        writeln!(out, "    {on}{label:<6}{off} {line}")?;
+        label = "";
     }
-    writeln!(out, "    {on}{label:<6}{off} {line}")
+    Ok(())
+}
+
+/// Running text in lines of at most so many characters, broken between words; at least one line.
+#[must_use]
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        if let Some(line) = lines.last_mut() {
+            if line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width {
+                let space = if line.is_empty() { "" } else { " " };
+                line.push_str(space);
+                line.push_str(word);
+            } else {
+                lines.push(word.to_owned());
+            }
+        }
+    }
+    lines
 }
 
 /// "180 ms", "1.2 s", "3 min".
-fn duration(ms: u64) -> String {
+pub(super) fn duration(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms} ms"),
         1000..60_000 => format!("{}.{} s", ms / 1000, ms / 100 % 10),
@@ -284,7 +390,7 @@ fn duration(ms: u64) -> String {
 }
 
 /// The file as the program names it, shorter where it lies below the working directory.
-fn short_path(place: &Where) -> String {
+pub(super) fn short_path(place: &Where) -> String {
     let here = std::env::current_dir().ok();
     let below = here.as_ref().and_then(|here| {
         std::path::Path::new(&place.file)
@@ -302,12 +408,12 @@ fn short_path(place: &Where) -> String {
 
 /// Lines of source files, each file read once.
 #[derive(Default)]
-struct Sources {
+pub(super) struct Sources {
     files: HashMap<String, Option<String>>,
 }
 
 impl Sources {
-    fn line(&mut self, place: &Where) -> Option<String> {
+    pub(super) fn line(&mut self, place: &Where) -> Option<String> {
         let text = self
             .files
             .entry(place.file.clone())
@@ -347,96 +453,8 @@ pub fn plain(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ddp_doctor_proto::report::{Blame, Cause, CauseKind, Effect, Exit, Group, Timestamp};
-
     use super::*;
-
-    fn call(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
-        RankCall {
-            rank,
-            state,
-            waited_ms,
-            op: Some("all_reduce".into()),
-            seq: Some(if state == CallState::NotIssued {
-                22
-            } else {
-                23
-            }),
-            dtype: Some("float32".into()),
-            shapes: Some(vec![vec![4680]]),
-            numel: Some(4680),
-            reduce_op: None,
-            root: None,
-            peer: None,
-            tag: None,
-            step: Some(if state == CallState::NotIssued { 7 } else { 8 }),
-            place: Some(Where {
-                file: "train.py".into(),
-                line: 9,
-                function: "main".into(),
-            }),
-        }
-    }
-
-    fn early_exit() -> Finding {
-        Finding {
-            code: "DD102".into(),
-            name: "early-exit".into(),
-            severity: Severity::Error,
-            effect: Effect::Blocks,
-            confidence: Confidence::Proved,
-            role: Role::Initiating,
-            caused_by: vec![],
-            summary: "rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23".into(),
-            cause: Some(Cause {
-                kind: CauseKind::UnevenInputs,
-                confidence: Confidence::Supported,
-            }),
-            ranks: Blame {
-                root: vec![1],
-                root_confidence: Confidence::Proved,
-                victims: vec![0, 2],
-            },
-            group: Some(Group {
-                name: "0".into(),
-                description: "default_pg".into(),
-                layer: "c10d".into(),
-                ranks: vec![0, 1, 2],
-            }),
-            seq: Some(23),
-            op: Some("all_reduce".into()),
-            per_rank: vec![
-                call(0, CallState::Waiting, Some(1200)),
-                call(1, CallState::NotIssued, None),
-                call(2, CallState::Waiting, Some(1100)),
-            ],
-            parameters: vec![],
-            certificate: None,
-            why: vec!["all_reduce #23 needs all three ranks.".into()],
-            next: vec!["Give every rank the same number of batches.".into()],
-            blocked_at: None,
-            detected_at: Timestamp(0),
-            latency_ms: 180,
-        }
-    }
-
-    fn ranks() -> Vec<Rank> {
-        let rank = |rank, state, code| Rank {
-            rank,
-            host: "node".into(),
-            pid: 1,
-            state,
-            exit: Exit { code, signal: None },
-            step: 8,
-            place: None,
-            waiting_in: None,
-        };
-        vec![
-            rank(0, RankState::Waiting, None),
-            rank(1, RankState::Exited, Some(0)),
-            rank(2, RankState::Waiting, None),
-        ]
-    }
+    use crate::report::testing::{early_exit, ranks, report as sample};
 
     fn render(finding: &Finding) -> String {
         let mut out = Vec::new();
@@ -456,8 +474,45 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     why    all_reduce #23 needs all three ranks.
     cause  uneven inputs: one rank ran out of batches before the others (supported)
     fix    Give every rank the same number of batches.
+    more   ddp-doctor explain DD102
 ";
         assert_eq!(render(&early_exit()), expected);
+    }
+
+    #[test]
+    fn a_report_begins_with_its_verdict_and_notes_are_short() {
+        let mut report = sample();
+        let shown = |report: &Report, all| {
+            let mut out = Vec::new();
+            let past = Style {
+                past: true,
+                ..Style::default()
+            };
+            super::report(&mut out, report, past, all).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let mut note = early_exit();
+        note.code = "DD901".into();
+        note.severity = Severity::Note;
+        report.findings.insert(0, note);
+        let text = shown(&report, false);
+        let head = "\
+hang: job j-1, 3 ranks on 1 node · gloo · began 1970-01-01T00:00:01.000Z, ended after 9.0 s · 12 records
+
+error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
+    group default_pg, 3 ranks · step 8 · proved
+
+";
+        assert!(text.starts_with(head), "{text}");
+        assert!(
+            text.ends_with(
+                "\n\nnote[DD901] rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23\n"
+            ),
+            "{text}"
+        );
+        assert_eq!(shown(&report, true).matches("    why ").count(), 2);
+        report.findings.clear();
+        assert!(shown(&report, false).ends_with("    nothing wrong was found\n"));
     }
 
     #[test]

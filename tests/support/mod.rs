@@ -1,4 +1,5 @@
 //! What tests share.
 
+pub(crate) mod coordinator;
 pub(crate) mod process;
 pub(crate) mod scenario;

@@ -1,5 +1,6 @@
 //! The types of `ddp_doctor.h`.
 
+use ddp_doctor_agent::MemorySample;
 use ddp_doctor_agent::blackbox::Call;
 use ddp_doctor_proto::blackbox::{MAX_DIMS, flags};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
@@ -66,6 +67,80 @@ pub struct CCreation {
     pub member_count: usize,
     pub site: u32,
     pub reserved: u32,
+}
+
+/// `ddp_doctor_options`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "explained field by field in the header")]
+pub struct COptions {
+    pub size: usize,
+    pub layer: Text,
+    pub job: Text,
+    pub directory: Text,
+    pub identity: Identity,
+    pub attempt_plus_1: u32,
+}
+
+impl Default for COptions {
+    fn default() -> Self {
+        const NONE: Text = Text {
+            data: std::ptr::null(),
+            length: 0,
+        };
+        Self {
+            size: size_of::<Self>(),
+            layer: NONE,
+            job: NONE,
+            directory: NONE,
+            identity: Identity {
+                rank: -1,
+                world_size: -1,
+                local_rank: -1,
+            },
+            attempt_plus_1: 0,
+        }
+    }
+}
+
+/// `ddp_doctor_memory_sample`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "explained field by field in the header")]
+pub struct CMemorySample {
+    pub size: usize,
+    pub device: u64,
+    pub used: u64,
+    pub total: u64,
+    pub allocated: u64,
+    pub reserved: u64,
+}
+
+impl Default for CMemorySample {
+    fn default() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            device: u64::MAX,
+            used: u64::MAX,
+            total: u64::MAX,
+            allocated: u64::MAX,
+            reserved: u64::MAX,
+        }
+    }
+}
+
+impl CMemorySample {
+    /// The sample as the box takes it.
+    pub(crate) fn known(&self) -> MemorySample {
+        let known = |value: u64| Some(value).filter(|&it| it != u64::MAX);
+        MemorySample {
+            device: known(self.device).and_then(|it| u32::try_from(it).ok()),
+            used: known(self.used),
+            total: known(self.total),
+            allocated: known(self.allocated),
+            reserved: known(self.reserved),
+        }
+    }
 }
 
 /// `ddp_doctor_call`.
@@ -154,5 +229,10 @@ mod tests {
             ),
             (80, 56, 72)
         );
+        assert_eq!(
+            (size_of::<COptions>(), size_of::<CMemorySample>()),
+            (72, 48)
+        );
+        assert_eq!(offset_of!(COptions, attempt_plus_1), 68);
     }
 }

@@ -11,16 +11,19 @@
 
 mod abi;
 mod ptr;
+pub mod python;
 
+use std::ffi::{CStr, OsStr, c_char};
 use std::mem;
+use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ddp_doctor_agent::blackbox::{Creation, Place, Writer};
+use ddp_doctor_agent::blackbox::{Creation, Options, Place, Writer};
 use ddp_doctor_agent::{Opened, close, current, is_disabled, open, options_from_env};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
 use abi::{ABI_VERSION, Status};
-pub use abi::{CCall, CCreation, Identity, Text};
+pub use abi::{CCall, CCreation, CMemorySample, COptions, Identity, Text};
 use ptr::BadPointer;
 
 /// Runs `work`; where it panics, which nothing in it should, the answer is the default.
@@ -53,24 +56,71 @@ pub extern "C" fn ddp_doctor_abi_version() -> u32 {
 }
 
 #[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => c"",
+        };
+    VERSION.as_ptr()
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn ddp_doctor_open(layer: Text, identity: *const Identity) -> i32 {
+    opened(|| {
+        // SAFETY: the caller vouches for both pointers.
+        let (layer, identity) = unsafe { (ptr::bytes(layer)?, ptr::value(identity)?) };
+        let mut options = options_from_env(&String::from_utf8_lossy(layer));
+        (options.rank, options.world_size, options.local_rank) = identity.known();
+        Ok((Place::from_env(&options.job, &options.world), options))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_open_with(options: *const COptions) -> i32 {
+    opened(|| {
+        // SAFETY: the caller vouches for the options and for what they lead to.
+        let (given, layer, job, directory) = unsafe {
+            let given = ptr::sized(options, COptions::default())?;
+            (
+                given,
+                ptr::bytes(given.layer)?,
+                ptr::bytes(given.job)?,
+                ptr::bytes(given.directory)?,
+            )
+        };
+        let layer = if layer.is_empty() { b"c" } else { layer };
+        let mut options = options_from_env(&String::from_utf8_lossy(layer));
+        (options.rank, options.world_size, options.local_rank) = given.identity.known();
+        if let Some(attempt) = given.attempt_plus_1.checked_sub(1) {
+            options.attempt = attempt;
+        }
+        if !job.is_empty() {
+            options.job = String::from_utf8_lossy(job).into_owned();
+        }
+        let place = if directory.is_empty() {
+            Place::from_env(&options.job, &options.world)
+        } else {
+            Place::within(OsStr::from_bytes(directory))
+        };
+        Ok((place, options))
+    })
+}
+
+/// Opens a box with what `describe` says, unless that is switched off.
+fn opened(describe: impl FnOnce() -> Result<(Place, Options), BadPointer>) -> i32 {
     guarded(|| {
         if is_disabled() {
             return Some(Status::Disabled);
         }
-        // SAFETY: the caller vouches for both pointers.
-        let (layer, identity) = unsafe { (ptr::bytes(layer), ptr::value(identity)) };
-        let (Ok(layer), Ok(identity)) = (layer, identity) else {
+        let Ok((place, options)) = describe() else {
             return Some(Status::BadArgument);
         };
-        let mut options = options_from_env(&String::from_utf8_lossy(layer));
-        (options.rank, options.world_size, options.local_rank) = identity.known();
-        let status = match open(&Place::from_env(&options.job), &options) {
+        Some(match open(&place, &options) {
             Ok(Opened::Now) => Status::Ok,
             Ok(Opened::Already) => Status::AlreadyOpen,
             Err(_) => Status::NoRoom,
-        };
-        Some(status)
+        })
     })
     .unwrap_or(Status::NoRoom) as i32
 }
@@ -107,6 +157,24 @@ pub unsafe extern "C" fn ddp_doctor_site(file: Text, function: Text, line: u32) 
         // SAFETY: the caller vouches for both texts.
         let (file, function) = unsafe { (ptr::bytes(file)?, ptr::bytes(function)?) };
         Ok(writer.site(file, function, line))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_here(
+    file: *const c_char,
+    function: *const c_char,
+    line: u32,
+) -> u32 {
+    with_box(|writer| {
+        if file.is_null() {
+            return Ok(0);
+        }
+        Ok(writer.c_site(file.addr(), line, || {
+            // SAFETY: the caller vouches for both names.
+            let (file, function) = unsafe { (ptr::name(file), ptr::name(function)) };
+            writer.site(file, function, line)
+        }))
     })
 }
 
@@ -158,6 +226,14 @@ pub unsafe extern "C" fn ddp_doctor_creating(group: *const CCreation) -> u64 {
             site: group.site,
         }))
     })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_group_timeout(group: u32, milliseconds: u64) {
+    with_box(|writer| {
+        writer.group_timeout(group, milliseconds);
+        Ok(())
+    });
 }
 
 #[unsafe(no_mangle)]
@@ -281,6 +357,26 @@ pub unsafe extern "C" fn ddp_doctor_exception(kind: i32, text: Text, site: u32) 
 pub extern "C" fn ddp_doctor_input_ended(site: u32) {
     with_box(|writer| {
         writer.input_ended(site);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_setting(name: Text, value: Text) {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for both texts.
+        let (name, value) = unsafe { (ptr::bytes(name)?, ptr::bytes(value)?) };
+        writer.setting(name, value);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_memory(sample: *const CMemorySample) {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the sample.
+        let sample = unsafe { ptr::sized(sample, CMemorySample::default()) }?;
+        writer.memory(&sample.known());
         Ok(())
     });
 }

@@ -2,13 +2,15 @@
 //! needs to be loaded.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use ddp_doctor_agent::MemorySample;
 use ddp_doctor_agent::blackbox::{GroupCreation, Item, ReadRecord, Reader};
 use ddp_doctor_proto::blackbox::flags;
-use ddp_doctor_proto::{Op, RecordKind as Kind};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind as Kind, ReduceOp};
 
 /// The library. Cargo builds none for a test, which cannot link with it.
 fn library() -> &'static Path {
@@ -89,13 +91,17 @@ fn a_c_program_says_all_that_the_header_offers() {
         (identity.rank, identity.world_size, identity.local_rank),
         (Some(1), Some(4), Some(0))
     );
-    assert_eq!(identity.layer, "c");
+    assert_eq!(
+        (identity.layer.as_str(), identity.job.as_str()),
+        ("c", "my job")
+    );
+    assert_eq!(identity.attempt, 2);
     assert!(identity.closed);
 
     let records: Vec<&ReadRecord> = items
         .iter()
         .filter_map(|item| match item {
-            Item::Record(record) => Some(record),
+            Item::Record(record) | Item::Creation(record, _) => Some(record),
             _ => None,
         })
         .collect();
@@ -119,8 +125,11 @@ fn a_c_program_says_all_that_the_header_offers() {
             Kind::Returned,
             Kind::WaitBegin,
             Kind::WaitEnd,
+            Kind::GroupTimeout,
             Kind::Exception,
             Kind::Note,
+            Kind::InputEnded,
+            Kind::Setting,
             Kind::InputEnded,
             Kind::Issued,
             Kind::Issued,
@@ -144,11 +153,49 @@ fn a_c_program_says_all_that_the_header_offers() {
         (Op::Unspecified, 0, 0)
     );
     assert_eq!(nonsense.shape(), None);
-    assert_eq!(records[16].text, "E\u{fffd}: x");
-    let at_thread_end = &records[19].record;
+    assert_eq!(records[17].text, "E\u{fffd}: x");
+    assert_eq!(records[20].text, "nccl=2.27=3");
+    let sample = MemorySample {
+        device: Some(3),
+        used: Some(1000),
+        total: None,
+        allocated: Some(600),
+        reserved: Some(1 << 40),
+    };
+    let older = MemorySample {
+        allocated: None,
+        reserved: None,
+        ..sample
+    };
+    let samples: Vec<_> = items
+        .iter()
+        .filter_map(|item| match item {
+            Item::Memory { sample, .. } => Some(*sample),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(samples, [sample, older]);
+    let line = include_str!("program.c")
+        .lines()
+        .position(|line| line.contains("THE LINE"));
+    let here = items.iter().find_map(|item| match item {
+        Item::Site {
+            id,
+            file,
+            function,
+            line,
+        } if *id == records[21].record.site => Some((
+            file.ends_with("program.c"),
+            function.as_str(),
+            *line as usize,
+        )),
+        _ => None,
+    });
+    assert_eq!(here, Some((true, "main", line.unwrap() + 1)));
+    let at_thread_end = &records[22].record;
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
-    let creating = records[20];
+    let creating = records[23];
     assert_eq!(
         (creating.record.op, creating.record.group),
         (Op::NewGroup, 0)
@@ -160,9 +207,9 @@ fn a_c_program_says_all_that_the_header_offers() {
         epoch: 2,
         members: vec![1, 3],
     };
-    assert_eq!(creating.creation.as_deref(), Some(&made));
+    assert!(items.contains(&Item::Creation((*creating).clone(), made)));
     assert_eq!(
-        (records[23].text.as_str(), records[23].record.code),
+        (records[26].text.as_str(), records[26].record.code),
         ("main returned", 0)
     );
 }
@@ -188,34 +235,134 @@ fn the_library_needs_libc_and_nothing_else() {
     }
 }
 
+/// Functions that the header declares: at the beginning of a line, and not those it defines itself.
+fn declared() -> BTreeSet<&'static str> {
+    let lines = include_str!("../include/ddp_doctor.h").lines();
+    let declares = |line: &&str| {
+        line.starts_with(|c: char| c.is_ascii_lowercase())
+            && !line.starts_with("static ")
+            && !line.starts_with("typedef ")
+            && line.contains('(')
+    };
+    lines
+        .filter(declares)
+        .filter_map(|line| line.split('(').next()?.split([' ', '*']).next_back())
+        .collect()
+}
+
 #[test]
 fn it_exports_what_the_header_declares_and_nothing_else() {
-    let header = include_str!("../include/ddp_doctor.h");
-    let mut declared: Vec<&str> = header
-        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
-        .zip(header.match_indices(|c: char| !(c.is_ascii_alphanumeric() || c == '_')))
-        .filter(|(word, (_, after))| word.starts_with("ddp_doctor_") && *after == "(")
-        .map(|(word, _)| word)
-        .collect();
-    // Comments mention some of them once more.
-    declared.sort_unstable();
-    declared.dedup();
     let symbols = Command::new("nm")
         .args(["-D", "--defined-only"])
         .arg(library())
         .output()
         .unwrap();
     let text = String::from_utf8(symbols.stdout).unwrap();
-    let mut exported: Vec<&str> = text
+    let exported: BTreeSet<&str> = text
         .lines()
         .filter_map(|line| line.split(' ').nth(2))
         .collect();
-    exported.sort_unstable();
-    assert_eq!(exported, declared);
+    assert!(exported.len() > 25, "{exported:?}");
+    assert_eq!(exported, declared());
 }
 
 #[test]
-fn four_crates_live_in_a_training_process() {
+fn the_numbers_of_the_header_are_those_of_the_vocabulary() {
+    let header = include_str!("../include/ddp_doctor.h");
+    let numbers = |prefix: &str| -> BTreeMap<String, u8> {
+        let lines = header
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(prefix));
+        lines
+            .filter_map(|line| {
+                let (name, number) = line.split_once(" = ")?;
+                let number = number.split(|c: char| !c.is_ascii_digit()).next()?;
+                Some((name.to_owned(), number.parse().ok()?))
+            })
+            .collect()
+    };
+    let words = |words: &mut dyn Iterator<Item = (&'static str, u8)>| -> BTreeMap<String, u8> {
+        let upper = |name: &str| name.to_uppercase().replace([' ', '-'], "_");
+        words.map(|(name, number)| (upper(name), number)).collect()
+    };
+    macro_rules! same {
+        ($prefix:literal, $words:ident) => {
+            let known = $words::ALL.iter();
+            let mut known = known.map(|it| (it.name().unwrap(), it.number()));
+            assert_eq!(numbers($prefix), words(&mut known));
+        };
+    }
+    same!("DDP_DOCTOR_OP_", Op);
+    same!("DDP_DOCTOR_DTYPE_", DType);
+    same!("DDP_DOCTOR_REDUCE_", ReduceOp);
+    same!("DDP_DOCTOR_NOTE_", NoteKind);
+    let kinds = numbers("DDP_DOCTOR_EXCEPTION_");
+    assert_eq!(kinds.len(), ExceptionKind::ALL.len());
+    for kind in ExceptionKind::ALL {
+        let name = kind.name().unwrap().to_uppercase();
+        let name = name
+            .replace(" A COLLECTIVE", " COLLECTIVE")
+            .replace(" A ", " ");
+        assert_eq!(
+            kinds.get(&name.replace(' ', "_")),
+            Some(&kind.number()),
+            "{name}"
+        );
+    }
+    for (name, flag) in [
+        ("ASYNC", flags::ASYNC),
+        ("HIDDEN", flags::HIDDEN),
+        ("P2P", flags::P2P),
+        ("NUMEL", flags::NUMEL),
+        ("SHAPE", flags::SHAPE),
+        ("ROOT", flags::ROOT),
+        ("TAG", flags::TAG),
+        ("BORROWED_SITE", flags::BORROWED_SITE),
+    ] {
+        assert_eq!(
+            numbers("DDP_DOCTOR_").get(name),
+            Some(&(flag as u8)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_header_is_good_c_and_good_cpp() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = directory.path().join("source");
+    let program = "#include \"ddp_doctor.h\"\nint main(void) { return ddp_doctor_is_open() + (int)DDP_DOCTOR_HERE; }\n";
+    std::fs::write(&source, program).unwrap();
+    for (compiler, language, standard) in [
+        ("gcc", "c", "-std=c99"),
+        ("gcc", "c", "-std=c17"),
+        ("g++", "c++", "-std=c++11"),
+        ("g++", "c++", "-std=c++20"),
+    ] {
+        let compiled = Command::new(compiler)
+            .args([
+                standard,
+                "-Wall",
+                "-Wextra",
+                "-Wpedantic",
+                "-Wconversion",
+                "-Werror",
+            ])
+            .args(["-fsyntax-only", "-x", language])
+            .arg(&source)
+            .arg("-I")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+            .status();
+        match compiled {
+            Ok(status) => assert!(status.success(), "{language} {standard}"),
+            // Whoever has a C compiler need not have one for C++.
+            Err(_) => assert_eq!(compiler, "g++"),
+        }
+    }
+}
+
+#[test]
+fn few_crates_live_in_a_training_process() {
     let tree = Command::new(env!("CARGO"))
         .args([
             "tree",
@@ -245,10 +392,13 @@ fn four_crates_live_in_a_training_process() {
     assert_eq!(
         crates,
         [
+            "cfg-if",
+            "cudarc",
             "ddp-doctor-agent",
             "ddp-doctor-capi",
             "ddp-doctor-proto",
-            "libc"
+            "libc",
+            "libloading",
         ]
     );
 }

@@ -25,6 +25,9 @@ static_assert(offsetof(ddp_doctor_call, numel) == 32, "numel");
 static_assert(offsetof(ddp_doctor_call, dims) == 40, "dims");
 static_assert(sizeof(ddp_doctor_text) == 16, "text");
 static_assert(sizeof(ddp_doctor_identity) == 12, "identity");
+static_assert(sizeof(ddp_doctor_options) == 72, "options");
+static_assert(offsetof(ddp_doctor_options, attempt_plus_1) == 68, "attempt");
+static_assert(sizeof(ddp_doctor_memory_sample) == 48, "memory");
 
 #define CHECK(condition) \
     do { \
@@ -34,11 +37,7 @@ static_assert(sizeof(ddp_doctor_identity) == 12, "identity");
         } \
     } while (0)
 
-static ddp_doctor_text text(const char *value)
-{
-    ddp_doctor_text result = {value, strlen(value)};
-    return result;
-}
+#define text ddp_doctor_text_of
 
 static void nothing_happens(void)
 {
@@ -52,7 +51,10 @@ static void nothing_happens(void)
     CHECK(ddp_doctor_creating(&creation) == 0);
     CHECK(ddp_doctor_issued(&call) == 0);
     CHECK(ddp_doctor_step() == 0);
+    CHECK(DDP_DOCTOR_HERE == 0);
     ddp_doctor_returned(1);
+    ddp_doctor_setting(text("x"), text("y"));
+    ddp_doctor_memory(NULL);
     ddp_doctor_close();
 }
 
@@ -82,13 +84,26 @@ int main(void)
     int status;
 
     CHECK(ddp_doctor_abi_version() == DDP_DOCTOR_ABI_VERSION);
+    CHECK(strlen(ddp_doctor_version()) >= 5);
+    CHECK(text(NULL).length == 0);
     nothing_happens();
     CHECK(ddp_doctor_open(text("c"), NULL) == DDP_DOCTOR_BAD_ARGUMENT);
+    ddp_doctor_options options;
+    memset(&options, 0, sizeof options);
+    CHECK(ddp_doctor_open_with(NULL) == DDP_DOCTOR_BAD_ARGUMENT);
+    CHECK(ddp_doctor_open_with(&options) == DDP_DOCTOR_BAD_ARGUMENT);
+    options.size = sizeof options;
+    options.job = no_text;
+    CHECK(ddp_doctor_open_with(&options) == DDP_DOCTOR_BAD_ARGUMENT);
+    CHECK(!ddp_doctor_is_open());
+    options.job = text("my job");
+    options.identity = identity;
+    options.attempt_plus_1 = 3;
     CHECK(ddp_doctor_open(no_text, &identity) == DDP_DOCTOR_BAD_ARGUMENT);
     setenv("DDP_DOCTOR", "0", 1);
     CHECK(ddp_doctor_open(text("c"), &identity) == DDP_DOCTOR_DISABLED);
     unsetenv("DDP_DOCTOR");
-    CHECK(ddp_doctor_open(text("c"), &identity) == DDP_DOCTOR_OK);
+    CHECK(ddp_doctor_open_with(&options) == DDP_DOCTOR_OK);
     CHECK(ddp_doctor_open(text("c"), &identity) == DDP_DOCTOR_ALREADY_OPEN);
     CHECK(ddp_doctor_is_open() == 1);
     ddp_doctor_set_identity(&world);
@@ -135,10 +150,34 @@ int main(void)
     ddp_doctor_wait_begin(0, UINT32_MAX);
     ddp_doctor_wait_end(0);
     ddp_doctor_group_destroyed(UINT32_MAX);
+    ddp_doctor_group_timeout(UINT32_MAX, 1);
+    ddp_doctor_group_timeout(group, UINT64_MAX);
     ddp_doctor_exception(-1, text("E\xff: x"), site);
     ddp_doctor_exception(4, no_text, site);
     ddp_doctor_note(1, text("remark"));
     ddp_doctor_input_ended(site);
+    ddp_doctor_setting(text("nccl"), text("2.27=3"));
+    ddp_doctor_setting(no_text, text("x"));
+
+    ddp_doctor_memory_sample memory = {
+        sizeof memory, 3, 1000, DDP_DOCTOR_UNKNOWN, 600, (uint64_t)1 << 40,
+    };
+    ddp_doctor_memory(&memory);
+    memory.size = offsetof(ddp_doctor_memory_sample, allocated);
+    ddp_doctor_memory(&memory);
+    memory.size = 3;
+    ddp_doctor_memory(&memory);
+    ddp_doctor_memory(NULL);
+
+    /* A line has one number, however often it is reached. */
+    uint32_t here[3];
+    for (int i = 0; i < 3; ++i)
+        here[i] = DDP_DOCTOR_HERE; /* THE LINE */
+    CHECK(here[0] != 0 && here[0] == here[1] && here[1] == here[2]);
+    CHECK(DDP_DOCTOR_HERE != here[0]);
+    CHECK(ddp_doctor_here(NULL, NULL, 1) == 0);
+    CHECK(ddp_doctor_here("nowhere.c", NULL, 1u << 30) != 0);
+    ddp_doctor_input_ended(here[0]);
 
     pthread_t thread;
     CHECK(pthread_key_create(&key, at_thread_end) == 0);

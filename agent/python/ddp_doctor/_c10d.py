@@ -1,6 +1,5 @@
 """What is replaced in torch.distributed.distributed_c10d, and in what it stands on."""
 
-import ctypes
 import functools
 import sys
 
@@ -26,7 +25,7 @@ def _issue(op, group, frame):
     record.op = op
     record.root = -1
     site, record.flags = _sites.locate(frame)
-    return _box.lib.issued_at(ctypes.byref(record), group, site)
+    return _box.lib.issued_at(_box.lib.reference(record), group, site)
 
 
 def _return(call):
@@ -210,6 +209,20 @@ def _wrap_destroy(original):
     return destroy_process_group
 
 
+def _wrap_set_timeout(original):
+    @functools.wraps(original)
+    def set_timeout(timeout, group=None):
+        result = original(timeout, group)
+        try:
+            if _box.is_open:
+                _groups.tell_timeout(group if group is not None else _default_group())
+        except Exception:
+            pass
+        return result
+
+    return set_timeout
+
+
 def _wrap_helper(original):
     """`_new_process_group_helper` knows the name and the ranks of a group before `_world` does."""
 
@@ -330,6 +343,8 @@ def patch(c10d, late):
             ("split_group", _making(_words.SPLIT_GROUP)),
             ("_process_group_name", _wrap_name),
             ("monitored_barrier", _recorded(_words.MONITORED_BARRIER, _group_argument)),
+            # `_set_pg_timeout` of today calls it; before, there was nothing else.
+            ("set_timeout" if hasattr(c10d, "set_timeout") else "_set_pg_timeout", _wrap_set_timeout),
             ("_new_process_group_helper", _wrap_helper),
             ("_register_pg_in_world", _wrap_register),
         ],

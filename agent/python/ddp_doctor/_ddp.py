@@ -3,7 +3,7 @@
 import functools
 import weakref
 
-from . import _box, _exceptions, _words
+from . import _box, _exceptions, _memory, _words
 
 _automatic = True
 # The DDP module whose training forwards count; programs with several would count double.
@@ -17,6 +17,7 @@ def explicit_step():
     _automatic = False
     if _box.is_open:
         _box.lib.step()
+        _memory.sample()
 
 
 def _forward_begins(module):
@@ -29,6 +30,7 @@ def _forward_begins(module):
     elif stepper is not module:
         return
     _box.lib.step()
+    _memory.sample()
 
 
 def _wrap_forward(original):

@@ -106,4 +106,4 @@ def ended(value, at_exit):
         _exceptions.record(_words.UNCAUGHT, value, traceback)
         _exit.uncaught(type(value))
         if at_exit:  # what is registered now is not called any more
-            _exit._at_exit()
+            _exit.ends()

@@ -3,6 +3,9 @@
 The operating system knows the status; what it does not know is whether the program returned, left
 by `sys.exit` or was ended by an exception. A `raise SystemExit` cannot be told from a return:
 where the main file names one, the record says that it does not know.
+
+It is said as soon as the interpreter begins to end, before `atexit` runs anything of the program's:
+what is called from there on is called on the way out.
 """
 
 import atexit
@@ -19,6 +22,7 @@ _hooked = False
 _main_file = None
 _left_by_exit = None
 _uncaught = None
+_said = False
 
 
 def uncaught(kind):
@@ -47,16 +51,13 @@ def _names_system_exit():
     return re.search(rb"SystemExit|(?<![\w.])(?:exit|quit)\s*\(", body) is not None
 
 
-def _at_exit():
+def ends():
+    """The interpreter begins to end."""
+    global _said
     try:
-        from . import _groups
-
-        _groups.unhook_all()
-    except Exception:
-        pass
-    try:
-        if not _box.is_open:
+        if _said or not _box.is_open:
             return
+        _said = True
         from . import _hooks
 
         _hooks.all_gone()
@@ -87,7 +88,12 @@ def _hook_interpreter():
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if file:
         _main_file = os.path.abspath(file)
-    atexit.register(_at_exit)
+    # Its callbacks are the first that run. It is private, but older than PyTorch's hooks.
+    try:
+        threading._register_atexit(ends)
+    except Exception:  # there is none, or the interpreter ends already
+        pass
+    atexit.register(ends)
     leave = sys.exit
     leave_now = os._exit
 
@@ -121,9 +127,10 @@ def _hook_interpreter():
 
 
 def _reset():
-    global _left_by_exit, _uncaught
+    global _left_by_exit, _uncaught, _said
     _left_by_exit = None
     _uncaught = None
+    _said = False
 
 
 _box.on_open.append(_hook_interpreter)

@@ -102,11 +102,22 @@ def _watch_for_early_end():
     atexit.register(lambda: ended(getattr(sys, "last_value", None), True))
 
 
+def _at_last():
+    """Runs after all that the program registered with `atexit`: its collectives are seen until then."""
+    groups = sys.modules.get("ddp_doctor._groups")
+    if groups is not None:
+        try:
+            groups.unhook_all()
+        except Exception:
+            pass
+
+
 def install():
     """Patches what is imported already, and the rest when it is."""
     global _installed
     if _installed is not None:
         return
+    atexit.register(_at_last)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         _watch_for_early_end()
     waiting = set()

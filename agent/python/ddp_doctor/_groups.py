@@ -54,6 +54,27 @@ def _backend(c10d, pg):
         return ""
 
 
+def _timeout(pg):
+    """Milliseconds after which a call of the group fails, on the backend where it fails first; None: unknown."""
+    shortest = None
+    for device in getattr(pg, "_device_types", ()):
+        try:
+            milliseconds = pg._get_backend(device).options._timeout.total_seconds() * 1000
+        except Exception:
+            continue
+        if shortest is None or milliseconds < shortest:
+            shortest = milliseconds
+    return shortest
+
+
+def tell_timeout(pg):
+    """The group was made, or its timeout was set."""
+    number = number_of(pg)
+    milliseconds = _timeout(pg) if number else None
+    if milliseconds is not None and milliseconds > 0:
+        _box.lib.group_timeout(number, int(milliseconds))
+
+
 def register(c10d, pg, ranks, name=None):
     """A group came to be; `ranks` are its global ranks in group order."""
     global _noted
@@ -74,6 +95,10 @@ def register(c10d, pg, ranks, name=None):
     )
     group = Group(name, number, pg)
     _groups[name] = group
+    try:
+        tell_timeout(pg)
+    except Exception:
+        pass
     if not hasattr(pg, "register_pre_hook"):
         if not _noted:
             _noted = True

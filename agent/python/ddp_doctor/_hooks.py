@@ -209,7 +209,7 @@ def _record(key):
     record.flags = flags
     if len(_records) >= _MOST_RECORDS:
         _records.clear()
-    prepared = _records[key] = ctypes.byref(record)  # keeps the record
+    prepared = _records[key] = _box.lib.reference(record)  # keeps the record
     return prepared
 
 

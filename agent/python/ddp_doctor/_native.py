@@ -1,14 +1,15 @@
 """The C API of libddp_doctor.so.
 
-The calls neither block nor call back, so the interpreter's lock is kept (PyDLL). The hot ones have
-no `argtypes`: ctypes passes small integers and its own objects twice as fast without. Integers are
-then C ints; call ids are 64 bits wide and travel as the `Call` they were returned as.
+The calls neither block nor call back, so the interpreter's lock is kept (PyDLL). The hot ones are
+built-in functions of the library where the interpreter is CPython (_builtins.py). Elsewhere ctypes
+calls them, without `argtypes`: it passes small integers and its own objects twice as fast then.
+Integers are then C ints; call ids are 64 bits wide and travel as the `Call` they were returned as.
 """
 
 import ctypes
 import os
 
-from . import _words
+from . import _builtins, _words
 
 
 class Text(ctypes.Structure):
@@ -21,6 +22,9 @@ class Identity(ctypes.Structure):
 
 class Call(ctypes.c_uint64):
     """Id of a recorded call; false where nothing was recorded."""
+
+    def __index__(self):
+        return self.value
 
 
 class CallRecord(ctypes.Structure):
@@ -56,7 +60,20 @@ class Creation(ctypes.Structure):
     ]
 
 
+class MemorySample(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("device", ctypes.c_uint64),
+        ("used", ctypes.c_uint64),
+        ("total", ctypes.c_uint64),
+        ("allocated", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64),
+    ]
+
+
 NO_CALL = Call(0)
+# Stands for a value of a sample that is not known.
+UNKNOWN = 2**64 - 1
 
 
 def text(value, limit=4096):
@@ -110,8 +127,9 @@ class Library:
         self.site = function("site", u32, Text, Text, u32)
         self.group = function("group", u32, Text, Text, Text, u32, ctypes.POINTER(u32), ctypes.c_size_t)
         self.creating = function("creating", Call, ctypes.POINTER(Creation))
+        self.group_timeout = function("group_timeout", None, u32, ctypes.c_uint64)
         self.group_destroyed = function("group_destroyed", None, u32)
-        self.splits = function("splits", None, Call, i32, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t)
+        self.splits = function("splits", None, ctypes.c_uint64, i32, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t)
         self.step = function("step", u32)
         self.phase_begin = function("phase_begin", None, u32)
         self.phase_end = function("phase_end", None, u32)
@@ -119,7 +137,16 @@ class Library:
         self.input_ended = function("input_ended", None, u32)
         self.exit = function("exit", None, i32, Text)
         self.note = function("note", None, i32, Text)
-        # (record by reference, group, site) → Call
+        self.setting = function("setting", None, Text, Text)
+        self.memory = function("memory", None, ctypes.POINTER(MemorySample))
+        builtins = _builtins.of(lib)
+        if builtins is not None:
+            self.reference = _builtins.Address
+            self.issued_at, self.returned, self.wait_begin, self.wait_end = builtins
+            return
+        # How a record is handed over.
+        self.reference = ctypes.byref
+        # (reference to a record, group, site) → Call
         self.issued_at = hot("issued_at", Call)
         # (Call)
         self.returned = hot("returned", None)

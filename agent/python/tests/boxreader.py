@@ -8,9 +8,11 @@ PUBLISHED = 1 << 63
 RECORD_WORDS = 16
 KINDS = (
     "unspecified issued returned wait-begin wait-end completed step phase-begin phase-end group-destroyed "
-    "exception exit splits note input-ended"
+    "exception exit splits note input-ended group-timeout - memory setting"
 ).split()
 LATER_KINDS = {30: "unawaited"}
+# Kinds that use the words of a record otherwise.
+OTHERWISE = ("splits", "memory")
 ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT = (1 << bit for bit in range(9))
 
 # Ops that make a group.
@@ -136,15 +138,16 @@ class Box:
                 thread=w[2] >> 32,
                 seq=w[3],
                 call=w[4],
-                site=self.site(w[5] & 0xFFFFFFFF) if kind != "splits" else None,
+                site=self.site(w[5] & 0xFFFFFFFF) if kind not in OTHERWISE else None,
                 tensors=w[5] >> 32,
                 root=_signed(w[6] & 0xFFFFFFFF),
                 tag=_signed(w[6] >> 32),
                 numel=w[7],
                 shape=dims[:ndim] if flags & SHAPE else None,
                 step=w[13] & 0xFFFFFFFF,
-                phase=self.text(w[13] >> 32) if kind != "splits" else "",
-                text=self.text(w[14] & 0xFFFFFFFF) if kind != "splits" else "",
+                phase=self.text(w[13] >> 32) if kind not in OTHERWISE else "",
+                text=self.text(w[14] & 0xFFFFFFFF) if kind not in OTHERWISE else "",
+                memory=w[5:10] if kind == "memory" else None,
                 code=_signed(w[14] >> 32),
                 sizes=sizes if kind == "splits" else None,
                 creation=self._creation(w[14] & 0xFFFFFFFF, dims) if (w[1] >> 8) & 0xFF in CREATIONS else None,

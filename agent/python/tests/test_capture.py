@@ -1,10 +1,11 @@
 """What a black box says about real one- and two-rank Gloo programs."""
 
 import os
+import sys
 import unittest
 
 import boxreader as b
-from support import job
+from support import PACKAGE, job
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, BROADCAST = range(1, 7)
 SEND, RECV, COALESCED = 10, 11, 12
@@ -31,6 +32,36 @@ class Capture(unittest.TestCase):
     def issued(self, box, *ops):
         return [r for r in box.of("issued") if not ops or r.op in ops]
 
+    def test_versions_and_what_the_allocator_holds(self):
+        o = self.run_job(
+            """
+import ddp_doctor
+from ddp_doctor import _memory
+# No CUDA here: PyTorch's words for it, as a process that uses it would have them.
+held = [1 << 30, 2 << 30]
+ddp_doctor.step()
+assert not torch.cuda.is_initialized()
+torch.cuda.is_initialized = lambda: True
+torch.cuda.current_device = lambda: 1
+torch.cuda.memory_allocated = lambda device: held[0] + device
+torch.cuda.memory_reserved = lambda device: held[1]
+_memory._next = 0.0
+ddp_doctor.step()
+ddp_doctor.step()  # too early for another sample
+for more in (1 << 20, 1 << 28):  # not worth one, worth one
+    held[0] += more
+    _memory._next = 0.0
+    ddp_doctor.step()
+"""
+        )
+        unknown = 2**64 - 1
+        samples = [list(record.memory) for record in o.box.of("memory")]
+        expected = [[1, unknown, unknown, (1 << 30) + 1, 2 << 30], [1, unknown, unknown, (1 << 30) + 1 + (1 << 20) + (1 << 28), 2 << 30]]
+        self.assertEqual(samples, expected)
+        settings = dict(record.text.split("=", 1) for record in o.box.of("setting"))
+        self.assertEqual(settings["python"], "%d.%d.%d" % sys.version_info[:3])
+        self.assertRegex(settings["torch"], r"^\d+\.\d+")
+
     def test_a_call_and_its_wait(self):
         o = self.run_job(
             """
@@ -55,6 +86,28 @@ work.wait()  # wait
         self.assertEqual([r.text for r in o.box.of("exit")], ["main returned"])
         self.assertEqual(o.box.rank, 0)
         self.assertEqual(o.box.layer, "c10d")
+
+    def test_ctypes_says_the_same_as_the_built_in_functions(self):
+        program = """
+assert type(_box.lib.issued_at).__name__ == %r, _box.lib.issued_at
+t = torch.ones(4, 3)
+dist.all_reduce(t)
+dist.all_to_all_single(t, t.clone(), [4], [4])
+dist.all_reduce(t, async_op=True).wait()
+dist.new_group([0])
+dist.destroy_process_group()
+"""
+        head = "import ddp_doctor; ddp_doctor.enable()\nfrom ddp_doctor import _box, _builtins\n"
+        without = "_builtins.of = lambda library: None\n"
+        said = []
+        for switch, kind in ((without, "_FuncPtr"), ("", "builtin_function_or_method")):
+            outcome = job(head + switch + HEAD + program % kind, PYTHONPATH=PACKAGE)
+            self.addCleanup(os.unlink, outcome.file)
+            self.assertEqual(outcome.statuses, [0], outcome.outputs)
+            records = outcome.box.records
+            said.append([(r.kind, r.op, r.call, r.seq, r.shape, r.flags, r.sizes) for r in records])
+        self.assertEqual(said[0], said[1])
+        self.assertIn("wait-end", [record[0] for record in said[0]])
 
     def test_an_exception_that_is_only_reported_is_none(self):
         o = self.run_job(
@@ -445,6 +498,17 @@ raise ValueError("lost")
             with self.subTest(code):
                 o = self.run_job(code, statuses=[status])
                 self.assertEqual([(r.code, r.text) for r in o.box.of("exit")], [want])
+
+    def test_what_is_called_on_the_way_out_comes_after_the_end_was_said(self):
+        late = "import atexit; atexit.register(lambda: dist.barrier())\n"
+        for name, code in (("before", late + HEAD), ("after", HEAD + late)):
+            with self.subTest("registered %s joining" % name):
+                o = job(code + "dist.barrier()")
+                self.addCleanup(os.unlink, o.file)
+                self.assertEqual(o.statuses, [0], o.outputs)
+                kinds = [r.kind for r in o.box.of("issued", "exit")]
+                self.assertEqual(kinds[-3:], ["issued", "exit", "issued"])
+                self.assertEqual(len({r.thread for r in o.box.of("issued", "exit")}), 1)
 
     def test_hooks_are_off_before_the_interpreter_ends(self):
         for tail in ("", "dist.destroy_process_group()", "keep = [g, model]; dist.destroy_process_group()", "del g, model"):

@@ -4,6 +4,7 @@
 //! outside, or reads one that a dead process left. The layout they share is
 //! [`ddp_doctor_proto::blackbox`].
 
+mod followed;
 mod map;
 mod nesting;
 mod open;
@@ -15,6 +16,7 @@ mod text;
 mod threads;
 mod writer;
 
+pub use followed::{FOLLOWED, FollowedBy, Following};
 pub use open::OpenError;
 pub use place::{BOX_DIR, BoxName, EXTENSION, JOB, NoBox, Place, RUN_DIR, shared_memory};
 pub use reader::{

@@ -40,10 +40,10 @@ struct Candidate {
 }
 
 impl Place {
-    /// `DDP_DOCTOR_BOX_DIR`, else a directory of this user and job in `/dev/shm`; then
-    /// `DDP_DOCTOR_RUN_DIR/boxes`.
+    /// `DDP_DOCTOR_BOX_DIR`, else a directory of this user, job and world in `/dev/shm`; then
+    /// `DDP_DOCTOR_RUN_DIR/boxes`. `world`: see [`Options::world`](super::Options::world).
     #[must_use]
-    pub fn from_env(job: &str) -> Self {
+    pub fn from_env(job: &str, world: &str) -> Self {
         let variable = |name| {
             std::env::var_os(name)
                 .filter(|value| !value.is_empty())
@@ -52,8 +52,12 @@ impl Place {
         let first = variable(BOX_DIR).map_or_else(
             || {
                 let private = shared_memory(sys::effective_uid());
+                let name = match world {
+                    "" => job.to_owned(),
+                    world => format!("{job}.{world}"),
+                };
                 Candidate {
-                    directory: private.join(component(job, 64)),
+                    directory: private.join(component(&name, 128)),
                     private: Some(private),
                 }
             },

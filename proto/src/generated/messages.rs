@@ -255,6 +255,12 @@ pub enum RecordKind {
     Note = 13,
     /// The program's input ended: an iterator over its data came to its end.
     InputEnded = 14,
+    /// From now on calls of the group `group` fail after `code` milliseconds.
+    GroupTimeout = 15,
+    /// What the process knows of its memory: `ddp_doctor_proto::blackbox::memory`.
+    Memory = 17,
+    /// A version or a setting that ranks may have to agree on; `text` is "name=value".
+    Setting = 18,
     /// Nobody waits for the call any more, and nobody did: what it returned to wait for is gone. `site`
     /// is where the call was made.
     Unawaited = 30,
@@ -281,6 +287,9 @@ impl RecordKind {
             Self::Splits => "RECORD_KIND_SPLITS",
             Self::Note => "RECORD_KIND_NOTE",
             Self::InputEnded => "RECORD_KIND_INPUT_ENDED",
+            Self::GroupTimeout => "RECORD_KIND_GROUP_TIMEOUT",
+            Self::Memory => "RECORD_KIND_MEMORY",
+            Self::Setting => "RECORD_KIND_SETTING",
             Self::Unawaited => "RECORD_KIND_UNAWAITED",
         }
     }
@@ -302,6 +311,9 @@ impl RecordKind {
             "RECORD_KIND_SPLITS" => Some(Self::Splits),
             "RECORD_KIND_NOTE" => Some(Self::Note),
             "RECORD_KIND_INPUT_ENDED" => Some(Self::InputEnded),
+            "RECORD_KIND_GROUP_TIMEOUT" => Some(Self::GroupTimeout),
+            "RECORD_KIND_MEMORY" => Some(Self::Memory),
+            "RECORD_KIND_SETTING" => Some(Self::Setting),
             "RECORD_KIND_UNAWAITED" => Some(Self::Unawaited),
             _ => None,
         }
@@ -463,14 +475,17 @@ pub struct Report {
     pub pong: ::core::option::Option<Pong>,
 }
 /// One thing that the node saw.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Event {
-    #[prost(oneof = "event::Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13")]
+    #[prost(
+        oneof = "event::Kind",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17"
+    )]
     pub kind: ::core::option::Option<event::Kind>,
 }
 /// Nested message and enum types in `Event`.
 pub mod event {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Kind {
         #[prost(message, tag = "1")]
         Hello(super::Hello),
@@ -498,6 +513,10 @@ pub mod event {
         JobEnded(super::JobEnded),
         #[prost(message, tag = "13")]
         Interrupted(super::Interrupted),
+        #[prost(message, tag = "14")]
+        Stacks(super::Stacks),
+        #[prost(message, tag = "17")]
+        MemorySample(super::MemorySample),
     }
 }
 /// The first event of every stream and journal.
@@ -527,6 +546,10 @@ pub struct Hello {
     /// Seconds after which a wait that nothing proves hopeless becomes a finding.
     #[prost(uint32, tag = "8")]
     pub stall_after_s: u32,
+    /// What tells this launch of the job from others of the same name: nodes that say different things
+    /// here are parts of different launches. Empty: it is not known.
+    #[prost(string, tag = "9")]
+    pub launch: ::prost::alloc::string::String,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
 /// becomes known or a new generation gives it another one.
@@ -744,6 +767,47 @@ pub struct ProcessChanged {
     #[prost(int32, optional, tag = "5")]
     pub exit_signal: ::core::option::Option<i32>,
 }
+/// The memory of a process, and of what it shares with others. Told about once a second where it has
+/// changed noticeably. What is absent was not seen by whoever measured: the node sees the host's side,
+/// the process itself the GPU's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemorySample {
+    #[prost(uint64, tag = "1")]
+    pub process: u64,
+    /// When it was measured, in nanoseconds since the Unix epoch; 0: `mono_ns` says so.
+    #[prost(fixed64, tag = "2")]
+    pub unix_ns: u64,
+    /// Bytes of the process in the host's memory (its resident set).
+    #[prost(uint64, optional, tag = "3")]
+    pub rss: ::core::option::Option<u64>,
+    /// Bytes of the host's memory that can still be taken without swapping, and of all of it.
+    #[prost(uint64, optional, tag = "4")]
+    pub host_available: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "5")]
+    pub host_total: ::core::option::Option<u64>,
+    /// Processor time that the process used since the sample before, in thousandths of one processor.
+    #[prost(uint32, optional, tag = "6")]
+    pub cpu_permille: ::core::option::Option<u32>,
+    /// The device that the following is about.
+    #[prost(uint32, optional, tag = "7")]
+    pub device: ::core::option::Option<u32>,
+    /// Bytes in use on the device, by whomever, and bytes it has.
+    #[prost(uint64, optional, tag = "8")]
+    pub gpu_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "9")]
+    pub gpu_total: ::core::option::Option<u64>,
+    /// Bytes that the framework's allocator has given to tensors, and that it holds on the device.
+    #[prost(uint64, optional, tag = "10")]
+    pub gpu_allocated: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    pub gpu_reserved: ::core::option::Option<u64>,
+    /// Position in the ring of the process's black box, if it comes from there: no record has it then.
+    #[prost(uint64, optional, tag = "12")]
+    pub ticket: ::core::option::Option<u64>,
+    /// When it was measured, on the host's monotonic clock.
+    #[prost(fixed64, tag = "13")]
+    pub mono_ns: u64,
+}
 /// Records were overwritten or torn before they were read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RecordsLost {
@@ -787,10 +851,64 @@ pub struct JobEnded {
     #[prost(int32, tag = "2")]
     pub status: i32,
 }
+/// Where the threads of a process stood at one moment.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Stacks {
+    #[prost(uint64, tag = "1")]
+    pub process: u64,
+    #[prost(fixed64, tag = "2")]
+    pub unix_ns: u64,
+    /// The main thread first.
+    #[prost(message, repeated, tag = "3")]
+    pub threads: ::prost::alloc::vec::Vec<ThreadStack>,
+    /// What could not be had of it and why, in words; empty: nothing is missing.
+    #[prost(string, tag = "4")]
+    pub trouble: ::prost::alloc::string::String,
+}
+/// One thread of a process at one moment.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ThreadStack {
+    /// The operating system's number of it.
+    #[prost(uint32, tag = "1")]
+    pub tid: u32,
+    /// As the operating system calls it.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// State as in /proc/PID/stat: "R" running, "S" sleeping, "D" waiting for a device, …; empty: unknown.
+    #[prost(string, tag = "3")]
+    pub state: ::prost::alloc::string::String,
+    /// Kernel function it sleeps in; empty: none, or not permitted to know.
+    #[prost(string, tag = "4")]
+    pub wait_channel: ::prost::alloc::string::String,
+    /// Processor time it has used, in nanoseconds; absent: unknown.
+    #[prost(uint64, optional, tag = "5")]
+    pub cpu_ns: ::core::option::Option<u64>,
+    /// Whether it holds the interpreter's lock; absent: unknown, or no thread of Python's.
+    #[prost(bool, optional, tag = "6")]
+    pub holds_gil: ::core::option::Option<bool>,
+    /// Python frames, innermost first; none where it runs no Python.
+    #[prost(message, repeated, tag = "7")]
+    pub python: ::prost::alloc::vec::Vec<Frame>,
+    /// Native frames, innermost first; none where the system does not permit to see them.
+    #[prost(message, repeated, tag = "8")]
+    pub native: ::prost::alloc::vec::Vec<Frame>,
+}
+/// One frame of a stack.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Frame {
+    /// Source file; of a native frame the object file.
+    #[prost(string, tag = "1")]
+    pub file: ::prost::alloc::string::String,
+    /// From 1; 0: unknown.
+    #[prost(uint32, tag = "2")]
+    pub line: u32,
+    #[prost(string, tag = "3")]
+    pub function: ::prost::alloc::string::String,
+}
 /// What the coordinator asks of a node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
-    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 10")]
+    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 4, 10")]
     pub kind: ::core::option::Option<request::Kind>,
 }
 /// Nested message and enum types in `Request`.
@@ -803,6 +921,8 @@ pub mod request {
         SendRecords(super::SendRecords),
         #[prost(message, tag = "3")]
         Finished(super::Finished),
+        #[prost(message, tag = "4")]
+        CaptureStacks(super::CaptureStacks),
         #[prost(message, tag = "10")]
         Ping(super::Ping),
     }
@@ -842,6 +962,17 @@ pub struct SendRecords {
 /// The coordinator has taken JobEnded and published its last word about the job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Finished {}
+/// Take the stacks of processes now and report them as Stacks.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CaptureStacks {
+    /// Which; none: of every rank on the node.
+    #[prost(uint64, repeated, tag = "1")]
+    pub processes: ::prost::alloc::vec::Vec<u64>,
+    /// Somebody wants to see them; otherwise they are for the diagnosis of a stall. A node may be set up
+    /// to take them for one and not for the other.
+    #[prost(bool, tag = "2")]
+    pub on_request: bool,
+}
 /// One finding. Words (severity, state, …) are those of the JSON report, so that a viewer shows a
 /// word it has never heard of without a new version.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -997,6 +1128,53 @@ pub struct WatchRequest {
     /// Empty: the newest one.
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
+}
+/// Which job to look at.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DumpRequest {
+    /// Empty: the newest one.
+    #[prost(string, tag = "1")]
+    pub job: ::prost::alloc::string::String,
+}
+/// A piece of the answer.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DumpPart {
+    #[prost(oneof = "dump_part::Part", tags = "1, 2")]
+    pub part: ::core::option::Option<dump_part::Part>,
+}
+/// Nested message and enum types in `DumpPart`.
+pub mod dump_part {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Part {
+        #[prost(message, tag = "1")]
+        Head(super::DumpHead),
+        #[prost(message, tag = "2")]
+        Rank(super::RankStacks),
+    }
+}
+/// What the answer is about.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DumpHead {
+    /// When it was put together, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "1")]
+    pub unix_ns: u64,
+    #[prost(message, optional, tag = "2")]
+    pub job: ::core::option::Option<Job>,
+    /// Ranks that were never seen.
+    #[prost(uint32, repeated, tag = "3")]
+    pub missing_ranks: ::prost::alloc::vec::Vec<u32>,
+}
+/// Where one rank stands.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankStacks {
+    #[prost(message, optional, tag = "1")]
+    pub status: ::core::option::Option<RankStatus>,
+    /// Absent: they could not be had.
+    #[prost(message, optional, tag = "2")]
+    pub stacks: ::core::option::Option<Stacks>,
+    /// Why they could not be had.
+    #[prost(string, tag = "3")]
+    pub trouble: ::prost::alloc::string::String,
 }
 /// Everything that changed since the update before; the first one has everything. One message, so
 /// that a viewer never shows findings of one moment beside ranks of another.

@@ -424,6 +424,32 @@ pub mod viewer_service_client {
                 .insert(GrpcMethod::new("ddpdoctor.v1.ViewerService", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Where all ranks of a living job stand now: every node is asked to look. The head comes first, then
+        /// every rank that was ever seen.
+        pub async fn dump(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DumpRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::DumpPart>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/ddpdoctor.v1.ViewerService/Dump",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("ddpdoctor.v1.ViewerService", "Dump"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -450,6 +476,18 @@ pub mod viewer_service_server {
             &self,
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
+        /// Server streaming response type for the Dump method.
+        type DumpStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::DumpPart, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Where all ranks of a living job stand now: every node is asked to look. The head comes first, then
+        /// every rank that was ever seen.
+        async fn dump(
+            &self,
+            request: tonic::Request<super::DumpRequest>,
+        ) -> std::result::Result<tonic::Response<Self::DumpStream>, tonic::Status>;
     }
     /// The coordinator's side towards viewers.
     #[derive(Debug)]
@@ -559,6 +597,52 @@ pub mod viewer_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = WatchSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/ddpdoctor.v1.ViewerService/Dump" => {
+                    #[allow(non_camel_case_types)]
+                    struct DumpSvc<T: ViewerService>(pub Arc<T>);
+                    impl<
+                        T: ViewerService,
+                    > tonic::server::ServerStreamingService<super::DumpRequest>
+                    for DumpSvc<T> {
+                        type Response = super::DumpPart;
+                        type ResponseStream = T::DumpStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DumpRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as ViewerService>::dump(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DumpSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

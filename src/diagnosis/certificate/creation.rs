@@ -232,6 +232,7 @@ mod tests {
                 dtype: None,
                 reduce_op: None,
                 root: None,
+                tag: None,
             },
             only_thread: true,
         };

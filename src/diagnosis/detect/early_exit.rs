@@ -1,17 +1,60 @@
 //! DD102 early-exit: a rank ended normally or destroyed the group while peers wait for it.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
 
-use super::{About, Detector, Draft, KeyPlace, began, never, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, creates, issued, message, order};
 use crate::diagnosis::cause;
-use crate::diagnosis::model::Process;
+use crate::diagnosis::event::Call;
+use crate::diagnosis::model::{Process, Side};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD102,
     order: order::LEFT,
+    explanation: Explanation {
+        means: "A rank has ended without an error, or destroyed the process group, while its peers \
+         are in a collective that needs it. It can never come. Without this finding one sees only \
+         the victims: they hang, or fail with `Connection closed by peer`, while the rank that \
+         left has long exited with status 0.",
+        example: "\
+error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #2
+    group default_pg, 3 ranks · step 8 · proved 0 ms after the deciding event
+
+      rank 0, 2   waiting 200 ms    train.py:9      all_reduce #2 float32[4680]
+    ▸ rank 1      ended, status 0   train.py:9      last call all_reduce #1, step 7
+
+    why    all_reduce #2 of the default group needs all its ranks. Ranks 0 and 2 have started it;
+           rank 1's last call there was #1, and it can never come.
+    cause  uneven inputs: one rank ran out of batches before the others (supported)
+    fix    Let every rank make the same number of calls: give each the same number of batches
+           (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).
+           Where a rank may stop early, let all ranks agree first: all_reduce the decision.
+    more   ddp-doctor explain DD102
+",
+        causes: &[
+            "Uneven inputs: this rank ran out of batches first. A sampler without `drop_last`, an \
+             `IterableDataset` that is not sharded evenly, a filter that drops samples.",
+            "An early stop decided on one rank alone: patience, a time limit, a signal.",
+            "A `sys.exit` or `return` under a condition on the rank, or `destroy_process_group` \
+             before the last collective of the others.",
+        ],
+        fix: &[
+            "Give every rank the same number of batches: `DistributedSampler(…, drop_last=True)`, \
+             or as many steps as the smallest rank has (all_reduce the length with MIN). Or run \
+             the loop inside `with Join([model]):`.",
+            "Where a rank may stop early, let all agree: all_reduce the flag with MAX at every \
+             step. A barrier alone makes them meet, but does not carry the decision.",
+        ],
+        not: &[
+            "A rank that ends after all calls it owes is none, however early that is: nobody waits \
+             for it.",
+            "An end by a signal or with a non-zero status is DD201, one by an exception DD202.",
+            "A leaf of a gather or a sender may complete before its root has come: such a call is \
+             not taken to wait.",
+        ],
+    },
 };
 
 /// DD102: ranks wait for one that has left for good.
@@ -40,30 +83,17 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     let first = *gone.first()?;
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
-    let (&waiter, waiting) =
-        situation
-            .join(stall.group, stall.seq)?
-            .calls
-            .iter()
-            .find(|(rank, joined)| {
-                joined.is_awaited() && joined.needs(**rank, gone).contains(&first)
-            })?;
+    let (waiter, waiting) = situation.calls(stall).into_iter().find(|(rank, joined)| {
+        let needs = || joined.needs(*rank, gone).contains(&first);
+        stall.message.is_some() || (joined.is_awaited() && needs())
+    })?;
 
-    let mut draft = Draft::new(
-        &ABOUT,
-        KeyPlace::Join(stall.group, stall.seq),
-        left.max(waiting.call.at),
-    );
+    let mut draft = Draft::new(&ABOUT, message::key(stall), left.max(waiting.call.at));
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(waiting.call.op);
     draft.root = gone.to_vec();
-    draft.root_confidence = if process.lost == 0 {
-        Confidence::Proved
-    } else {
-        Confidence::Supported
-    };
     draft.victims = victims(stalls);
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
     draft.cause = Some(cause::of(
         situation,
@@ -85,46 +115,94 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         number(&draft.victims, "waits", "wait"),
         number(gone, "it", "them"),
     );
-    let last = match group.members.get(&first) {
-        Some(member) => format!("last call there was #{}", member.issued),
-        None => "process never made that group".into(),
+    let last = match (&stall.message, group.members.get(&first)) {
+        (None, None) => format!("; {} never began to, and", Ranks(&[first])),
+        (None, Some(member)) => format!(
+            "; {}'s last call there was #{}, and it",
+            Ranks(&[first]),
+            member.issued
+        ),
+        (Some(_), _) => format!("; {}", Ranks(gone)),
     };
     draft.why = vec![format!(
-        "{call} of {} needs all its ranks. {} {} started it; {}'s {last}, and it can never come.",
-        words::group(&group.info),
+        "{} {} {} started it{last} can never come.",
+        message::needs(situation, stall, &waiting.call),
         Capital(Ranks(&stall.waiting)),
         number(&stall.waiting, "has", "have"),
-        Ranks(&[first]),
     )];
-    draft.next = vec![
-        "Let every rank make the same number of calls: give each the same number of batches \
-         (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model])."
-            .into(),
-        "Where a rank may stop early, let all ranks agree first: all_reduce the decision.".into(),
-    ];
+    draft.next = match &stall.message {
+        None => vec![
+            "Let every rank make the same number of calls: give each the same number of batches \
+             (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model])."
+                .into(),
+            "Where a rank may stop early, let all ranks agree first: all_reduce the decision."
+                .into(),
+        ],
+        Some(lone) => vec![format!(
+            "Let {} make as many {} as {} {} from it, or tell it how many there will be; wait for \
+             what isend returns before the rank ends.",
+            Ranks(gone),
+            if lone.side == Side::Receive {
+                "sends"
+            } else {
+                "receives"
+            },
+            Ranks(&stall.waiting),
+            if lone.side == Side::Receive {
+                "receives"
+            } else {
+                "needs"
+            },
+        )],
+    };
 
-    // Only a group that takes all its members to be made is never made without this one.
-    let must_wait = stall.seq > 0 || waiting.takes_all_members();
-    let proof = (process.lost == 0 && must_wait).then(|| {
-        let end = match process.end {
-            Some(end) => Fact::Ended {
-                rank: first,
-                pid: process.pid,
-                code: end.exit.code,
-                signal: end.exit.signal,
-            },
-            None => Fact::GroupDestroyed {
-                rank: first,
-                group: group.info.key.clone(),
-            },
-        };
-        let never = never(situation, stall.group, first);
-        Some(Certificate {
-            kind: CertificateKind::TerminalRank,
-            facts: vec![began(waiter, &waiting.call)?, never, end],
-        })
-    });
-    Some(draft.proved_by(proof.flatten()))
+    let proof = never_comes(situation, stall, (waiter, &waiting.call), first);
+    let mut draft = draft.proved_by(proof);
+    draft.root_confidence = draft.confidence;
+    Some(draft)
+}
+
+/// The proof that a call waits for a rank which is gone.
+pub(super) fn never_comes(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    (waiter, call): (u32, &Call),
+    gone: u32,
+) -> Option<Certificate> {
+    let process = situation.model.member(stall.group, gone)?;
+    if process.lost > 0 || process.ended_by_its_own_word() {
+        return None;
+    }
+    let (waits, never) = match &stall.message {
+        // A group that may be made without all its members may be made without this one.
+        None if stall.seq == 0 && call.group.as_ref()?.backend.is_empty() => return None,
+        None => (
+            creates(waiter, call, false).or_else(|| issued(waiter, call))?,
+            message::never_issued(situation, stall.group, gone),
+        ),
+        // A sender may be done early, and one of several may yet send.
+        Some(lone) if lone.side == Side::Send || lone.peer.is_none() || !lone.sure => return None,
+        Some(lone) => (
+            message::posted(waiter, call, lone.nth)?,
+            message::never_posted(situation, stall.group, lone, gone),
+        ),
+    };
+    let end = match process.end {
+        Some(end) => Fact::Ended {
+            rank: gone,
+            pid: process.pid,
+            code: end.exit.code,
+            signal: end.exit.signal,
+        },
+        None => Fact::GroupDestroyed {
+            rank: gone,
+            group: situation.model.group(stall.group).info.key.clone(),
+        },
+    };
+    Some(Certificate {
+        kind: CertificateKind::TerminalRank,
+        facts: vec![waits, never, end],
+    })
 }
 
 fn left_at(situation: &Situation<'_>, stall: &Stall, rank: u32, process: &Process) -> Timestamp {
@@ -148,7 +226,27 @@ pub(super) fn victims(stalls: &[&Stall]) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            1.0 * step 7
+            1.0 * all_reduce hidden f32[4680] @train.py:9
+            1.1 * done
+            1.2 0,2 step 8
+            1.3 0,2 all_reduce hidden f32[4680] @train.py:9
+            1.3 1 input-ended
+            1.5 1 exits 0
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn a_rank_that_ended_is_found_at_its_end() {

@@ -8,8 +8,9 @@ use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
 };
 
-use super::{About, Detector, Draft, KeyPlace, order};
-use crate::diagnosis::model::Note;
+use super::view::{last_call, made_call};
+use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
+use crate::diagnosis::model::{Note, Process, Target};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Ranks, number};
 
@@ -19,6 +20,44 @@ const SEEN_WITHIN: Duration = Duration::from_secs(10);
 static ABOUT: About = About {
     code: &catalogue::DD901,
     order: order::EVIDENCE,
+    explanation: Explanation {
+        means: "Something of the job was never seen: a rank that reported nothing, a process whose \
+         calls no probe records. What that rank does is unknown, so no finding blames it, waits \
+         for it are no finding, and the confidence of others is lowered. In `analyze` it is also \
+         said of ranks whose end nobody watched. If that leaves nothing to judge by, the exit \
+         status of `analyze` is 4.",
+        example: "\
+note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are not seen: python was started with -I
+    proved 0 ms after the deciding event
+
+    why    The capture is switched on by environment variables, which this process did not get or
+           was told to ignore.
+    fix    Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the
+           environment is rebuilt.
+    more   ddp-doctor explain DD901
+",
+        causes: &[
+            "PyTorch before 2.14: it tells nobody about its collectives.",
+            "Python started with `-I`, `-E` or `-S`, or by a wrapper that rebuilds the \
+             environment: the capture is switched on by `PYTHONPATH` and `DDP_DOCTOR_*`.",
+            "Ranks on another node that were not started under `ddp-doctor run`.",
+            "No room in /dev/shm: a black box takes about 2 MiB per rank.",
+            "A job that was killed together with `ddp-doctor run` (SIGKILL, a node that went down): \
+             its black boxes tell where its ranks were, and not how long they stayed there.",
+        ],
+        fix: &[
+            "Start every rank on every node under `ddp-doctor run`, and keep the environment.",
+            "PyTorch 2.14 or later; in C, C++ and Rust link the agent.",
+            "Name a directory with room in `DDP_DOCTOR_BOX_DIR`, or the library in \
+             `DDP_DOCTOR_LIBRARY`, where the note says so.",
+            "Give `analyze` all there is: the run directory of every node, whose journal knows how \
+             long nothing moved, and black boxes left in /dev/shm.",
+        ],
+        not: &[
+            "It says nothing about the health of the job: a job with this note alone may be fine.",
+            "A rank that was seen and merely makes no calls is not meant.",
+        ],
+    },
 };
 
 /// DD901: what could not be seen.
@@ -38,6 +77,7 @@ impl Detector for EvidenceIncomplete {
             .collect();
         drafts.extend(unseen_ranks(situation));
         drafts.extend(nothing_seen(situation));
+        drafts.extend(unwatched_ends(situation));
         drafts
     }
 }
@@ -45,7 +85,7 @@ impl Detector for EvidenceIncomplete {
 /// Whether nothing at all can be judged. Only the end of the job tells: until then ranks may come.
 fn is_blind(situation: &Situation<'_>) -> bool {
     let model = situation.model;
-    model.ended.is_some()
+    model.over().is_some()
         && !model
             .processes
             .values()
@@ -66,7 +106,10 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
         (None, None) => "a process".into(),
     };
     draft.root = note.rank.into_iter().collect();
-    draft.summary = format!("the collectives of {who} are not seen: {}", note.text);
+    draft.summary = match (note.rank, note.pid) {
+        (None, None) => note.text.to_string(),
+        _ => format!("the collectives of {who} are not seen: {}", note.text),
+    };
     draft.why = vec![match note.kind {
         NoteKind::NoHooks => "Before 2.14, PyTorch tells nobody about its collectives.".into(),
         NoteKind::CaptureLost => {
@@ -97,7 +140,7 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let world_size = model.world_size()?;
     let joined = model.world_joined.map(|at| at.plus(SEEN_WITHIN));
-    let due = joined.into_iter().chain(model.ended).min()?;
+    let due = joined.into_iter().chain(model.over()).min()?;
     if due > situation.now {
         return None;
     }
@@ -127,7 +170,7 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
 /// The job is over and no rank was seen in it.
 fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
-    let ended: Timestamp = model.ended?;
+    let ended: Timestamp = model.over()?;
     if !model.processes.is_empty() || !model.notes.is_empty() {
         return None;
     }
@@ -140,6 +183,64 @@ fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
             .into(),
     ];
     Some(missing(draft, None, None, "any rank"))
+}
+
+/// Ranks whose end nobody saw, and what they were in the middle of when the evidence ends.
+///
+/// How long they stayed there is not known: a job that was killed while it was well ends with waits,
+/// too. Without another finding that leaves everything open.
+fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
+    let model = situation.model;
+    let unwatched =
+        |&(_, process): &(u32, &Process)| process.unwatched.is_some() && !process.has_ended();
+    let ranks: Vec<(u32, &Process)> = model
+        .ranks
+        .keys()
+        .filter_map(|&rank| Some((rank, model.process_of(rank)?)))
+        .filter(unwatched)
+        .collect();
+    let since = ranks
+        .iter()
+        .filter_map(|(_, process)| process.unwatched)
+        .min()?;
+    let names: Vec<u32> = ranks.iter().map(|(rank, _)| *rank).collect();
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(names.clone()), since);
+    draft.leaves_open = true;
+    draft.summary = format!(
+        "nobody saw how {} ended: the evidence ends while {} at work",
+        Ranks(&names),
+        number(&names, "it was", "they were")
+    );
+    draft.per_rank = names
+        .iter()
+        .filter_map(|&rank| {
+            let process = model.process_of(rank)?;
+            let inside =
+                process
+                    .last_call
+                    .as_ref()
+                    .and_then(|call| match process.target(call.id)? {
+                        Target::Join(group, seq) => {
+                            let calls = rank_calls(situation, group, seq);
+                            calls.into_iter().find(|call| call.rank == rank)
+                        }
+                        Target::Message(..) => Some(made_call(situation, rank, process, call)),
+                    });
+            Some(inside.unwrap_or_else(|| last_call(rank, process)))
+        })
+        .collect();
+    draft.why = vec![
+        "The end of a rank, and how long it was in its last call, is known from whoever watched it: \
+         nobody did, or the watch ended before the rank."
+            .into(),
+    ];
+    draft.next = vec![
+        "Add what else there is: the run directory of every node (its journal was written by the \
+         watch), and the black boxes in /dev/shm of ranks that were killed."
+            .into(),
+    ];
+    draft.root = names;
+    Some(missing(draft, None, None, "how ranks ended"))
 }
 
 fn missing(mut draft: Draft, rank: Option<u32>, pid: Option<u32>, what: &str) -> Draft {
@@ -157,7 +258,23 @@ fn missing(mut draft: Draft, rank: Option<u32>, pid: Option<u32>, what: &str) ->
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            unseen = [1]
+            events = """
+            0.5 1 note capture-lost "python was started with -I"
+            1.0 0 barrier @train.py:5
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn a_known_gap_is_a_note_about_its_rank() {

@@ -8,11 +8,13 @@
 use std::collections::BTreeSet;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Confidence, Timestamp};
+use ddp_doctor_proto::report::{
+    CallState, Certificate, CertificateKind, Confidence, RankCall, Timestamp,
+};
 
 use super::early_exit::victims;
-use super::view::describe;
-use super::{About, Detector, Draft, KeyPlace, creates, never, order, rank_calls};
+use super::view::{blocked_call, describe};
+use super::{About, Detector, Draft, Explanation, KeyPlace, creates, cycle, order, rank_calls};
 use crate::diagnosis::align::{self, OddOnes};
 use crate::diagnosis::cause;
 use crate::diagnosis::creations::{self, Mismatch};
@@ -24,6 +26,43 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD114,
     order: order::CREATION,
+    explanation: Explanation {
+        means: "Making a process group is a call like any other: its members wait there for each other. They find each other by the group's name, and PyTorch numbers the groups that a process takes part in making. So all ranks have to make all groups, in one order and with the same ranks, also those that do not become members. Here ranks make other groups under one name, or some make a group that others do not.",
+        example: "\
+error[DD114] group-creation-mismatch: ranks 0 and 1 make a group of ranks 0 and 1 at train.py:12, where rank 2 makes a group of ranks 0–2 at train.py:14
+    group 1, 3 ranks · proved 0 ms after the deciding event
+
+      rank 0, 1   went on        train.py:12      new_group
+    ▸ rank 2      waiting 0 ms   train.py:14      new_group
+
+    why    Those who make a group find each other by its name, and PyTorch numbers the groups that a
+           process takes part in making. Both are \"1\" here: the 1st group that these ranks make.
+           Rank 2 needs rank 0 for its group of ranks 0–2, and rank 0 has given that name to another
+           one.
+    fix    Call new_group on every rank, also on those that do not become members, in one order and
+           with the same ranks.
+           Where only members shall call it (use_local_synchronization=True), let every rank make
+           the same number of groups before the next one that all ranks make.
+    more   ddp-doctor explain DD114
+",
+        causes: &[
+            "`new_group` under a condition on the rank, so that only the later members call it. It works once, and shifts the name of the next group for those ranks.",
+            "Lists of ranks that are computed differently on each rank, or groups made in the order of a set or a dict.",
+            "A library that makes groups of its own (a mesh, FSDP, a checkpoint writer) on some ranks only.",
+            "`use_local_synchronization=True` by the members of one group, followed by a group that all ranks make: the names have shifted for the members.",
+        ],
+        fix: &[
+            "Make every group on every rank, in the same order: loop over one list of lists of ranks and keep the group that this rank is in.",
+            "Where only members shall call it, let every rank make as many groups as the others before the next one that all ranks make.",
+            "Prefer `init_device_mesh`, which makes all groups on all ranks.",
+        ],
+        not: &[
+            "A group that some ranks make for themselves is none as long as nobody misses it: all its members made it, and no later name collides.",
+            "Groups of one rank collide with nobody.",
+            "Waits inside `init_process_group` are not told by this finding.",
+            "A rank that has ended before it could make the group is DD102, DD201 or DD202.",
+        ],
+    },
 };
 
 /// DD114: ranks do not make the same groups.
@@ -224,7 +263,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     let closed: Timestamp = cycle.iter().map(|wait| wait.since).max()?;
     let mut draft = Draft::new(&ABOUT, KeyPlace::Join(making.group, 0), closed);
     draft.place = Some((making.group, making.seq));
-    draft.op = Some(call_of(situation, making)?.call.op);
+    draft.op = Some(making.call.op);
     makers_and_others(situation, group, &mut draft);
     draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
     draft.victims = victims(stalls);
@@ -232,38 +271,18 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     draft.victims.sort_unstable();
     draft.victims.dedup();
     draft.victims.retain(|rank| !draft.root.contains(rank));
+    let elsewhere = cycle
+        .iter()
+        .filter_map(|wait| blocked_call(situation, wait));
+    let elsewhere: Vec<RankCall> = elsewhere.collect();
     draft.per_rank = rank_calls(situation, making.group, making.seq);
-    for wait in cycle {
-        let known = draft
-            .per_rank
-            .iter_mut()
-            .find(|call| call.rank == wait.rank);
-        let joined = call_of(situation, wait)?;
-        let waited = situation.now.since(joined.call.at).as_millis() as u64;
-        let call = describe(wait.rank, CallState::Waiting, Some(waited), &joined.call);
-        match known {
-            Some(known) => *known = call,
-            None => draft.per_rank.push(call),
-        }
-    }
+    draft
+        .per_rank
+        .retain(|call| elsewhere.iter().all(|other| other.rank != call.rank));
+    draft.per_rank.extend(elsewhere);
     draft.per_rank.sort_by_key(|call| call.rank);
     draft.cause = Some(cause_of(situation, &draft));
 
-    let steps: Option<Vec<String>> = cycle
-        .iter()
-        .enumerate()
-        .map(|(i, wait)| {
-            let joined = call_of(situation, wait)?;
-            Some(format!(
-                "rank {} waits in {} of {}{} for rank {}",
-                wait.rank,
-                words::call(&joined.call),
-                words::group(&model.group(wait.group).info),
-                words::at(joined.call.place.as_deref()),
-                next(i),
-            ))
-        })
-        .collect();
     let makers: Vec<u32> = group.members.keys().copied().collect();
     let absent = model.not_made_by(group);
     draft.summary = format!(
@@ -279,7 +298,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
         },
     );
     draft.why = vec![
-        format!("{}.", steps?.join("; ")),
+        format!("{}.", cycle::steps(situation, cycle).join("; ")),
         "None of these waits can end before the other rank does its part, and no rank can do it \
          before its present wait ends."
             .into(),
@@ -287,27 +306,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     draft.why.extend(other_name(situation, group, &absent));
     draft.next = next_steps();
 
-    let proof = cycle.iter().enumerate().map(|(i, wait)| {
-        let joined = call_of(situation, wait)?;
-        let complete = model.member(wait.group, wait.rank)?.lost == 0;
-        let fact = match wait.seq {
-            0 => creates(wait.rank, &joined.call, wait.only_thread)?,
-            _ => super::waits(situation, wait, &joined.call),
-        };
-        (complete
-            && wait.recorded
-            && wait.only_thread
-            && (wait.seq > 0 || joined.takes_all_members()))
-        .then(|| (fact, never(situation, wait.group, next(i))))
-    });
-    let proof: Option<Vec<_>> = proof.collect();
-    Some(draft.proved_by(proof.map(|facts| {
-        let (waits, nevers): (Vec<_>, Vec<_>) = facts.into_iter().unzip();
-        Certificate {
-            kind: CertificateKind::Cycle,
-            facts: [waits, nevers].concat(),
-        }
-    })))
+    Some(draft.proved_by(cycle::proof(situation, cycle)))
 }
 
 /// Makers have waited too long for ranks that live.
@@ -463,13 +462,6 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     Some(draft)
 }
 
-fn call_of<'a>(
-    situation: &Situation<'a>,
-    wait: &Blocked,
-) -> Option<&'a crate::diagnosis::model::JoinedCall> {
-    situation.join(wait.group, wait.seq)?.calls.get(&wait.rank)
-}
-
 /// Blames those who are fewer: the members that make the group, or those that do not.
 fn makers_and_others(situation: &Situation<'_>, group: &Group, draft: &mut Draft) {
     let makers: Vec<u32> = group.members.keys().copied().collect();
@@ -567,7 +559,24 @@ impl std::fmt::Display for Sentence<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            1.0 0,1 makes 1 0,1 @train.py:12
+            1.1 0,1 made 1
+            1.2 0,1 makes 2 0-2 @train.py:14
+            1.5 2 makes 1 0-2 @train.py:14
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn makers_that_do_not_agree_are_found_when_they_meet() {

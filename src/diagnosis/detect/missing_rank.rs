@@ -4,16 +4,65 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
-use super::early_exit::victims;
-use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
+use super::absent::{Absent, last_call_of};
+use super::{About, Detector, Draft, Explanation, order};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::{Doing, Process};
+use crate::diagnosis::outside::{self, Outside};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
-use crate::diagnosis::words::{self, Capital, Ranks, number};
+use crate::diagnosis::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD101,
     order: order::TIME,
+    explanation: Explanation {
+        means: "The other members of a process group wait in a collective that this rank never \
+         entered. Its process is alive and was last seen elsewhere. A collective completes only \
+         when every member has made its call, so the others wait until the group's timeout, and \
+         then fail blaming each other. That the rank will never come cannot be proved while it \
+         lives: this is said after the stall limit (60 s, or three times the longest wait there \
+         ever was at that line), and withdrawn if the rank arrives.",
+        example: "\
+error[DD101] missing-rank: rank 1 has not come to barrier #2; ranks 0 and 2 wait for it
+    group default_pg, 3 ranks · supported
+
+      rank 0, 2   waiting 1 min 1 s   train.py:40      barrier #2
+    ▸ rank 1      elsewhere           train.py:31      last call all_reduce #1
+
+    why    barrier #2 of the default group needs all its ranks. Rank 1 is alive and not in a
+           collective.
+           Rank 1: its last call was all_reduce #1 at train.py:31; its process is running.
+    fix    Look at what rank 1 is doing now (ddp-doctor dump), and let it reach the same calls as
+           the others.
+    more   ddp-doctor explain DD101
+",
+        causes: &[
+            "A collective that only some ranks reach: it stands under `if rank == 0:`, behind an \
+             early `return` or `continue`, or inside a helper that saves, logs or gathers on one \
+             rank only.",
+            "One rank works alone for long while the others already wait: it writes a checkpoint, \
+             evaluates, downloads or tokenizes.",
+            "One rank decided by itself to stop: early stopping on its own loss, its own time \
+             limit, a signal that reached it alone.",
+            "One rank computes for ever: a search or a loop that does not end on its data.",
+        ],
+        fix: &[
+            "Let every member of the group reach the call, and do only the I/O on one rank. Where \
+             ranks may decide differently, let them agree first: all_reduce the decision with MAX, \
+             or broadcast that of rank 0.",
+            "If the line does not tell, look at what the missing rank does now: `ddp-doctor dump`.",
+            "If the work is meant to take that long, mark it: `with \
+             ddp_doctor.phase(\"checkpoint\"):`, or raise `--stall-after`. PyTorch's own timeout \
+             is another: `init_process_group(timeout=…)`.",
+        ],
+        not: &[
+            "A rank that has ended is DD102, DD201 or DD202, one that is stopped DD203, one that \
+             two looks at its stacks show at the same place and idle DD204. A rank that itself \
+             waits for others in another group is followed to the end of the chain.",
+            "A first step that compiles, or a checkpoint to slow storage, can take longer than the \
+             limit: it is then a false alarm, and withdrawn when the rank arrives.",
+        ],
+    },
 };
 
 /// DD101: ranks have waited too long for one that lives.
@@ -29,122 +78,62 @@ impl Detector for MissingRank {
         by_origin
             .iter()
             .filter_map(|(origin, stalls)| match origin {
-                Origin::Elsewhere(ranks) => draft(situation, ranks, stalls),
+                // Who waits for a message alone has no partner: that is another finding.
+                Origin::Elsewhere(ranks) if stalls.first()?.message.is_none() => {
+                    draft(situation, ranks, stalls)
+                }
                 _ => None,
             })
             .collect()
     }
 }
 
-fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    let stall = **stalls
+fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+    let mut overdue = stalls
         .iter()
-        .find(|stall| situation.is_overdue(stall))
-        .as_ref()?;
-    let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
-    let absent = if absent.is_empty() { &missing } else { absent };
-    let processes: Vec<&Process> = absent
-        .iter()
-        .filter_map(|&rank| situation.model.member(stall.group, rank))
-        .collect();
-    // A phase that the program itself marked as long is not a rank gone astray.
-    if processes.iter().any(|process| !process.phases.is_empty()) {
-        return None;
-    }
-    let waiting = situation
-        .join(stall.group, stall.seq)?
-        .calls
-        .iter()
-        .find(|(rank, _)| stall.waiting.contains(rank))?;
-    let group = situation.model.group(stall.group);
-
-    let mut draft = Draft::new(
-        &ABOUT,
-        KeyPlace::Join(stall.group, stall.seq),
-        situation.overdue_at(stall),
-    );
-    draft.place = Some((stall.group, stall.seq));
-    draft.op = Some(waiting.1.call.op);
-    draft.root = absent.to_vec();
-    let all_seen =
-        processes.iter().all(|process| process.lost == 0) && !situation.is_cut_short(stall);
-    draft.confidence = if all_seen {
-        Confidence::Supported
-    } else {
-        Confidence::Suspected
-    };
+        .filter(|stall| stall.message.is_none() && situation.is_overdue(stall));
+    let stall = *overdue.next()?;
+    let absent = Absent::of(situation, ranks, stall)?;
+    let (ranks, processes) = (&absent.ranks[..], &absent.processes);
+    let mut draft = absent.draft(situation, &ABOUT, stalls, situation.overdue_at(stall));
     // A wait that cannot be told apart may well be for the very ranks that wait here.
-    let idle = processes.iter().all(|process| {
-        process
-            .threads
-            .values()
-            .all(|thread| matches!(thread.doing, Doing::Nothing))
-    });
-    draft.root_confidence = if all_seen && idle {
-        Confidence::Supported
-    } else {
-        Confidence::Suspected
-    };
-    draft.victims = victims(stalls);
-    draft.victims.retain(|rank| !absent.contains(rank));
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
-    draft.blocked_at = Some(stall.since);
-    draft.cause = Some(cause::of(situation, absent, &draft.victims, situation.now));
-
-    let call = words::call(&waiting.1.call);
+    if processes.iter().any(|process| process.is_inside_a_call()) {
+        draft.root_confidence = Confidence::Suspected;
+    }
+    draft.cause = Some(cause::of(situation, ranks, &draft.victims, situation.now));
     draft.summary = format!(
-        "{} {} not come to {call}; {} {} for {}",
-        Ranks(absent),
-        number(absent, "has", "have"),
+        "{} {} not come to {}; {} {} for {}",
+        Ranks(ranks),
+        number(ranks, "has", "have"),
+        words::call(absent.call),
         Ranks(&draft.victims),
         number(&draft.victims, "waits", "wait"),
-        number(absent, "it", "them"),
+        number(ranks, "it", "them"),
     );
-    let cut_short = situation.is_cut_short(stall);
-    let be = if cut_short {
-        number(absent, "was", "were")
-    } else {
-        number(absent, "is", "are")
-    };
     draft.why = vec![format!(
-        "{call} of {} needs all its ranks. {} {be} alive and not in a collective.",
-        words::group(&group.info),
-        Capital(Ranks(absent)),
-    )];
-    for process in &processes {
-        let Some(rank) = process.rank else { continue };
-        let inside = process
-            .threads
-            .values()
-            .find_map(|thread| match &thread.doing {
-                Doing::Call(call) => Some(format!(
-                    " It is inside {}{}.",
-                    words::call(call),
-                    words::at(call.place.as_deref())
-                )),
-                Doing::Wait(..) | Doing::Nothing => None,
-            });
-        let last = process.last_call.as_ref().map_or_else(
-            || "it has made no call yet".to_owned(),
-            |call| {
-                format!(
-                    "its last call was {}{}",
-                    words::call(call),
-                    words::at(call.place.as_deref())
-                )
-            },
-        );
-        let state = if cut_short {
-            String::new()
+        "{} {} {}.",
+        absent.needs_all(situation),
+        absent.are(),
+        if absent.watched {
+            "alive and not in a collective"
         } else {
-            format!("; its process is {}", process.state)
-        };
+            "last seen outside of any collective; whether it lived on is not known"
+        },
+    )];
+    for process in processes {
+        let Some(rank) = process.rank else { continue };
         draft.why.push(format!(
-            "Rank {rank}: {last}{state}.{}",
-            inside.unwrap_or_default()
+            "Rank {rank}: {}{}.{}",
+            last_call_of(process),
+            if absent.is_past {
+                String::new()
+            } else {
+                format!("; its process is {}", process.state)
+            },
+            whereabouts(process),
         ));
     }
-    if cut_short {
+    if situation.is_cut_short(stall) {
         draft
             .why
             .push("Somebody ended the job while they waited.".into());
@@ -154,25 +143,76 @@ fn draft(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
             .why
             .push("A wait for it has already ended in failure.".into());
     }
-    let pid = processes.first().map_or(0, |process| process.pid);
+    let known = processes
+        .iter()
+        .any(|process| outside::of(process).is_some());
     draft.next = vec![format!(
         "{}, and let {} reach the same calls as the others.",
-        if cut_short {
-            format!("Look at what {} does after that call", Ranks(absent))
+        if absent.is_past || known {
+            format!("Look at what {} does after that call", Ranks(ranks))
         } else {
             format!(
-                "Look at what {} {be} doing now (py-spy dump --pid {pid})",
-                Ranks(absent)
+                "Look at what {} {} doing now (ddp-doctor dump)",
+                Ranks(ranks),
+                absent.be()
             )
         },
-        number(absent, "it", "them"),
+        number(ranks, "it", "them"),
     )];
     Some(draft)
 }
 
+/// The call that the rank is inside of, or what its stacks say of it.
+fn whereabouts(process: &Process) -> String {
+    let inside = process
+        .threads
+        .values()
+        .find_map(|thread| match &thread.doing {
+            Doing::Call(call) => Some(call),
+            Doing::Wait(..) | Doing::Nothing => None,
+        });
+    if let Some(call) = inside {
+        return format!(
+            " It is inside {}{}.",
+            words::call(call),
+            words::at(call.place.as_deref())
+        );
+    }
+    match outside::of(process) {
+        Some(Outside {
+            line: Some(line),
+            moves: true,
+            ..
+        }) => format!(
+            " It works, in {} at {}.",
+            words::function(line),
+            words::line(line)
+        ),
+        _ => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            1.2 1 continues
+            2.0 0,2 barrier @train.py:40
+            """
+            look-on = 61
+            "#,
+        );
+    }
 
     #[test]
     fn a_rank_is_missing_only_after_the_limit() {

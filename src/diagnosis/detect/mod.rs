@@ -1,6 +1,7 @@
 //! The findings, one file each: what it says, when it holds, its words, its tests.
 //!
-//! To add a finding: write its file, with an [`About`] and a [`Detector`], and name it in [`ALL`].
+//! To add a finding: write its file, with an [`About`], its [`Explanation`] in it, and a [`Detector`],
+//! and name it in [`ALL`].
 //! Which finding a stall leads to when several could fit is not decided here but where all of them
 //! are in view: [`super::situation`] finds what a stall comes from, [`super::judge`] puts findings
 //! in their causal order.
@@ -14,20 +15,25 @@ use ddp_doctor_proto::report::{
 
 use super::certificate;
 use super::event::Call;
-use super::model::GroupId;
+use super::model::{GroupId, Matching, Transport};
 use super::situation::Situation;
-use super::waits::Blocked;
 
+mod absent;
 mod agent_silent;
 mod clock_skew;
+mod cycle;
 mod divergence;
 mod dtype_mismatch;
 mod early_exit;
 mod evidence_incomplete;
 mod group_creation_mismatch;
 mod group_order_deadlock;
+mod long_phase;
+mod message;
 mod missing_rank;
 mod op_mismatch;
+mod p2p_deadlock;
+mod p2p_unmatched;
 mod rank_died;
 mod rank_exception;
 mod rank_stopped;
@@ -37,6 +43,7 @@ mod root_mismatch;
 mod shape_mismatch;
 mod stuck_in_teardown;
 mod stuck_inside;
+mod stuck_outside;
 mod unawaited_work;
 mod view;
 
@@ -52,13 +59,17 @@ pub const ALL: &[&dyn Detector] = &[
     &reduce_op_mismatch::ReduceOpMismatch,
     &root_mismatch::RootMismatch,
     &group_order_deadlock::GroupOrderDeadlock,
+    &p2p_deadlock::P2pDeadlock,
+    &p2p_unmatched::P2pUnmatched,
     &group_creation_mismatch::GroupCreationMismatch,
     &unawaited_work::UnawaitedWork,
     &stuck_inside::StuckInside,
     &rank_died::RankDied,
     &rank_exception::RankException,
     &rank_stopped::RankStopped,
+    &stuck_outside::StuckOutside,
     &stuck_in_teardown::StuckInTeardown,
+    &long_phase::LongPhase,
     &evidence_incomplete::EvidenceIncomplete,
     &records_lost::RecordsLost,
     &clock_skew::ClockSkew,
@@ -81,6 +92,32 @@ pub struct About {
     pub code: &'static Code,
     /// Its place when several findings could be the initiating one: the lower leads.
     pub order: u8,
+    /// What `ddp-doctor explain` says of it.
+    pub explanation: Explanation,
+}
+
+/// What a finding means, for somebody who has just read it and never heard of it: whole sentences,
+/// plain text, `code` in backquotes. It is shown by `ddp-doctor explain` and in `docs/findings.md`.
+#[derive(Clone, Copy, Debug)]
+pub struct Explanation {
+    /// What happened, and why the job cannot go on as it should.
+    pub means: &'static str,
+    /// How it looks on the terminal. A test of the finding's file holds it against what a scenario
+    /// really prints.
+    pub example: &'static str,
+    /// What usually leads to it, the likeliest first.
+    pub causes: &'static [&'static str],
+    /// What to change, or to look at where only that tells.
+    pub fix: &'static [&'static str],
+    /// What it is not: known false alarms, and what looks alike and is told otherwise.
+    pub not: &'static [&'static str],
+}
+
+/// What is known of a code; `None` where this version does not look for it.
+#[must_use]
+pub fn about(code: &str) -> Option<&'static About> {
+    let mut abouts = ALL.iter().map(|detector| detector.about());
+    abouts.find(|about| about.code.code == code)
 }
 
 /// The places in the order of initiating findings.
@@ -99,6 +136,8 @@ pub mod order {
     pub const CYCLE: u8 = 60;
     /// The making of groups.
     pub const CREATION: u8 = 70;
+    /// Calls without a partner.
+    pub const UNMATCHED: u8 = 80;
     /// What needs time to pass.
     pub const TIME: u8 = 90;
     /// What goes wrong quietly, and is told only while nothing else goes wrong.
@@ -121,6 +160,8 @@ pub struct Key {
 pub enum KeyPlace {
     /// A place in a group.
     Join(GroupId, u64),
+    /// A point-to-point call in a group: its sender and its receiver, where they are known.
+    Channel(GroupId, Option<u32>, Option<u32>),
     /// A set of ranks.
     Ranks(Vec<u32>),
     /// A process of a rank.
@@ -177,6 +218,8 @@ pub struct Draft {
     pub event: Option<String>,
     /// The finding that this one surely follows from, if that stands.
     pub follows: Option<Key>,
+    /// Unless something else is found, it means that nothing can be judged.
+    pub leaves_open: bool,
 }
 
 /// A fact about a rank's process, for the causal order.
@@ -221,6 +264,7 @@ impl Draft {
             fact: None,
             event: None,
             follows: None,
+            leaves_open: false,
         }
     }
 
@@ -294,13 +338,17 @@ pub fn signature(call: &Call) -> CallSignature {
         dtype: call.dtype.name().map(str::to_owned),
         reduce_op: call.reduce_op.name().map(str::to_owned),
         root: call.root.or(call.peer),
+        tag: call.tag.filter(|_| {
+            let group = call.group.as_ref();
+            group.is_some_and(|group| Transport::of(&group.backend).matching == Matching::ByTag)
+        }),
     }
 }
 
-/// The fact that a rank began to make a group.
+/// The fact that a rank began to make a group; `None`: the call makes none.
 #[must_use]
 pub fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact> {
-    let group = call.group.as_ref()?;
+    let group = call.group.as_ref().filter(|_| call.op.creates_group())?;
     Some(Fact::Creates {
         rank,
         thread: call.thread.0,
@@ -308,46 +356,6 @@ pub fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact> {
         backend: group.backend.to_string(),
         only_thread,
     })
-}
-
-/// The fact that a thread waits for a call.
-#[must_use]
-pub fn waits(situation: &Situation<'_>, wait: &Blocked, call: &Call) -> Fact {
-    Fact::Waits {
-        rank: wait.rank,
-        thread: wait.thread.0,
-        group: situation.model.group(wait.group).info.key.clone(),
-        seq: wait.seq,
-        call: signature(call),
-        only_thread: wait.only_thread,
-    }
-}
-
-/// The fact that a rank began what others wait for: a call, or the making of a group.
-#[must_use]
-pub fn began(rank: u32, call: &Call) -> Option<Fact> {
-    if call.op.creates_group() {
-        creates(rank, call, false)
-    } else {
-        issued(rank, call)
-    }
-}
-
-/// The fact that a rank has not come: not so far in the group, or not even to its making.
-#[must_use]
-pub fn never(situation: &Situation<'_>, group: GroupId, rank: u32) -> Fact {
-    let group = situation.model.group(group);
-    match group.members.get(&rank) {
-        Some(member) => Fact::NeverIssued {
-            rank,
-            group: group.info.key.clone(),
-            last: member.issued,
-        },
-        None => Fact::NeverCreated {
-            rank,
-            group: group.info.key.clone(),
-        },
-    }
 }
 
 /// The fact that a rank issued a call.

@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Exit, F
 
 use super::early_exit::victims;
 use super::view::last_call;
-use super::{About, Detector, Draft, KeyPlace, ProcessFact, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, KeyPlace, ProcessFact, message, order};
 use crate::diagnosis::model::{Ending, Process, libc_signal};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
@@ -13,6 +13,47 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD201,
     order: order::DIED,
+    explanation: Explanation {
+        means: "The operating system reports that a rank's process was killed by a signal, \
+         aborted, or exited with a non-zero status, and no Python exception was recorded before. \
+         Its peers wait for it, or fail with connection errors that name somebody else.",
+        example: "\
+error[DD201] rank-died: rank 1 was killed by SIGKILL after all_reduce #1 at train.py:31; ranks 0 and 2 wait for it
+    group default_pg, 3 ranks · proved 0 ms after the deciding event
+
+      rank 0, 2   waiting 300 ms      train.py:31      all_reduce #2 float32[4096] sum
+    ▸ rank 1      killed by SIGKILL   train.py:31      last call all_reduce #1
+
+    why    The operating system reports that process 1001 of rank 1 was killed by SIGKILL; no
+           exception was recorded before it.
+    fix    Look for who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's
+           limit, a person. Host of the process: node.
+    more   ddp-doctor explain DD201
+",
+        causes: &[
+            "SIGKILL: the kernel's out-of-memory killer, a memory limit of the container or batch \
+             system, an administrator. The signal alone does not tell which.",
+            "SIGSEGV, SIGABRT, SIGBUS: a crash in native code. SIGBUS often is a full /dev/shm; \
+             SIGABRT an uncaught C++ exception, such as the communication library's own timeout.",
+            "SIGTERM: the launcher after another rank failed, the end of a batch job's time, a \
+             preemption.",
+            "A status without an exception: `os._exit(1)`, `sys.exit(1)`.",
+        ],
+        fix: &[
+            "SIGKILL: look into `dmesg` and the cgroup's `memory.events` on the host that is \
+             named; then lower the memory of that rank, or raise the limit.",
+            "A crash: run that rank with `ulimit -c unlimited` and read the core, or set \
+             `PYTHONFAULTHANDLER=1` for the Python stack of a signal.",
+            "A status: look at the last output of that rank.",
+        ],
+        not: &[
+            "Status 0, or a destroyed group, is DD102. An exception that ended the rank is DD202, \
+             and the status belongs to that.",
+            "Ranks that the launcher ends with SIGTERM after one failed are told as cascade: they \
+             are victims.",
+            "What ends because somebody interrupted the whole job is none.",
+        ],
+    },
 };
 
 /// DD201: a process ended in a way that no program means to.
@@ -82,11 +123,9 @@ fn draft(
     match stalls.first() {
         Some(stall) => {
             draft.place = Some((stall.group, stall.seq));
-            draft.op = situation
-                .join(stall.group, stall.seq)
-                .and_then(|join| join.calls.values().next())
-                .map(|joined| joined.call.op);
-            draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+            let calls = situation.calls(stall);
+            draft.op = calls.first().map(|(_, joined)| joined.call.op);
+            draft.per_rank = message::stalled_calls(situation, stall);
             draft.blocked_at = Some(stall.since);
         }
         None => draft.per_rank = vec![last_call(rank, process)],
@@ -160,7 +199,24 @@ fn draft(
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            2.0 0,2 all_reduce f32[4096] sum @train.py:31
+            2.3 1 killed 9
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn a_signal_is_found_at_once_and_an_end_in_order_is_none() {

@@ -7,14 +7,54 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 use super::early_exit::victims;
 use super::rank_died::is_process;
 use super::view::{last_call, with_place};
-use super::{About, Detector, Draft, Key, KeyPlace, ProcessFact, order, rank_calls};
-use crate::diagnosis::model::{Exception, Process};
+use super::{
+    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, message, order, rank_calls,
+};
+use crate::diagnosis::model::{Exception, Join, Process};
 use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD202,
     order: order::EXCEPTION,
+    explanation: Explanation {
+        means: "An exception ended a rank, or took it off its path into a clean-up call that its \
+         peers do not make. Its text and its line are here. The other ranks know nothing of it: \
+         they wait in their next collective, or fail with connection errors that bury the first \
+         cause.",
+        example: "\
+error[DD202] rank-exception: rank 1 raised ValueError: empty batch at data.py:33; rank 0 waits for it
+    group default_pg, 2 ranks · step 12 · proved 0 ms after the deciding event
+
+      rank 0   waiting 300 ms   train.py:19      all_reduce #1 float32[2762]
+    ▸ rank 1   raised           data.py:33       no call yet
+
+    why    Nobody caught it: it ended rank 1, which makes no further call.
+    fix    Mend the exception at data.py:33.
+    more   ddp-doctor explain DD202
+",
+        causes: &[
+            "A bug or bad data that only this rank meets: its shard, its file, its device.",
+            "Out of memory on one rank.",
+            "`finally:`, `except:` or a context manager that makes a collective call (barrier, \
+             checkpoint, `destroy_process_group`) while the exception is in flight: then the rank \
+             does not even end, and no launcher notices.",
+        ],
+        fix: &[
+            "Mend the exception at the line that is named.",
+            "Make no collective call on the way out of an exception. Let it end the process: the \
+             launcher then ends the others.",
+            "An exception to be survived has to be survived by all: all_reduce a flag after the \
+             `try`, and skip the step everywhere.",
+        ],
+        not: &[
+            "An exception that was caught and done with is none; if the rank then missed a call, \
+             the finding is what met on the wire, with the swallowed exception as its cause.",
+            "Text such as `Connection closed by peer` is mostly the echo of another rank's end: \
+             where that end is known, this is its cascade, and else the root is only suspected.",
+            "Ctrl-C is none.",
+        ],
+    },
 };
 
 /// DD202: an exception took a rank off its path.
@@ -56,7 +96,7 @@ impl Detector for RankException {
                             .member(divergence.group, rank)
                             .is_some_and(|member| member.id == process.id)
                 });
-                let exception = decisive(situation, process, rank, diverted)?;
+                let exception = decisive(situation, process, rank, diverted, &stalls)?;
                 Some(draft(situation, process, rank, exception, diverted, &stalls))
             })
             .collect()
@@ -64,15 +104,19 @@ impl Detector for RankException {
 }
 
 /// The exception that took the rank off its path: one that nobody caught, or one that was in flight
-/// at the call which met the wrong peers. An interrupt by a person is none.
+/// at the call which met the wrong peers or none. An interrupt by a person is none.
 fn decisive<'a>(
     situation: &Situation<'_>,
     process: &'a Process,
     rank: u32,
     diverted: Option<&Divergence>,
+    stalls: &[&Stall],
 ) -> Option<&'a Exception> {
-    let in_flight = diverted.and_then(|divergence| {
-        let join = situation.join(divergence.group, divergence.seq)?;
+    let clean_up = diverted
+        .map(|divergence| (divergence.group, divergence.seq))
+        .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)));
+    let in_flight = clean_up.and_then(|(group, seq)| {
+        let join = situation.join(group, seq)?;
         process.in_flight_at(&join.calls.get(&rank)?.call)
     });
     in_flight
@@ -104,16 +148,30 @@ fn draft(
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
     draft.victims = victims(stalls);
+    draft.victims.retain(|&victim| victim != rank);
     let place = diverted
         .map(|divergence| (divergence.group, divergence.seq))
         .or_else(|| stalls.first().map(|stall| (stall.group, stall.seq)));
+    let first = stalls.first().filter(|_| diverted.is_none());
     if let Some((group, seq)) = place {
-        let join = situation.join(group, seq);
         draft.place = Some((group, seq));
-        let peers = join.into_iter().flat_map(|join| &join.calls);
-        let peer = peers.clone().find(|(other, _)| **other != rank);
+        let peers = first.map_or_else(
+            || {
+                situation
+                    .join(group, seq)
+                    .into_iter()
+                    .flat_map(Join::all)
+                    .collect()
+            },
+            |stall| situation.calls(stall),
+        );
+        let peer = peers.iter().find(|(other, _)| *other != rank);
         draft.op = peer.map(|(_, joined)| joined.call.op);
-        draft.per_rank = rank_calls(situation, group, seq)
+        let calls = first.map_or_else(
+            || rank_calls(situation, group, seq),
+            |stall| message::stalled_calls(situation, stall),
+        );
+        draft.per_rank = calls
             .into_iter()
             .map(|call| {
                 let own = call.rank == rank;
@@ -124,13 +182,10 @@ fn draft(
                 }
             })
             .collect();
-        draft.blocked_at = peers.clone().map(|(_, joined)| joined.call.at).min();
+        draft.blocked_at = peers.iter().map(|(_, joined)| joined.call.at).min();
         if diverted.is_some() {
-            draft.victims.extend(
-                peers
-                    .map(|(other, _)| *other)
-                    .filter(|other| *other != rank),
-            );
+            let others = peers.iter().map(|(other, _)| *other);
+            draft.victims.extend(others.filter(|other| *other != rank));
             draft.victims.sort_unstable();
             draft.victims.dedup();
         }
@@ -218,7 +273,24 @@ fn is_from_communication(process: &Process, exception: &Exception) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 * step 12
+            1.0 0 all_reduce hidden f32[2762] @train.py:19
+            1.2 1 raises uncaught "ValueError: empty batch" @data.py:33
+            1.3 1 exits 1
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn an_uncaught_exception_leads() {

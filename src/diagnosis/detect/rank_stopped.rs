@@ -8,9 +8,8 @@ use ddp_doctor_proto::report::{
 };
 
 use super::early_exit::victims;
-use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
-use crate::diagnosis::model::GroupId;
-use crate::diagnosis::situation::{Inside, Origin, Situation};
+use super::{About, Detector, Draft, Explanation, KeyPlace, message, order};
+use crate::diagnosis::situation::{Inside, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
 /// A stopped rank may have done its part of a collective before.
@@ -19,6 +18,40 @@ const PART_DONE: Duration = Duration::from_secs(3);
 static ABOUT: About = About {
     code: &catalogue::DD203,
     order: order::STOPPED,
+    explanation: Explanation {
+        means: "A rank's process exists, and the operating system does not let it run: its state \
+         is stopped or traced, or its cgroup is frozen. Peers wait for its next call. Nothing is \
+         broken: it goes on where it was as soon as it may.",
+        example: "\
+error[DD203] rank-stopped: rank 1 is stopped; rank 0 waits for it in all_reduce #2
+    group default_pg, 2 ranks · proved 0 ms after the deciding event
+
+      rank 0   waiting 0 ms   train.py:31      all_reduce #2 float32[4096] sum
+    ▸ rank 1   stopped        train.py:31      last call all_reduce #1
+
+    why    The operating system reports process 1001 of rank 1 as stopped: by a signal (SIGSTOP,
+           SIGTSTP), a debugger or a frozen container. It cannot make its next call.
+    fix    Let it go on: kill -CONT 1001, or detach the debugger, or thaw the container. Host: node.
+    more   ddp-doctor explain DD203
+",
+        causes: &[
+            "SIGSTOP or Ctrl-Z for a part of the job; a terminal that stops background output.",
+            "A debugger or a tracer that attached to one rank, and holds it.",
+            "A container or a batch system that froze the job or one of its nodes (`docker pause`, \
+             suspended job, checkpointing).",
+        ],
+        fix: &[
+            "Let it go on: `kill -CONT PID` on its host, detach the debugger, thaw the container.",
+            "If a debugger is meant to hold it: peers fail at the process group's timeout, so give \
+             that a larger one.",
+        ],
+        not: &[
+            "A rank that sleeps or waits for a lock is not stopped: that is DD101 once the stall \
+             limit has passed.",
+            "Where all ranks are stopped, somebody paused the whole job, and it is a note.",
+            "A stopped rank for which nobody waits is none.",
+        ],
+    },
 };
 
 /// DD203: ranks wait for one that the operating system does not let run.
@@ -31,67 +64,57 @@ impl Detector for RankStopped {
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let by_origin = situation.stalls_by_origin();
-        let missed = by_origin.iter().filter_map(|(origin, stalls)| {
-            let stall = *stalls.first()?;
-            match origin {
-                Origin::Stopped(ranks) => draft(
-                    situation,
-                    ranks,
-                    &Held {
-                        group: stall.group,
-                        seq: stall.seq,
-                        waiting: victims(stalls),
-                        since: stall.since,
-                        due: Timestamp::default(),
-                    },
-                ),
+        let missed = by_origin
+            .iter()
+            .filter_map(|(origin, stalls)| match origin {
+                Origin::Stopped(ranks) => draft(situation, ranks, stalls, Timestamp::default()),
                 _ => None,
-            }
-        });
+            });
         let mut drafts: Vec<Draft> = missed.collect();
         for inside in &situation.inside {
-            let (stopped, held) = inside_of(situation, inside);
+            let (stopped, stall, due) = stopped_inside(situation, inside);
             let known = drafts.iter().any(|draft| draft.root == stopped);
-            if !known && held.due <= situation.now {
-                drafts.extend(draft(situation, &stopped, &held));
+            if !known && due <= situation.now {
+                drafts.extend(draft(situation, &stopped, &[&stall], due));
             }
         }
         drafts
     }
 }
 
-/// Ranks that wait for one that is stopped.
-struct Held {
-    group: GroupId,
-    seq: u64,
-    waiting: Vec<u32>,
-    since: Timestamp,
-    /// From when on that is so.
-    due: Timestamp,
-}
-
-/// The members that are stopped while others wait inside a collective that all have entered. It may
-/// still complete in the next moment: they may have done their part before.
-fn inside_of(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Held) {
+/// The members that are stopped while others wait inside a collective that all have entered, and from
+/// when on that counts: it may still complete in the next moment, if they have done their part before.
+fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stall, Timestamp) {
     let model = situation.model;
     let members = model.group(inside.group).members.keys();
-    let stopped = members.filter_map(|&rank| {
-        let process = model.member(inside.group, rank)?;
-        process.is_stopped().then_some((rank, process.state_at))
-    });
-    let stopped: Vec<(u32, Timestamp)> = stopped.collect();
+    let members = members.filter_map(|&rank| Some((rank, model.member(inside.group, rank)?)));
+    let stopped: Vec<(u32, Timestamp)> = members
+        .filter(|(_, process)| process.is_stopped())
+        .map(|(rank, process)| (rank, process.state_at))
+        .collect();
     let last = stopped.iter().map(|(_, at)| *at).max().unwrap_or_default();
-    let held = Held {
+    let ranks: Vec<u32> = stopped.iter().map(|(rank, _)| *rank).collect();
+    let stall = Stall {
         group: inside.group,
         seq: inside.seq,
+        message: None,
         waiting: inside.waiting.clone(),
+        missing: Vec::new(),
         since: inside.since,
-        due: last.max(inside.since).plus(PART_DONE),
+        failed: false,
+        timed_out: None,
+        origin: Origin::Stopped(ranks.clone()),
     };
-    (stopped.into_iter().map(|(rank, _)| rank).collect(), held)
+    (ranks, stall, last.max(inside.since).plus(PART_DONE))
 }
 
-fn draft(situation: &Situation<'_>, stopped: &[u32], stall: &Held) -> Option<Draft> {
+fn draft(
+    situation: &Situation<'_>,
+    stopped: &[u32],
+    stalls: &[&Stall],
+    due: Timestamp,
+) -> Option<Draft> {
+    let stall = *stalls.first()?;
     let first = *stopped.first()?;
     let process = situation.model.member(stall.group, first)?;
     let mut living = situation
@@ -105,7 +128,7 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stall: &Held) -> Option<Dra
     let mut draft = Draft::new(
         &ABOUT,
         KeyPlace::Ranks(stopped.to_vec()),
-        process.state_at.max(stall.since).max(stall.due),
+        process.state_at.max(stall.since).max(due),
     );
     if all_stopped {
         // Somebody stopped the whole job, and knows it.
@@ -113,15 +136,13 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stall: &Held) -> Option<Dra
     }
     draft.root = stopped.to_vec();
     draft.root_confidence = Confidence::Proved;
-    draft.victims.clone_from(&stall.waiting);
+    draft.victims = victims(stalls);
     draft.victims.retain(|rank| !stopped.contains(rank));
     draft.place = Some((stall.group, stall.seq));
-    let group = situation.model.group(stall.group);
-    let join = group.join(stall.seq);
-    let join = join.or_else(|| group.entered.get(&stall.seq))?;
-    let waiting = join.calls.values().next()?;
+    let calls = situation.calls(stall);
+    let (_, waiting) = calls.first()?;
     draft.op = Some(waiting.call.op);
-    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.per_rank = message::stalled_calls(situation, stall);
     draft.blocked_at = Some(stall.since);
     draft.summary = format!(
         "{} {} stopped; {} {} for {} in {}",
@@ -152,7 +173,24 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stall: &Held) -> Option<Dra
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            2.0 1 stops
+            3.0 0 all_reduce f32[4096] sum @train.py:31
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn a_stopped_rank_is_found_once_somebody_waits() {

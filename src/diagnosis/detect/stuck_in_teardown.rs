@@ -1,19 +1,70 @@
 //! DD205 stuck-in-teardown: an exit path that itself waits for peers.
 //!
-//! Told here where an exception is in flight: the clean-up call (`finally`, `__exit__`) meets another
-//! call of the peers, which know nothing of the exception, and waits for ever.
+//! A call on the way out of the program (`atexit`, `finally`, after `sys.exit`) or out of an exception
+//! is one that the peers know nothing of: it meets another call of theirs, finds them gone, or keeps
+//! the rank while they wait for it elsewhere. Where an exception is what led there, the finding
+//! follows from that.
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CertificateKind, Confidence};
 
-use super::{About, Detector, Draft, KeyPlace, divergence, order, rank_calls, rank_exception};
+use super::early_exit::{never_comes, victims};
+use super::view::{last_call, with_place};
+use super::{
+    About, Detector, Draft, Explanation, Key, KeyPlace, divergence, message, order, rank_calls,
+    rank_exception,
+};
 use crate::diagnosis::align::Mismatch;
-use crate::diagnosis::situation::{Divergence, Origin, Situation};
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::diagnosis::event::Call;
+use crate::diagnosis::model::{Doing, Ending, GroupId, Process};
+use crate::diagnosis::situation::{Absence, Absent, Divergence, Origin, Situation, Stall};
+use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD205,
     order: order::WIRE,
+    explanation: Explanation {
+        means: "On its way out, a rank makes a collective call that its peers do not make at that \
+         place, and waits for ever: it meets another call of theirs, finds them gone, or keeps \
+         them waiting elsewhere. Its process does not end, so no launcher notices: the job hangs. \
+         Where an exception led there (`finally`, `except`, `__exit__`), that is DD202, and this \
+         follows from it; otherwise the program was ending by itself (`atexit`, after `sys.exit`, \
+         or inside `destroy_process_group`).",
+        example: "\
+error[DD205] stuck-in-teardown: rank 1 is stuck in its clean-up: barrier #1 at train.py:44 meets another call of rank 0
+    group default_pg, 2 ranks · proved 0 ms after the deciding event · follows from the finding above
+
+      rank 0   waiting 300 ms   train.py:19      all_reduce #1 float32[2762] sum
+    ▸ rank 1   waiting 0 ms     train.py:44      barrier #1
+
+    why    The other ranks know nothing of the exception and go on with the next call of the loop;
+           the two calls can never match.
+    fix    Make no collective call on the way out of an exception. Let it end the process: the
+           launcher then ends the others.
+    more   ddp-doctor explain DD205
+",
+        causes: &[
+            "`finally: dist.barrier()`, or `dist.destroy_process_group()` in a way that waits.",
+            "`atexit.register(dist.barrier)`, or a `__del__` that communicates, on a rank that is \
+             done before the others.",
+            "An emergency checkpoint or a last metric in `except:` that gathers from all ranks.",
+            "A framework's context manager or callback that synchronizes when it is left.",
+        ],
+        fix: &[
+            "Make no collective call on the way out of an exception. Let it end the process: the \
+             launcher then ends the others.",
+            "Let all ranks meet (`barrier`) and destroy the group at the end of the training \
+             itself, not in `atexit`.",
+            "What has to be cleaned up without peers can be: close files, remove locks, write what \
+             this rank has.",
+        ],
+        not: &[
+            "Clean-up that all ranks reach in the ordinary way is none.",
+            "A rank that ends, and whose peers wait, is DD102; so is one that `os._exit` ended \
+             while others ran their `atexit`.",
+        ],
+    },
 };
 
 /// DD205: a clean-up call that nobody else makes.
@@ -25,30 +76,53 @@ impl Detector for StuckInTeardown {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        situation
+        let met = situation
             .divergences
             .iter()
-            .filter_map(|divergence| match &divergence.origin {
-                Origin::Raised(ranks) => draft(situation, divergence, ranks),
+            .filter_map(|divergence| meets_another(situation, divergence));
+        let by_origin = situation.stalls_by_origin();
+        let waits = by_origin.iter().filter_map(|(origin, stalls)| {
+            let told = situation.divergences.iter().any(|d| d.origin == **origin);
+            match origin {
+                Origin::Raised(ranks) | Origin::Leaving(ranks) if !told => {
+                    let raised = matches!(origin, Origin::Raised(_));
+                    finds_nobody(situation, ranks, stalls).or_else(|| {
+                        let kept = || keeps_others_waiting(situation, ranks, stalls);
+                        (!raised).then(kept).flatten()
+                    })
+                }
                 _ => None,
-            })
+            }
+        });
+        met.chain(waits)
+            .chain(destroys_for_ever(situation))
             .collect()
     }
 }
 
-fn draft(situation: &Situation<'_>, divergence: &Divergence, ranks: &[u32]) -> Option<Draft> {
+/// The exception that the finding follows from, if one led the rank there.
+fn exception(situation: &Situation<'_>, group: GroupId, rank: u32, call: &Call) -> Option<Key> {
+    let process = situation.model.member(group, rank)?;
+    process.raised_before(call)?;
+    Some(rank_exception::key(rank, process.pid))
+}
+
+/// The call on the way out meets another one of the peers.
+fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<Draft> {
+    let (Origin::Raised(ranks) | Origin::Leaving(ranks)) = &divergence.origin else {
+        return None;
+    };
     let (group, seq) = (divergence.group, divergence.seq);
     let join = situation.join(group, seq)?;
     let first = *ranks.first()?;
     let call = &join.calls.get(&first)?.call;
-    let process = situation.model.member(group, first)?;
     let met = join.mismatched_at?;
 
     let mut draft = Draft::new(&ABOUT, KeyPlace::Join(group, seq), met);
-    draft.follows = Some(rank_exception::key(first, process.pid));
+    draft.follows = exception(situation, group, first, call);
     draft.place = Some((group, seq));
     draft.op = Some(call.op);
-    draft.root = ranks.to_vec();
+    draft.root = ranks.clone();
     draft.root_confidence = Confidence::Supported;
     draft.victims = join
         .calls
@@ -67,16 +141,18 @@ fn draft(situation: &Situation<'_>, divergence: &Divergence, ranks: &[u32]) -> O
         words::at(call.place.as_deref()),
         Ranks(&draft.victims),
     );
-    draft.why = vec![
-        "The other ranks know nothing of the exception and go on with the next call of the loop; \
-         the two calls can never match."
-            .into(),
-    ];
-    draft.next = vec![
-        "Make no collective call on the way out of an exception. Let it end the process: the \
-         launcher then ends the others."
-            .into(),
-    ];
+    draft.why = vec![if draft.follows.is_some() {
+        "The other ranks know nothing of the exception and go on with the next call of the loop; the \
+         two calls can never match."
+            .into()
+    } else {
+        format!(
+            "{} made this call on the way out of the program; the other ranks are not on theirs and go \
+             on with another call. The two can never match.",
+            Capital(Ranks(ranks))
+        )
+    }];
+    draft.next = advice(&draft);
     let provable = matches!(
         join.mismatch,
         Some(Mismatch::Op | Mismatch::Size | Mismatch::Root)
@@ -90,9 +166,246 @@ fn draft(situation: &Situation<'_>, divergence: &Divergence, ranks: &[u32]) -> O
     Some(draft.proved_by(provable.then(proof).flatten()))
 }
 
+/// The call on the way out waits for peers that have ended, or that go on without it.
+fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+    // Peers that wait elsewhere themselves wait for these ranks.
+    let free = |absent: &Absent| {
+        use Absence::{Blocked, Leaving, Unpartnered};
+        !matches!(absent.why, Blocked(..) | Unpartnered(_) | Leaving)
+    };
+    let stall = stalls.iter().find(|stall| {
+        stall.message.is_none()
+            && stall.waiting.iter().all(|rank| ranks.contains(rank))
+            && stall.missing.iter().all(free)
+    })?;
+    let first = *ranks.first()?;
+    let joined = situation.join(stall.group, stall.seq)?.calls.get(&first)?;
+    let call = &joined.call;
+    let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
+    let ended = |rank: &u32| situation.model.member(stall.group, *rank)?.end;
+    let gone: Option<Vec<_>> = missing.iter().map(ended).collect();
+    let evidence_at = match &gone {
+        Some(ends) => ends.iter().map(|end| end.at).max()?.max(call.at),
+        None => situation.overdue_at(stall),
+    };
+
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Join(stall.group, stall.seq), evidence_at);
+    draft.follows = exception(situation, stall.group, first, call);
+    draft.place = Some((stall.group, stall.seq));
+    draft.op = Some(call.op);
+    draft.root = ranks.to_vec();
+    // One word against the other where half of the ranks make the call and half do not.
+    draft.root_confidence = if ranks.len() < missing.len() {
+        Confidence::Supported
+    } else {
+        Confidence::Suspected
+    };
+    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.blocked_at = Some(stall.since);
+    let peers = if gone.is_some() {
+        number(&missing, "which has ended", "which have ended")
+    } else {
+        number(&missing, "which goes on elsewhere", "which go on elsewhere")
+    };
+    draft.summary = format!(
+        "{} {} stuck in {} clean-up: {}{} waits for {}, {peers}",
+        Ranks(ranks),
+        number(ranks, "is", "are"),
+        number(ranks, "its", "their"),
+        words::call(call),
+        words::at(call.place.as_deref()),
+        Ranks(&missing),
+    );
+    draft.why = vec![format!(
+        "{} made this call on the way out; {} {} made none like it.",
+        Capital(Ranks(ranks)),
+        Ranks(&missing),
+        number(&missing, "has", "have"),
+    )];
+    draft.next = advice(&draft);
+    let needed = joined.needs(first, &missing).first().copied();
+    let proof = gone
+        .and(needed)
+        .and_then(|needed| never_comes(situation, stall, (first, call), needed));
+    Some(draft.proved_by(proof))
+}
+
+/// Peers wait for ranks that hang on their way out: at once where nothing can release these, after a
+/// while otherwise.
+fn keeps_others_waiting(
+    situation: &Situation<'_>,
+    ranks: &[u32],
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let stuck = |rank: &u32| situation.waits.stuck_in(*rank);
+    let held: Option<Vec<_>> = ranks.iter().map(stuck).collect();
+    let mut stalls_now = stalls
+        .iter()
+        .filter(|stall| held.is_some() || situation.is_overdue(stall));
+    let stall = stalls_now.next()?;
+    let first = *ranks.first()?;
+    let process = situation.model.member(stall.group, first)?;
+    let evidence_at = match &held {
+        Some(held) => held.iter().map(|wait| wait.since).max()?.max(stall.since),
+        None => situation.overdue_at(stall),
+    };
+
+    let mut draft = Draft::new(&ABOUT, message::key(stall), evidence_at);
+    draft.place = Some((stall.group, stall.seq));
+    let mut waiting = situation.calls(stall).into_iter();
+    draft.op = waiting.next().map(|(_, joined)| joined.call.op);
+    draft.root = ranks.to_vec();
+    draft.root_confidence = Confidence::Supported;
+    draft.victims = victims(stalls);
+    draft.victims.retain(|rank| !ranks.contains(rank));
+    draft.per_rank = message::stalled_calls(situation, stall);
+    draft.blocked_at = Some(stall.since);
+    let all_seen = process.lost == 0 && !situation.is_cut_short(stall);
+    if !all_seen {
+        draft.confidence = Confidence::Suspected;
+    }
+    draft.summary = format!(
+        "{} {} stuck on the way out{}; {} {} for {}",
+        Ranks(ranks),
+        number(ranks, "is", "are"),
+        inside(process).map_or_else(String::new, |what| format!(", {what}")),
+        Ranks(&draft.victims),
+        number(&draft.victims, "waits", "wait"),
+        number(ranks, "it", "them"),
+    );
+    draft.why = vec![format!(
+        "{} {} said that {}, and {} not ended.",
+        Capital(Ranks(ranks)),
+        number(ranks, "has", "have"),
+        number(ranks, "it ends", "they end"),
+        number(ranks, "has", "have"),
+    )];
+    draft.next = advice(&draft);
+    Some(draft)
+}
+
+/// Ranks that nobody waits for, and that do not come out of the destruction of a group.
+fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
+    let limit = situation.config.stall_after;
+    let told = |rank: u32| {
+        let mut stalls = situation.stalls.iter();
+        stalls.any(|stall| stall.missing.iter().any(|absent| absent.rank == rank))
+    };
+    let destroys = |process: &&Process| {
+        situation.model.ending_of(process) == Ending::None
+            && !process.is_stopped()
+            && process.rank.is_some_and(|rank| !told(rank))
+            && destruction(process).is_some_and(|call| call.at.plus(limit) <= situation.until)
+    };
+    let processes: Vec<&Process> = situation
+        .model
+        .processes
+        .values()
+        .filter(destroys)
+        .collect();
+    let begun = processes.iter().filter_map(|process| destruction(process));
+    let evidence_at = begun.map(|call| call.at).min()?.plus(limit);
+    let mut ranks: Vec<u32> = processes
+        .iter()
+        .filter_map(|process| process.rank)
+        .collect();
+    ranks.sort_unstable();
+
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Job, evidence_at);
+    draft.op = Some(Op::DestroyProcessGroup);
+    draft.per_rank = processes
+        .iter()
+        .filter_map(|process| {
+            let row = last_call(process.rank?, process);
+            Some(with_place(row, destruction(process)?.place.as_deref()))
+        })
+        .collect();
+    draft.per_rank.sort_by_key(|row| row.rank);
+    draft.blocked_at = processes
+        .iter()
+        .filter_map(|process| Some(destruction(process)?.at))
+        .min();
+    draft.summary = format!(
+        "{} {} not come out of destroy_process_group{}",
+        Ranks(&ranks),
+        number(&ranks, "does", "do"),
+        words::at(destruction(processes.first()?)?.place.as_deref()),
+    );
+    draft.why = vec![
+        "Destroying a group waits for the calls that are under way in it, and those wait for peers \
+         that may have left."
+            .into(),
+    ];
+    draft.root = ranks;
+    draft.next = vec![
+        "Wait for every asynchronous call before the group is destroyed, and let all ranks meet \
+         (barrier) first. Where a rank has failed, end the process with os._exit instead."
+            .into(),
+    ];
+    Some(draft)
+}
+
+/// The destruction of a group that a process is in the middle of.
+fn destruction(process: &Process) -> Option<&Call> {
+    process
+        .threads
+        .values()
+        .find_map(|thread| match &thread.doing {
+            Doing::Call(call) if call.op == Op::DestroyProcessGroup => Some(&**call),
+            _ => None,
+        })
+}
+
+/// What a process on its way out is in the middle of.
+fn inside(process: &Process) -> Option<String> {
+    process.threads.values().find_map(|thread| {
+        let (call, place) = match &thread.doing {
+            Doing::Call(call) => (Some(call), call.place.as_deref()),
+            Doing::Wait(Some(_), _, place) => {
+                let last = thread.last_call.as_ref();
+                let of_last = last.and_then(|call| call.place.as_deref());
+                (last, place.as_deref().or(of_last))
+            }
+            Doing::Wait(None, _, place) => (None, place.as_deref()),
+            Doing::Nothing => return None,
+        };
+        let call = call.map_or_else(|| "a call".into(), |call| words::call(call));
+        Some(format!("in {call}{}", words::at(place)))
+    })
+}
+
+fn advice(draft: &Draft) -> Vec<String> {
+    vec![if draft.follows.is_some() {
+        "Make no collective call on the way out of an exception. Let it end the process: the \
+         launcher then ends the others."
+            .into()
+    } else {
+        "Make no collective call on the way out (atexit, `finally`, `__del__`), unless every rank \
+         surely makes it at the same point: meet (barrier) and destroy the group at the end of the \
+         training itself."
+            .into()
+    }]
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 0 all_reduce f32[2762] sum @train.py:19
+            1.2 1 raises in-flight "ValueError: empty batch" @data.py:33
+            1.3 1 barrier @train.py:44
+            """
+            "#,
+        );
+    }
 
     #[test]
     fn a_clean_up_call_follows_from_its_exception() {

@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence};
 
 use super::early_exit::victims;
-use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
+use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::{Ending, Process};
 use crate::diagnosis::situation::{Inside, Origin, Situation, Stall};
@@ -13,6 +13,38 @@ use crate::diagnosis::words::{self, Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD116,
     order: order::TIME,
+    explanation: Explanation {
+        means: "Every rank of the group has entered the collective, the calls agree, and it does not complete. Nobody is missing, so no line of the program is at fault: what does not move is below it.",
+        example: "\
+error[DD116] stuck-inside: all 3 ranks have entered all_reduce #2 of the default group, and none comes back from it
+    group default_pg, 3 ranks · supported
+
+      rank 0–2   waiting 1 min 0 s   train.py:31      all_reduce #2 float32[4096] sum
+
+    why    Nobody is missing and the calls agree: what does not move is below them, the network, a
+           device or its driver.
+    fix    Look at the connections of the ranks: ss -tinp | grep -A1 pid=1000 shows what was sent
+           and is not acknowledged. Does the interface that is used (GLOO_SOCKET_IFNAME) lead to
+           every host (node)?
+    more   ddp-doctor explain DD116
+",
+        causes: &[
+            "The network between hosts: a firewall that drops packets silently, an interface that is up and leads nowhere, a switch or a cable that failed in the middle of the job, MTU or PFC settings.",
+            "A device or its driver: a GPU that fell off the bus (Xid), a kernel that spins, an NVLink error.",
+            "A transport bug, or settings of the communication library that fit some hosts only.",
+        ],
+        fix: &[
+            "Where some ranks came back and others did not, look at what is between them; where none did, look at what all of them share.",
+            "`ss -tin` shows what was sent and is not acknowledged, `dmesg` what the devices say, `NCCL_DEBUG=INFO` which way NCCL takes.",
+            "Name the interface that leads to every host: `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`, `NCCL_IB_HCA`.",
+        ],
+        not: &[
+            "A collective that one member has not entered is never this one, however long the others wait: that is DD101 or what that member does.",
+            "A large collective that takes long and completes is none: the limit is three times the longest time at its line.",
+            "A member that is stopped or has died inside is DD203 or DD201.",
+            "On a device a wait is over as soon as the stream has it, and DDP's own waits are not seen: a hang there shows at the next call.",
+        ],
+    },
 };
 
 /// DD116: a collective that all its ranks have entered does not complete.
@@ -152,7 +184,25 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::diagnosis::testing::holds;
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            stall-after = 60
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            2.0 * all_reduce f32[4096] sum @train.py:31
+            """
+            look-on = 60
+            "#,
+        );
+    }
 
     #[test]
     fn a_collective_that_all_entered_is_found_at_the_limit_after_the_last_came() {

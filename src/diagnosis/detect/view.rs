@@ -4,8 +4,9 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, RankCall, Where};
 
 use crate::diagnosis::event::Call;
-use crate::diagnosis::model::{GroupId, Process, Wait};
+use crate::diagnosis::model::{Doing, GroupId, JoinedCall, Process, Wait};
 use crate::diagnosis::situation::Situation;
+use crate::diagnosis::waits::Blocked;
 
 /// Every seen member of the group at this sequence number. A rank that has not come is shown with
 /// the call it made last.
@@ -25,22 +26,7 @@ pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<Ra
             let process = situation.model.member(group, rank)?;
             let joined = join.and_then(|join| join.calls.get(&rank));
             Some(match joined {
-                Some(joined) => {
-                    let (state, until) = match joined.wait {
-                        // It waited until somebody ended the job.
-                        Wait::Over(at) if !situation.model.is_own_doing(at) => {
-                            (CallState::Waiting, situation.until)
-                        }
-                        Wait::Over(at) => (CallState::Returned, at),
-                        Wait::Since(_) => (CallState::Waiting, situation.now),
-                        Wait::NotSeen if joined.is_awaited() => (CallState::Waiting, situation.now),
-                        Wait::NotSeen => (CallState::Issued, situation.now),
-                    };
-                    // A dead process waits no longer.
-                    let until = process.end.map_or(until, |end| until.min(end.at));
-                    let waited = until.since(joined.call.at).as_millis() as u64;
-                    describe(rank, state, Some(waited), &joined.call)
-                }
+                Some(joined) => waiting_call(situation, rank, process, joined),
                 None if member.issued >= seq => RankCall {
                     state: CallState::Returned,
                     seq: Some(seq),
@@ -53,6 +39,66 @@ pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<Ra
         .collect();
     calls.sort_by_key(|call| call.rank);
     calls
+}
+
+/// A call that a rank made, and what became of the wait for it.
+#[must_use]
+pub(super) fn waiting_call(
+    situation: &Situation<'_>,
+    rank: u32,
+    process: &Process,
+    joined: &JoinedCall,
+) -> RankCall {
+    let (state, until) = match joined.wait {
+        // It waited until somebody ended the job.
+        Wait::Over(at) if !situation.model.is_own_doing(at) => {
+            (CallState::Waiting, situation.until)
+        }
+        Wait::Over(at) => (CallState::Returned, at),
+        Wait::Since(_) => (CallState::Waiting, situation.now),
+        Wait::NotSeen if joined.is_awaited() => (CallState::Waiting, situation.now),
+        Wait::NotSeen => (CallState::Issued, situation.now),
+    };
+    // A dead process waits no longer.
+    let until = process.end.map_or(until, |end| until.min(end.at));
+    let waited = until.since(joined.call.at).as_millis() as u64;
+    describe(rank, state, Some(waited), &joined.call)
+}
+
+/// A call that a rank made, of which nothing more is known than whether it is inside it.
+#[must_use]
+pub(super) fn made_call(
+    situation: &Situation<'_>,
+    rank: u32,
+    process: &Process,
+    call: &Call,
+) -> RankCall {
+    let inside = process.threads.values().any(|thread| match &thread.doing {
+        Doing::Call(inside) => inside.id == call.id,
+        Doing::Wait(target, ..) => target.is_some() && *target == process.target(call.id),
+        Doing::Nothing => false,
+    });
+    if inside {
+        let until = process.end.map_or(situation.now, |end| end.at);
+        let waited = until.since(call.at).as_millis() as u64;
+        describe(rank, CallState::Waiting, Some(waited), call)
+    } else {
+        describe(rank, CallState::Issued, None, call)
+    }
+}
+
+/// The call that a blocked rank waits in.
+#[must_use]
+pub(super) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<RankCall> {
+    let group = situation.model.group(wait.group);
+    let process = situation.model.member(wait.group, wait.rank)?;
+    match &wait.message {
+        Some(lone) => Some(waiting_call(situation, wait.rank, process, &lone.joined)),
+        None => {
+            let joined = group.join(wait.seq)?.calls.get(&wait.rank)?;
+            Some(waiting_call(situation, wait.rank, process, joined))
+        }
+    }
 }
 
 /// A rank that has not made the call, with the one it made last.

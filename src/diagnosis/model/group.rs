@@ -7,6 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
+use super::channel::Traffic;
 use super::process::World;
 use super::threads::Crossings;
 use crate::diagnosis::align::{self, Mismatch};
@@ -44,8 +45,8 @@ pub struct Group {
     pub entered: BTreeMap<u64, Join>,
     /// Sequence number at which calls first met that cannot match.
     pub diverged: Option<u64>,
-    /// Point-to-point traffic by (sender, receiver).
-    pub channels: BTreeMap<(u32, u32), Channel>,
+    /// Its point-to-point calls.
+    pub traffic: Traffic,
     /// Calls of different lines that met.
     pub crossings: Crossings,
     /// The wait that ended longest before its last member came, by their clocks.
@@ -74,6 +75,8 @@ pub struct Member {
     pub issued: u64,
     /// Highest sequence number whose completion was seen.
     pub completed: u64,
+    /// After how long its calls fail, where that is known.
+    pub timeout: Option<Duration>,
     /// When it destroyed the group.
     pub destroyed: Option<Timestamp>,
 }
@@ -113,27 +116,18 @@ pub enum Wait {
     Over(Timestamp),
 }
 
-/// Point-to-point calls from one rank to another.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Channel {
-    /// Sends issued.
-    pub sent: u64,
-    /// Receives issued.
-    pub received: u64,
-}
-
 impl Group {
     pub(super) fn new(id: GroupId, world: World, info: Arc<GroupInfo>) -> Self {
         Self {
             id,
             world,
+            traffic: Traffic::new(&info.backend),
             info,
             making_seen: false,
             members: BTreeMap::new(),
             joins: BTreeMap::new(),
             entered: BTreeMap::new(),
             diverged: None,
-            channels: BTreeMap::new(),
             crossings: Crossings::default(),
             ended_early: None,
         }
@@ -177,13 +171,10 @@ impl Group {
             issued: 0,
             completed: 0,
             destroyed: None,
+            timeout: None,
         });
-        let joined = JoinedCall {
-            call: Arc::clone(call),
-            wait: Wait::NotSeen,
-            returned: None,
-        };
-        self.joins.entry(0).or_default().calls.insert(rank, joined);
+        let join = self.joins.entry(0).or_default();
+        join.calls.insert(rank, JoinedCall::new(call));
     }
 
     /// A member came back from making the group, well or badly.
@@ -226,14 +217,7 @@ impl Group {
             }
         }
         join.last = join.last.max((call.at, rank));
-        join.calls.insert(
-            rank,
-            JoinedCall {
-                call: Arc::clone(call),
-                wait: Wait::NotSeen,
-                returned: None,
-            },
-        );
+        join.calls.insert(rank, JoinedCall::new(call));
         if join.mismatch.is_some() {
             self.diverged = Some(self.diverged.map_or(seq, |at| at.min(seq)));
         }
@@ -378,6 +362,11 @@ impl Join {
         self.last.0
     }
 
+    /// The calls by rank.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &JoinedCall)> {
+        self.calls.iter().map(|(&rank, joined)| (rank, joined))
+    }
+
     /// Ranks whose calls here agree with one another, largest class first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
@@ -390,6 +379,15 @@ impl Join {
 }
 
 impl JoinedCall {
+    /// A call that nobody waited for yet.
+    pub(super) fn new(call: &Arc<Call>) -> Self {
+        Self {
+            call: Arc::clone(call),
+            wait: Wait::NotSeen,
+            returned: None,
+        }
+    }
+
     /// Whether the program surely waits for this call: it asked to, or waits, or did; or DDP issued
     /// it, which waits before its backward pass or its forward goes on.
     #[must_use]

@@ -9,18 +9,24 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState};
 
 use super::event::{Call, Event, GroupInfo, ProcessId};
 
+mod channel;
 mod creation;
 mod group;
+mod memory;
 mod process;
 mod threads;
+mod transport;
 
+pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
-pub use group::{Channel, Group, GroupId, Join, JoinedCall, Member, Wait};
+pub use group::{Group, GroupId, Join, JoinedCall, Member, Wait};
+pub use memory::{Device, Gauge, Memory};
 pub use process::{
-    Announced, Doing, End, Ending, Exception, Process, Thread, Unawaited, World, is_inside,
-    libc_signal,
+    Announced, Doing, End, Ending, Exception, Phase, Process, Target, Thread, Unawaited, World,
+    is_inside, libc_signal,
 };
 pub use threads::{Crossing, Crossings};
+pub use transport::{Matching, Transport};
 
 /// A request to end reaches the ranks this much before it is told, at most.
 const REFLEX: Duration = Duration::from_millis(250);
@@ -39,6 +45,8 @@ pub struct Model {
     pub started: Option<Timestamp>,
     /// When every node that started it had ended it.
     pub ended: Option<Timestamp>,
+    /// Up to when anything is known, where nobody saw the job end.
+    pub evidence_ended: Option<Timestamp>,
     /// Hosts that started it.
     pub hosts: BTreeSet<Arc<str>>,
     /// Hosts on which it has ended.
@@ -205,6 +213,12 @@ impl Model {
             .map_or(now, |asked| asked.min(now))
     }
 
+    /// When the job was over, or what is known of it: nothing more will come.
+    #[must_use]
+    pub fn over(&self) -> Option<Timestamp> {
+        self.ended.or(self.evidence_ended)
+    }
+
     /// The number of ranks there should be.
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {
@@ -281,6 +295,15 @@ impl Model {
                     member.destroyed = Some(at);
                 }
             }
+            Event::GroupTimeout {
+                process,
+                group,
+                timeout,
+                at,
+            } => {
+                self.touch(process, at, |_| {});
+                self.group_timeout(process, &group, Some(timeout));
+            }
             Event::Issued { process, call } => self.issued(process, &call),
             Event::Returned {
                 process,
@@ -301,15 +324,15 @@ impl Model {
                     self.world_joined.get_or_insert(at);
                 }
                 process.returned(thread, call, at);
-                let (id, target) = (process.id, process.target(call));
-                let (Some(rank), Some((group, seq))) = (process.rank, target) else {
+                let target = process.target(call);
+                let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
                     return;
                 };
-                let group = &mut self.groups[group.0 as usize];
+                let group = &mut self.groups[id.0 as usize];
                 if seq == 0 {
                     group.made(rank, at);
                 } else if let Some(call) = group.set_returned(rank, seq, at) {
-                    self.waited(id, &call, at);
+                    self.waited(id, rank, &call, at);
                 }
             }
             Event::WaitBegin {
@@ -337,10 +360,9 @@ impl Model {
                 };
                 let target = process.wait_end(thread, call, at);
                 let rank = process.rank;
-                let id = process.id;
                 self.completed(rank, target);
-                if let Some(call) = self.set_wait(rank, target, Wait::Over(at)) {
-                    self.waited(id, &call, at);
+                if let Some((group, rank, call)) = self.set_wait(rank, target, Wait::Over(at)) {
+                    self.waited(group, rank, &call, at);
                 }
             }
             Event::Completed {
@@ -373,13 +395,13 @@ impl Model {
                 });
             }
             Event::PhaseBegin { process, name, at } => {
-                self.touch(process, at, |process| process.phases.push(name));
+                self.touch(process, at, |process| {
+                    process.phases.push(Phase { name, since: at });
+                });
             }
-            Event::PhaseEnd { process, name, at } => self.touch(process, at, |process| {
-                if let Some(i) = process.phases.iter().rposition(|open| *open == name) {
-                    process.phases.remove(i);
-                }
-            }),
+            Event::PhaseEnd { process, name, at } => {
+                self.touch(process, at, |process| process.phase_ended(&name, at));
+            }
             Event::Exception {
                 process,
                 kind,
@@ -399,27 +421,48 @@ impl Model {
             }
             Event::ExitAnnounced {
                 process,
+                thread,
                 code,
                 how,
                 at,
             } => self.touch(process, at, |process| {
                 process.announced = Some(Announced { code, how, at });
+                process.leaving.get_or_insert((at, thread));
             }),
             Event::InputEnded { process, place, at } => {
                 self.touch(process, at, |process| {
                     process.input_ended = Some((at, place));
                 });
             }
+            Event::Setting {
+                process,
+                name,
+                value,
+                at,
+            } => {
+                self.touch(process, at, |process| process.set(name, value));
+            }
+            Event::Memory {
+                process,
+                sample,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.memory.take(&sample, at);
+                }
+            }
             Event::Frontier {
                 process,
                 group,
                 issued,
-                p2p_issued: _,
+                p2p_issued,
             } => {
                 let Some((id, rank)) = self.membership(process, &group) else {
                     return;
                 };
-                self.groups[id.0 as usize].advance(rank, issued);
+                let group = &mut self.groups[id.0 as usize];
+                group.advance(rank, issued);
+                group.traffic.advance(rank, p2p_issued);
             }
             Event::ProcessChanged {
                 process,
@@ -436,6 +479,22 @@ impl Model {
                     process.end = Some(End { at, exit });
                 }
             }
+            Event::Stacks { process, stacks } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.stood(stacks);
+                }
+            }
+            Event::Unwatched {
+                process,
+                since,
+                read_whole,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.unwatched = Some(since);
+                    process.known_until = (!read_whole).then_some(since);
+                }
+            }
+            Event::EvidenceEnded { at } => self.evidence_ended = Some(at),
             Event::RecordsLost { process, count } => {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.lost += count;
@@ -462,10 +521,15 @@ impl Model {
                     text,
                     at,
                 };
+                // What is about no process is told apart by what it says.
+                let same = |n: &Note| match (pid, rank) {
+                    (None, None) => n.text == note.text,
+                    _ => true,
+                };
                 let known = self
                     .notes
                     .iter()
-                    .any(|n| n.kind == kind && n.pid == pid && n.rank == rank);
+                    .any(|n| n.kind == kind && n.pid == pid && n.rank == rank && same(n));
                 if !known && self.notes.len() < KEPT_NOTES {
                     self.notes.push(note);
                 }
@@ -541,8 +605,9 @@ impl Model {
             return;
         };
         process.world.generation = generation;
-        for group in std::mem::take(&mut process.early_groups) {
+        for (group, timeout) in std::mem::take(&mut process.early_groups) {
             self.group_joined(id, &group);
+            self.group_timeout(id, &group, timeout);
         }
     }
 
@@ -551,7 +616,7 @@ impl Model {
             return;
         };
         let Some(rank) = process.rank else {
-            process.early_groups.push(Arc::clone(info));
+            process.early_groups.push((Arc::clone(info), None));
             return;
         };
         // Nobody is a member of a group that does not name him.
@@ -568,11 +633,25 @@ impl Model {
             issued: 0,
             completed: 0,
             destroyed: None,
+            timeout: None,
         };
         self.groups[id.0 as usize]
             .members
             .entry(rank)
             .or_insert(member);
+    }
+
+    fn group_timeout(&mut self, id: ProcessId, info: &Arc<GroupInfo>, timeout: Option<Duration>) {
+        if let Some((group, rank)) = self.membership(id, info) {
+            if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
+                member.timeout = timeout.or(member.timeout);
+            }
+        } else if let Some(process) = self.processes.get_mut(&id) {
+            let mut early = process.early_groups.iter_mut();
+            if let Some((_, known)) = early.find(|(group, _)| Arc::ptr_eq(group, info)) {
+                *known = timeout;
+            }
+        }
     }
 
     /// The group and the rank that a process means.
@@ -611,7 +690,7 @@ impl Model {
             return;
         }
         let group = group_of(&mut self.groups, &mut self.group_ids, world, info);
-        process.issued(call, Some(group));
+        process.issued(call, Some(Target::Join(group, 0)));
         self.groups[group.0 as usize].begin(rank, id, call);
     }
 
@@ -620,62 +699,64 @@ impl Model {
             self.creates(id, call);
             return;
         }
-        let target = call
+        let member = call
             .group
             .as_ref()
             .and_then(|group| self.membership(id, group));
-        let joined = target.filter(|_| call.op.is_collective() && call.seq > 0);
-        let Some(process) = self.processes.get_mut(&id) else {
-            return;
-        };
-        process.issued(call, joined.map(|(group, _)| group));
-        let Some((group, rank)) = target else { return };
-        let group = &mut self.groups[group.0 as usize];
-        if joined.is_some() {
-            let settled = group.issue(rank, call).into_iter();
-            let settled: Vec<_> = settled
-                .filter_map(|(rank, call, last)| {
-                    Some((group.members.get(&rank)?.process, call, last))
-                })
-                .collect();
-            for (process, call, last) in settled {
-                self.waited(process, &call, last);
-            }
-        } else if let (true, Some(peer)) = (call.op.is_point_to_point(), call.peer) {
-            match call.op {
-                Op::Send => {
-                    let channel = group.channels.entry((rank, peer)).or_default();
-                    channel.sent = channel.sent.max(call.seq);
+        let mut target = None;
+        if let Some((group_id, rank)) = member {
+            let group = &mut self.groups[group_id.0 as usize];
+            if call.op.is_collective() && call.seq > 0 {
+                target = Some(Target::Join(group_id, call.seq));
+                for (rank, call, last) in group.issue(rank, call) {
+                    self.waited(group_id, rank, &call, last);
                 }
-                _ => {
-                    let channel = group.channels.entry((peer, rank)).or_default();
-                    channel.received = channel.received.max(call.seq);
+            } else if call.op.is_point_to_point()
+                && let Some((post, met)) = group.traffic.issue(rank, call)
+            {
+                target = Some(Target::Message(group_id, post));
+                for met in met.into_iter().flatten() {
+                    self.waited(group_id, met.rank, &met.call, met.other);
                 }
             }
         }
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.issued(call, target);
+        }
     }
 
-    fn set_wait(
-        &mut self,
-        rank: Option<u32>,
-        target: Option<(GroupId, u64)>,
-        wait: Wait,
-    ) -> Option<Arc<Call>> {
-        let (group, seq) = target?;
-        self.groups[group.0 as usize].set_wait(rank?, seq, wait)
-    }
-
-    /// A process waited for a call until then.
-    fn waited(&mut self, process: ProcessId, call: &Call, until: Timestamp) {
-        if let (Some(process), Some(place)) = (self.processes.get_mut(&process), &call.place) {
-            let waited = until.since(call.at).as_nanos() as u64;
-            let longest = process.waits.entry(Arc::clone(place)).or_default();
+    /// A member made a call, and waited for those that it needs until then at least.
+    fn waited(&mut self, group: GroupId, rank: u32, call: &Call, last: Timestamp) {
+        let member = self.groups[group.0 as usize].members.get(&rank);
+        let process = member.and_then(|member| self.processes.get_mut(&member.process));
+        if let (Some(process), Some(place)) = (process, call.place.clone()) {
+            let waited = last.since(call.at).as_nanos() as u64;
+            let longest = process.waits.entry(place).or_default();
             *longest = (*longest).max(waited);
         }
     }
 
-    fn completed(&mut self, rank: Option<u32>, target: Option<(GroupId, u64)>) {
-        let (Some(rank), Some((group, seq))) = (rank, target) else {
+    /// A rank waits for a call, or does no more. Returns the call where all of that wait is known now.
+    fn set_wait(
+        &mut self,
+        rank: Option<u32>,
+        target: Option<Target>,
+        wait: Wait,
+    ) -> Option<(GroupId, u32, Arc<Call>)> {
+        match target? {
+            Target::Join(id, seq) => {
+                let call = self.groups[id.0 as usize].set_wait(rank?, seq, wait)?;
+                Some((id, rank?, call))
+            }
+            Target::Message(group, post) => {
+                self.groups[group.0 as usize].traffic.set_wait(&post, wait);
+                None
+            }
+        }
+    }
+
+    fn completed(&mut self, rank: Option<u32>, target: Option<Target>) {
+        let (Some(rank), Some(Target::Join(group, seq))) = (rank, target) else {
             return;
         };
         if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
@@ -712,6 +793,7 @@ mod tests {
     use ddp_doctor_proto::report::Exit;
 
     use super::*;
+    use crate::diagnosis::event::MemorySample;
     use crate::diagnosis::testing;
 
     #[test]
@@ -756,6 +838,36 @@ mod tests {
             world: world.into(),
             at: Timestamp(at),
         });
+    }
+
+    #[test]
+    fn memory_and_settings_are_the_processs() {
+        let mut model = Model::default();
+        join(&mut model, 1, 0, 100);
+        let setting = |value: &str| Event::Setting {
+            process: ProcessId(1),
+            name: "nccl".into(),
+            value: value.into(),
+            at: Timestamp(101),
+        };
+        model.apply(setting("1"));
+        model.apply(setting("2"));
+        for (at, rss) in [(200, 50), (300, 40)] {
+            model.apply(Event::Memory {
+                process: ProcessId(1),
+                sample: MemorySample {
+                    rss: Some(rss),
+                    ..MemorySample::default()
+                },
+                at: Timestamp(at),
+            });
+        }
+        let process = &model.processes[&ProcessId(1)];
+        assert_eq!(process.settings["nccl"].as_ref(), "2");
+        let rss = process.memory.rss.unwrap();
+        assert_eq!((rss.latest, rss.peak), (40, 50));
+        // That somebody measured it says nothing about what it does.
+        assert_eq!(process.last_at, Timestamp(101));
     }
 
     fn generation(model: &Model, id: u64) -> u32 {

@@ -2,15 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
 
+use super::channel::Post;
 use super::group::GroupId;
-use crate::diagnosis::event::{Call, CallId, GroupInfo, ProcessId, ThreadId};
+use super::memory::Memory;
+use crate::diagnosis::event::{Call, CallId, GroupInfo, ProcessId, Stacks, ThreadId};
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
+/// Most settings that are kept of a process.
+const KEPT_SETTINGS: usize = 1024;
 /// Most calls of a process whose waits can still be told apart.
 const KEPT_CALLS: usize = 4096;
 
@@ -37,8 +42,14 @@ pub struct Process {
     pub state_at: Timestamp,
     /// Its end, once that was seen.
     pub end: Option<End>,
+    /// From when on nobody watched it: it may have ended at any time after.
+    pub unwatched: Option<Timestamp>,
+    /// Up to when its records are known; `None`: all of them are, or it is still followed.
+    pub known_until: Option<Timestamp>,
     /// What it said about its end before.
     pub announced: Option<Announced>,
+    /// Since when a thread of it has been on its way out: its main thread, as a rule.
+    pub leaving: Option<(Timestamp, ThreadId)>,
     /// The exceptions that were seen, oldest first, a few.
     pub exceptions: Vec<Exception>,
     /// Its threads that made calls.
@@ -48,7 +59,11 @@ pub struct Process {
     /// When that step began.
     pub step_at: Timestamp,
     /// Phases it is in, outermost first.
-    pub phases: Vec<Arc<str>>,
+    pub phases: Vec<Phase>,
+    /// Begin and end of the phase that it left last.
+    pub last_phase: Option<(Timestamp, Timestamp)>,
+    /// The longest that it has been in a phase of each name.
+    pub phase_lengths: BTreeMap<Arc<str>, Duration>,
     /// The call it issued last.
     pub last_call: Option<Arc<Call>>,
     /// When it was last heard of.
@@ -62,6 +77,13 @@ pub struct Process {
     pub waits: BTreeMap<Arc<Where>, u64>,
     /// Calls that nobody waited for, by where they were made.
     pub unawaited: BTreeMap<Arc<Where>, Unawaited>,
+    /// Its stacks as they were taken, oldest first: the first since it last wrote a record, and the
+    /// latest two.
+    pub stacks: Vec<Arc<Stacks>>,
+    /// Its memory.
+    pub memory: Memory,
+    /// Versions and settings that ranks may have to agree on, the latest of each.
+    pub settings: BTreeMap<Arc<str>, Arc<str>>,
     /// Records seen.
     pub records: u64,
     /// Records lost.
@@ -75,9 +97,9 @@ pub struct Process {
     /// Groups it is a member of, by the address of what the evidence calls them.
     pub(super) groups: BTreeMap<usize, (Arc<GroupInfo>, GroupId)>,
     /// Groups it joined before its rank was known.
-    pub(super) early_groups: Vec<Arc<GroupInfo>>,
+    pub(super) early_groups: Vec<(Arc<GroupInfo>, Option<Duration>)>,
     /// Calls whose completion or wait may still be told.
-    calls: BTreeMap<CallId, (GroupId, u64)>,
+    calls: BTreeMap<CallId, Target>,
 }
 
 /// A set of processes that can meet in groups.
@@ -87,6 +109,15 @@ pub struct World {
     pub name: Arc<str>,
     /// How many worlds of that name there were before it: restarts.
     pub generation: u32,
+}
+
+/// A phase that a program marked.
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// Its name.
+    pub name: Arc<str>,
+    /// When it began.
+    pub since: Timestamp,
 }
 
 /// The end of a process.
@@ -137,6 +168,18 @@ pub struct Unawaited {
     pub count: u64,
 }
 
+impl Exception {
+    /// Whether it is no failure but a request to end.
+    #[must_use]
+    pub fn asks_to_end(&self) -> bool {
+        ["SystemExit", "KeyboardInterrupt"].iter().any(|name| {
+            self.text
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        })
+    }
+}
+
 /// A thread that made calls.
 #[derive(Clone, Debug)]
 pub struct Thread {
@@ -146,6 +189,18 @@ pub struct Thread {
     pub last_call: Option<Arc<Call>>,
     /// When it last wrote a record.
     pub last_at: Timestamp,
+    /// The wait that an exception ended, if the thread has made no call since: what it was for, when it
+    /// began and when it ended.
+    pub failed: Option<(Target, Timestamp, Timestamp)>,
+}
+
+/// Where a call stands that a thread may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Among the calls of a group with this sequence number.
+    Join(GroupId, u64),
+    /// In the point-to-point traffic of a group.
+    Message(GroupId, Post),
 }
 
 /// What a thread is in the middle of.
@@ -156,7 +211,7 @@ pub enum Doing {
     /// A call that has not returned.
     Call(Arc<Call>),
     /// A wait for a call; `None`: for an unknown one.
-    Wait(Option<(GroupId, u64)>, Timestamp, Option<Arc<Where>>),
+    Wait(Option<Target>, Timestamp, Option<Arc<Where>>),
 }
 
 /// How a process ended, or is ending.
@@ -194,18 +249,26 @@ impl Process {
             state: ProcessState::Unspecified,
             state_at: Timestamp::default(),
             end: None,
+            unwatched: None,
+            known_until: None,
             announced: None,
+            leaving: None,
             exceptions: Vec::new(),
             threads: BTreeMap::new(),
             step: 0,
             step_at: Timestamp::default(),
             phases: Vec::new(),
+            last_phase: None,
+            phase_lengths: BTreeMap::new(),
             last_call: None,
             last_at: Timestamp::default(),
             input_ended: None,
             places: BTreeMap::new(),
             waits: BTreeMap::new(),
             unawaited: BTreeMap::new(),
+            stacks: Vec::new(),
+            memory: Memory::default(),
+            settings: BTreeMap::new(),
             records: 0,
             lost: 0,
             lost_at: Timestamp::default(),
@@ -221,6 +284,12 @@ impl Process {
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// Whether nothing but its own announcement says that it has ended.
+    #[must_use]
+    pub const fn ended_by_its_own_word(&self) -> bool {
+        self.end.is_some() && self.unwatched.is_some()
     }
 
     /// Whether the operating system has stopped it.
@@ -265,14 +334,77 @@ impl Process {
             .find(|exception| exception.kind == ExceptionKind::Uncaught)
     }
 
-    /// The exception that was being handled when this call was issued.
+    /// The exception that was being handled when this call was issued. One that only asks the
+    /// program to end is none.
     #[must_use]
     pub fn in_flight_at(&self, call: &Call) -> Option<&Exception> {
-        self.exceptions.iter().rev().find(|exception| {
+        self.handled_at(call.at, call.id)
+            .find(|exception| !exception.asks_to_end())
+    }
+
+    fn handled_at(&self, at: Timestamp, call: CallId) -> impl Iterator<Item = &Exception> {
+        self.exceptions.iter().rev().filter(move |exception| {
             exception.kind == ExceptionKind::InFlight
-                && exception.at <= call.at
-                && exception.after_calls + 1 >= call.id.0
+                && exception.at <= at
+                && exception.after_calls + 1 >= call.0
         })
+    }
+
+    /// The exception that took it off its path before this call: one in flight, or one that nobody
+    /// caught.
+    #[must_use]
+    pub fn raised_before(&self, call: &Call) -> Option<&Exception> {
+        let uncaught = self.uncaught().filter(|exception| exception.at <= call.at);
+        self.in_flight_at(call).or(uncaught)
+    }
+
+    /// Whether it made this call on its way out of the program: it had said that it ends, or was asked
+    /// to by an exception.
+    #[must_use]
+    pub fn is_leaving_at(&self, call: &Call) -> bool {
+        self.leaving
+            .is_some_and(|(since, thread)| since <= call.at && thread == call.thread)
+            || self
+                .handled_at(call.at, call.id)
+                .any(Exception::asks_to_end)
+    }
+
+    /// Whether it is on its way out of the program, or out of a group, and no thread of it does
+    /// anything else with other ranks.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        let goes_on = |since: Timestamp, thread: ThreadId| {
+            let mut others = self.threads.iter().filter(|(id, _)| **id != thread);
+            others.any(|(_, other)| other.last_at > since)
+        };
+        let destroys = self.threads.values().any(|thread| {
+            matches!(&thread.doing, Doing::Call(call) if call.op == Op::DestroyProcessGroup)
+        });
+        destroys
+            || self
+                .leaving
+                .is_some_and(|(since, thread)| !goes_on(since, thread))
+            || self
+                .last_call
+                .as_ref()
+                .is_some_and(|call| self.is_leaving_at(call) && self.is_inside_a_call())
+    }
+
+    /// Whether a thread is in the middle of a call or a wait.
+    #[must_use]
+    pub fn is_inside_a_call(&self) -> bool {
+        let mut threads = self.threads.values();
+        threads.any(|thread| !matches!(thread.doing, Doing::Nothing))
+    }
+
+    /// Whether it ended in order and ran whatever it had registered for its end.
+    #[must_use]
+    pub fn ended_through_the_interpreter(&self) -> bool {
+        self.end.is_some_and(|end| end.exit.code == Some(0))
+            && self
+                .announced
+                .as_ref()
+                .is_some_and(|announced| &*announced.how != "os._exit")
     }
 
     fn announced_in_order(&self) -> bool {
@@ -281,11 +413,12 @@ impl Process {
             .is_some_and(|announced| announced.code == 0)
     }
 
-    pub(super) fn issued(&mut self, call: &Arc<Call>, joined: Option<GroupId>) {
+    pub(super) fn issued(&mut self, call: &Arc<Call>, target: Option<Target>) {
         self.records += 1;
         self.last_at = call.at;
         self.step = self.step.max(call.step);
         let thread = self.thread(call.thread, call.at);
+        thread.failed = None;
         thread.last_call = Some(Arc::clone(call));
         if !call.is_async {
             thread.doing = Doing::Call(Arc::clone(call));
@@ -298,8 +431,8 @@ impl Process {
                 self.places.insert(Arc::clone(place), 1);
             }
         }
-        if let Some(group) = joined {
-            self.calls.insert(call.id, (group, call.seq));
+        if let Some(target) = target {
+            self.calls.insert(call.id, target);
             if self.calls.len() > KEPT_CALLS {
                 self.calls.pop_first();
             }
@@ -315,18 +448,20 @@ impl Process {
         }
     }
 
-    /// A thread waits. Returns the call it waits for, where it is a collective.
+    /// A thread waits. Returns what it waits for, where that is known.
     pub(super) fn wait_begin(
         &mut self,
         thread: ThreadId,
         call: Option<CallId>,
         place: Option<Arc<Where>>,
         at: Timestamp,
-    ) -> Option<(GroupId, u64)> {
+    ) -> Option<Target> {
         self.records += 1;
         self.last_at = at;
         let target = call.and_then(|call| self.calls.get(&call)).copied();
-        self.thread(thread, at).doing = Doing::Wait(target, at, place);
+        let thread = self.thread(thread, at);
+        thread.failed = None;
+        thread.doing = Doing::Wait(target, at, place);
         target
     }
 
@@ -336,16 +471,28 @@ impl Process {
         thread: ThreadId,
         call: Option<CallId>,
         at: Timestamp,
-    ) -> Option<(GroupId, u64)> {
+    ) -> Option<Target> {
         self.records += 1;
         self.last_at = at;
-        self.thread(thread, at).doing = Doing::Nothing;
+        let left = self
+            .exceptions
+            .iter()
+            .rev()
+            .find(|exception| exception.kind == ExceptionKind::LeftCollective)
+            .map(|exception| exception.at);
+        let thread = self.thread(thread, at);
+        let before = std::mem::replace(&mut thread.doing, Doing::Nothing);
+        if let Doing::Wait(Some(target), since, _) = before
+            && left.is_some_and(|left| left >= since)
+        {
+            thread.failed = Some((target, since, at));
+        }
         call.and_then(|call| self.calls.get(&call)).copied()
     }
 
-    /// The group and sequence number of a recent collective.
+    /// Where a recent call stands.
     #[must_use]
-    pub fn target(&self, call: CallId) -> Option<(GroupId, u64)> {
+    pub fn target(&self, call: CallId) -> Option<Target> {
         self.calls.get(&call).copied()
     }
 
@@ -373,6 +520,12 @@ impl Process {
         }
     }
 
+    pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>) {
+        if self.settings.len() < KEPT_SETTINGS || self.settings.contains_key(&name) {
+            self.settings.insert(name, value);
+        }
+    }
+
     pub(super) fn raised(&mut self, mut exception: Exception) {
         /// Enough for the one that matters and those it drew after it.
         const KEPT: usize = 16;
@@ -385,11 +538,39 @@ impl Process {
         self.exceptions.push(exception);
     }
 
+    pub(super) fn phase_ended(&mut self, name: &Arc<str>, at: Timestamp) {
+        /// More names than any program has.
+        const KEPT: usize = 256;
+        let Some(i) = self.phases.iter().rposition(|open| open.name == *name) else {
+            return;
+        };
+        let since = self.phases.remove(i).since;
+        self.last_phase = Some((since, at));
+        let length = at.since(since);
+        if self.phase_lengths.len() < KEPT || self.phase_lengths.contains_key(name) {
+            let longest = self.phase_lengths.entry(Arc::clone(name)).or_default();
+            *longest = length.max(*longest);
+        }
+    }
+
+    /// Its stacks were taken. Says nothing of progress: those of before are kept to compare with.
+    pub(super) fn stood(&mut self, stacks: Arc<Stacks>) {
+        /// The first of a stand-still, and the latest two.
+        const KEPT: usize = 3;
+        let last_at = self.last_at;
+        self.stacks.retain(|older| older.at >= last_at);
+        if self.stacks.len() == KEPT {
+            self.stacks.remove(1);
+        }
+        self.stacks.push(stacks);
+    }
+
     fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
         let thread = self.threads.entry(id).or_insert_with(|| Thread {
             doing: Doing::Nothing,
             last_call: None,
             last_at: at,
+            failed: None,
         });
         thread.last_at = at;
         thread

@@ -31,7 +31,8 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
             Wait::NotSeen if is_inside(process, &joined.call) => joined.call.at,
             Wait::NotSeen | Wait::Over(_) => continue,
         };
-        if process.has_ended() {
+        // What is waited for on the way out is another matter.
+        if process.has_ended() || process.is_leaving() {
             continue;
         }
         let place = joined.call.place.as_ref();

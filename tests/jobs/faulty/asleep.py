@@ -1,7 +1,6 @@
 # /// truth
 # nproc = 2
-# code = "DD101"
-# or_code = "DD204"
+# code = "DD204"
 # root = [1]
 # root_confidence = "supported"
 # hang = true
@@ -31,7 +30,7 @@ tensor = torch.ones(256)
 for step in range(8):
     if rank == 1 and step == 4:
         stamp()
-        time.sleep(3600)
+        time.sleep(3600)  # HERE rank 1
     dist.all_reduce(tensor)  # HERE rank 0
     time.sleep(0.05)
 dist.destroy_process_group()

@@ -19,7 +19,7 @@
 //!
 //! | words | meaning |
 //! |---|---|
-//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `hidden`: DDP's own |
+//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: DDP's own |
 //! | `unawaited @FILE:LINE` | an `all_reduce` made there is waited for by nobody |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
 //! | `group NAME MEMBERS` | joins a further group |
@@ -29,7 +29,8 @@
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
-//! | `lost N`, `frontier GROUP N`, `note KIND "TEXT"` | the evidence |
+//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first |
+//! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | of `-`: what is known of a node, in seconds |
 //! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
 
@@ -38,9 +39,11 @@ use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::Event;
 use ddp_doctor::diagnosis::{Config, Engine, certificate};
+use ddp_doctor::report::text;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
 use serde::Deserialize;
 
+mod journal;
 mod script;
 
 /// The first second of every scenario, on the clock of the world.
@@ -58,6 +61,8 @@ pub(crate) struct Scenario {
     /// Ranks by host; one host for all where nothing is said.
     #[serde(default)]
     hosts: BTreeMap<String, Vec<u32>>,
+    /// Seconds after which calls fail, where the ranks tell.
+    timeout: Option<f64>,
     /// Ranks that no probe sees.
     #[serde(default)]
     unseen: Vec<u32>,
@@ -146,7 +151,18 @@ impl Scenario {
                 ));
             }
         }
-        Ok(())
+        self.check_journals(&report)
+    }
+
+    /// What the terminal shows of the first finding with this code.
+    pub(crate) fn shown(&self, code: &str) -> Result<String, String> {
+        let (report, _) = Script::of(self)?.play_live(self);
+        let finding = report.findings.iter().find(|found| found.code == code);
+        let finding = finding.ok_or(format!("no {code} was found"))?;
+        let mut shown = Vec::new();
+        text::finding(&mut shown, finding, &report.ranks, text::Style::default())
+            .map_err(|error| error.to_string())?;
+        String::from_utf8(shown).map_err(|error| error.to_string())
     }
 
     fn compare(&self, report: &Report) -> Result<(), String> {

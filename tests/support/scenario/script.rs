@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ddp_doctor::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
+use ddp_doctor::diagnosis::event::{
+    Call, CallId, Event, GroupInfo, ProcessId, Stacks, ThreadId, ThreadStack,
+};
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ProcessState, ReduceOp};
 
@@ -99,7 +102,17 @@ impl<'a> Writer<'a> {
         let group = Arc::new(info(name, description, &self.scenario.backend, members));
         self.groups.insert((rank, name.into()), Arc::clone(&group));
         let process = self.process(rank);
+        let info = Arc::clone(&group);
         self.push(rank, at, Event::GroupJoined { process, group });
+        if let Some(timeout) = self.scenario.timeout {
+            let timeout = Event::GroupTimeout {
+                process,
+                group: info,
+                timeout: Duration::from_secs_f64(timeout),
+                at: seconds(at),
+            };
+            self.push(rank, at, timeout);
+        }
     }
 
     /// Takes one line; returns its time.
@@ -176,6 +189,7 @@ impl<'a> Writer<'a> {
         let place = args
             .iter()
             .find_map(|arg| arg.strip_prefix('@'))
+            .filter(|_| verb != "stack")
             .map(place)
             .transpose()?;
         let changed = |state, exit| Event::ProcessChanged {
@@ -294,10 +308,15 @@ impl<'a> Writer<'a> {
                 place,
                 at: moment,
             },
+            "stack" => Event::Stacks {
+                process,
+                stacks: Arc::new(stacks(moment, args)?),
+            },
             "announces" => {
                 let how = args.get(1).map_or("main returned", String::as_str).into();
                 Event::ExitAnnounced {
                     process,
+                    thread: ThreadId(1),
                     code: number(0)?,
                     how,
                     at: moment,
@@ -318,7 +337,10 @@ impl<'a> Writer<'a> {
                     process,
                     group,
                     issued: number(1)? as u64,
-                    p2p_issued: 0,
+                    p2p_issued: match args.get(2).and_then(|arg| arg.strip_prefix("p2p=")) {
+                        Some(count) => count.parse().ok().ok_or(format!("no count: {count}"))?,
+                        None => 0,
+                    },
                 }
             }
             "note" => {
@@ -397,6 +419,8 @@ impl<'a> Writer<'a> {
                 call.root = Some(root.parse().ok().ok_or(format!("no rank: {root}"))?);
             } else if let Some(peer) = arg.strip_prefix("peer=") {
                 call.peer = Some(peer.parse().ok().ok_or(format!("no rank: {peer}"))?);
+            } else if let Some(tag) = arg.strip_prefix("tag=") {
+                call.tag = Some(tag.parse().ok().ok_or(format!("no tag: {tag}"))?);
             } else if let Some(reduce_op) = ReduceOp::from_name(arg) {
                 call.reduce_op = reduce_op;
             } else if let Some(thread) = arg.strip_prefix('t').and_then(|n| n.parse().ok()) {
@@ -415,7 +439,8 @@ impl<'a> Writer<'a> {
                 }
             }
         }
-        if grouped {
+        // A receive from any source belongs to no channel.
+        if grouped && (op.is_collective() || call.peer.is_some()) {
             let channel = call
                 .peer
                 .map_or_else(String::new, |peer| format!("{op} {peer}"));
@@ -491,7 +516,8 @@ fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
         reduce_op: ReduceOp::Unspecified,
         root: None,
         peer: None,
-        tag: None,
+        // Where c10d's caller names none, it is 0.
+        tag: op.is_point_to_point().then_some(0),
         numel: None,
         shape: None,
         tensors: 1,
@@ -538,6 +564,52 @@ fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
         Some(rank) => Err(format!("rank {rank} is not in a world of {world}")),
         None => Ok(ranks),
     }
+}
+
+/// One look at a process: threads parted by `|`, the main thread first.
+fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
+    let threads = args.split(|word| word == "|").enumerate();
+    let threads: Result<Vec<ThreadStack>, String> = threads
+        .map(|(i, words)| thread_stack(i as u32 + 1, words))
+        .collect();
+    Ok(Stacks {
+        at,
+        threads: threads?,
+        trouble: "".into(),
+    })
+}
+
+/// `S futex_wait cpu=1.5 gil @innermost.py:3:get @train.py:9:main`.
+fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
+    let mut thread = ThreadStack {
+        tid,
+        name: "python".into(),
+        holds_gil: Some(false),
+        ..ThreadStack::default()
+    };
+    for word in words {
+        if let Some(place) = word.strip_prefix('@') {
+            let (place, function) = place
+                .rsplit_once(':')
+                .ok_or(format!("no function: {word:?}"))?;
+            let (file, line) = place.rsplit_once(':').ok_or(format!("no line: {word:?}"))?;
+            thread.python.push(Where {
+                file: file.into(),
+                line: line.parse().ok().ok_or(format!("no line: {word:?}"))?,
+                function: function.into(),
+            });
+        } else if let Some(cpu) = word.strip_prefix("cpu=") {
+            let cpu = cpu.parse().ok().ok_or(format!("no seconds: {word:?}"))?;
+            thread.cpu_time = Some(Duration::from_secs_f64(cpu));
+        } else if word == "gil" {
+            thread.holds_gil = Some(true);
+        } else if let [state] = word.as_bytes() {
+            thread.state = Some(char::from(*state));
+        } else {
+            thread.wait_channel = Some(word.as_str().into());
+        }
+    }
+    Ok(thread)
 }
 
 fn place(text: &str) -> Result<Arc<Where>, String> {

@@ -1,6 +1,6 @@
 //! What a reader delivers.
 
-use ddp_doctor_proto::blackbox::Record;
+use ddp_doctor_proto::blackbox::{Record, memory};
 
 /// What [`Reader::poll`](super::Reader::poll) delivers. Definitions come before the records that use them.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +51,17 @@ pub enum Item {
     },
     /// A record.
     Record(ReadRecord),
+    /// The record of a call that makes a group, where it says which.
+    Creation(ReadRecord, GroupCreation),
+    /// What the process knew of its memory.
+    Memory {
+        /// Names the sample within its box, among the records.
+        ticket: u64,
+        /// When, on the monotonic clock.
+        mono_ns: u64,
+        /// It.
+        sample: memory::Sample,
+    },
     /// So many records were overwritten before they were read, or never completed.
     Lost(u64),
     /// How far a group came: once for each group, when the writer is dead.
@@ -70,8 +81,6 @@ pub struct ReadRecord {
     pub phase: String,
     /// Of a piece of splits: the sizes. `record.seq` says at which index they begin.
     pub splits: Vec<u32>,
-    /// Of a call that makes a group: which.
-    pub creation: Option<Box<GroupCreation>>,
 }
 
 /// A process group that is about to be made.

@@ -138,6 +138,13 @@ impl Reader {
         self.next = ticket.max(oldest).min(self.next);
     }
 
+    /// Begins with this record: those before it are known from elsewhere, and are neither delivered
+    /// nor counted as lost. Definitions come all the same. For a reader that has delivered nothing.
+    pub fn begin_at(&mut self, ticket: u64) {
+        self.next = ticket.min(self.head());
+        self.passed = self.passed.max(self.next);
+    }
+
     /// Records lost so far.
     #[must_use]
     pub fn lost(&self) -> u64 {

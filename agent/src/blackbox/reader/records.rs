@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::RecordKind;
 use ddp_doctor_proto::blackbox::{
-    RECORD_WORDS, Record, committed, creation, header, members, splits, string,
+    RECORD_WORDS, Record, committed, creation, header, members, memory, splits, string,
 };
 
 use super::definitions::MOST_MEMBERS;
@@ -132,18 +132,33 @@ impl Reader {
             match copied {
                 Copied::Lost(count) => sink(Item::Lost(count)),
                 Copied::Record(ticket, payload) => {
-                    let mut read = self.resolve(ticket, &payload);
-                    self.bound_members(&mut read);
+                    let record = Record::unpack(&payload);
+                    if record.kind == RecordKind::Memory {
+                        sink(Item::Memory {
+                            ticket,
+                            mono_ns: record.mono_ns,
+                            sample: memory::unpack(&payload),
+                        });
+                        continue;
+                    }
+                    let read = self.resolve(ticket, record, &payload);
                     self.deliver_gone_thread(read.record.thread, sink);
-                    sink(Item::Record(read));
+                    sink(match self.creation(&read) {
+                        Some(group) => Item::Creation(read, group),
+                        None => Item::Record(read),
+                    });
                 }
             }
         }
         self.batch = batch;
     }
 
-    fn resolve(&self, ticket: u64, payload: &[u64; RECORD_WORDS - 1]) -> ReadRecord {
-        let record = Record::unpack(payload);
+    fn resolve(
+        &self,
+        ticket: u64,
+        record: Record,
+        payload: &[u64; RECORD_WORDS - 1],
+    ) -> ReadRecord {
         if record.kind == RecordKind::Splits {
             return ReadRecord {
                 ticket,
@@ -168,33 +183,29 @@ impl Reader {
             record,
             text: self.text(record.text),
             phase: self.text(record.phase),
-            splits: Vec::new(),
-            creation: self.creation(&record).map(Box::new),
-        }
-    }
-
-    /// A forged box may name the same long list of members in every record.
-    fn bound_members(&mut self, read: &mut ReadRecord) {
-        let members = read.creation.as_ref().map_or(0, |it| it.members.len());
-        if self.members + members > MOST_MEMBERS {
-            read.creation = None;
-        } else {
-            self.members += members;
+            ..ReadRecord::default()
         }
     }
 
     /// The group that a call is about to make, where the record says which.
-    fn creation(&self, record: &Record) -> Option<GroupCreation> {
+    fn creation(&mut self, read: &ReadRecord) -> Option<GroupCreation> {
+        let ReadRecord { record, text, .. } = read;
         let word = |at: usize| record.dims[at];
         let describes = record.kind == RecordKind::Issued && record.op.creates_group();
-        if !describes || word(creation::MEMBERS) == 0 {
+        let size = word(creation::SIZE) as usize;
+        if !describes || word(creation::MEMBERS) == 0 || size == 0 {
             return None;
         }
-        let size = word(creation::SIZE) as usize;
+        // A forged box may name the same long list of members in every record.
+        let limit = MAX_MEMBERS.min(MOST_MEMBERS - self.members);
         let bytes = self.bytes(word(creation::MEMBERS), string::MAX_BYTES);
-        let members = members::decode(&bytes, size.min(MAX_MEMBERS))?;
-        (members.len() == size && size > 0).then(|| GroupCreation {
-            name: self.text(record.text),
+        let members = members::decode(&bytes, size.min(limit))?;
+        if members.len() != size {
+            return None;
+        }
+        self.members += size;
+        Some(GroupCreation {
+            name: text.clone(),
             description: self.text(word(creation::DESCRIPTION)),
             backend: self.text(word(creation::BACKEND)),
             epoch: word(creation::EPOCH),

@@ -2,6 +2,7 @@
 //! once and then published; what finds no room has number 0 and is counted.
 
 use std::panic::Location;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ddp_doctor_proto::blackbox::{
@@ -41,9 +42,23 @@ impl Writer {
     /// Number of a place in a Rust program; 0: no room. Looked up without a lock.
     #[inline]
     pub fn rust_site(&self, place: &'static Location<'static>) -> u32 {
-        self.sites.get(place, |place| {
+        self.sites.get(ptr::from_ref(place).addr(), || {
             self.site(place.file().as_bytes(), b"", place.line())
         })
+    }
+
+    /// Number of a place in a C program; 0: no room. `file` is the address of its file's name, which
+    /// no other file has, and `define` gives the place its number. Looked up without a lock.
+    #[inline]
+    pub fn c_site(&self, file: usize, line: u32, define: impl FnOnce() -> u32) -> u32 {
+        /// No address of anything in Rust has it.
+        const OF_C: usize = 1 << (usize::BITS - 1);
+        match u16::try_from(line) {
+            Ok(line) => self
+                .sites
+                .get(OF_C | file << 16 | usize::from(line), define),
+            Err(_) => define(),
+        }
     }
 
     /// Number of a process group with these members, global ranks in group order; 0: no room.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ddp_doctor_proto::blackbox::{Record, group, header};
+use ddp_doctor_proto::blackbox::{Record, group, header, memory};
 use ddp_doctor_proto::{ExceptionKind, NoteKind, RecordKind};
 
 use super::Writer;
@@ -49,6 +49,23 @@ impl Writer {
         );
     }
 
+    /// From now on calls of the group fail after so many milliseconds.
+    pub fn group_timeout(&self, id: u32, milliseconds: u64) {
+        if self.group_words(id).is_none() {
+            return;
+        }
+        self.record(
+            None,
+            Record {
+                mono_ns: sys::monotonic_ns(),
+                kind: RecordKind::GroupTimeout,
+                group: id,
+                code: i32::try_from(milliseconds).unwrap_or(i32::MAX),
+                ..Record::default()
+            },
+        );
+    }
+
     /// An exception was seen: "Type: message".
     pub fn exception(&self, kind: ExceptionKind, value: &[u8], site: u32) {
         let value = self.string(value);
@@ -58,6 +75,8 @@ impl Writer {
 
     /// The process is about to end by itself.
     pub fn exit(&self, code: i32, how: &[u8]) {
+        #[cfg(feature = "cuda")]
+        crate::gpu::end();
         let how = self.string(how);
         self.say(RecordKind::Exit, code, how, 0);
     }
@@ -71,6 +90,25 @@ impl Writer {
     /// The program's input came to its end.
     pub fn input_ended(&self, site: u32) {
         self.say(RecordKind::InputEnded, 0, 0, site);
+    }
+
+    /// A version or a setting that ranks may have to agree on.
+    pub fn setting(&self, name: &[u8], value: &[u8]) {
+        let text = [name, b"=", value].concat();
+        let text = self.string(&text);
+        self.say(RecordKind::Setting, 0, text, 0);
+    }
+
+    /// What the process knows of its memory.
+    pub fn memory(&self, sample: &memory::Sample) {
+        let mut words = Record {
+            mono_ns: sys::monotonic_ns(),
+            kind: RecordKind::Memory,
+            ..Record::default()
+        }
+        .pack();
+        memory::pack(&mut words, sample);
+        self.append(&words);
     }
 
     fn say(&self, kind: RecordKind, code: i32, text: u32, site: u32) {

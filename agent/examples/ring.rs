@@ -1,0 +1,195 @@
+//! A training loop that reports its collectives: processes in a ring, which reduce their gradients
+//! over sockets.
+//!
+//! ```console
+//! $ cargo build -p ddp-doctor-agent --example ring
+//! $ ddp-doctor run -- target/debug/examples/ring           # nothing is wrong, and nothing is said
+//! $ ddp-doctor run -- target/debug/examples/ring shape     # a rank keeps its smaller last batch
+//! $ ddp-doctor run -- target/debug/examples/ring panic     # a rank panics
+//! ```
+//!
+//! Without `run`, under a standing `ddp-doctor coordinator`:
+//!
+//! ```console
+//! $ DDP_DOCTOR_COORDINATOR=127.0.0.1:7077 target/debug/examples/ring shape
+//! ```
+
+use std::env;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ddp_doctor_agent::{Agent, DType, Group, Op, ReduceOp};
+
+/// Ranks of the job.
+const RANKS: u32 = 3;
+/// Steps of the training.
+const STEPS: u32 = 6;
+/// The step in which things go wrong.
+const FAULTY_STEP: u32 = 4;
+/// Parameters of the model.
+const PARAMETERS: usize = 16;
+/// How long a rank waits for its neighbour to be there.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let bug = env::args().nth(1).unwrap_or_default();
+    let result = match env::var("RANK") {
+        Ok(rank) => rank
+            .parse()
+            .map_err(Into::into)
+            .and_then(|rank| train(rank, &bug)),
+        Err(_) => launch(&bug),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            // Nothing can be done about a terminal that takes no message.
+            drop(writeln!(io::stderr(), "{error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Starts the ranks, and tells each where the others listen.
+fn launch(bug: &str) -> Result<ExitCode> {
+    let ports: Vec<String> = (0..RANKS)
+        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+        .collect::<io::Result<Vec<_>>>()?
+        .iter()
+        .map(|it| it.local_addr().map(|address| address.port().to_string()))
+        .collect::<io::Result<_>>()?;
+    let ranks = (0..RANKS).map(|rank| {
+        Command::new(env::current_exe()?)
+            .arg(bug)
+            .env("RANK", rank.to_string())
+            .env("PORTS", ports.join(","))
+            .spawn()
+    });
+    let mut failed = false;
+    for mut rank in ranks.collect::<io::Result<Vec<_>>>()? {
+        failed |= !rank.wait()?.success();
+    }
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// One rank.
+#[expect(clippy::panic, reason = "one of the bugs")]
+fn train(rank: u32, bug: &str) -> Result<ExitCode> {
+    let agent = Agent::builder()
+        .rank(rank)
+        .world_size(RANKS)
+        .local_rank(rank)
+        .start()
+        // A job trains also where nobody can watch it.
+        .unwrap_or_else(|_| Agent::without_box());
+    agent.report_panics();
+    let members: Vec<u32> = (0..RANKS).collect();
+    let mut ring = Ring {
+        world: agent.group("world", "all ranks", "sockets", &members),
+        neighbours: Neighbours::meet(rank)?,
+        agent,
+    };
+    for step in 1..=STEPS {
+        ring.agent.step();
+        thread::sleep(Duration::from_millis(20));
+        let is_faulty = step == FAULTY_STEP && rank == 1;
+        if is_faulty && bug == "panic" {
+            panic!("loss is NaN"); // BUG panic
+        }
+        let mut gradients = vec![1.0; PARAMETERS];
+        if is_faulty && bug == "shape" {
+            ring.all_reduce(&mut gradients[1..])?; // BUG shape: rank 1
+        } else {
+            ring.all_reduce(&mut gradients)?; // BUG shape: the others
+        }
+    }
+    ring.agent.input_ended();
+    ring.agent.exit(0, "main returned");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The ranks, each with a next one.
+struct Ring {
+    agent: Agent,
+    world: Group,
+    neighbours: Neighbours,
+}
+
+impl Ring {
+    /// Adds up the values of all ranks, in a place that the caller's line is reported for.
+    #[track_caller]
+    fn all_reduce(&mut self, values: &mut [f32]) -> io::Result<()> {
+        let call = self
+            .agent
+            .call(&self.world, Op::AllReduce)
+            .dtype(DType::Float32)
+            .shape(&[values.len() as u64])
+            .reduce_op(ReduceOp::Sum)
+            .issue();
+        let mut passing = values.to_vec();
+        for _ in 1..RANKS {
+            self.neighbours.pass_on(&mut passing)?;
+            for (sum, value) in values.iter_mut().zip(&passing) {
+                *sum += value;
+            }
+        }
+        // The call has come back to its caller; also where `?` left above.
+        drop(call);
+        Ok(())
+    }
+}
+
+/// Connections to the next rank and from the one before.
+struct Neighbours {
+    next: TcpStream,
+    previous: TcpStream,
+}
+
+impl Neighbours {
+    fn meet(rank: u32) -> Result<Self> {
+        let ports = env::var("PORTS")?;
+        let ports: Vec<u16> = ports
+            .split(',')
+            .map(str::parse)
+            .collect::<std::result::Result<_, _>>()?;
+        let address = |rank: u32| {
+            let port = ports[(rank % RANKS) as usize];
+            SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+        };
+        let listener = TcpListener::bind(address(rank))?;
+        let started = Instant::now();
+        let next = loop {
+            match TcpStream::connect(address(rank + 1)) {
+                Ok(next) => break next,
+                Err(error) if started.elapsed() > PATIENCE => return Err(error.into()),
+                Err(_) => thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        Ok(Self {
+            next,
+            previous: listener.accept()?.0,
+        })
+    }
+
+    /// Gives values to the next rank and takes as many from the one before. Of a rank that sends
+    /// fewer, the rest is waited for.
+    fn pass_on(&mut self, values: &mut [f32]) -> io::Result<()> {
+        let bytes: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
+        self.next.write_all(&bytes)?;
+        let mut bytes = bytes;
+        self.previous.read_exact(&mut bytes)?;
+        for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
+            *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Ok(())
+    }
+}

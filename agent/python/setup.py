@@ -1,0 +1,103 @@
+"""Puts the library and the program into the package: `pip install agent/python` is all there is to do.
+
+Both are built by cargo from the workspace that this folder is in. DDP_DOCTOR_BUILT names a folder
+that has them already; then cargo is not needed.
+"""
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_py import build_py
+from setuptools.errors import SetupError
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+LIBRARY = "libddp_doctor.so"
+PROGRAM = "ddp-doctor"
+# Runs at the start of every interpreter of the environment: it looks at two variables.
+ACTIVATION = (
+    'import os; os.environ.get("DDP_DOCTOR_COORDINATOR") and os.environ.get("DDP_DOCTOR") != "0"'
+    ' and __import__("ddp_doctor._start")\n'
+)
+
+
+def built():
+    """The folder with the library and the program."""
+    folder = os.environ.get("DDP_DOCTOR_BUILT")
+    if not folder:
+        folder = build()
+    for name in (LIBRARY, PROGRAM):
+        if not os.path.isfile(os.path.join(folder, name)):
+            raise SetupError("%s has no %s: build it there with `cargo build --workspace`" % (folder, name))
+    return folder
+
+
+def build():
+    if not sys.platform.startswith("linux"):
+        raise SetupError("ddp_doctor is for Linux")
+    if not os.path.isfile(os.path.join(ROOT, "agent", "capi", "Cargo.toml")):
+        raise SetupError(
+            "%s is not in the ddp-doctor repository: install from a checkout of it, or set DDP_DOCTOR_BUILT "
+            "to a folder with %s and %s" % (HERE, LIBRARY, PROGRAM)
+        )
+    cargo = os.environ.get("CARGO") or shutil.which("cargo")
+    if not cargo:
+        raise SetupError(
+            "building ddp_doctor needs Rust (https://rustup.rs): there is no cargo on PATH. Set DDP_DOCTOR_BUILT to a "
+            "folder with %s and %s to do without" % (LIBRARY, PROGRAM)
+        )
+    target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
+    command = [cargo, "build", "--release", "--locked", "-p", "ddp-doctor", "-p", "ddp-doctor-capi", "--target-dir", target]
+    done = subprocess.run(command, cwd=ROOT)
+    if done.returncode:
+        raise SetupError("`%s` failed: see above" % " ".join(command))
+    return os.path.join(target, "release")
+
+
+class Build(build_py):
+    def run(self):
+        super().run()
+        if self.editable_mode:
+            return  # the package is used where it is
+        folder = built()
+        package = os.path.join(self.build_lib, "ddp_doctor")
+        os.makedirs(os.path.join(package, "bin"), exist_ok=True)
+        self.place(os.path.join(folder, LIBRARY), os.path.join(package, LIBRARY))
+        self.place(os.path.join(folder, PROGRAM), os.path.join(package, "bin", PROGRAM))
+        with open(os.path.join(self.build_lib, "ddp_doctor.pth"), "w") as file:
+            file.write(ACTIVATION)
+
+    def place(self, source, target):
+        shutil.copyfile(source, target)
+        os.chmod(target, 0o755)
+        strip = shutil.which("strip")
+        if strip:  # a failure leaves it larger
+            subprocess.run([strip, "--strip-debug", target])
+
+
+class Wheel(bdist_wheel):
+    def get_tag(self):
+        # Any Python 3, as nothing is compiled against it; one platform.
+        return ("py3", "none", super().get_tag()[2])
+
+
+class Platform(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+# What an earlier build left is in no wheel.
+scratch = tempfile.mkdtemp(prefix="ddp-doctor-build-")
+atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+
+setup(
+    cmdclass={"build_py": Build, "bdist_wheel": Wheel},
+    distclass=Platform,
+    options={"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}},
+)

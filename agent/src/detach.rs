@@ -1,0 +1,197 @@
+//! Starting a program that has nothing to do with this process.
+//!
+//! A child that `fork` or `posix_spawn` makes would be seen: its end raises SIGCHLD, a `wait` for any
+//! child returns it, nobody reaps it. Here a first child, whose end raises no signal and which only a
+//! `wait` for just such children can see, starts a second one and is gone at once: the second belongs
+//! to the system. Neither copies the memory of this process, which may be large and pinned, and no
+//! fork handler of its libraries is called.
+#![expect(unsafe_code, reason = "makes processes")]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// Stack of each of the two children, which make a few system calls.
+const STACK: usize = 32 << 10;
+/// On kernels that cannot close all descriptors at once (before 5.9), so many are.
+const DESCRIPTORS: c_int = 65_536;
+
+/// What the children need, made before there are any: they must not allocate.
+struct Task {
+    program: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+    inner_stack: *mut c_void,
+    /// What went wrong; the memory is shared.
+    error: c_int,
+}
+
+/// Starts a program in a session of its own, with this process's standard error, with all signals
+/// blocked, in the root directory. It has none of our other descriptors: a peer that waits for one
+/// of them to be closed waits for us alone.
+///
+/// The calling thread waits until the program was loaded, which takes about a millisecond.
+pub(crate) fn start(
+    program: &CStr,
+    arguments: &[CString],
+    environment: &[CString],
+) -> io::Result<()> {
+    let arguments = pointers(arguments);
+    let environment = pointers(environment);
+    let mut stacks = vec![0_u128; 2 * STACK / size_of::<u128>()];
+    let outer_stack = stacks.as_mut_ptr_range().end;
+    // SAFETY: the middle of the vector.
+    let inner_stack = unsafe { outer_stack.byte_sub(STACK) };
+    let mut task = Task {
+        program: program.as_ptr(),
+        arguments: arguments.as_ptr(),
+        environment: environment.as_ptr(),
+        inner_stack: inner_stack.cast(),
+        error: 0,
+    };
+    // SAFETY: the masks are live values. The children share our memory, and this thread stands still
+    // until both have ended or become the program (CLONE_VFORK): whatever `task` leads to outlives
+    // them. They have stacks of their own, no handler of a signal runs in them, and they make system
+    // calls and nothing else. The child that is waited for is the one that was made.
+    unsafe {
+        let mut every = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        libc::sigfillset(every.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
+        let child = libc::clone(
+            outer,
+            outer_stack.cast(),
+            libc::CLONE_VM | libc::CLONE_VFORK,
+            (&raw mut task).cast(),
+        );
+        let error = io::Error::last_os_error();
+        if child > 0 {
+            while libc::waitpid(child, ptr::null_mut(), libc::__WALL) < 0
+                && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+            {}
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
+        if child < 0 {
+            return Err(error);
+        }
+        match (&raw const task.error).read_volatile() {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// A null-terminated list of texts, as `execve` takes it. Valid as long as the texts.
+fn pointers(texts: &[CString]) -> Vec<*const c_char> {
+    let texts = texts.iter().map(|text| text.as_ptr());
+    texts.chain([ptr::null()]).collect()
+}
+
+/// The first child: makes the second.
+extern "C" fn outer(task: *mut c_void) -> c_int {
+    // SAFETY: `start` passes a live task that nobody else touches meanwhile; see there.
+    unsafe {
+        let task = task.cast::<Task>();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        if libc::clone(inner, (*task).inner_stack, flags, task.cast()) < 0 {
+            (*task).error = *libc::__errno_location();
+        }
+    }
+    0
+}
+
+/// The second child: becomes the program.
+extern "C" fn inner(task: *mut c_void) -> c_int {
+    // SAFETY: as above; the texts end in a zero and the lists in a null.
+    unsafe {
+        let task = task.cast::<Task>();
+        libc::setsid();
+        let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        libc::dup2(nothing, 0);
+        libc::dup2(nothing, 1);
+        if libc::syscall(libc::SYS_close_range, 3, c_int::MAX, 0) != 0 {
+            for fd in 3..DESCRIPTORS {
+                libc::close(fd);
+            }
+        }
+        libc::chdir(c"/".as_ptr());
+        libc::execve((*task).program, (*task).arguments, (*task).environment);
+        (*task).error = *libc::__errno_location();
+    }
+    127
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsRawFd;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn c(text: &str) -> CString {
+        CString::new(text).unwrap()
+    }
+
+    fn written(path: &Path) -> String {
+        let started = Instant::now();
+        while !path.exists() {
+            assert!(started.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn a_program_runs_on_its_own_and_has_nothing_of_ours() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("out");
+        // A descriptor that programs inherit.
+        let file = fs::File::open("/proc/self/status").unwrap();
+        // SAFETY: the descriptor is open.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) };
+        let script = "{ ls /proc/$$/fd; cut -d' ' -f4,6 /proc/$$/stat; echo $$ $PWD $X; } >$1.new; mv $1.new $1";
+        let arguments = [
+            c("sh"),
+            c("-c"),
+            c(script),
+            c("sh"),
+            c(out.to_str().unwrap()),
+        ];
+        let environment = [c("PATH=/usr/bin:/bin"), c("X=set")];
+        start(c"/bin/sh", &arguments, &environment).unwrap();
+        let text = written(&out);
+        let mut words = text.split_whitespace().rev();
+        let mut word = || words.next().unwrap().to_owned();
+        let (x, place, pid, session, parent) = (word(), word(), word(), word(), word());
+        assert_eq!((x.as_str(), place.as_str()), ("set", "/"));
+        assert_eq!(session, pid, "a session of its own");
+        assert_ne!(parent, std::process::id().to_string());
+        // Standard descriptors, and perhaps what the shell keeps while its output goes to a file.
+        let open: Vec<u32> = words.map(|it| it.parse().unwrap()).collect();
+        assert!(open.iter().all(|it| *it < 3 || *it >= 10), "{text}");
+    }
+
+    #[test]
+    fn nobody_sees_a_child() {
+        start(c"/bin/true", &[c("true")], &[]).unwrap();
+        let status = ptr::null_mut();
+        // SAFETY: the status is not asked for.
+        let answer = unsafe { libc::waitpid(-1, status, libc::WNOHANG) };
+        let error = io::Error::last_os_error();
+        assert_eq!(
+            (answer, error.raw_os_error()),
+            (-1, Some(libc::ECHILD)),
+            "no child, living or dead"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_an_error() {
+        let error = start(c"/no/such/program", &[c("x")], &[]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(start(c"/", &[c("x")], &[]).is_err());
+    }
+}

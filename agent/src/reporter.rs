@@ -1,0 +1,120 @@
+//! A process that `ddp-doctor run` did not start reports to the coordinator that
+//! `DDP_DOCTOR_COORDINATOR` names.
+//!
+//! Not by itself: it starts the program `ddp-doctor`, which follows its black box from outside as
+//! `run` would, and those of the other ranks of its launch on this node. So nothing is added to the
+//! process, and what becomes of it is seen: a process that was killed cannot say so.
+
+use std::env;
+use std::ffi::{CString, OsString};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::blackbox::{FollowedBy, Following, RUN_DIR};
+use crate::{detach, sys};
+
+/// Where the coordinator is: `HOST:PORT`.
+const COORDINATOR: &str = "DDP_DOCTOR_COORDINATOR";
+/// The program, where it is not found otherwise.
+const PROGRAM: &str = "DDP_DOCTOR_PROGRAM";
+/// Its name.
+const NAME: &str = "ddp-doctor";
+/// Where it is from the folder of what this code is part of: beside a library in a package or a build
+/// folder, beside the examples of one, in an installation.
+const PLACES: [&str; 4] = ["", "bin", "..", "../../bin"];
+/// What it is given of the environment, besides what is ours.
+const INHERITED: [&str; 5] = [
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "RUST_BACKTRACE",
+    "SLURM_RESTART_COUNT",
+];
+/// Longest search path that is searched.
+const MAX_PATHS: usize = 256;
+
+/// Starts the reporter for a new box, where one is wanted and nobody follows the box anyway.
+///
+/// What goes wrong is said once for each node, by its first rank.
+pub(crate) fn start(path: &Path, local_rank: Option<u32>) {
+    let Some(coordinator) = env::var_os(COORDINATOR).filter(|it| !it.is_empty()) else {
+        return;
+    };
+    let directory = path.parent().unwrap_or(path);
+    if Following::found(directory) == Some(FollowedBy::Run) {
+        return;
+    }
+    if let Err(error) = start_program(path)
+        && local_rank.unwrap_or(0) == 0
+    {
+        // Nobody reads it: no harm.
+        drop(writeln!(
+            io::stderr(),
+            "ddp-doctor: nothing is reported to {}: {error}",
+            coordinator.display()
+        ));
+    }
+}
+
+fn start_program(path: &Path) -> io::Result<()> {
+    let program = find()?;
+    let path = fs::canonicalize(path)?;
+    let text = |value: OsString| CString::new(value.into_vec());
+    let arguments = [NAME.into(), "reporter".into(), path.into_os_string()];
+    let arguments: Vec<CString> = arguments.map(text).into_iter().collect::<Result<_, _>>()?;
+    let environment = env::vars_os()
+        .filter(|(name, _)| {
+            let name = name.to_string_lossy();
+            name.starts_with("DDP_DOCTOR_") || INHERITED.contains(&&*name)
+        })
+        .map(|(mut entry, mut value)| {
+            // It starts in another directory.
+            if entry == RUN_DIR {
+                value = std::path::absolute(&value)?.into();
+            }
+            entry.push("=");
+            entry.push(value);
+            Ok(text(entry)?)
+        })
+        .collect::<io::Result<Vec<_>>>()?;
+    detach::start(
+        &text(program.clone().into_os_string())?,
+        &arguments,
+        &environment,
+    )
+    .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", program.display())))
+}
+
+fn find() -> io::Result<PathBuf> {
+    if let Some(program) = env::var_os(PROGRAM).filter(|it| !it.is_empty()) {
+        return fs::canonicalize(&program);
+    }
+    // The loader knows a program that contains this code by the name it was called by.
+    let own = sys::own_file().filter(|it| it.is_absolute() && it.is_file());
+    let own = own.or_else(|| env::current_exe().ok());
+    let near = own.as_deref().and_then(Path::parent).into_iter();
+    let near = near.flat_map(|folder| PLACES.map(|place| folder.join(place)));
+    let path = env::var_os("PATH").unwrap_or_default();
+    // What stands there relative to the working directory is somebody's trap.
+    let path = env::split_paths(&path)
+        .take(MAX_PATHS)
+        .filter(|it| it.is_absolute());
+    near.chain(path)
+        .map(|folder| folder.join(NAME))
+        .find(|it| is_program(it))
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!(
+                    "the program {NAME} is neither beside the library nor on PATH (set {PROGRAM})"
+                ),
+            )
+        })
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+}

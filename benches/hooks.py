@@ -1,0 +1,252 @@
+"""What the capture adds to one collective of Python's: a one-rank Gloo job, paired.
+
+Every variant is a process of its own, all started at once and asleep but for the one whose turn it
+is. In every round each variant runs one short block of the same calls, in random order; what is
+reported is the median of the differences to the base line's block of the same round, with its 95 %
+interval, and the median ratio. Variants that cannot be switched within a process, as PyTorch's own
+Flight Recorder, are so compared like all others.
+
+    python benches/hooks.py
+    python benches/hooks.py --rounds 20 --calls all_reduce
+
+Needs PyTorch >= 2.14 and the release build.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+from common import PACKAGE, built, interval, machine
+
+# Calls in a block and before it, for caches that another process has emptied.
+BLOCK = {"all_reduce": 300, "broadcast": 300, "all_reduce 20 frames deep": 300, "DDP step": 60}
+DEFAULT_BLOCK = 100
+WARM_UP = 0.2
+
+BASE = "without us"
+VARIANTS = [BASE, "two empty hooks", "ours", "ours, no call site", "Flight Recorder"]
+LISTS = (1, 16, 1024)
+
+
+class Variant:
+    """A process that runs blocks on request."""
+
+    def __init__(self, name, scratch):
+        boxes = os.path.join(scratch, "boxes")
+        os.makedirs(boxes, exist_ok=True)
+        environment = dict(os.environ, DDP_DOCTOR_JOB="bench", DDP_DOCTOR_BOX_DIR=boxes, OMP_NUM_THREADS="1")
+        environment["DDP_DOCTOR_LIBRARY"] = built("libddp_doctor.so")
+        environment["TORCH_FR_BUFFER_SIZE"] = "2000" if name == "Flight Recorder" else "0"
+        environment.pop("PYTHONPATH", None)
+        command = [sys.executable, os.path.abspath(__file__), "--variant", name]
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, universal_newlines=True
+        )
+
+    def ask(self, what):
+        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit("a variant ended early")
+        return json.loads(line)
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def serve(name):
+    """One variant: answers requests on its standard input until that ends."""
+    ours = name.startswith("ours")
+    if ours:
+        sys.path.insert(0, PACKAGE)
+        import ddp_doctor
+
+        ddp_doctor.enable()
+    import torch
+    import torch.distributed as dist
+
+    warnings.simplefilter("ignore")  # of functions that PyTorch means to drop
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as store:
+        dist.init_process_group("gloo", init_method="file://" + store + "/store", rank=0, world_size=1)
+        if name == "two empty hooks":
+            nothing = lambda args: None  # noqa: E731
+            dist.group.WORLD.register_pre_hook(1, nothing)
+            dist.group.WORLD.register_post_hook(1, nothing)
+        if name == "ours, no call site":
+            from ddp_doctor import _hooks
+
+            def no_frame(depth):
+                raise ValueError
+
+            _hooks._getframe = no_frame
+        calls = programs(torch, dist)
+        for line in sys.stdin:
+            request = json.loads(line)
+            if request == "warm":
+                answer = warm(torch, dist)
+            else:
+                call, count = calls[request[0]], request[1]
+                for _ in range(int(count * WARM_UP)):
+                    call()
+                begin = time.perf_counter_ns()
+                for _ in range(count):
+                    call()
+                answer = (time.perf_counter_ns() - begin) / count / 1000
+            print(json.dumps(answer), flush=True)
+        dist.destroy_process_group()
+
+
+def programs(torch, dist):
+    """What is called, by name."""
+    tensor = torch.ones(8)
+
+    def deep():
+        def down(n):
+            return down(n - 1) if n else dist.all_reduce(tensor)
+
+        down(20)
+
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    data = torch.ones(2, 4)
+
+    def step():
+        model(data).sum().backward()
+
+    found = {
+        "all_reduce": lambda: dist.all_reduce(tensor),
+        "broadcast": lambda: dist.broadcast(tensor, 0),
+        "all_reduce 20 frames deep": deep,
+        "DDP step": step,
+    }
+    for length in LISTS:
+        tensors = [torch.ones(1) for _ in range(length)]
+        found["all_reduce_coalesced of %d" % length] = lambda tensors=tensors: dist.all_reduce_coalesced(tensors)
+    for _ in range(3):
+        step()
+    return found
+
+
+def warm(torch, dist):
+    """The two hooks and the wait alone, repeated inside a real call: what they cost with warm caches, in µs."""
+    import timeit
+
+    from ddp_doctor import _groups, _hooks
+
+    group = dist.group.WORLD
+    before, after = _hooks.make(_groups._groups[_groups.name_of(group)])
+    group.unregister_pre_hook(_hooks.HOOK_ID)
+    group.unregister_post_hook(_hooks.HOOK_ID)
+    frame_of = _hooks._getframe
+    wait = _hooks.wrap_wait(lambda self: True)
+
+    def cost(call, n=2000):
+        return min(timeit.repeat(call, number=n, repeat=7)) / n * 1e6
+
+    def measure(call):
+        total = []
+
+        def pre(args):
+            frame = frame_of(1)
+            _hooks._getframe = lambda depth: frame
+            before(args)
+            (last,) = _hooks._last.values()
+
+            def once():
+                last[5] = False  # as the second hook leaves it
+                before(args)
+
+            total.append(cost(once))
+            _hooks._getframe = frame_of
+
+        def post(args):
+            (last,) = _hooks._last.values()
+            again = list(last)
+
+            def once():
+                last[:] = again
+                after(args)
+
+            total.append(cost(once))
+            _hooks._last.clear()
+
+        group.register_pre_hook(1, pre)
+        group.register_post_hook(1, post)
+        call()
+        group.unregister_pre_hook(1)
+        group.unregister_post_hook(1)
+        thread = _hooks.get_ident()
+
+        def waits():
+            _hooks._last[thread] = [_hooks.NO_CALL, 1, waits.__code__, 0, True, False]
+            wait(None)
+
+        total.append(cost(waits))
+        _hooks._last.clear()
+        return sum(total)
+
+    _hooks._last.clear()
+    tensor = torch.ones(8)
+    costs = {
+        "all_reduce": measure(lambda: dist.all_reduce(tensor)),
+        "broadcast": measure(lambda: dist.broadcast(tensor, 0)),
+    }
+    for length in LISTS:
+        tensors = [torch.ones(1) for _ in range(length)]
+        costs["all_reduce_coalesced of %d" % length] = measure(lambda: dist.all_reduce_coalesced(tensors))
+    group.register_pre_hook(_hooks.HOOK_ID, before)
+    group.register_post_hook(_hooks.HOOK_ID, after)
+    return costs
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--calls", nargs="*", help="only these calls")
+    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
+    parser.add_argument("--variant", choices=VARIANTS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.variant:
+        return serve(options.variant)
+    rounds = 5 if options.quick else options.rounds
+    calls = ["all_reduce", "broadcast", "all_reduce 20 frames deep", "DDP step"]
+    calls += ["all_reduce_coalesced of %d" % length for length in LISTS]
+
+    print(machine())
+    with tempfile.TemporaryDirectory() as scratch:
+        variants = {name: Variant(name, scratch) for name in VARIANTS}
+        for call in options.calls or calls:
+            took = {name: [] for name in VARIANTS}
+            count = BLOCK.get(call, DEFAULT_BLOCK)
+            order = list(VARIANTS)
+            for turn in range(rounds + 1):
+                random.shuffle(order)
+                for name in order:
+                    micros = variants[name].ask([call, count])
+                    if turn:  # the first block fills caches
+                        took[name].append(micros)
+            print("\n%s: %.1f us without us (median of %d blocks of %d)" % (call, statistics.median(took[BASE]), rounds, count))
+            for name in VARIANTS[1:]:
+                added = interval([a - b for a, b in zip(took[name], took[BASE])])
+                ratio = statistics.median(a / b for a, b in zip(took[name], took[BASE]))
+                print("    %-20s adds %6.2f us (95 %%: %.2f to %.2f), ratio %.3f" % ((name,) + added + (ratio,)))
+            versus = interval([a - b for a, b in zip(took["ours"], took["Flight Recorder"])])
+            print("    %-20s      %+6.2f us (95 %%: %+.2f to %+.2f)" % (("ours against it",) + versus))
+        print("\nthe hooks and the wait alone, warm:")
+        for call, micros in variants["ours"].ask("warm").items():
+            print("    %-28s %.2f us" % (call, micros))
+        for variant in variants.values():
+            variant.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Every benchmark, one after the other: `make bench`.
+
+    python benches/run.py                 # all, 25 minutes
+    python benches/run.py hooks latency   # some
+    python benches/run.py --quick         # shows that they work, not what things cost
+
+record   what a record costs the thread that writes it, through Rust and through the C API
+hooks    what the capture adds to one collective of Python's, beside PyTorch's Flight Recorder
+job      what it adds to a step of a real DDP job, and to the memory of its ranks
+latency  from the deciding call to the finding, for every planted fault, seen from outside
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+
+from common import HERE, ROOT
+
+PARTS = {
+    "record": ["cargo", "bench", "--quiet", "--bench", "record"],
+    "hooks": [sys.executable, os.path.join(HERE, "hooks.py")],
+    "job": [sys.executable, os.path.join(HERE, "job.py")],
+    "latency": [sys.executable, os.path.join(HERE, "latency.py")],
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=list(PARTS) + [[]])
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    failed = []
+    for part in options.parts or PARTS:
+        print("== " + part, flush=True)
+        quick = ["--quick"] if options.quick and part != "record" else []
+        if subprocess.run(PARTS[part] + quick, cwd=ROOT).returncode:
+            failed.append(part)
+        print(flush=True)
+    if failed:
+        sys.exit("failed: " + ", ".join(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+//! `ddp-doctor dump`
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use ddp_doctor_proto::dump::Dump;
+use ddp_doctor_proto::v1;
+use v1::viewer_service_client::ViewerServiceClient;
+
+use super::target::Live;
+use super::{Global, INSUFFICIENT};
+use crate::coordinator::MAX_MESSAGE;
+use crate::node::stacks::native::Known;
+use crate::node::{attach, proc, stacks, sys};
+use crate::report::dump;
+
+/// How long a coordinator may take to answer: longer than its nodes may.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Show where all ranks of a live job stand now.
+///
+/// Ranks that stand at the same place are shown together, the odd ones first. Nothing is stopped or
+/// run in any rank: their memory is read from outside.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 shown, 2 wrong usage, 3 there is no such job or process, or nobody answers, \
+                  4 nothing could be seen of any rank."
+)]
+pub(super) struct ShowStacks {
+    /// Run directory or HOST:PORT of a coordinator [default: the newest run of this user here]
+    #[arg(value_name = "TARGET")]
+    target: Option<String>,
+    /// Look at this process, whatever it is
+    #[arg(
+        long,
+        value_name = "PID",
+        conflicts_with = "target",
+        env = "DDP_DOCTOR_PID"
+    )]
+    pid: Option<u32>,
+    /// Show all threads, not only the main one of each rank
+    #[arg(long, env = "DDP_DOCTOR_ALL_THREADS")]
+    all_threads: bool,
+    /// How to print it
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        default_value = "text",
+        env = "DDP_DOCTOR_FORMAT"
+    )]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// For a terminal
+    Text,
+    /// All that is known, of all threads
+    Json,
+    /// For issues and chats
+    Markdown,
+}
+
+impl ShowStacks {
+    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+        let dump = match self.pid {
+            Some(pid) => of_process(pid)?,
+            None => of_job(&Live::find(self.target.as_deref())?)?,
+        };
+        // Of one process all threads are wanted: there is nothing to compare it with.
+        let all_threads = self.all_threads || self.pid.is_some();
+        let out = &mut io::stdout().lock();
+        match self.format {
+            Format::Text => {
+                let style = global.style(io::stdout().is_terminal());
+                dump::text(out, &dump, style, all_threads)?;
+            }
+            Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&dump)?)?,
+            Format::Markdown => dump::markdown(out, &dump, all_threads)?,
+        }
+        out.flush()?;
+        let seen = dump
+            .processes
+            .iter()
+            .any(|process| !process.threads.is_empty());
+        Ok(if seen { 0 } else { INSUFFICIENT })
+    }
+}
+
+fn of_process(pid: u32) -> anyhow::Result<Dump> {
+    let Ok(stat) = proc::Stat::of(pid) else {
+        bail!("there is no process {pid}");
+    };
+    let stacks = stacks::take(pid, stat.start_ticks, &Known::default());
+    if stacks.threads.is_empty() {
+        bail!("process {pid}: {}", stacks.trouble);
+    }
+    Ok(dump::of_process(sys::host_name(), pid, stacks))
+}
+
+fn of_job(live: &Live) -> anyhow::Result<Dump> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let parts = runtime.block_on(async {
+        let answer = tokio::time::timeout(PATIENCE, ask(live)).await;
+        answer.with_context(|| format!("the coordinator at {} does not answer", live.address))?
+    })?;
+    Ok(dump::of_job(parts))
+}
+
+async fn ask(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
+    let channel = attach::connect(&live.address).await?;
+    let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+    let request = v1::DumpRequest {
+        job: live.job.clone(),
+    };
+    let refused = |status: tonic::Status| match status.code() {
+        tonic::Code::Unimplemented => anyhow::anyhow!(
+            "the coordinator at {} is of an older version, which cannot be asked for stacks",
+            live.address
+        ),
+        _ => anyhow::anyhow!("coordinator {}: {}", live.address, status.message()),
+    };
+    let mut stream = client.dump(request).await.map_err(refused)?.into_inner();
+    let mut parts = Vec::new();
+    while let Some(part) = stream.message().await.map_err(refused)? {
+        parts.push(part);
+    }
+    Ok(parts)
+}

@@ -1,0 +1,146 @@
+//! TARGET on a command line → a coordinator, and a job there.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use ddp_doctor_proto::report::Timestamp;
+
+use crate::node::attach::check_address;
+use crate::node::boxes::{self, BoxDir};
+use crate::node::names;
+use crate::node::rundir::Description;
+
+/// Where a job that goes on can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Live {
+    /// Address of its coordinator.
+    pub(super) address: String,
+    /// Its id; empty: the newest job there.
+    pub(super) job: String,
+}
+
+impl Live {
+    /// The job that is meant: `HOST:PORT` names a coordinator, a directory a run, nothing the newest
+    /// run of this user on this machine.
+    pub(super) fn find(target: Option<&str>) -> anyhow::Result<Self> {
+        let Some(target) = target else {
+            return newest(&run_dirs(
+                Path::new(boxes::SHARED_MEMORY),
+                Path::new(names::RUNS),
+            ));
+        };
+        let path = Path::new(target);
+        if path.is_dir() {
+            return of_run_dir(path);
+        }
+        if path.exists() || !target.contains(':') {
+            bail!("{target} is neither a run directory nor HOST:PORT");
+        }
+        check_address(target)?;
+        Ok(Self {
+            address: target.to_owned(),
+            job: String::new(),
+        })
+    }
+}
+
+fn of_run_dir(path: &Path) -> anyhow::Result<Live> {
+    let shown = path.display();
+    let Some(run) = Description::of(path).with_context(|| format!("cannot read {shown}"))? else {
+        bail!(
+            "{shown} is no run directory: there is no {} in it",
+            names::DESCRIPTION
+        );
+    };
+    if run.is_over() {
+        bail!("the run in {shown} has ended; ddp-doctor analyze {shown} says what is known of it");
+    }
+    live(run).with_context(|| format!("the run in {shown} has no coordinator"))
+}
+
+fn live(run: Description) -> Option<Live> {
+    Some(Live {
+        address: run.coordinator?,
+        job: run.job,
+    })
+}
+
+/// The run among these that goes on and was started last.
+fn newest(run_dirs: &[PathBuf]) -> anyhow::Result<Live> {
+    let runs = run_dirs.iter().filter_map(|dir| Description::of(dir).ok()?);
+    let going_on = runs.filter(Description::goes_on_here);
+    let newest = going_on.max_by_key(|run| run.started_at.unwrap_or(Timestamp(0)));
+    newest.and_then(live).context(
+        "no run of this user goes on here; name its run directory, or HOST:PORT as `ddp-doctor run` \
+         printed it",
+    )
+}
+
+/// Directories in which runs of this user may go on.
+fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
+    let mut dirs = BoxDir::run_dirs(shared_memory);
+    let here = std::fs::read_dir(runs).into_iter().flatten();
+    dirs.extend(here.flatten().map(|entry| entry.path()));
+    dirs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{proc, sys};
+
+    fn run(dir: &Path, name: &str, pid: u32, started: u64) -> PathBuf {
+        let dir = dir.join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let start_ticks = proc::Stat::of(pid).map_or(1, |stat| stat.start_ticks);
+        let it = serde_json::json!({
+            "job": name, "host": sys::host_name(), "boot_id": proc::boot_id(), "pid": pid,
+            "start_ticks": start_ticks, "coordinator": format!("127.0.0.1:{started}"),
+            "started_at": Timestamp(started * 1_000_000_000),
+        });
+        std::fs::write(dir.join(names::DESCRIPTION), it.to_string()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn the_newest_run_that_goes_on_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let (us, nobody) = (std::process::id(), u32::MAX);
+        let old = run(dir.path(), "old", us, 1);
+        let new = run(dir.path(), "new", us, 2);
+        let over = run(dir.path(), "over", nobody, 3);
+        std::fs::create_dir(dir.path().join("empty")).unwrap();
+        let found = newest(&run_dirs(&dir.path().join("no"), dir.path())).unwrap();
+        assert_eq!(
+            (found.job.as_str(), found.address.as_str()),
+            ("new", "127.0.0.1:2")
+        );
+        assert_eq!(newest(&[old, over.clone()]).unwrap().job, "old");
+        let error = newest(&[over.clone()]).unwrap_err().to_string();
+        assert!(error.contains("name its run directory"), "{error}");
+        let error = Live::find(over.to_str()).unwrap_err().to_string();
+        assert!(error.contains("has ended"), "{error}");
+        assert_eq!(Live::find(new.to_str()).unwrap().job, "new");
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        for (target, reason) in [
+            (path, "is no run directory"),
+            ("nonsense", "neither a run directory nor HOST:PORT"),
+            ("/dev/null", "neither a run directory nor HOST:PORT"),
+            ("192.0.2.1:7077", "only a loopback address"),
+            ("127.0.0.1:notaport", "is no address"),
+        ] {
+            let error = format!("{:#}", Live::find(Some(target)).unwrap_err());
+            assert!(error.contains(reason), "{error}");
+        }
+        let local = Live::find(Some("127.0.0.1:7077")).unwrap();
+        assert_eq!(
+            (local.address.as_str(), local.job.as_str()),
+            ("127.0.0.1:7077", "")
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! Somebody wants to see where all ranks stand now.
+
+use std::collections::BTreeSet;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::{ProcessState, v1};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use v1::dump_part::Part;
+
+use crate::diagnosis::event::ProcessId;
+use crate::diagnosis::model::Process;
+use crate::diagnosis::{Engine, Event};
+use crate::evidence::{decode, stacks};
+
+/// A question that is being answered.
+#[derive(Debug)]
+pub(super) struct Dump {
+    /// Processes whose nodes were asked.
+    pub(super) asked: BTreeSet<ProcessId>,
+    /// Those of them that have not been looked at yet.
+    pub(super) awaited: BTreeSet<ProcessId>,
+    /// When the answer goes out, whatever is missing.
+    pub(super) until: Instant,
+    /// Where it goes.
+    pub(super) answer: oneshot::Sender<Vec<v1::DumpPart>>,
+}
+
+impl Dump {
+    /// Something happened: nobody waits for a process that was looked at, or has ended.
+    pub(super) fn notice(&mut self, event: &Event) {
+        match event {
+            Event::Stacks { process, .. }
+            | Event::ProcessChanged {
+                process,
+                state: ProcessState::Dead,
+                ..
+            } => {
+                self.awaited.remove(process);
+            }
+            _ => {}
+        }
+    }
+
+    /// The answer: what was asked about, then every rank that was ever seen.
+    pub(super) fn parts(&self, engine: &Engine) -> Vec<v1::DumpPart> {
+        let report = engine.report();
+        let head = v1::DumpHead {
+            unix_ns: Timestamp::now().0,
+            job: Some(v1::Job::from(&report.job)),
+            missing_ranks: report.evidence.missing_ranks,
+        };
+        let mut parts = vec![Part::Head(head)];
+        for rank in &report.ranks {
+            let process = engine.model().process_of(rank.rank);
+            let looked = process.map_or(Err("nothing is known of it"), |it| self.looked(it));
+            parts.push(Part::Rank(v1::RankStacks {
+                status: Some(v1::RankStatus::from(rank)),
+                trouble: looked.as_ref().err().copied().unwrap_or_default().into(),
+                stacks: looked.ok(),
+            }));
+        }
+        let part = |part| v1::DumpPart { part: Some(part) };
+        parts.into_iter().map(part).collect()
+    }
+
+    /// Where a process was seen to stand since that was asked, or why that is not known.
+    fn looked(&self, process: &Process) -> Result<v1::Stacks, &'static str> {
+        if process.has_ended() {
+            return Err("it has ended");
+        }
+        if !self.asked.contains(&process.id) {
+            return Err("its node is not connected");
+        }
+        let latest = process.stacks.last();
+        match latest.filter(|_| !self.awaited.contains(&process.id)) {
+            Some(latest) => Ok(stacks::encode(
+                decode::node_and_process(process.id).1,
+                latest,
+            )),
+            None => Err("its node has not answered in time"),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Whose stacks are wanted, and when: of ranks that stand longer than is usual for them.
+//!
+//! What is taken is evidence like any other; what was asked for is remembered only so that it is not
+//! asked for again, and no finding depends on it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::event::ProcessId;
+use super::model::{Doing, Process};
+use super::situation::Situation;
+
+/// A wait has to last that long, or this share of the stall limit if that is less.
+const FIRST_AFTER: Duration = Duration::from_secs(2);
+/// Time until the second look, or that share of the stall limit if it is less. Every further look
+/// comes after as long a time as the rank has stood then: a few in an hour.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// A share of the stall limit: when that is reached, there have been two looks and more.
+const SHARE: u32 = 4;
+/// Time between two looks at a process that has gone on in between: a job that waits for long in every
+/// step is looked at now and then, not in every step.
+const PAUSE: Duration = Duration::from_secs(20);
+
+/// When the stacks of each process were asked for last.
+#[derive(Debug, Default)]
+pub struct Asked(BTreeMap<ProcessId, Timestamp>);
+
+impl Asked {
+    /// Processes to be looked at now. They count as asked for.
+    pub fn wanted(&mut self, situation: &Situation<'_>) -> Vec<ProcessId> {
+        let model = situation.model;
+        self.0
+            .retain(|id, _| model.processes.get(id).is_some_and(|it| !it.has_ended()));
+        let mut wanted = Vec::new();
+        for (id, since) in standing(situation) {
+            let process = &model.processes[&id];
+            if self.is_due(process, since, situation) {
+                self.0.insert(id, situation.now);
+                wanted.push(id);
+            }
+        }
+        wanted
+    }
+
+    fn is_due(&self, process: &Process, since: Timestamp, situation: &Situation<'_>) -> bool {
+        let again = AGAIN_AFTER.min(situation.config.stall_after / SHARE);
+        let taken = process.stacks.last().map(|stacks| stacks.at);
+        let asked = self.0.get(&process.id).copied();
+        let Some(last) = taken.max(asked) else {
+            return true;
+        };
+        let stood_then = last >= since && last >= process.last_at;
+        let pause = if stood_then {
+            last.since(since).max(again)
+        } else {
+            PAUSE
+        };
+        last.plus(pause) <= situation.now
+    }
+}
+
+/// Processes that stand longer than usual, and since when: in a call or a wait of their own, or in the
+/// way of others.
+fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
+    let model = situation.model;
+    let at_least = FIRST_AFTER.min(situation.config.stall_after / SHARE);
+    let is_long = |since: Timestamp, usual: Duration| {
+        since.plus(at_least.max(usual + usual / 2)) <= situation.now
+    };
+    let mut found: BTreeMap<ProcessId, Timestamp> = BTreeMap::new();
+    let mut add = |process: &Process, since: Timestamp| {
+        if !process.has_ended() && process.rank.is_some() {
+            let known = found.entry(process.id).or_insert(since);
+            *known = since.min(*known);
+        }
+    };
+    for process in model.processes.values() {
+        for thread in process.threads.values() {
+            let (place, since) = match &thread.doing {
+                Doing::Call(call) => (call.place.as_ref(), call.at),
+                Doing::Wait(_, since, place) => (place.as_ref(), *since),
+                Doing::Nothing => continue,
+            };
+            let usual = place.and_then(|place| process.waits.get(place));
+            if is_long(since, Duration::from_nanos(usual.copied().unwrap_or(0))) {
+                add(process, since);
+            }
+        }
+    }
+    for stall in &situation.stalls {
+        if is_long(stall.since, situation.usual_wait(stall)) {
+            let missing = stall.missing.iter().map(|absent| absent.rank);
+            for rank in stall.waiting.iter().copied().chain(missing) {
+                if let Some(process) = model.member(stall.group, rank) {
+                    add(process, stall.since);
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ddp_doctor_proto::Op;
+    use ddp_doctor_proto::report::Where;
+
+    use super::*;
+    use crate::diagnosis::event::{CallId, GroupInfo, Stacks, ThreadId};
+    use crate::diagnosis::testing::{call, group};
+    use crate::diagnosis::{Config, Engine, Event};
+
+    const BOTH: [u64; 2] = [1, 2];
+
+    fn seconds(at: f64) -> Timestamp {
+        Timestamp(0).plus(Duration::from_secs_f64(at))
+    }
+
+    /// Two ranks in one group.
+    struct Job {
+        engine: Engine,
+        group: Arc<GroupInfo>,
+    }
+
+    impl Job {
+        fn new(stall_after: u64) -> Self {
+            let stall_after = Duration::from_secs(stall_after);
+            let mut job = Self {
+                engine: Engine::new(Config { stall_after }),
+                group: group("0", "gloo", &[0, 1]),
+            };
+            for rank in 0..2 {
+                let process = ProcessId(u64::from(rank) + 1);
+                job.tell(
+                    0.0,
+                    Event::ProcessJoined {
+                        process,
+                        rank: Some(rank),
+                        world_size: Some(2),
+                        host: "h".into(),
+                        pid: 100 + rank,
+                        layer: "c10d".into(),
+                        world: "".into(),
+                        at: Timestamp(0),
+                    },
+                );
+                let group = Arc::clone(&job.group);
+                job.tell(0.0, Event::GroupJoined { process, group });
+            }
+            job
+        }
+
+        fn tell(&mut self, at: f64, event: Event) {
+            self.engine.handle(event, seconds(at));
+        }
+
+        fn barrier(&mut self, process: u64, seq: u64, at: f64) {
+            let mut call = call(Op::Barrier).build();
+            call.id = CallId(seq);
+            call.seq = seq;
+            call.group = Some(Arc::clone(&self.group));
+            call.at = seconds(at);
+            call.place = Some(Arc::new(Where {
+                file: "train.py".into(),
+                line: 5,
+                function: "f".into(),
+            }));
+            let (process, call) = (ProcessId(process), Arc::new(call));
+            self.tell(at, Event::Issued { process, call });
+        }
+
+        fn returned(&mut self, seq: u64, at: f64) {
+            for process in BOTH {
+                let process = ProcessId(process);
+                let (thread, call, at) = (ThreadId(1), CallId(seq), seconds(at));
+                self.tell(
+                    at.0 as f64 / 1e9,
+                    Event::Returned {
+                        process,
+                        thread,
+                        call,
+                        at,
+                    },
+                );
+            }
+        }
+
+        /// Whose stacks are asked for at which second, looking ten times a second; `answers`: those
+        /// that are taken.
+        fn asked(&mut self, from: f64, until: f64, answers: &[u64]) -> Vec<(u64, f64)> {
+            let mut asked = Vec::new();
+            for tenth in (from * 10.0) as u64..=(until * 10.0) as u64 {
+                let at = tenth as f64 / 10.0;
+                self.engine.handle_timeout(seconds(at));
+                self.engine.poll_change();
+                for process in self.engine.poll_capture() {
+                    asked.push((process.0, at));
+                    if answers.contains(&process.0) {
+                        let at = seconds(at);
+                        let stacks = Arc::new(Stacks {
+                            at,
+                            ..Stacks::default()
+                        });
+                        self.engine.handle(Event::Stacks { process, stacks }, at);
+                    }
+                }
+            }
+            asked
+        }
+    }
+
+    #[test]
+    fn who_waits_and_who_is_waited_for_are_looked_at_a_few_times() {
+        let mut job = Job::new(60);
+        job.barrier(1, 1, 1.0);
+        let times = [3.0, 8.0, 15.0, 29.0, 57.0];
+        let expected = times
+            .iter()
+            .flat_map(|&at| BOTH.map(|process| (process, at)));
+        let asked = job.asked(1.0, 60.0, &BOTH);
+        assert_eq!(asked, expected.collect::<Vec<_>>());
+        // A node that gives no answer is not asked more often.
+        let mut job = Job::new(60);
+        job.barrier(1, 1, 1.0);
+        assert_eq!(job.asked(1.0, 60.0, &[]), asked);
+    }
+
+    #[test]
+    fn a_short_stall_limit_is_shared_by_two_looks() {
+        let mut job = Job::new(4);
+        job.barrier(1, 1, 1.0);
+        let asked = job.asked(1.0, 5.0, &BOTH);
+        assert_eq!(asked[..4], [(1, 2.0), (2, 2.0), (1, 3.0), (2, 3.0)]);
+    }
+
+    #[test]
+    fn a_wait_as_long_as_before_at_that_line_is_left_alone() {
+        let mut job = Job::new(60);
+        let mut at = 0.0;
+        let mut asked = Vec::new();
+        for seq in 1..=20 {
+            job.barrier(1, seq, at);
+            asked.extend(job.asked(at, at + 6.0, &BOTH));
+            job.barrier(2, seq, at + 6.0);
+            job.returned(seq, at + 6.0);
+            asked.extend(job.asked(at + 6.1, at + 8.0, &BOTH));
+            at += 8.0;
+        }
+        assert_eq!(asked, [(1, 2.0), (2, 2.0)]);
+    }
+
+    #[test]
+    fn waits_that_leave_no_trace_are_looked_at_now_and_then() {
+        let mut job = Job::new(60);
+        let mut asked = Vec::new();
+        // Not a collective: nothing is known of how long it takes.
+        for seq in 1..=20 {
+            let at = 4.0 * seq as f64;
+            let mut call = call(Op::InitProcessGroup).build();
+            (call.id, call.at, call.group, call.seq) = (CallId(seq), seconds(at), None, 0);
+            let (process, call) = (ProcessId(1), Arc::new(call));
+            job.tell(at, Event::Issued { process, call });
+            asked.extend(job.asked(at, at + 3.0, &BOTH));
+            job.returned(seq, at + 3.0);
+        }
+        let gaps = asked.windows(2).map(|pair| pair[1].1 - pair[0].1);
+        assert!(
+            asked.len() > 2 && gaps.min_by(f64::total_cmp) >= Some(20.0),
+            "{asked:?}"
+        );
+    }
+
+    #[test]
+    fn the_dead_are_not_looked_at() {
+        let mut job = Job::new(60);
+        job.barrier(1, 1, 1.0);
+        job.tell(
+            1.5,
+            Event::ProcessChanged {
+                process: ProcessId(2),
+                state: ddp_doctor_proto::ProcessState::Dead,
+                exit: ddp_doctor_proto::report::Exit::default(),
+                at: seconds(1.5),
+            },
+        );
+        assert_eq!(job.asked(1.0, 4.0, &BOTH), [(1, 3.0)]);
+    }
+}

@@ -1,0 +1,156 @@
+//! What the findings about an absent rank that lives have in common: who waits for it since when, and
+//! where it is itself.
+
+use ddp_doctor_proto::report::{Confidence, RankCall, Timestamp};
+
+use super::early_exit::victims;
+use super::view::with_place;
+use super::{About, Draft, message};
+use crate::diagnosis::event::Call;
+use crate::diagnosis::model::Process;
+use crate::diagnosis::outside;
+use crate::diagnosis::situation::{Situation, Stall};
+use crate::diagnosis::words::{self, Capital, Ranks, number};
+
+/// Ranks that others wait for.
+pub(super) struct Absent<'a> {
+    /// The ranks.
+    pub(super) ranks: Vec<u32>,
+    /// Their processes.
+    pub(super) processes: Vec<&'a Process>,
+    /// Where they are waited for.
+    pub(super) stall: &'a Stall,
+    /// The call that waits.
+    pub(super) call: &'a Call,
+    /// Their processes were watched until the wait for them had lasted too long: whoever was not may
+    /// have ended meanwhile.
+    pub(super) watched: bool,
+    /// They are not watched any more, or somebody has ended the job.
+    pub(super) is_past: bool,
+    /// Nothing of them is lost, and nobody ended the job while they were waited for.
+    all_seen: bool,
+}
+
+impl<'a> Absent<'a> {
+    /// Those of a stall, the ranks it comes from or else all that are missing.
+    pub(super) fn of(situation: &Situation<'a>, ranks: &[u32], stall: &'a Stall) -> Option<Self> {
+        let missing = || stall.missing.iter().map(|absent| absent.rank).collect();
+        let ranks = if ranks.is_empty() {
+            missing()
+        } else {
+            ranks.to_vec()
+        };
+        let processes: Vec<&Process> = ranks
+            .iter()
+            .filter_map(|&rank| situation.model.member(stall.group, rank))
+            .collect();
+        let mut calls = situation.calls(stall).into_iter();
+        let (_, waiting) = calls.find(|(rank, _)| stall.waiting.contains(rank))?;
+        let due = situation.overdue_at(stall);
+        let mut ends_of_watch = processes.iter().map(|process| process.unwatched);
+        let watched = ends_of_watch.all(|end| end.is_none_or(|since| since >= due));
+        let cut_short = situation.is_cut_short(stall);
+        let is_past = cut_short || processes.iter().any(|process| process.unwatched.is_some());
+        let all_seen = processes.iter().all(|process| process.lost == 0) && watched && !cut_short;
+        Some(Self {
+            ranks,
+            processes,
+            stall,
+            call: &waiting.call,
+            watched,
+            is_past,
+            all_seen,
+        })
+    }
+
+    /// A finding that blames them, as far as it is the same whatever they do.
+    pub(super) fn draft(
+        &self,
+        situation: &Situation<'_>,
+        about: &'static About,
+        stalls: &[&Stall],
+        evidence_at: Timestamp,
+    ) -> Draft {
+        let stall = self.stall;
+        let mut draft = Draft::new(about, message::key(stall), evidence_at);
+        draft.place = Some((stall.group, stall.seq));
+        draft.op = Some(self.call.op);
+        draft.root = self.ranks.clone();
+        draft.confidence = self.confidence();
+        draft.root_confidence = self.confidence();
+        draft.victims = victims(stalls);
+        draft.victims.retain(|rank| !self.ranks.contains(rank));
+        let calls = message::stalled_calls(situation, stall);
+        draft.per_rank = calls
+            .into_iter()
+            .map(|call| self.at_its_line(call))
+            .collect();
+        draft.blocked_at = Some(stall.since);
+        draft
+    }
+
+    /// How sure a finding about them can be.
+    pub(super) const fn confidence(&self) -> Confidence {
+        if self.all_seen {
+            Confidence::Supported
+        } else {
+            Confidence::Suspected
+        }
+    }
+
+    /// An absent rank's row with the line that its stack shows, where there is one.
+    fn at_its_line(&self, call: RankCall) -> RankCall {
+        let mut processes = self.processes.iter();
+        match processes.find(|process| process.rank == Some(call.rank)) {
+            Some(process) => {
+                let line = outside::of(process).and_then(|outside| outside.line);
+                with_place(call, line)
+            }
+            None => call,
+        }
+    }
+
+    /// "all_reduce #5 of the default group needs all its ranks."
+    pub(super) fn needs_all(&self, situation: &Situation<'_>) -> String {
+        message::needs(situation, self.stall, self.call)
+    }
+
+    /// "rank 0 waits for it in all_reduce #5"
+    pub(super) fn awaited(&self, victims: &[u32]) -> String {
+        format!(
+            "{} {} for {} in {}",
+            Ranks(victims),
+            number(victims, "waits", "wait"),
+            number(&self.ranks, "it", "them"),
+            words::call(self.call)
+        )
+    }
+
+    /// "Rank 1 is", "Ranks 1 and 2 are"; "was", "were" where that is past.
+    pub(super) fn are(&self) -> String {
+        format!("{} {}", Capital(Ranks(&self.ranks)), self.be())
+    }
+
+    /// "is" or "are", "was" or "were".
+    pub(super) fn be(&self) -> &'static str {
+        if self.is_past {
+            number(&self.ranks, "was", "were")
+        } else {
+            number(&self.ranks, "is", "are")
+        }
+    }
+}
+
+/// "its last call was all_reduce #4 at train.py:9"
+pub(super) fn last_call_of(process: &Process) -> String {
+    process.last_call.as_ref().map_or_else(
+        || "it has made no call yet".to_owned(),
+        |call| {
+            format!(
+                "its last call was {}{}",
+                words::call(call),
+                words::at(call.place.as_deref())
+            )
+        },
+    )
+}

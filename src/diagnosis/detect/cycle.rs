@@ -1,0 +1,143 @@
+//! What the findings about cycles of waits have in common.
+
+use std::collections::BTreeSet;
+
+use ddp_doctor_proto::report::{Cause, CauseKind, Certificate, CertificateKind, Confidence, Fact};
+
+use super::view::blocked_call;
+use super::{About, Draft, KeyPlace, message};
+use crate::diagnosis::cause;
+use crate::diagnosis::model::GroupId;
+use crate::diagnosis::situation::{Origin, Situation};
+use crate::diagnosis::waits::Blocked;
+use crate::diagnosis::words;
+
+/// The cycles that stalls come from, with their place in [`crate::diagnosis::waits::Waits::cycles`].
+pub(super) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {
+    let led_to: BTreeSet<usize> = situation
+        .stalls
+        .iter()
+        .filter_map(|stall| match stall.origin {
+            Origin::Cycle(cycle) => Some(cycle),
+            _ => None,
+        })
+        .collect();
+    let cycles = situation.waits.cycles.iter().enumerate();
+    cycles
+        .filter(|(i, _)| led_to.contains(i))
+        .map(|(i, cycle)| (i, &cycle[..]))
+        .collect()
+}
+
+/// The groups in which ranks of a cycle wait.
+pub(super) fn groups(cycle: &[Blocked]) -> BTreeSet<GroupId> {
+    cycle.iter().map(|wait| wait.group).collect()
+}
+
+/// A draft with everything but its words.
+pub(super) fn draft(
+    situation: &Situation<'_>,
+    index: usize,
+    cycle: &[Blocked],
+    about: &'static About,
+) -> Option<Draft> {
+    let first = cycle.first()?;
+    let mut ranks: Vec<u32> = cycle.iter().map(|wait| wait.rank).collect();
+    ranks.sort_unstable();
+    let closed = cycle.iter().map(|wait| wait.since).max()?;
+    let mut victims: Vec<u32> = situation
+        .stalls
+        .iter()
+        .filter(|stall| stall.origin == Origin::Cycle(index))
+        .flat_map(|stall| stall.waiting.iter().copied())
+        .filter(|rank| !ranks.contains(rank))
+        .collect();
+    victims.sort_unstable();
+    victims.dedup();
+
+    let mut draft = Draft::new(about, KeyPlace::Ranks(ranks.clone()), closed);
+    draft.place = Some((first.group, first.seq));
+    draft.op = Some(first.call.op);
+    draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
+    draft.per_rank = cycle
+        .iter()
+        .filter_map(|wait| blocked_call(situation, wait))
+        .collect();
+    draft.per_rank.sort_by_key(|call| call.rank);
+    draft.cause = Some(match swapped(situation, cycle) {
+        true => Cause {
+            kind: CauseKind::SwappedCalls,
+            confidence: Confidence::Supported,
+        },
+        false if cycle.iter().any(|wait| wait.message.is_some()) => {
+            message::cause(situation, &ranks, &victims, closed)
+        }
+        false => cause::of(situation, &ranks, &victims, closed),
+    });
+    draft.root = ranks;
+    draft.victims = victims;
+    let mut draft = draft.proved_by(proof(situation, cycle));
+    // Who waits in the cycle is the cycle.
+    draft.root_confidence = draft.confidence;
+    Some(draft)
+}
+
+/// The circle in words, a step each: "rank 0 waits in … for rank 1".
+pub(super) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Vec<String> {
+    let next = cycle.iter().cycle().skip(1);
+    cycle
+        .iter()
+        .zip(next)
+        .map(|(wait, next)| {
+            let rank = wait.rank;
+            let call = words::call(&wait.call);
+            let group = words::group(&situation.model.group(wait.group).info);
+            let at = words::at(wait.call.place.as_deref());
+            if wait.message.is_some() && !wait.needs_any() {
+                format!("rank {rank} waits in {call} in {group}{at}")
+            } else {
+                format!(
+                    "rank {rank} waits in {call} of {group}{at} for rank {}",
+                    next.rank
+                )
+            }
+        })
+        .collect()
+}
+
+/// The proof, where every wait of the cycle must last as long as the next.
+pub(super) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Certificate> {
+    let must_block = cycle.iter().all(|wait| {
+        wait.certain
+            && wait.recorded
+            && wait.only_thread
+            && situation
+                .model
+                .member(wait.group, wait.rank)
+                .is_some_and(|process| process.lost == 0)
+    });
+    if !must_block || cycle.len() < 2 {
+        return None;
+    }
+    let waits = cycle.iter().map(|wait| message::waits(situation, wait));
+    let next = cycle.iter().cycle().skip(1);
+    let never = cycle
+        .iter()
+        .zip(next)
+        .map(|(wait, next)| message::never_came(situation, wait, next.rank));
+    let facts: Vec<Fact> = waits.chain(never).collect();
+    Some(Certificate {
+        kind: CertificateKind::Cycle,
+        facts,
+    })
+}
+
+/// Two ranks that wait in collectives of each other's next group: the same two calls, swapped.
+fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
+    let [a, b] = cycle else { return false };
+    let members = |wait: &Blocked| &situation.model.group(wait.group).info.key.members;
+    a.message.is_none()
+        && b.message.is_none()
+        && members(a).contains(&b.rank)
+        && members(b).contains(&a.rank)
+}

@@ -1,0 +1,305 @@
+//! DD206 long-phase: long work that will outlive the process group's timeout.
+//!
+//! Ranks wait for one that is at work: in a phase that its program marked, or in one that its stacks
+//! show (a checkpoint, a compilation, …). That is healthy as long as it ends before the calls that wait
+//! for it time out. A marked phase is believed until it has taken most of that time, or more than it
+//! can have if it takes as long as the last time; work that is only recognised is told of like any
+//! other wait, at the stall limit.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Timestamp};
+
+use super::absent::{Absent, last_call_of};
+use super::{About, Detector, Draft, Explanation, order};
+use crate::diagnosis::model::{Group, Process};
+use crate::diagnosis::outside;
+use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD206,
+    order: order::TIME,
+    explanation: Explanation {
+        means: "The other members of a process group wait in a collective for a rank that is at \
+         work: it is in a phase that its program marked (`ddp_doctor.phase`), or its stacks show \
+         work that is known to take long, and show that it moves. Nothing hangs. But a call of a \
+         process group fails after the group's timeout (10 minutes on NCCL and 30 elsewhere, unless \
+         set), and these calls will probably get there before the work is done. A marked phase is \
+         told of when it has taken three quarters of that time, or earlier where the last one of \
+         that name took too long; work that is only recognised at the stall limit.",
+        example: "\
+warning[DD206] long-phase: rank 0 is in phase \"checkpoint\"; ranks 1 and 2 wait for it in barrier #2, which gives up at 08:10:02 UTC
+    group default_pg, 3 ranks · suspected
+
+    ▸ rank 0      at work              train.py:31      last call all_reduce #1
+      rank 1, 2   waiting 7 min 31 s   train.py:52      barrier #2
+
+    why    barrier #2 of the default group needs all its ranks. Its calls may take 10 min, and ranks
+           1 and 2 have waited since 08:00:02 UTC.
+           The phase began at 08:00:01 UTC.
+           Rank 0: its last call was all_reduce #1 at train.py:31.
+    fix    Let the others not wait for it: do it before the ranks first meet, or on every rank, or
+           in the background. If all must wait, give the group a longer timeout:
+           init_process_group(timeout=…).
+    more   ddp-doctor explain DD206
+",
+        causes: &[
+            "Rank 0 tokenizes, downloads or indexes the data set while the others wait at a barrier.",
+            "Rank 0 writes a large checkpoint to slow storage, or uploads it.",
+            "One rank compiles, because its cache is cold and that of the others is warm.",
+            "Rank 0 evaluates alone on the whole validation set.",
+        ],
+        fix: &[
+            "Do the work before the ranks first meet: prepare data offline, warm compilers on every \
+             rank.",
+            "Spread it over all ranks, or do it in the background, so that nobody has to wait.",
+            "If all must wait, give their group a longer timeout: \
+             `init_process_group(timeout=timedelta(hours=2))`, or a group of its own for that \
+             barrier.",
+        ],
+        not: &[
+            "A phase that ends in time is none; this is withdrawn when the rank arrives.",
+            "A rank at the same place twice that uses no processor time is DD204, unless it is in a \
+             phase that the program marked.",
+        ],
+    },
+};
+
+/// What groups allow their calls where nothing else was asked for (`torch.distributed.constants`).
+const DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// The same for NCCL.
+const DEFAULT_NCCL: Duration = Duration::from_secs(10 * 60);
+
+/// DD206: ranks wait for one that works, and may not be able to wait long enough.
+pub(super) struct LongPhase;
+
+impl Detector for LongPhase {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let by_origin = situation.stalls_by_origin();
+        by_origin
+            .iter()
+            .filter_map(|(origin, stalls)| match origin {
+                Origin::LongPhase(ranks) => draft(situation, ranks, stalls),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+/// How long calls of a group may take.
+struct Timeout {
+    length: Duration,
+    /// Nobody has told: it is the default of the backend.
+    assumed: bool,
+}
+
+/// The work that keeps a rank.
+struct Work {
+    /// "phase \"checkpoint\"", "a compilation".
+    name: String,
+    /// When it began, where that is known.
+    since: Option<Timestamp>,
+    /// When it will be over if it takes as long as the longest before it.
+    ends: Option<Timestamp>,
+    /// The program marked it.
+    marked: bool,
+}
+
+fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+    let stall = *stalls.first()?;
+    let absent = Absent::of(situation, busy, stall)?;
+    let process = *absent.processes.first()?;
+    let work = work_of(process)?;
+    let timeout = timeout(situation.model.group(stall.group), &stall.waiting);
+    let strikes = stall.since.plus(timeout.length);
+
+    // As long as the last time is too long.
+    let too_long = work.ends.is_some_and(|ends| ends > strikes);
+    let speaks_at = if stall.timed_out.is_some() || too_long || !work.marked {
+        situation.overdue_at(stall)
+    } else if stall.failed {
+        return None;
+    } else {
+        let most = stall.since.plus(timeout.length / 4 * 3);
+        most.max(stall.since.plus(situation.config.stall_after))
+    };
+    if speaks_at > situation.until {
+        return None;
+    }
+
+    let mut draft = absent.draft(situation, &ABOUT, stalls, speaks_at);
+    draft.root_confidence = absent.confidence();
+    if stall.timed_out.is_none() && !too_long {
+        draft.confidence = Confidence::Suspected;
+    }
+    let limit = format!(
+        "{}{}",
+        words::seconds(timeout.length),
+        if timeout.assumed {
+            " (the default of its backend)"
+        } else {
+            ""
+        }
+    );
+    // What is said must not change while time goes by: moments, not how long ago they were.
+    let strike = if stall.timed_out.is_some() {
+        format!("gave up after {limit}")
+    } else if strikes > situation.until {
+        format!("gives up at {}", words::clock(strikes))
+    } else {
+        format!("should have given up at {}", words::clock(strikes))
+    };
+    draft.summary = format!(
+        "{} {} in {}; {}, which {strike}",
+        Ranks(busy),
+        absent.be(),
+        work.name,
+        absent.awaited(&draft.victims),
+    );
+    draft.why = vec![format!(
+        "{} Its calls may take {limit}, and {} {} waited since {}.",
+        absent.needs_all(situation),
+        Ranks(&draft.victims),
+        number(&draft.victims, "has", "have"),
+        words::clock(stall.since),
+    )];
+    if let Some(since) = work.since {
+        let before = process.phases.first();
+        let before = before.and_then(|phase| process.phase_lengths.get(&phase.name));
+        draft.why.push(format!(
+            "The phase began at {}{}.",
+            words::clock(since),
+            before.map_or_else(String::new, |before| format!(
+                "; the longest of that name before it took {}",
+                words::seconds(*before)
+            ))
+        ));
+    }
+    draft.why.push(format!(
+        "Rank {}: {}.",
+        process.rank?,
+        last_call_of(process)
+    ));
+    draft.next = vec![format!(
+        "Let the others not wait for it: do it before the ranks first meet, or on every rank, or \
+             in the background. If all must wait, give the group a longer timeout: {}.",
+        if stall.group == situation.model.groups().next()?.id {
+            "init_process_group(timeout=…)"
+        } else {
+            "new_group(timeout=…)"
+        }
+    )];
+    Some(draft)
+}
+
+/// What a process is busy with.
+fn work_of(process: &Process) -> Option<Work> {
+    if let Some(phase) = process.phases.first() {
+        let longest = process.phase_lengths.get(&phase.name);
+        return Some(Work {
+            name: format!("phase {:?}", phase.name),
+            since: Some(phase.since),
+            ends: longest.map(|longest| phase.since.plus(*longest)),
+            marked: true,
+        });
+    }
+    let outside = outside::of(process)?;
+    Some(Work {
+        name: outside.what.long_work()?.to_owned(),
+        since: None,
+        ends: None,
+        marked: false,
+    })
+}
+
+/// How long the waiting ranks' calls in this group may take.
+fn timeout(group: &Group, waiting: &[u32]) -> Timeout {
+    let told = waiting
+        .iter()
+        .filter_map(|rank| group.members.get(rank)?.timeout)
+        .min();
+    let default = if group.info.backend.contains("nccl") {
+        DEFAULT_NCCL
+    } else {
+        DEFAULT
+    };
+    Timeout {
+        length: told.unwrap_or(default),
+        assumed: told.is_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            timeout = 600
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            1.2 0 phase checkpoint
+            2.0 1,2 barrier @train.py:52
+            """
+            look-on = 451
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_phase_is_told_of_when_it_has_taken_most_of_the_timeout() {
+        holds(
+            r#"
+            world = 2
+            timeout = 400
+            stall-after = 60
+            events = """
+            1.0 0 phase checkpoint
+            2.0 1 barrier @train.py:20
+            """
+            look-on = 310
+            silent-until = 302
+            verdict = "slow"
+            [[expect]]
+            code = "DD206"
+            severity = "warning"
+            effect = "slows"
+            confidence = "suspected"
+            root = [0]
+            victims = [1]
+            detected = 302.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_phase_that_ends_in_time_is_none() {
+        holds(
+            r#"
+            world = 2
+            timeout = 400
+            stall-after = 60
+            events = """
+            1.0 0 phase checkpoint
+            2.0 1 barrier @train.py:20
+            250 0 endphase checkpoint
+            250.1 0 barrier @train.py:20
+            250.2 * done
+            """
+            silent-until = 251
+            "#,
+        );
+    }
+}

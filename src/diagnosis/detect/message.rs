@@ -1,0 +1,143 @@
+//! What the findings about point-to-point calls have in common: their facts, and both sides.
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{Cause, CauseKind, Fact, RankCall, Timestamp};
+
+use super::view::{last_call, waiting_call};
+use super::{KeyPlace, creates, issued, rank_calls, signature};
+use crate::diagnosis::cause;
+use crate::diagnosis::event::Call;
+use crate::diagnosis::model::{GroupId, Lone, Side};
+use crate::diagnosis::situation::{Situation, Stall};
+use crate::diagnosis::waits::Blocked;
+use crate::diagnosis::words;
+
+/// The calls where ranks wait, and of the ranks that are missing there. Those that wait themselves are
+/// shown with what they wait in.
+pub(super) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<RankCall> {
+    let Some(lone) = &stall.message else {
+        return rank_calls(situation, stall.group, stall.seq);
+    };
+    let member = |rank| situation.model.member(stall.group, rank);
+    let waits =
+        member(lone.rank).map(|process| waiting_call(situation, lone.rank, process, &lone.joined));
+    let missing = stall.missing.iter().filter_map(|absent| {
+        let process = member(absent.rank)?;
+        Some(last_call(absent.rank, process))
+    });
+    let mut calls: Vec<RankCall> = waits.into_iter().chain(missing).collect();
+    calls.sort_by_key(|call| call.rank);
+    calls
+}
+
+/// The fact that a rank made this call, the n-th as messages meet.
+pub(super) fn posted(rank: u32, call: &Call, nth: u64) -> Option<Fact> {
+    let mut fact = issued(rank, call)?;
+    if let Fact::Issued { seq, .. } = &mut fact {
+        *seq = nth;
+    }
+    Some(fact)
+}
+
+/// The fact that a thread waits: for a collective, or for a message, counted as messages meet.
+pub(super) fn waits(situation: &Situation<'_>, wait: &Blocked) -> Fact {
+    if let Some(creates) = creates(wait.rank, &wait.call, wait.only_thread) {
+        return creates;
+    }
+    Fact::Waits {
+        rank: wait.rank,
+        thread: wait.thread.0,
+        group: situation.model.group(wait.group).info.key.clone(),
+        seq: wait.message.as_ref().map_or(wait.seq, |lone| lone.nth),
+        call: signature(&wait.call),
+        only_thread: wait.only_thread,
+    }
+}
+
+/// The fact that a rank has not made the call that another waits for.
+pub(super) fn never_came(situation: &Situation<'_>, wait: &Blocked, absent: u32) -> Fact {
+    wait.message.as_ref().map_or_else(
+        || never_issued(situation, wait.group, absent),
+        |lone| never_posted(situation, wait.group, lone, absent),
+    )
+}
+
+/// The fact that a rank's collectives in a group end here, or that it has not even made the group.
+pub(super) fn never_issued(situation: &Situation<'_>, group: GroupId, absent: u32) -> Fact {
+    let group = situation.model.group(group);
+    match group.members.get(&absent) {
+        Some(member) => Fact::NeverIssued {
+            rank: absent,
+            group: group.info.key.clone(),
+            last: member.issued,
+        },
+        None => Fact::NeverCreated {
+            rank: absent,
+            group: group.info.key.clone(),
+        },
+    }
+}
+
+/// The fact that a rank's side of a channel ends here.
+pub(super) fn never_posted(
+    situation: &Situation<'_>,
+    group: GroupId,
+    lone: &Lone,
+    absent: u32,
+) -> Fact {
+    let group = situation.model.group(group);
+    let (op, side) = match lone.side {
+        Side::Send => (Op::Recv, Side::Receive),
+        Side::Receive => (Op::Send, Side::Send),
+    };
+    Fact::NeverPosted {
+        rank: absent,
+        group: group.info.key.clone(),
+        op: op.to_string(),
+        peer: lone.rank,
+        tag: group.traffic.lane(&lone.joined.call),
+        last: group.traffic.made(lone, side),
+    }
+}
+
+/// Why two sides of a channel do not fit. That each stands where only its own rank comes is no reason:
+/// a send and its receive always do.
+pub(super) fn cause(
+    situation: &Situation<'_>,
+    odd: &[u32],
+    others: &[u32],
+    at: Timestamp,
+) -> Cause {
+    let cause = cause::of(situation, odd, others, at);
+    match cause.kind {
+        CauseKind::RankConditional => Cause {
+            kind: CauseKind::Unknown,
+            ..cause
+        },
+        _ => cause,
+    }
+}
+
+/// Names a stall within its finding.
+pub(super) fn key(stall: &Stall) -> KeyPlace {
+    let Some(lone) = &stall.message else {
+        return KeyPlace::Join(stall.group, stall.seq);
+    };
+    match lone.side {
+        Side::Send => KeyPlace::Channel(stall.group, Some(lone.rank), lone.peer),
+        Side::Receive => KeyPlace::Channel(stall.group, lone.peer, Some(lone.rank)),
+    }
+}
+
+/// What keeps ranks from going on where some are missing for good: "… needs all its ranks."
+pub(super) fn needs(situation: &Situation<'_>, stall: &Stall, call: &Call) -> String {
+    let text = words::call(call);
+    let group = words::group(&situation.model.group(stall.group).info);
+    match &stall.message {
+        None => format!("{text} of {group} needs all its ranks."),
+        Some(lone) if lone.side == Side::Receive => {
+            format!("{text} in {group} needs a message that was never sent.")
+        }
+        Some(_) => format!("{text} in {group} needs a receive that was never made."),
+    }
+}

@@ -1,0 +1,337 @@
+//! DD112 p2p-deadlock: a cycle of sends and receives.
+
+use ddp_doctor_proto::catalogue;
+
+use super::{About, Detector, Draft, Explanation, cycle, order};
+use crate::diagnosis::model::Side;
+use crate::diagnosis::situation::{Origin, Situation};
+use crate::diagnosis::waits::Blocked;
+use crate::diagnosis::words::{self, Ranks};
+
+static ABOUT: About = About {
+    code: &catalogue::DD112,
+    order: order::CYCLE,
+    explanation: Explanation {
+        means: "Ranks wait for each other in a circle, and at least one of them waits in a send or a \
+         receive. A receive ends when its message has come; the rank that would send it is itself \
+         waiting, for a message or a collective that cannot come before it goes on.",
+        example: "\
+error[DD112] p2p-deadlock: ranks 0 and 1 wait for each other: rank 0 in recv #1 from rank 1, rank 1 in recv #1 from rank 0
+    group default_pg, 2 ranks · proved 0 ms after the deciding event
+
+    ▸ rank 0   waiting 400 ms   train.py:30      recv #1 float32[256] from rank 1
+    ▸ rank 1   waiting 0 ms     train.py:30      recv #1 float32[256] from rank 0
+
+    why    rank 0 waits in recv #1 from rank 1 in the default group at train.py:30; rank 1 waits in
+           recv #1 from rank 0 in the default group at train.py:30.
+           A receive cannot end before its message was sent, and none of these ranks can send it
+           before its own wait ends.
+    fix    Let one side go first: even ranks send and then receive, odd ranks receive and then send.
+           Or issue isend and irecv for both (batch_isend_irecv) and wait after all are issued.
+    more   ddp-doctor explain DD112
+",
+        causes: &[
+            "Both sides receive first (or, on Gloo, send first: there a send waits for its receive \
+             however small it is).",
+            "A ring or a pipeline in which every stage first waits for its neighbour.",
+            "One side is in a collective that the other reaches only after the message: a barrier, \
+             an all_reduce of a metric, a checkpoint.",
+            "A wait for one of several `irecv` before the `isend` that the neighbour needs was issued.",
+        ],
+        fix: &[
+            "Break the circle: even ranks send and then receive, odd ranks receive and then send.",
+            "Or issue all sends and receives first and wait afterwards: `isend` and `irecv`, or \
+             `batch_isend_irecv`, then `wait()` on each.",
+            "Put collectives before or after the messages on all ranks alike.",
+        ],
+        not: &[
+            "A circle of sends is supported, not proved: whether a send waits depends on the backend \
+             and on its size. Where it need not, it is told when it has lasted as long as any other \
+             stall.",
+            "A partner that has the message, but with another tag or size, is DD113.",
+            "A circle of collectives alone, in several groups, is DD111.",
+            "With NCCL a wait orders streams and ends at once: what stands still is on the GPU and \
+             not seen as a wait.",
+        ],
+    },
+};
+
+/// DD112: ranks wait for each other in a circle that a point-to-point call is part of.
+pub(super) struct P2pDeadlock;
+
+impl Detector for P2pDeadlock {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        cycle::led_to(situation)
+            .into_iter()
+            .filter(|(_, cycle)| cycle.iter().any(|wait| wait.message.is_some()))
+            .filter(|(i, cycle)| is_believed(situation, *i, cycle))
+            .filter_map(|(i, cycle)| draft(situation, i, cycle))
+            .collect()
+    }
+}
+
+/// Whether every wait of the cycle lasts: a send does where the backend's sends wait, and else once it
+/// has waited too long.
+fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bool {
+    let sends_wait = |wait: &Blocked| {
+        situation
+            .model
+            .group(wait.group)
+            .traffic
+            .transport
+            .sends_wait
+    };
+    let overdue = || {
+        let led_to = |origin: &Origin| *origin == Origin::Cycle(index);
+        let mut stalls = situation.stalls.iter().filter(|s| led_to(&s.origin));
+        stalls.any(|stall| situation.is_overdue(stall))
+    };
+    cycle
+        .iter()
+        .all(|wait| sends_wait(wait) || !is(wait, Side::Send))
+        || overdue()
+}
+
+fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
+    let mut draft = cycle::draft(situation, index, waits, &ABOUT)?;
+    let calls: Vec<String> = waits
+        .iter()
+        .map(|wait| {
+            let call = words::call(&wait.call);
+            format!("rank {} in {call}", wait.rank)
+        })
+        .collect();
+    draft.summary = format!(
+        "{} wait for each other: {}",
+        Ranks(&draft.root),
+        calls.join(", ")
+    );
+    draft.why = vec![format!("{}.", cycle::steps(situation, waits).join("; "))];
+    let sends = waits.iter().any(|wait| is(wait, Side::Send));
+    let receives = waits.iter().any(|wait| is(wait, Side::Receive));
+    if receives {
+        draft.why.push(
+            "A receive cannot end before its message was sent, and none of these ranks can send it \
+             before its own wait ends."
+                .into(),
+        );
+    }
+    if sends {
+        draft.why.push(if is_rendezvous(situation, waits) {
+            "On Gloo a send ends when its receive was made, however small the message is.".into()
+        } else {
+            "A send ends when its message has left, which a large one does only once its receive was \
+             made. It has not ended yet."
+                .into()
+        });
+    }
+    let collectives = waits.iter().any(|wait| wait.message.is_none());
+    draft.next = vec![if collectives {
+        "Move the message before the collective on both sides, or behind it on both: a rank that \
+         waits in one cannot make the other."
+            .into()
+    } else {
+        "Let one side go first: even ranks send and then receive, odd ranks receive and then send. \
+         Or issue isend and irecv for both (batch_isend_irecv) and wait after all are issued."
+            .into()
+    }];
+    Some(draft)
+}
+
+fn is(wait: &Blocked, side: Side) -> bool {
+    wait.message.as_ref().is_some_and(|lone| lone.side == side)
+}
+
+fn is_rendezvous(situation: &Situation<'_>, waits: &[Blocked]) -> bool {
+    let mut sends = waits.iter().filter(|wait| is(wait, Side::Send));
+    sends.all(|wait| {
+        situation
+            .model
+            .group(wait.group)
+            .traffic
+            .transport
+            .sends_wait
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 0 recv f32[256] peer=1 @train.py:30
+            1.4 1 recv f32[256] peer=0 @train.py:30
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn two_that_receive_first_are_proved_when_the_second_waits() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 recv f32[8] peer=1 @train.py:5
+            2.0 1 recv f32[8] peer=0 @train.py:5
+            """
+            [[expect]]
+            code = "DD112"
+            confidence = "proved"
+            certificate = "cycle"
+            root = [0, 1]
+            root-confidence = "proved"
+            detected = 2.0
+            op = "recv"
+            lines = { 0 = "train.py:5", 1 = "train.py:5" }
+            states = { 0 = "waiting", 1 = "waiting" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn receives_that_were_all_issued_before_anybody_waits_are_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 recv f32[8] peer=1 async as r @train.py:5
+            1.0 0 send f32[8] peer=1 async as s @train.py:6
+            1.1 0 wait r
+            2.0 1 recv f32[8] peer=0 async as r @train.py:5
+            2.0 1 send f32[8] peer=0 async as s @train.py:6
+            2.1 1 wait r
+            2.2 0 done r
+            2.3 1 done r
+            2.4 * wait s
+            2.5 * done s
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_receive_across_a_collective_is_a_cycle() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 all_reduce f32[8] sum @train.py:5
+            2.0 1 recv f32[8] peer=0 @train.py:9
+            """
+            [[expect]]
+            code = "DD112"
+            confidence = "proved"
+            root = [0, 1]
+            detected = 2.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_circle_of_sends_is_supported_on_gloo_and_waited_for_elsewhere() {
+        let sends = r#"
+            world = 2
+            events = """
+            1.0 0 send f32[8] peer=1 @train.py:5
+            2.0 1 send f32[8] peer=0 @train.py:5
+            """
+            [[expect]]
+            code = "DD112"
+            confidence = "supported"
+            root = [0, 1]
+            "#;
+        holds(&format!("look-on = 0\n{sends}\ndetected = 2.0"));
+        holds(&format!(
+            "backend = \"nccl\"\nlook-on = 70\nsilent-until = 61\n{sends}"
+        ));
+    }
+
+    #[test]
+    fn another_thread_may_still_send() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 60
+            events = """
+            0.5 0 all_reduce f32[8] sum @train.py:2
+            0.5 1 all_reduce f32[8] sum t2 @train.py:2
+            0.6 * done
+            1.0 0 recv f32[8] peer=1 @train.py:5
+            2.0 1 recv f32[8] peer=0 @train.py:5
+            """
+            look-on = 20
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_was_missed_proves_nothing() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 1 lost 3
+            1.0 0 recv f32[8] peer=1 @train.py:5
+            2.0 1 recv f32[8] peer=0 @train.py:5
+            """
+            look-on = 10
+            silent-until = 4
+            [[expect]]
+            code = "DD112"
+            confidence = "supported"
+            [[expect]]
+            code = "DD902"
+            "#,
+        );
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 1 frontier 0 0 p2p=2
+            1.0 0 recv f32[8] peer=1 @train.py:5
+            2.0 1 recv f32[8] peer=0 @train.py:5
+            """
+            look-on = 10
+            silent-until = 4
+            [[expect]]
+            code = "DD112"
+            confidence = "supported"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_receive_from_any_rank_waits_for_all_of_them() {
+        let scenario = |third: &str| {
+            format!(
+                r#"
+                world = 3
+                events = """
+                1.0 0 recv f32[8] @train.py:5
+                2.0 1 recv f32[8] peer=0 @train.py:7
+                {third}
+                """
+                look-on = 30
+                "#
+            )
+        };
+        holds(&scenario(""));
+        let stuck = scenario("2.5 2 recv f32[8] peer=0 @train.py:7");
+        holds(&format!(
+            "{stuck}\n[[expect]]\ncode = \"DD112\"\nconfidence = \"supported\"\nroot = [0, 1]\nvictims = [2]"
+        ));
+    }
+}

@@ -1,0 +1,680 @@
+//! DD113 p2p-unmatched: a send or receive without partner, or with another tag or size.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCall, Timestamp};
+
+use super::early_exit::{self, victims};
+use super::view::{made_call, waiting_call};
+use super::{About, Detector, Draft, Explanation, KeyPlace, cycle, message, order};
+use crate::diagnosis::event::Call;
+use crate::diagnosis::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
+use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::waits::Blocked;
+use crate::diagnosis::words::{self, Capital, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD113,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "A send and a receive belong together by their two ranks and their group, and on Gloo \
+         by their tag as well. A rank waits in one of them, and its partner has made none that fits: \
+         it used another tag or another size, or it is alive and makes no such call at all.",
+        example: "\
+error[DD113] p2p-unmatched: rank 0 sends to rank 1 with tag 3 at train.py:30, which waits for tag 4 at train.py:35
+    group default_pg, 2 ranks · proved 0 ms after the deciding event
+
+    ▸ rank 0   waiting 400 ms   train.py:30      send #1 float32[256] to rank 1, tag 3
+    ▸ rank 1   waiting 0 ms     train.py:35      recv #1 float32[256] from rank 0, tag 4
+
+    why    In the default group a message and its receive have the same tag. Rank 0 has sent rank 1
+           nothing with tag 4, and rank 1 receives nothing with tag 3; neither can go on.
+    fix    Use one tag on both sides: 3 or 4. Where both messages are meant, issue them with isend
+           and irecv and wait after all are issued.
+    more   ddp-doctor explain DD113
+",
+        causes: &[
+            "Tags that are computed on both sides, from a step or a microbatch, and differ by one.",
+            "A shape that only the sender knows: a last batch that is smaller, a sequence of another \
+             length, a dtype changed by mixed precision.",
+            "A branch that only one side takes: a stage that skips a microbatch, an end of the input \
+             that the neighbour was not told of.",
+            "The wrong rank: a rank within a subgroup where the global one is meant (`dst` and `src` \
+             are global, `group_dst` and `group_src` are not).",
+        ],
+        fix: &[
+            "Use the same tag on both sides, or none where the order alone is clear.",
+            "Send the shape and the dtype first where they vary, or pad to a size that both sides know.",
+            "Let every send have its receive: as many on one side as on the other, under the same \
+             conditions.",
+        ],
+        not: &[
+            "A partner that has ended is DD102, DD201 or DD202; one that waits for this rank in turn is \
+             DD112.",
+            "Messages with different tags may be received in another order than they were sent, as \
+             long as nobody waits for a send in between.",
+            "On Gloo a message may be smaller than the tensor that receives it; the rest stays as it \
+             was. That is not reported.",
+            "A partner that is only late is told after the stall limit, as suspected: nothing shows \
+             that it will never come.",
+            "Receives from any rank, and ranks of which records were lost, are not compared.",
+        ],
+    },
+};
+
+/// Where nothing has met: told by time alone.
+static ALONE: About = About {
+    code: &catalogue::DD113,
+    order: order::UNMATCHED,
+    explanation: ABOUT.explanation,
+};
+
+/// DD113: a point-to-point call and what should be its partner do not fit, or there is none.
+pub(super) struct P2pUnmatched;
+
+impl Detector for P2pUnmatched {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let sizes = situation.model.groups().flat_map(|group| {
+            let clashes = group.traffic.clashes();
+            clashes.filter_map(|(from, to, clash)| other_size(situation, group, from, to, clash))
+        });
+        let mut drafts: Vec<Draft> = sizes.collect();
+        for (origin, stalls) in &situation.stalls_by_origin() {
+            let draft = match origin {
+                Origin::OtherTag(group, sender, receiver) => {
+                    other_tag(situation, *group, *sender, *receiver, stalls)
+                }
+                Origin::Elsewhere(ranks) if stalls.first().is_some_and(|s| s.message.is_some()) => {
+                    alone(situation, ranks, stalls)
+                }
+                _ => None,
+            };
+            drafts.extend(draft);
+        }
+        // One finding a channel: the first that went wrong there.
+        let mut keys = Vec::new();
+        drafts.retain(|draft| {
+            let new = !keys.contains(&draft.key);
+            keys.push(draft.key.clone());
+            new
+        });
+        drafts
+    }
+}
+
+/// A send and the receive that it meets, whose sizes do not fit.
+fn other_size(
+    situation: &Situation<'_>,
+    group: &Group,
+    from: u32,
+    to: u32,
+    clash: &Clash,
+) -> Option<Draft> {
+    let (send, receive) = (&clash.send, &clash.receive);
+    let met = send.at.max(receive.at);
+    let place = KeyPlace::Channel(group.id, Some(from), Some(to));
+    let mut draft = Draft::new(&ABOUT, place, met);
+    draft.place = Some((group.id, receive.seq));
+    draft.op = Some(receive.op);
+    draft.root = both(from, to);
+    draft.blocked_at = Some(met);
+    draft.cause = Some(message::cause(situation, &[from], &[to], met));
+    for (rank, call) in [(from, send), (to, receive)] {
+        let process = situation.model.member(group.id, rank)?;
+        draft
+            .per_rank
+            .push(made_call(situation, rank, process, call));
+    }
+    draft.per_rank.sort_by_key(|call| call.rank);
+    draft.summary = format!(
+        "rank {from} sends {} to rank {to}{}, which receives {}{}",
+        data(send),
+        words::at(send.place.as_deref()),
+        data(receive),
+        words::at(receive.place.as_deref()),
+    );
+    draft.why = vec![
+        format!(
+            "{} and {} in {} belong together: they are the same in their order between the two ranks{}.",
+            words::call(send),
+            words::call(receive),
+            words::group(&group.info),
+            if group.traffic.lane(send).is_some() {
+                " and by their tag"
+            } else {
+                ""
+            },
+        ),
+        if group.traffic.transport.sends_wait {
+            "Gloo ends the process of a receiver that gets more than it has room for.".into()
+        } else {
+            "Where the sizes differ, the message arrives in part, or never ends.".into()
+        },
+    ];
+    draft.next = vec![
+        "Receive into a tensor of the shape and dtype that is sent. Where they vary, send them first."
+            .into(),
+    ];
+    let seen = heard_all(situation, group.id, &[from, to]);
+    let proof = || {
+        Some(Certificate {
+            kind: CertificateKind::Contradiction,
+            facts: vec![
+                message::posted(from, send, clash.nth)?,
+                message::posted(to, receive, clash.nth)?,
+            ],
+        })
+    };
+    Some(draft.proved_by(seen.then(proof).flatten()))
+}
+
+/// A send and a receive that wait with different tags.
+fn other_tag(
+    situation: &Situation<'_>,
+    group_id: GroupId,
+    from: u32,
+    to: u32,
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let group = situation.model.group(group_id);
+    let (stall, lone, other) = stalls.iter().find_map(|stall| {
+        let lone = stall.message.as_ref().filter(|_| stall.is_direct())?;
+        Some((*stall, lone, group.traffic.other_tag(lone)?))
+    })?;
+    let (send, receive) = match lone.side {
+        Side::Send => (lone, &other),
+        Side::Receive => (&other, lone),
+    };
+    let began = since(send).max(since(receive));
+    let place = KeyPlace::Channel(group_id, Some(from), Some(to));
+    let mut draft = Draft::new(&ABOUT, place, began);
+    draft.place = Some((group_id, receive.joined.call.seq));
+    draft.op = Some(receive.joined.call.op);
+    draft.root = both(from, to);
+    draft.victims = victims(stalls);
+    draft.victims.retain(|rank| ![from, to].contains(rank));
+    draft.blocked_at = Some(since(send).min(since(receive)));
+    draft.per_rank = sides(situation, group_id, &[send, receive]);
+    draft.cause = Some(message::cause(situation, &[from], &[to], began));
+    draft.summary = format!(
+        "rank {from} sends to rank {to} with tag {}{}, which waits for tag {}{}",
+        tag(&send.joined.call),
+        words::at(send.joined.call.place.as_deref()),
+        tag(&receive.joined.call),
+        words::at(receive.joined.call.place.as_deref()),
+    );
+    let partner = situation.model.member(group_id, from)?;
+    let gone = situation.model.ending_of(partner) != Ending::None
+        || group
+            .members
+            .get(&from)
+            .is_some_and(|member| member.destroyed.is_some());
+    draft.why = vec![format!(
+        "In {} a message and its receive have the same tag. Rank {from} has sent rank {to} nothing with \
+         tag {}, and rank {to} receives nothing with tag {}{}.",
+        words::group(&group.info),
+        tag(&receive.joined.call),
+        tag(&send.joined.call),
+        if gone {
+            format!("; rank {from} has ended")
+        } else {
+            "; neither can go on".into()
+        },
+    )];
+    draft.next = vec![format!(
+        "Use one tag on both sides: {} or {}. Where both messages are meant, issue them with isend and \
+         irecv and wait after all are issued.",
+        tag(&send.joined.call),
+        tag(&receive.joined.call),
+    )];
+    let proof = if gone {
+        early_exit::never_comes(situation, stall, (to, &receive.joined.call), from)
+    } else {
+        tags_proof(situation, group_id, send, receive)
+            .or_else(|| circle(situation, to).and_then(|waits| cycle::proof(situation, waits)))
+    };
+    Some(draft.proved_by(proof))
+}
+
+/// Both wait, each in the only thread of its process, and neither has what the other waits for.
+fn tags_proof(
+    situation: &Situation<'_>,
+    group: GroupId,
+    send: &Lone,
+    receive: &Lone,
+) -> Option<Certificate> {
+    let wait = |lone: &Lone| -> Option<&Blocked> {
+        let mut threads = situation.waits.blocked.get(&lone.rank)?.iter();
+        threads.find(|wait| {
+            let waits_for = wait.message.as_ref().map(|m| m.joined.call.id);
+            wait.group == group && waits_for == Some(lone.joined.call.id)
+        })
+    };
+    let (receiver, sender) = (wait(receive)?, wait(send)?);
+    let certain = [receiver, sender]
+        .iter()
+        .all(|wait| wait.recorded && wait.only_thread)
+        && receive.sure
+        && send.sure
+        && situation.model.group(group).traffic.transport.sends_wait
+        && heard_all(situation, group, &[send.rank, receive.rank]);
+    certain.then(|| Certificate {
+        kind: CertificateKind::Contradiction,
+        facts: vec![
+            message::waits(situation, receiver),
+            message::waits(situation, sender),
+            message::never_posted(situation, group, receive, send.rank),
+            message::never_posted(situation, group, send, receive.rank),
+        ],
+    })
+}
+
+/// The circle of waits that a rank is in.
+fn circle<'s>(situation: &'s Situation<'_>, rank: u32) -> Option<&'s [Blocked]> {
+    let mut cycles = situation.waits.cycles.iter();
+    let found = cycles.find(|cycle| cycle.iter().any(|wait| wait.rank == rank));
+    found.map(|cycle| &cycle[..])
+}
+
+/// A call whose partner lives and does something else.
+fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+    let stall = *stalls
+        .iter()
+        .find(|stall| stall.message.is_some() && situation.is_overdue(stall))?;
+    let lone = stall.message.as_ref()?;
+    let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
+    let absent = if absent.is_empty() { &missing } else { absent };
+    let processes = || {
+        let members = absent.iter();
+        members.filter_map(|&rank| situation.model.member(stall.group, rank))
+    };
+    // A phase that the program itself marked as long is not a rank gone astray.
+    if processes().any(|process| !process.phases.is_empty()) {
+        return None;
+    }
+    let group = situation.model.group(stall.group);
+    let other = group.traffic.other_tag(lone);
+
+    let mut draft = Draft::new(&ALONE, message::key(stall), situation.overdue_at(stall));
+    draft.place = Some((stall.group, stall.seq));
+    draft.op = Some(lone.joined.call.op);
+    draft.root = absent.to_vec();
+    draft.victims = victims(stalls);
+    draft.victims.retain(|rank| !absent.contains(rank));
+    draft.blocked_at = Some(stall.since);
+    draft.cause = Some(message::cause(
+        situation,
+        absent,
+        &draft.victims,
+        situation.now,
+    ));
+    draft.per_rank = match &other {
+        Some(other) => sides(situation, stall.group, &[lone, other]),
+        None => message::stalled_calls(situation, stall),
+    };
+    // It has the message, as it seems, but with another tag.
+    draft.confidence = match other {
+        Some(_) if !situation.is_cut_short(stall) => Confidence::Supported,
+        _ => Confidence::Suspected,
+    };
+
+    let call = words::call(&lone.joined.call);
+    let did = match lone.side {
+        Side::Send => "received",
+        Side::Receive => "sent",
+    };
+    draft.summary = format!(
+        "rank {} waits in {call}{}, which {} {} not {did}",
+        lone.rank,
+        words::at(lone.joined.call.place.as_deref()),
+        Ranks(absent),
+        number(absent, "has", "have"),
+    );
+    let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
+    draft.why = vec![format!(
+        "{} {} alive, and {} made no call that fits: {call} in {} has no partner.",
+        Capital(Ranks(absent)),
+        match over {
+            true => number(absent, "was", "were"),
+            false => number(absent, "is", "are"),
+        },
+        number(absent, "has", "have"),
+        words::group(&group.info),
+    )];
+    if let Some(other) = &other {
+        draft.why.push(format!(
+            "Rank {} has {did} with tag {}{}; rank {} waits for tag {}.",
+            other.rank,
+            tag(&other.joined.call),
+            words::at(other.joined.call.place.as_deref()),
+            lone.rank,
+            tag(&lone.joined.call),
+        ));
+    }
+    for &rank in absent {
+        let Some(process) = situation.model.member(stall.group, rank) else {
+            continue;
+        };
+        let last = process.last_call.as_ref().map_or_else(
+            || "it has made no call yet".to_owned(),
+            |call| {
+                let at = words::at(call.place.as_deref());
+                format!("its last call was {}{at}", words::call(call))
+            },
+        );
+        draft.why.push(format!("Rank {rank}: {last}."));
+    }
+    if situation.is_cut_short(stall) {
+        draft
+            .why
+            .push("Somebody ended the job while it waited.".into());
+    }
+    if stall.failed {
+        draft
+            .why
+            .push("The wait has already ended in failure.".into());
+    }
+    draft.next = vec![format!(
+        "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or none of \
+         the two.",
+        Ranks(absent),
+        number(absent, "does", "do"),
+        number(absent, "it", "them"),
+        if lone.side == Side::Send {
+            "receive"
+        } else {
+            "send"
+        },
+        lone.rank,
+    )];
+    Some(draft)
+}
+
+/// Both sides, as their ranks made and wait for them.
+fn sides(situation: &Situation<'_>, group: GroupId, lones: &[&Lone]) -> Vec<RankCall> {
+    let mut calls: Vec<RankCall> = lones
+        .iter()
+        .filter_map(|lone| {
+            let process = situation.model.member(group, lone.rank)?;
+            Some(waiting_call(situation, lone.rank, process, &lone.joined))
+        })
+        .collect();
+    calls.sort_by_key(|call| call.rank);
+    calls
+}
+
+fn both(from: u32, to: u32) -> Vec<u32> {
+    vec![from.min(to), from.max(to)]
+}
+
+/// When a rank began to wait for a call, or made it.
+fn since(lone: &Lone) -> Timestamp {
+    match lone.joined.wait {
+        Wait::Since(at) => at,
+        Wait::NotSeen | Wait::Over(_) => lone.joined.call.at,
+    }
+}
+
+fn tag(call: &Call) -> String {
+    call.tag.map_or_else(|| "?".into(), |tag| tag.to_string())
+}
+
+/// "float32[8] (32 bytes)".
+fn data(call: &Call) -> String {
+    let size = match (&call.shape, call.numel) {
+        (Some(shape), _) => format!("{shape:?}"),
+        (None, Some(numel)) => format!("[{numel} elements]"),
+        (None, None) => "[?]".into(),
+    };
+    let bytes = call
+        .numel
+        .zip(call.dtype.size())
+        .and_then(|(numel, size)| numel.checked_mul(size));
+    let bytes = bytes.map_or_else(String::new, |bytes| format!(" ({bytes} bytes)"));
+    format!("{}{size}{bytes}", call.dtype.name().unwrap_or("?"))
+}
+
+fn heard_all(situation: &Situation<'_>, group: GroupId, ranks: &[u32]) -> bool {
+    ranks.iter().all(|&rank| {
+        let process = situation.model.member(group, rank);
+        process.is_some_and(|process| process.lost == 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::holds;
+    use crate::diagnosis::testing::shows;
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 0 send f32[256] peer=1 tag=3 @train.py:30
+            1.4 1 recv f32[256] peer=0 tag=4 @train.py:35
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn another_tag_is_proved_once_both_wait() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 send f32[8] peer=1 tag=3 @train.py:5
+            2.0 1 recv f32[8] peer=0 tag=4 @train.py:7
+            """
+            [[expect]]
+            code = "DD113"
+            confidence = "proved"
+            certificate = "contradiction"
+            root = [0, 1]
+            root-confidence = "suspected"
+            detected = 2.0
+            lines = { 0 = "train.py:5", 1 = "train.py:7" }
+            states = { 0 = "waiting", 1 = "waiting" }
+            summary-has = "with tag 3"
+            "#,
+        );
+    }
+
+    #[test]
+    fn another_tag_is_no_cycle_where_the_sender_waits_elsewhere() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 0 send f32[8] peer=1 tag=3 async @train.py:5
+            1.1 0 barrier @train.py:6
+            1.1 2 barrier @train.py:6
+            2.0 1 recv f32[8] peer=0 tag=4 @train.py:9
+            """
+            [[expect]]
+            code = "DD113"
+            confidence = "proved"
+            certificate = "cycle"
+            root = [0, 1]
+            victims = [2]
+            detected = 2.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn another_tag_of_a_rank_that_ended_is_proved() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 send f32[8] peer=1 tag=3 async @train.py:5
+            2.0 1 recv f32[8] peer=0 tag=4 @train.py:7
+            3.0 0 exits 0
+            """
+            [[expect]]
+            code = "DD113"
+            confidence = "proved"
+            certificate = "terminal-rank"
+            root = [0, 1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn tags_in_another_order_are_none_while_nobody_waits_for_the_sends() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 send f32[8] peer=1 tag=3 async as a @train.py:5
+            1.5 1 recv f32[8] peer=0 tag=4 @train.py:7
+            2.0 0 send f32[8] peer=1 tag=4 async as b @train.py:6
+            2.1 1 done
+            2.2 1 recv f32[8] peer=0 tag=3 @train.py:8
+            2.3 1 done
+            2.4 0 wait a
+            2.4 0 done a
+            2.4 0 wait b
+            2.4 0 done b
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn tags_mean_nothing_to_nccl() {
+        holds(
+            r#"
+            world = 2
+            backend = "nccl"
+            events = """
+            1.0 0 send f32[8] peer=1 tag=3 @train.py:5
+            2.0 1 recv f32[8] peer=0 tag=4 @train.py:7
+            2.1 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_message_too_large_is_proved_when_it_meets_its_receive() {
+        let sizes = |backend: &str, sent: &str, room: &str| {
+            format!(
+                r#"
+                world = 2
+                backend = "{backend}"
+                look-on = 20
+                events = """
+                1.0 0 send {sent} peer=1 @train.py:5
+                2.0 1 recv {room} peer=0 @train.py:7
+                2.1 * done
+                """
+                "#
+            )
+        };
+        let expect = r#"
+            [[expect]]
+            code = "DD113"
+            confidence = "proved"
+            certificate = "contradiction"
+            root = [0, 1]
+            detected = 2.0
+            seq = 1
+            lines = { 0 = "train.py:5", 1 = "train.py:7" }
+            "#;
+        for (backend, sent, room, fits) in [
+            ("gloo", "f32[8]", "f32[4]", false),
+            ("gloo", "f32[4]", "f32[8]", true),
+            ("gloo", "f32[8]", "i64[4]", true),
+            ("gloo", "f64[4]", "f32[4]", false),
+            ("nccl", "f32[4]", "f32[8]", false),
+            ("cpu:gloo,cuda:nccl", "f32[4]", "f32[8]", true),
+            ("cpu:gloo,cuda:nccl", "f32[9]", "f32[8]", false),
+        ] {
+            println!("{backend} {sent} {room}");
+            let expect = if fits { "" } else { expect };
+            holds(&(sizes(backend, sent, room) + expect));
+        }
+    }
+
+    #[test]
+    fn a_partner_that_does_something_else_is_suspected_after_the_limit() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 0 recv f32[8] peer=1 @train.py:5
+            """
+            look-on = 40
+            silent-until = 31
+            [[expect]]
+            code = "DD113"
+            confidence = "suspected"
+            root = [1]
+            root-confidence = "suspected"
+            victims = [0]
+            detected = 31.0
+            "#,
+        );
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 0 send f32[8] peer=1 @train.py:5
+            """
+            look-on = 40
+            silent-until = 31
+            [[expect]]
+            code = "DD113"
+            confidence = "suspected"
+            root = [1]
+            victims = [0]
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_send_or_receive_that_nobody_waits_for_is_none() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 0 recv f32[8] peer=1 async @train.py:5
+            1.0 0 send f32[8] peer=1 async @train.py:5
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_was_missed_is_not_compared() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 recv f32[4] @train.py:4
+            1.1 1 send f32[4] peer=0 @train.py:7
+            1.2 * done
+            1.3 0 recv f32[8] peer=1 @train.py:5
+            1.4 1 send f32[8] peer=0 @train.py:8
+            1.5 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+}

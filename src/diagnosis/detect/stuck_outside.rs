@@ -1,0 +1,347 @@
+//! DD204 stuck-outside: a rank is alive outside any collective and does not move.
+//!
+//! Two looks at its stacks, some time apart, show it at the same place and idle. What it waits for
+//! there is told from its frames ([`crate::diagnosis::outside`]).
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use super::absent::{Absent, last_call_of};
+use super::{About, Detector, Draft, Explanation, order};
+use crate::diagnosis::model::Process;
+use crate::diagnosis::outside::{self, Outside, What};
+use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD204,
+    order: order::TIME,
+    explanation: Explanation {
+        means: "The other members of a process group wait in a collective that this rank never \
+         entered. Its process is alive, and two looks at the stacks of its threads, seconds apart, \
+         show it at the same place outside of any collective, without having used processor time. \
+         It waits there for something that does not come: a data-loader worker, a lock, a file, an \
+         answer from the network. What it is, is told from its frames. The others wait until the \
+         group's timeout, and then fail blaming each other. That it will never go on cannot be \
+         proved: this is said after the stall limit, and withdrawn if the rank arrives.",
+        example: "\
+error[DD204] stuck-outside: rank 1 is stuck outside any collective: it waits for a data-loader worker at train.py:28; ranks 0 and 2 wait for it in all_reduce #2
+    group default_pg, 3 ranks · supported
+
+      rank 0, 2   waiting 1 min 0 s   train.py:31      all_reduce #2 float32[4096] sum
+    ▸ rank 1      stands still        train.py:28      last call all_reduce #1
+
+    why    all_reduce #2 of the default group needs all its ranks. Rank 1 is alive, not in a
+           collective, and does not move: two looks at its stacks, some time apart, show the same
+           place and no processor time used.
+           Rank 1 is in the main program at train.py:28, there in select() (selectors.py:415);
+           asleep, in the kernel in do_poll; its last call was all_reduce #1 at train.py:31.
+    fix    Look at what the workers do (the child processes of 1001 on node): `__getitem__` or
+           `collate_fn` does not return, or a worker was forked while another thread held a lock.
+           Give the DataLoader timeout=60, so that it raises instead of waiting for ever. Where a
+           lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".
+    more   ddp-doctor explain DD204
+",
+        causes: &[
+            "A data-loader worker that does not answer: `__getitem__` waits for something, or the \
+             worker was forked while another thread held a lock, which nobody in the worker will \
+             ever release.",
+            "A lock or a queue whose other side has ended or waits itself.",
+            "A request without a timeout: to a logger, a store, a file server.",
+            "A stale lock file of a build or a download that was killed.",
+            "A C function that blocks and keeps the interpreter's lock, so that no thread of the \
+             rank can run.",
+            "A breakpoint on one rank, waiting for somebody to type.",
+        ],
+        fix: &[
+            "Follow the line and the frame below it, and give whatever waits there a timeout, so \
+             that it raises and says what is missing.",
+            "Start workers by `forkserver` or `spawn` where the program has threads; give the \
+             DataLoader `timeout=60`.",
+            "Do what only one rank needs before the others wait for it, or do it on all of them.",
+        ],
+        not: &[
+            "A rank that computes, or whose stack changes, is DD101: it may be slow. So is one \
+             whose stacks could not be had.",
+            "A rank in a phase that the program marked (`ddp_doctor.phase`) is DD206. A compilation \
+             or a checkpoint that stands still is told here, but only as suspected: it may be slow.",
+            "A stopped process is DD203; one that waits inside `torch.distributed` without a call \
+             that was seen is DD101.",
+        ],
+    },
+};
+
+/// DD204: ranks have waited too long for one that stands still outside of any collective.
+pub(super) struct StuckOutside;
+
+impl Detector for StuckOutside {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let by_origin = situation.stalls_by_origin();
+        by_origin
+            .iter()
+            .filter_map(|(origin, stalls)| match origin {
+                Origin::StandsStill(ranks) => draft(situation, ranks, stalls),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+    let mut overdue = stalls.iter().filter(|stall| situation.is_overdue(stall));
+    let stall = *overdue.next()?;
+    let absent = Absent::of(situation, still, stall)?;
+    let stuck: Vec<(&Process, Outside<'_>)> = absent
+        .processes
+        .iter()
+        .filter_map(|process| Some((*process, outside::of(process)?)))
+        .collect();
+    let (first, what) = stuck.first().map(|(p, outside)| (*p, outside.what))?;
+    let seen_at = stuck.iter().map(|(_, outside)| outside.looks[1]).max()?;
+    let evidence_at = situation.overdue_at(stall).max(seen_at);
+
+    let mut draft = absent.draft(situation, &ABOUT, stalls, evidence_at);
+    // It may take very long, and be none the worse for it.
+    if stuck
+        .iter()
+        .any(|(_, outside)| outside.what.long_work().is_some())
+    {
+        draft.confidence = Confidence::Suspected;
+    }
+    let (_, outside) = &stuck[0];
+    draft.summary = format!(
+        "{} {} stuck outside any collective: {}{}{}; {}",
+        Ranks(still),
+        absent.be(),
+        if still.len() > 1 {
+            format!("{} ", Ranks(&[first.rank?]))
+        } else {
+            "it ".into()
+        },
+        waits_for(what),
+        words::at(outside.line),
+        absent.awaited(&draft.victims),
+    );
+    draft.why = vec![format!(
+        "{} {} alive, not in a collective, and {} not move: two looks at {} stacks, some time \
+         apart, show the same place and no processor time used.",
+        absent.needs_all(situation),
+        absent.are(),
+        number(still, "does", "do"),
+        number(still, "its", "their"),
+    )];
+    for (process, outside) in &stuck {
+        draft.why.push(where_it_is(process, outside)?);
+    }
+    draft.next = advice(what, first);
+    Some(draft)
+}
+
+/// A rank's place and what the system says of it, in a sentence.
+fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<String> {
+    let mut text = format!("Rank {}", process.rank?);
+    match outside.line {
+        Some(line) => text.push_str(&format!(
+            " is in {} at {}",
+            words::function(line),
+            words::line(line)
+        )),
+        None => text.push_str(" is in code of libraries"),
+    }
+    if let Some(inner) = outside.inner {
+        text.push_str(&format!(
+            ", there in {} ({})",
+            words::function(inner),
+            words::line(inner)
+        ));
+    }
+    let system = [
+        outside.thread.state.map(|state| match state {
+            'S' => "asleep".into(),
+            'D' => "waiting for a device".into(),
+            'R' => "running".into(),
+            other => format!("state {other}"),
+        }),
+        outside
+            .thread
+            .wait_channel
+            .as_ref()
+            .map(|channel| format!("in the kernel in {channel}")),
+        (outside.thread.holds_gil == Some(true)).then(|| "holds the interpreter's lock".into()),
+    ];
+    let system: Vec<String> = system.into_iter().flatten().collect();
+    if !system.is_empty() {
+        text.push_str(&format!("; {}", system.join(", ")));
+    }
+    text.push_str(&format!("; {}.", last_call_of(process)));
+    if let [first, others @ ..] = &outside.others[..] {
+        let others: Vec<String> = others.iter().map(|other| words::line(other)).collect();
+        let lines = [vec![words::line(first)], others].concat().join(" and ");
+        text.push_str(&format!(" Further threads of it are at {lines}."));
+    }
+    Some(text)
+}
+
+/// What it does there, as words that follow "it".
+const fn waits_for(what: What) -> &'static str {
+    match what {
+        What::DataLoader => "waits for a data-loader worker",
+        What::Gil => "is in a C function that keeps the interpreter's lock",
+        What::Debugger => "waits for input at a debugger's prompt",
+        What::BuildLock => "waits for the lock file of another build",
+        What::FileLock => "waits for a file that is locked",
+        What::Lock => "waits for a lock or for another thread",
+        What::Child => "waits for a child process",
+        What::Network => "waits for the network",
+        What::File => "waits for a file",
+        What::Gpu => "waits for the GPU",
+        What::Sleep => "sleeps",
+        What::Compilation => "waits for a compiler",
+        What::Checkpoint => "has come to a stop in a checkpoint",
+        What::Preparation => "has come to a stop in preparing its data",
+        What::Import => "has come to a stop in an import",
+        What::Unknown => "stands still",
+    }
+}
+
+/// What to do about it.
+fn advice(what: What, process: &Process) -> Vec<String> {
+    let pid = process.pid;
+    let host = &process.host;
+    let text = |text: &str| text.to_owned();
+    match what {
+        What::DataLoader => vec![
+            format!(
+                "Look at what the workers do (the child processes of {pid} on {host}): `__getitem__` or `collate_fn` does not return, or a worker was forked while another thread held a lock."
+            ),
+            text(
+                "Give the DataLoader timeout=60, so that it raises instead of waiting for ever. Where a lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".",
+            ),
+        ],
+        What::Gil => vec![text(
+            "Let the C function release the interpreter's lock while it waits: ctypes.CDLL instead of PyDLL, Py_BEGIN_ALLOW_THREADS, pybind11's call_guard<gil_scoped_release>. Until it does, no thread of the rank runs.",
+        )],
+        What::Debugger => vec![text(
+            "Take the breakpoint out, or set it on every rank; the others run into their timeout meanwhile.",
+        )],
+        What::BuildLock => vec![text(
+            "A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).",
+        )],
+        What::FileLock => vec![text(
+            "Find who holds the lock (lslocks, fuser) and whether it still runs; take file locks with a timeout. A process that was killed may leave a lock file behind, and locks on network file systems outlive their holders.",
+        )],
+        What::Lock => vec![
+            text(
+                "Find who should release what it waits for: another thread that has ended or waits itself, a queue that nobody fills.",
+            ),
+            text(
+                "A lock that some thread held at the moment of a fork is never released in the child: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.",
+            ),
+        ],
+        What::Child => vec![format!(
+            "Look at what its child processes do (ps --ppid {pid} on {host}). A child that was forked while another thread held a lock may wait for that lock for ever: start it by \"spawn\" or \"forkserver\", and wait for it with a timeout."
+        )],
+        What::Network => vec![text(
+            "Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.",
+        )],
+        What::File => vec![format!(
+            "Look at the file system on {host} (mount, df, dmesg): a network file system whose server does not answer keeps every process that touches it."
+        )],
+        What::Gpu => vec![text(
+            "Look at the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.",
+        )],
+        What::Sleep => vec![text(
+            "If the program waits for something by sleeping (a file, a flag, a service), look why it does not come, and give up after a while.",
+        )],
+        What::Compilation => vec![text(
+            "If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, look at its compiler processes.",
+        )],
+        What::Checkpoint => vec![format!(
+            "If it is only slow: let the others not wait for it, or give their group a longer timeout. If it stays here, look at the file system on {host} (mount, df, dmesg)."
+        )],
+        What::Preparation => vec![text(
+            "Prepare the data before the job, or give the group a longer timeout while it is prepared. If it stays here, look at the network and at its worker processes.",
+        )],
+        What::Import => vec![format!(
+            "Look at the file system that the packages are on, from {host}; an import may also wait for a lock that another importing thread holds."
+        )],
+        What::Unknown => vec![text(
+            "Look at what this line waits for, and give it a timeout.",
+        )],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            2.0 0,2 all_reduce f32[4096] sum @train.py:31
+            50  1 stack S do_poll cpu=5.0 @/usr/lib/python3.11/selectors.py:415:select @/usr/lib/python3.11/multiprocessing/queues.py:113:get @/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1275:_try_get_data @train.py:28:<module>
+            55  1 stack S do_poll cpu=5.0 @/usr/lib/python3.11/selectors.py:415:select @/usr/lib/python3.11/multiprocessing/queues.py:113:get @/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1275:_try_get_data @train.py:28:<module>
+            """
+            look-on = 7
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_at_the_same_place_twice_is_stuck_there() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 0 barrier @train.py:5
+            20  1 stack S hrtimer_nanosleep cpu=5 @train.py:9:wait @train.py:30:main
+            25  1 stack S hrtimer_nanosleep cpu=5.01 @train.py:9:wait @train.py:30:main
+            """
+            look-on = 40
+            silent-until = 31
+            [[expect]]
+            code = "DD204"
+            confidence = "supported"
+            root = [1]
+            root-confidence = "supported"
+            victims = [0]
+            detected = 31.0
+            lines = { 0 = "train.py:5", 1 = "train.py:9" }
+            summary-has = "sleeps at train.py:9"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_computes_is_not() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 0 barrier @train.py:5
+            20  1 stack R cpu=5 @train.py:9:solve
+            25  1 stack R cpu=9.9 @train.py:9:solve
+            """
+            look-on = 40
+            [[expect]]
+            code = "DD101"
+            root = [1]
+            detected = 31.0
+            lines = { 1 = "train.py:9" }
+            "#,
+        );
+    }
+}

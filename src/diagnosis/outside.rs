@@ -1,0 +1,212 @@
+//! What a process does outside its collectives, and whether it moves: its stacks at two moments,
+//! compared.
+//!
+//! A process *stands still* where between two looks, some time apart, its threads used next to no
+//! processor time and none that runs the user's code came any further. A thread that stays at one
+//! line and computes is not still: nobody can tell a long computation from an endless one. Nor is
+//! one that is idle at ever new lines: it reads, slowly.
+//!
+//! What it stands in is told by the library frames below the user's line, by native frames and by
+//! the kernel function that a thread sleeps in, whichever of them could be had.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use super::event::{Stacks, ThreadStack};
+use super::model::Process;
+
+mod code;
+mod sort;
+
+pub use sort::What;
+
+/// Two looks that are nearer than this show nothing.
+const APART: Duration = Duration::from_secs(1);
+/// A process that uses less than one part in so many of the time is idle.
+const IDLE: u32 = 20;
+
+/// What a process was seen to do outside its collectives.
+#[derive(Debug)]
+pub struct Outside<'a> {
+    /// The latest look at the thread that runs the program.
+    pub thread: &'a ThreadStack,
+    /// What it does or waits for.
+    pub what: What,
+    /// The user's line.
+    pub line: Option<&'a Where>,
+    /// The innermost frame below it, where that is another one.
+    pub inner: Option<&'a Where>,
+    /// Whether it came any further between two looks.
+    pub moves: bool,
+    /// The two looks.
+    pub looks: [Timestamp; 2],
+    /// Other threads that run the user's code, by their lines.
+    pub others: Vec<&'a Where>,
+}
+
+/// What the process does, by two looks since it last wrote a record; `None` where there are no two, or
+/// where they show it inside a collective that no probe saw.
+#[must_use]
+pub fn of(process: &Process) -> Option<Outside<'_>> {
+    let mut looks = process
+        .stacks
+        .iter()
+        .rev()
+        .filter(|stacks| stacks.at >= process.last_at);
+    let last = looks.next()?;
+    let first = looks.find(|first| last.at.since(first.at) >= APART)?;
+    let thread = program_thread(last)?;
+    let frames = code::Frames::of(thread);
+    let what = sort::what([first, last], thread, &frames)?;
+    Some(Outside {
+        thread,
+        what,
+        line: frames.line,
+        inner: frames.below.first().filter(|_| frames.line.is_some()),
+        moves: moves(first, last),
+        looks: [first.at, last.at],
+        others: other_lines(last, thread, frames.line),
+    })
+}
+
+/// The thread that runs the program: the main thread, if it runs Python at all.
+fn program_thread(stacks: &Stacks) -> Option<&ThreadStack> {
+    stacks
+        .threads
+        .first()
+        .filter(|thread| !thread.python.is_empty())
+}
+
+/// Whether a process came any further from one look to the next.
+fn moves(first: &Stacks, last: &Stacks) -> bool {
+    let before = |thread: &ThreadStack| first.threads.iter().find(|t| t.tid == thread.tid);
+    let apart = last.at.since(first.at);
+    let mut used = Duration::ZERO;
+    for thread in &last.threads {
+        let Some(before) = before(thread) else {
+            // A new thread of the user's code is a step forward.
+            if code::Frames::of(thread).line.is_some() {
+                return true;
+            }
+            continue;
+        };
+        match (before.cpu_time, thread.cpu_time) {
+            (Some(before), Some(now)) => used += now.saturating_sub(before),
+            _ if before.state == Some('R') || thread.state == Some('R') => return true,
+            // Nothing says that it is idle.
+            _ if thread.state.is_none() => return true,
+            _ => {}
+        }
+        let (old, new) = (code::Frames::of(before), code::Frames::of(thread));
+        if old.line.is_some() || new.line.is_some() {
+            // It would run if others left it a processor.
+            let runs = before.state == Some('R') && thread.state == Some('R');
+            if runs || old.standing() != new.standing() {
+                return true;
+            }
+        }
+    }
+    used * IDLE >= apart
+}
+
+/// Where further threads of the user's code are, a few.
+fn other_lines<'a>(
+    stacks: &'a Stacks,
+    program: &ThreadStack,
+    line: Option<&Where>,
+) -> Vec<&'a Where> {
+    /// Enough to recognise them.
+    const SHOWN: usize = 2;
+    let mut lines: Vec<&Where> = Vec::new();
+    for thread in stacks.threads.iter().filter(|t| t.tid != program.tid) {
+        if let Some(other) = code::Frames::of(thread).line
+            && Some(other) != line
+            && !lines.contains(&other)
+            && lines.len() < SHOWN
+        {
+            lines.push(other);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(text: &str) -> Where {
+        let mut parts = text.split(':');
+        Where {
+            file: parts.next().unwrap_or_default().into(),
+            line: parts.next().and_then(|n| n.parse().ok()).unwrap_or(0),
+            function: parts.next().unwrap_or("f").into(),
+        }
+    }
+
+    fn look(at: u64, threads: &[(u32, f64, &[&str])]) -> Stacks {
+        let thread = |&(tid, cpu, frames): &(u32, f64, &[&str])| ThreadStack {
+            tid,
+            state: Some('S'),
+            cpu_time: Some(Duration::from_secs_f64(cpu)),
+            python: frames.iter().map(|text| frame(text)).collect(),
+            ..ThreadStack::default()
+        };
+        Stacks {
+            at: Timestamp(at * 1_000_000_000),
+            threads: threads.iter().map(thread).collect(),
+            ..Stacks::default()
+        }
+    }
+
+    #[test]
+    fn an_idle_thread_at_one_line_is_still() {
+        let at = |second, cpu, frames: &[&str]| look(second, &[(1, cpu, frames)]);
+        let here = ["/job/train.py:9:step", "/job/train.py:30:main"];
+        assert!(!moves(&at(1, 5.0, &here), &at(6, 5.01, &here)));
+        assert!(moves(&at(1, 5.0, &here), &at(6, 9.0, &here)), "computes");
+        let further = ["/job/train.py:9:step", "/job/train.py:31:main"];
+        assert!(moves(&at(1, 5.0, &here), &at(6, 5.01, &further)));
+    }
+
+    #[test]
+    fn a_thread_that_gets_no_processor_is_not_still() {
+        let here: &[&str] = &["/job/train.py:9:step"];
+        let mut looks = [look(1, &[(1, 5.0, here)]), look(6, &[(1, 5.1, here)])];
+        assert!(!moves(&looks[0], &looks[1]));
+        for look in &mut looks {
+            look.threads[0].state = Some('R');
+        }
+        assert!(moves(&looks[0], &looks[1]));
+    }
+
+    #[test]
+    fn a_wait_that_polls_is_still() {
+        let polls = |inner: &'static str| {
+            [
+                inner,
+                "/usr/lib/python3.11/multiprocessing/connection.py:930:wait",
+                "/usr/lib/python3.11/multiprocessing/queues.py:113:get",
+                "/x/site-packages/torch/utils/data/dataloader.py:1100:_try_get_data",
+                "/job/train.py:9:main",
+            ]
+        };
+        let one = polls("/usr/lib/python3.11/selectors.py:415:select");
+        let other = polls("/usr/lib/python3.11/selectors.py:361:register");
+        assert!(!moves(
+            &look(1, &[(1, 5.0, &one)]),
+            &look(6, &[(1, 5.0, &other)])
+        ));
+    }
+
+    #[test]
+    fn a_program_that_works_in_other_threads_moves() {
+        let main = ["/job/train.py:9:main"];
+        let work = ["/job/work.py:5:run"];
+        let at = |second, cpu| look(second, &[(1, 5.0, &main), (2, cpu, &work)]);
+        assert!(!moves(&at(1, 1.0), &at(6, 1.0)));
+        assert!(moves(&at(1, 1.0), &at(6, 4.0)));
+        let born = look(6, &[(1, 5.0, &main), (3, 0.0, &work)]);
+        assert!(moves(&at(1, 1.0), &born));
+    }
+}

@@ -1,0 +1,155 @@
+//! Whose code a frame is: the user's, a library's, or that of a wait in the standard library.
+
+use ddp_doctor_proto::report::Where;
+
+use crate::diagnosis::event::ThreadStack;
+
+/// Modules of the standard library that wait on behalf of whoever calls them. Where in them a
+/// thread is says nothing: they look up from time to time.
+const WAITING: &[&str] = &[
+    "/queue.py",
+    "/selectors.py",
+    "/socket.py",
+    "/ssl.py",
+    "/subprocess.py",
+    "/threading.py",
+    "/concurrent/futures/_base.py",
+    "/multiprocessing/connection.py",
+    "/multiprocessing/popen_fork.py",
+    "/multiprocessing/queues.py",
+    "/multiprocessing/synchronize.py",
+];
+
+/// The Python frames of a thread, divided at the user's line.
+#[derive(Debug)]
+pub(super) struct Frames<'a> {
+    all: &'a [Where],
+    /// The innermost frame of the user's.
+    pub(super) line: Option<&'a Where>,
+    /// The frames of libraries below it, innermost first; all, where none is the user's.
+    pub(super) below: &'a [Where],
+}
+
+impl<'a> Frames<'a> {
+    pub(super) fn of(thread: &'a ThreadStack) -> Self {
+        let all = &thread.python[..];
+        let at = all
+            .iter()
+            .position(|frame| is_users(&frame.file))
+            .or_else(|| installed_program(all));
+        Self {
+            all,
+            line: at.map(|at| &all[at]),
+            below: &all[..at.unwrap_or(all.len())],
+        }
+    }
+
+    /// Where the thread stands, without what a wait does to pass the time.
+    pub(super) fn standing(&self) -> &'a [Where] {
+        let waits = |frame: &&Where| WAITING.iter().any(|end| is_stdlib(&frame.file, end));
+        let waiting = self.all.iter().take_while(waits).count();
+        &self.all[waiting..]
+    }
+}
+
+/// Innermost frame of a program that is itself an installed package: of the package that the
+/// outermost frame belongs to.
+fn installed_program(frames: &[Where]) -> Option<usize> {
+    let program = frames
+        .iter()
+        .rev()
+        .find_map(|frame| package(&frame.file))
+        .filter(|name| *name != "torch")?;
+    frames
+        .iter()
+        .position(|frame| package(&frame.file) == Some(program))
+}
+
+/// Name of the installed package that a file belongs to.
+fn package(file: &str) -> Option<&str> {
+    let inner = ["/site-packages/", "/dist-packages/"]
+        .iter()
+        .find_map(|folder| file.split_once(folder))?
+        .1;
+    inner.split('/').next()
+}
+
+/// Neither installed as a package, nor of the standard library, nor ours.
+fn is_users(file: &str) -> bool {
+    !(file.is_empty()
+        || file.starts_with('<')
+        || package(file).is_some()
+        || file.contains("/torchinductor_")
+        || file.contains("/ddp_doctor/")
+        || in_stdlib(file).is_some())
+}
+
+/// Whether it is this module of the standard library: "/queue.py".
+pub(super) fn is_stdlib(file: &str, module: &str) -> bool {
+    in_stdlib(file) == Some(module)
+}
+
+/// The path within the standard library, with its first slash: "/multiprocessing/queues.py". Its
+/// folder is called `lib/python3.11` wherever it is installed.
+fn in_stdlib(file: &str) -> Option<&str> {
+    if package(file).is_some() {
+        return None;
+    }
+    let (_, rest) = ["/lib/python3.", "/lib64/python3."]
+        .iter()
+        .find_map(|folder| file.split_once(folder))?;
+    let inner = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    // "python3.13t": built without the interpreter's lock.
+    let inner = inner.strip_prefix('t').unwrap_or(inner);
+    inner.starts_with('/').then_some(inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_file_is_no_librarys() {
+        for users in ["train.py", "/home/me/python3.11/train.py", "/job/queue.py"] {
+            assert!(is_users(users), "{users}");
+        }
+        for library in [
+            "/usr/lib/python3.11/queue.py",
+            "/opt/conda/lib/python3.13t/threading.py",
+            "/venv/lib/python3.11/site-packages/requests/api.py",
+            "<frozen importlib._bootstrap>",
+            "<string>",
+            "/tmp/torchinductor_me/ab/cab.py",
+        ] {
+            assert!(!is_users(library), "{library}");
+        }
+        assert!(is_stdlib("/usr/lib/python3.11/queue.py", "/queue.py"));
+        assert!(!is_stdlib("/job/queue.py", "/queue.py"));
+        assert!(is_stdlib(
+            "/usr/lib64/python3.12/multiprocessing/queues.py",
+            "/multiprocessing/queues.py"
+        ));
+    }
+
+    #[test]
+    fn an_installed_program_has_lines_of_its_own() {
+        let frame = |file: &str| Where {
+            file: file.into(),
+            line: 1,
+            function: "f".into(),
+        };
+        let thread = ThreadStack {
+            python: vec![
+                frame("/v/lib/python3.11/socket.py"),
+                frame("/v/lib/python3.11/site-packages/urllib3/connection.py"),
+                frame("/v/lib/python3.11/site-packages/trainer/data.py"),
+                frame("/v/lib/python3.11/site-packages/trainer/main.py"),
+                frame("<frozen runpy>"),
+            ],
+            ..ThreadStack::default()
+        };
+        let frames = Frames::of(&thread);
+        assert_eq!(frames.line, Some(&thread.python[2]));
+        assert_eq!(frames.below.len(), 2);
+    }
+}

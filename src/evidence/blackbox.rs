@@ -1,0 +1,133 @@
+//! What a black box holds, as the messages that its node sends.
+
+use ddp_doctor_agent::blackbox::{Identity, Item, ReadRecord};
+use ddp_doctor_proto::{blackbox::flags, v1};
+use v1::event::Kind;
+
+/// Whose box it is.
+#[must_use]
+pub fn joined(process: u64, identity: Identity) -> v1::ProcessJoined {
+    v1::ProcessJoined {
+        process,
+        pid: identity.pid,
+        start_ticks: identity.start_ticks,
+        rank: identity.rank,
+        world_size: identity.world_size,
+        local_rank: identity.local_rank,
+        layer: identity.layer,
+        world: identity.world,
+        anchor_mono_ns: identity.anchor_mono_ns,
+        anchor_unix_ns: identity.anchor_unix_ns,
+    }
+}
+
+/// One item of the box of the process that has this number; `None` where it says nothing by itself.
+#[must_use]
+pub fn message(process: u64, item: Item) -> Option<Kind> {
+    Some(match item {
+        // Records carry their texts.
+        Item::String { .. } => return None,
+        Item::Site {
+            id,
+            file,
+            function,
+            line,
+        } => Kind::SiteDefined(v1::SiteDefined {
+            process,
+            id,
+            file,
+            line,
+            function,
+        }),
+        Item::Group {
+            id,
+            name,
+            description,
+            backend,
+            epoch,
+            ordinal,
+            members,
+        } => Kind::GroupDefined(v1::GroupDefined {
+            process,
+            id,
+            name,
+            description,
+            backend,
+            epoch,
+            ordinal,
+            members,
+        }),
+        Item::Thread { id, tid, name } => Kind::ThreadDefined(v1::ThreadDefined {
+            process,
+            id,
+            tid,
+            name,
+        }),
+        Item::Memory {
+            ticket,
+            mono_ns,
+            sample,
+        } => Kind::MemorySample(v1::MemorySample {
+            process,
+            ticket: Some(ticket),
+            mono_ns,
+            device: sample.device,
+            gpu_used: sample.used,
+            gpu_total: sample.total,
+            gpu_allocated: sample.allocated,
+            gpu_reserved: sample.reserved,
+            ..v1::MemorySample::default()
+        }),
+        Item::Record(read) => Kind::Record(record(process, read)),
+        Item::Creation(read, group) => Kind::Record(v1::Record {
+            creation: Some(v1::GroupCreation {
+                name: group.name,
+                description: group.description,
+                backend: group.backend,
+                epoch: group.epoch,
+                members: group.members,
+            }),
+            ..record(process, read)
+        }),
+        Item::Lost(count) => Kind::RecordsLost(v1::RecordsLost { process, count }),
+        Item::Frontier(frontier) => Kind::GroupFrontier(v1::GroupFrontier {
+            process,
+            group: frontier.group,
+            issued: frontier.issued,
+            p2p_issued: frontier.p2p_issued,
+            r#final: true,
+        }),
+    })
+}
+
+fn record(process: u64, read: ReadRecord) -> v1::Record {
+    let record = read.record;
+    let has = |flag: u16| record.flags & flag != 0;
+    v1::Record {
+        process,
+        ticket: read.ticket,
+        mono_ns: record.mono_ns,
+        kind: i32::from(record.kind.number()),
+        thread: record.thread,
+        group: record.group,
+        seq: record.seq,
+        call: record.call,
+        site: record.site,
+        op: i32::from(record.op.number()),
+        dtype: i32::from(record.dtype.number()),
+        reduce_op: i32::from(record.reduce_op.number()),
+        flags: u32::from(record.flags),
+        root: has(flags::ROOT).then_some(record.root_or_peer),
+        tag: has(flags::TAG).then_some(record.tag),
+        numel: has(flags::NUMEL).then_some(record.numel),
+        dims: record.shape().unwrap_or_default().to_vec(),
+        shape_known: record.shape().is_some(),
+        tensors: record.tensors,
+        step: record.step,
+        text: read.text,
+        code: record.code,
+        phase: read.phase,
+        splits: read.splits,
+        creation: None,
+    }
+}

@@ -1,0 +1,233 @@
+//! Follows the ranks of a launch that `run` did not start, and reports to a standing coordinator.
+//!
+//! A rank whose environment names a coordinator starts this when it makes its black box (the agent's
+//! `reporter.rs`), and has nothing more to do with it. The first on a node follows all ranks of the
+//! launch; the others see that and go. From there on it is what `run` does, without a command, a
+//! terminal and a diagnosis of its own. It ends with the last rank: when the coordinator knows how it
+//! ended, or a while later.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ddp_doctor_agent::blackbox::{FollowedBy, Following, Identity, Reader};
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::{VERSION, v1};
+use tokio::sync::oneshot;
+
+use super::attach::{Coordinator, check_address};
+use super::boxes::{self, BoxDir};
+use super::follow::{Command, Commander, Follower};
+use super::launch::Launch;
+use super::outbox::{Journal, Outbox};
+use super::rundir::RunDir;
+use super::stacks::taker::{Taker, When};
+use super::{Say, names, proc, sys};
+
+/// How often a reporter that is not needed, as it seems, looks again.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How long it does so for a rank that has ended.
+const LAST_LOOK: Duration = Duration::from_secs(30);
+/// How long a coordinator may take to take in the end, or to be there at all by then.
+const CONCLUSION: Duration = Duration::from_secs(10);
+/// Most of what is said that is kept.
+const MAX_LOG: u64 = 64 << 10;
+/// What is said goes here, beside the boxes: there is no terminal.
+const LOG: &str = "reporter.log";
+
+/// What a reporter is asked to do.
+#[derive(Debug)]
+pub struct Options {
+    /// The black box of the rank that started it.
+    pub black_box: PathBuf,
+    /// Where the coordinator is: `host:port`.
+    pub coordinator: String,
+    /// Where evidence goes; `None`: nowhere, and what the coordinator has taken in is removed.
+    pub run_dir: Option<PathBuf>,
+    /// A wait that nothing proves hopeless becomes a finding after this long.
+    pub stall_after: Duration,
+    /// When stacks are taken.
+    pub stacks: When,
+}
+
+/// Follows the launch to its end.
+///
+/// # Errors
+///
+/// When the coordinator's address cannot be used, or the box cannot be read. Whatever happens later
+/// is said in the log beside the boxes.
+pub fn report(options: Options) -> anyhow::Result<()> {
+    let directory = options.black_box.parent().context("not a black box")?;
+    let first = Reader::open(&options.black_box)?;
+    let Some(following) = take_over(directory, &first) else {
+        return Ok(());
+    };
+    let identity = first.identity();
+    if let Err(error) = check_address(&options.coordinator) {
+        // Once for each node, not for each rank.
+        if identity.local_rank.unwrap_or(0) == 0 {
+            return Err(error.into());
+        }
+        return Ok(());
+    }
+    drop(first);
+    // The terminal and its pipes are the job's.
+    sys::close_standard_error();
+    let log = directory.join(LOG);
+    drop(fs::remove_file(&log));
+    let say = Say::new(move |line| drop(append(&log, line)));
+    follow(&options, directory, following, &identity, &say);
+    Ok(())
+}
+
+/// The right to follow the boxes of a directory; `None`: somebody else does, or does not have to.
+/// The inner `None`: the file system has no locks.
+fn take_over(directory: &Path, first: &Reader) -> Option<Option<Following>> {
+    let identity = first.identity();
+    let mut ended_since = None;
+    loop {
+        let is_followed = || {
+            first
+                .claimed_by()
+                .is_some_and(|(pid, start)| proc::is_alive(pid, start))
+        };
+        match Following::begin(directory, FollowedBy::Reporter) {
+            Ok(Some(_)) | Err(_) if is_followed() => return None,
+            Ok(Some(following)) => return Some(Some(following)),
+            Err(_) => return Some(None),
+            Ok(None) => {}
+        }
+        // Whoever follows the others takes this one too, unless he is about to end.
+        if is_followed() || Following::found(directory) == Some(FollowedBy::Run) {
+            return None;
+        }
+        if !proc::is_alive(identity.pid, identity.start_ticks) {
+            let since = *ended_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > LAST_LOOK {
+                return None;
+            }
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn follow(
+    options: &Options,
+    directory: &Path,
+    following: Option<Following>,
+    identity: &Identity,
+    say: &Say,
+) {
+    let started = Timestamp::now();
+    let shared_memory = Path::new(boxes::SHARED_MEMORY);
+    let run_dir = options.run_dir.clone().and_then(|asked| {
+        let made = RunDir::make(shared_memory, Some(asked), &identity.job, started);
+        made.map_err(|error| say.say(&format!("nothing is kept: {error}")))
+            .ok()
+    });
+    let run_dir = run_dir.map(|it| it.path);
+    BoxDir::sweep(shared_memory);
+    let hello = hello(options, identity, started);
+    let journal = run_dir.as_ref().and_then(|dir| {
+        if let Err(error) = names::describe(dir, &hello, Some(&options.coordinator)) {
+            say.say(&format!("run.json cannot be written: {error}"));
+        }
+        let journal = Journal::create(&dir.join("journal.ddpj"), say.clone());
+        journal.map_err(|error| say.say(&error.to_string())).ok()
+    });
+    let boxes = match BoxDir::of_launch(directory, run_dir.as_deref(), following) {
+        Ok(boxes) => boxes,
+        Err(error) => return say.say(&format!("nothing is reported: {error}")),
+    };
+    let (follower, commands) = Commander::new();
+    let (over, ended) = channel();
+    let launch = Launch::of(identity, over);
+    let out = Outbox::new(journal);
+    let stacks = Taker::new(options.stacks);
+    let it = Follower::of_launch(hello, boxes, out, commands, launch, stacks);
+    let thread = std::thread::Builder::new().name("ddp-follow".into());
+    let thread = match thread.spawn(move || it.run()) {
+        Ok(thread) => thread,
+        Err(error) => return say.say(&format!("nothing is reported: {error}")),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("ddp-attach")
+        .enable_all()
+        .build();
+    let mut is_taken_in = false;
+    match runtime {
+        Ok(runtime) => {
+            let (finish, finished) = oneshot::channel();
+            let coordinator = Coordinator::There(options.coordinator.clone());
+            let attached = Arc::new(AtomicBool::new(false));
+            let keep = coordinator.keep_attached(follower.clone(), say.clone(), attached, finish);
+            runtime.spawn(keep);
+            // An error means that the follower is gone: nothing is left to wait for.
+            if ended.recv().is_ok() {
+                let end = async { tokio::time::timeout(CONCLUSION, finished).await };
+                is_taken_in = matches!(runtime.block_on(end), Ok(Ok(())));
+            }
+            runtime.shutdown_timeout(LOOK_EVERY);
+        }
+        Err(error) => {
+            say.say(&format!("nothing is reported: {error}"));
+            ended.recv().ok();
+        }
+    }
+    if !is_taken_in {
+        say.say(&format!(
+            "the coordinator {} did not take in the end of the job",
+            options.coordinator
+        ));
+    }
+    follower.tell(Command::Stop);
+    match thread.join() {
+        Ok(Err(error)) => say.say(&format!("a black box could not be kept: {error}")),
+        // What nobody has taken in is all that is left of the job.
+        Ok(Ok(())) if is_taken_in && run_dir.is_none() => forget(directory),
+        _ => {}
+    }
+}
+
+fn hello(options: &Options, identity: &Identity, started: Timestamp) -> v1::Hello {
+    v1::Hello {
+        job: names::file_name(&identity.job),
+        attempt: identity.attempt,
+        started_unix_ns: started.0,
+        host: sys::host_name(),
+        boot_id: proc::boot_id(),
+        tool_version: VERSION.into(),
+        command: proc::arguments(identity.pid),
+        stall_after_s: u32::try_from(options.stall_after.as_secs()).unwrap_or(u32::MAX),
+        launch: identity.world.clone(),
+    }
+}
+
+/// Removes the boxes that this process has followed to their end.
+fn forget(directory: &Path) {
+    let us = std::process::id();
+    for file in boxes::boxes_in(directory).unwrap_or_default() {
+        let Ok(reader) = Reader::open(&file) else {
+            continue;
+        };
+        let identity = reader.identity();
+        let is_ours = reader.claimed_by().is_some_and(|(pid, _)| pid == us);
+        if is_ours && !proc::is_alive(identity.pid, identity.start_ticks) {
+            drop(fs::remove_file(&file));
+        }
+    }
+}
+
+fn append(log: &Path, line: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(log)?;
+    if file.metadata()?.len() > MAX_LOG {
+        return Ok(());
+    }
+    writeln!(file, "{} {line}", Timestamp::now())
+}

@@ -1,0 +1,89 @@
+//! Why the memory of a process may not be read, and the way out, in plain words.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use crate::node::sys;
+
+/// What the kernel goes by.
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    us: u32,
+    owner: Option<u32>,
+    /// `kernel.yama.ptrace_scope`, where there is one.
+    scope: Option<u32>,
+}
+
+/// Says it for a process that could not be opened.
+#[must_use]
+pub fn explain(pid: u32, error: &io::Error) -> String {
+    if error.kind() != io::ErrorKind::PermissionDenied {
+        return match error.kind() {
+            io::ErrorKind::NotFound => "the process has ended".into(),
+            _ => format!("its memory cannot be read: {error}"),
+        };
+    }
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    let facts = Facts {
+        us: sys::user_id(),
+        owner: fs::metadata(format!("/proc/{pid}"))
+            .ok()
+            .map(|metadata| metadata.uid()),
+        scope: scope.ok().and_then(|text| text.trim().parse().ok()),
+    };
+    format!("its memory may not be read: {}", facts.reason())
+}
+
+impl Facts {
+    fn reason(self) -> String {
+        let Self { us, owner, scope } = self;
+        match (owner, scope) {
+            (Some(owner), _) if us != 0 && owner != us => {
+                // A process that may not be dumped belongs to root here, whoever runs it.
+                format!(
+                    "it belongs to user {owner}, or was started in a way that keeps others out \
+                     (set-user-id, file capabilities), and this is user {us}; run this as that \
+                     user, or with CAP_SYS_PTRACE (sudo)"
+                )
+            }
+            (_, Some(3)) => "kernel.yama.ptrace_scope is 3: nobody may, until the next boot with \
+                             another setting"
+                .into(),
+            (_, Some(2)) if us != 0 => "kernel.yama.ptrace_scope is 2: it takes CAP_SYS_PTRACE \
+                                        (sudo), or sysctl kernel.yama.ptrace_scope=1 and a job \
+                                        started by `ddp-doctor run`"
+                .into(),
+            (_, Some(1)) if us != 0 => "kernel.yama.ptrace_scope is 1: only who started it may; \
+                                        start the job with `ddp-doctor run`, use sudo, or set \
+                                        sysctl kernel.yama.ptrace_scope=0"
+                .into(),
+            _ => "it has privileges that we have not; run this with CAP_SYS_PTRACE (sudo; in a \
+                  container --cap-add SYS_PTRACE)"
+                .into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_names_a_way_out() {
+        let reason = |us, owner, scope| Facts { us, owner, scope }.reason();
+        let cases = [
+            (reason(1000, Some(0), None), "run this as that user"),
+            (reason(1000, Some(1000), Some(1)), "ptrace_scope=0"),
+            (reason(1000, Some(1000), Some(2)), "CAP_SYS_PTRACE"),
+            (reason(0, Some(0), Some(3)), "next boot"),
+            (reason(0, Some(0), Some(1)), "--cap-add SYS_PTRACE"),
+            (reason(1000, None, None), "--cap-add SYS_PTRACE"),
+        ];
+        for (said, expected) in cases {
+            assert!(said.contains(expected), "{said}");
+        }
+        let gone = io::ErrorKind::NotFound.into();
+        assert_eq!(explain(1, &gone), "the process has ended");
+    }
+}

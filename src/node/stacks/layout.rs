@@ -1,0 +1,364 @@
+//! Where CPython keeps what we look for.
+//!
+//! From 3.13 on an interpreter says so itself (`_Py_DebugOffsets` at the start of `_PyRuntime`, made for
+//! readers like this one); for older ones, which do not change any more, it is in tables here. They
+//! were taken from the headers of CPython (`Include/internal/pycore_{runtime,interp,frame,gil}.h`,
+//! `Include/cpython/{pystate,code,unicodeobject}.h`) for 64 bits.
+
+use super::lines::LineFormat;
+use super::memory::{Fault, Memory, Pages, at};
+
+/// Offsets within CPython's structs, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// `_PyRuntime` → the first interpreter.
+    pub interpreters: u64,
+    /// Interpreter → the next one.
+    pub next_interpreter: u64,
+    /// Interpreter → its first thread.
+    pub threads: u64,
+    /// Where the lock is.
+    pub gil: Gil,
+    /// Thread → the next one.
+    pub next_thread: u64,
+    /// Thread → its interpreter.
+    pub interpreter: u64,
+    /// Thread → its `pthread_t`.
+    pub pthread: u64,
+    /// Thread → the operating system's number of it.
+    pub native_id: Option<u64>,
+    /// Thread → its innermost frame.
+    pub innermost: Innermost,
+    /// Frame → the next outer one.
+    pub outer: u64,
+    /// Frame → its code.
+    pub code: u64,
+    /// Frame → where it is in its code.
+    pub place: Place,
+    /// Frame → whose it is, one byte; from 3 on it is none of Python's.
+    pub owner: Option<u64>,
+    /// Code → file.
+    pub file: u64,
+    /// Code → function.
+    pub function: u64,
+    /// Code → table of lines.
+    pub lines: u64,
+    /// How that is written.
+    pub line_format: LineFormat,
+    /// Code → first line, four bytes.
+    pub first_line: u64,
+    /// Bytes → how many.
+    pub bytes_length: u64,
+    /// Bytes → themselves.
+    pub bytes: u64,
+    /// Text → how many characters.
+    pub text_length: u64,
+    /// Text → bit field, four bytes, that says how it is kept.
+    pub text_state: u64,
+    /// Text → its characters if all are ASCII.
+    pub text_ascii: u64,
+    /// Text → its characters otherwise.
+    pub text_other: u64,
+}
+
+/// Where it is said which thread holds the lock: that it is held, four bytes, and who held it last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "offsets, as the variants say")]
+pub enum Gil {
+    /// In `_PyRuntime`.
+    Runtime { locked: u64, holder: u64 },
+    /// In the interpreter.
+    Interpreter { locked: u64, holder: u64 },
+    /// Behind a pointer of the interpreter.
+    Behind {
+        pointer: u64,
+        locked: u64,
+        holder: u64,
+    },
+}
+
+/// Where a thread keeps its innermost frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Innermost {
+    /// In itself.
+    Here(u64),
+    /// Behind a pointer, so far on.
+    Behind(u64, u64),
+}
+
+/// How a frame says where it is in its code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// By the number of the instruction, four bytes.
+    Number(u64),
+    /// By its address; the code begins so far on in the code object.
+    Address(u64, u64),
+}
+
+/// Version of an interpreter: major and minor.
+pub type Version = (u8, u8);
+
+impl Layout {
+    /// The layout of a version that does not publish it; `None`: it does, or we do not know it.
+    #[must_use]
+    pub fn of(version: Version) -> Option<Self> {
+        match version {
+            (3, 10) => Some(PYTHON_3_10),
+            (3, 11) => Some(PYTHON_3_11),
+            (3, 12) => Some(PYTHON_3_12),
+            _ => None,
+        }
+    }
+
+    /// Whether interpreters of that version publish their layout in a way that we know.
+    #[must_use]
+    pub const fn is_published(version: Version) -> bool {
+        matches!(version, (3, 13 | 14))
+    }
+
+    /// What an interpreter publishes at the start of its `_PyRuntime`.
+    ///
+    /// # Errors
+    ///
+    /// When it is not there, or makes no sense.
+    pub fn published<M: Memory>(
+        pages: &mut Pages<'_, M>,
+        runtime: u64,
+        version: Version,
+    ) -> Result<Self, Fault> {
+        /// No struct of CPython's is larger.
+        const MOST: u64 = 1 << 20;
+        if pages.vec(runtime, 8)? != *b"xdebugpy" {
+            return Err(Fault::Nonsense(
+                "what the interpreter publishes about itself",
+            ));
+        }
+        let positions = match version {
+            (3, 13) => &PUBLISHED_3_13,
+            (3, 14) => &PUBLISHED_3_14,
+            _ => return Err(Fault::Nonsense("the version of the interpreter")),
+        };
+        let mut get = |position| match pages.u64(at(runtime, position)?)? {
+            offset if offset < MOST => Ok(offset),
+            _ => Err(Fault::Nonsense(
+                "what the interpreter publishes about itself",
+            )),
+        };
+        let text_ascii = get(positions.text_ascii)?;
+        Ok(Self {
+            interpreters: get(positions.interpreters)?,
+            next_interpreter: get(positions.next_interpreter)?,
+            threads: get(positions.threads)?,
+            gil: Gil::Interpreter {
+                locked: get(positions.gil_locked)?,
+                holder: get(positions.gil_holder)?,
+            },
+            next_thread: get(positions.next_thread)?,
+            interpreter: get(positions.interpreter)?,
+            pthread: get(positions.pthread)?,
+            native_id: Some(get(positions.native_id)?),
+            innermost: Innermost::Here(get(positions.innermost)?),
+            outer: get(positions.outer)?,
+            code: get(positions.code)?,
+            place: Place::Address(get(positions.place)?, get(positions.instructions)?),
+            owner: Some(get(positions.owner)?),
+            file: get(positions.file)?,
+            function: get(positions.function)?,
+            lines: get(positions.lines)?,
+            line_format: LineFormat::Locations,
+            first_line: get(positions.first_line)?,
+            bytes_length: get(positions.bytes_length)?,
+            bytes: get(positions.bytes)?,
+            text_length: get(positions.text_length)?,
+            text_state: get(positions.text_state)?,
+            text_ascii,
+            // `PyCompactUnicodeObject`: two words more.
+            text_other: text_ascii + 16,
+        })
+    }
+
+    /// Whether an interpreter that publishes its layout was built without the lock.
+    ///
+    /// # Errors
+    ///
+    /// When that cannot be read.
+    pub fn is_free_threaded<M: Memory>(
+        pages: &mut Pages<'_, M>,
+        runtime: u64,
+    ) -> Result<bool, Fault> {
+        Ok(pages.u64(at(runtime, 16)?)? != 0)
+    }
+}
+
+const PYTHON_3_10: Layout = Layout {
+    interpreters: 32,
+    next_interpreter: 0,
+    threads: 8,
+    gil: Gil::Runtime {
+        locked: 368,
+        holder: 360,
+    },
+    next_thread: 8,
+    interpreter: 16,
+    pthread: 176,
+    native_id: None,
+    innermost: Innermost::Here(24),
+    outer: 24,
+    code: 32,
+    place: Place::Number(96),
+    owner: None,
+    file: 104,
+    function: 112,
+    lines: 120,
+    line_format: LineFormat::Pairs,
+    first_line: 40,
+    bytes_length: 16,
+    bytes: 32,
+    text_length: 16,
+    text_state: 32,
+    text_ascii: 48,
+    text_other: 72,
+};
+
+const PYTHON_3_11: Layout = Layout {
+    interpreters: 40,
+    next_interpreter: 0,
+    threads: 16,
+    gil: Gil::Runtime {
+        locked: 376,
+        holder: 368,
+    },
+    next_thread: 8,
+    interpreter: 16,
+    pthread: 152,
+    native_id: Some(160),
+    innermost: Innermost::Behind(56, 8),
+    outer: 48,
+    code: 32,
+    place: Place::Address(56, 184),
+    owner: Some(69),
+    file: 112,
+    function: 128,
+    lines: 136,
+    line_format: LineFormat::Locations,
+    first_line: 72,
+    bytes_length: 16,
+    bytes: 32,
+    text_length: 16,
+    text_state: 32,
+    text_ascii: 48,
+    text_other: 72,
+};
+
+const PYTHON_3_12: Layout = Layout {
+    interpreters: 40,
+    next_interpreter: 0,
+    threads: 72,
+    gil: Gil::Behind {
+        pointer: 384,
+        locked: 16,
+        holder: 8,
+    },
+    next_thread: 8,
+    interpreter: 16,
+    pthread: 136,
+    native_id: Some(144),
+    innermost: Innermost::Behind(56, 0),
+    outer: 8,
+    code: 0,
+    place: Place::Address(56, 192),
+    owner: Some(70),
+    file: 112,
+    function: 128,
+    lines: 136,
+    line_format: LineFormat::Locations,
+    first_line: 68,
+    bytes_length: 16,
+    bytes: 32,
+    text_length: 16,
+    text_state: 32,
+    text_ascii: 40,
+    text_other: 56,
+};
+
+/// Where `_Py_DebugOffsets` has each offset.
+struct Published {
+    interpreters: u64,
+    next_interpreter: u64,
+    threads: u64,
+    gil_locked: u64,
+    gil_holder: u64,
+    next_thread: u64,
+    interpreter: u64,
+    innermost: u64,
+    pthread: u64,
+    native_id: u64,
+    outer: u64,
+    code: u64,
+    place: u64,
+    owner: u64,
+    file: u64,
+    function: u64,
+    lines: u64,
+    first_line: u64,
+    instructions: u64,
+    bytes_length: u64,
+    bytes: u64,
+    text_state: u64,
+    text_length: u64,
+    text_ascii: u64,
+}
+
+const PUBLISHED_3_13: Published = Published {
+    interpreters: 40,
+    next_interpreter: 64,
+    threads: 72,
+    gil_locked: 136,
+    gil_holder: 144,
+    next_thread: 168,
+    interpreter: 176,
+    innermost: 184,
+    pthread: 192,
+    native_id: 200,
+    outer: 232,
+    code: 240,
+    place: 248,
+    owner: 264,
+    file: 280,
+    function: 296,
+    lines: 304,
+    first_line: 312,
+    instructions: 344,
+    bytes_length: 520,
+    bytes: 528,
+    text_state: 544,
+    text_length: 552,
+    text_ascii: 560,
+};
+
+const PUBLISHED_3_14: Published = Published {
+    interpreters: 40,
+    next_interpreter: 64,
+    threads: 72,
+    gil_locked: 144,
+    gil_holder: 152,
+    next_thread: 192,
+    interpreter: 200,
+    innermost: 208,
+    pthread: 216,
+    native_id: 224,
+    outer: 256,
+    code: 264,
+    place: 272,
+    owner: 288,
+    file: 320,
+    function: 336,
+    lines: 344,
+    first_line: 352,
+    instructions: 384,
+    bytes_length: 600,
+    bytes: 608,
+    text_state: 624,
+    text_length: 632,
+    text_ascii: 640,
+};

@@ -1,0 +1,306 @@
+//! Where all threads of a process stand, seen from outside.
+//!
+//! Nothing runs in the process, nothing stops it, no lock of it is waited for: its memory is read
+//! through `/proc`, as a debugger's would be, without attaching. So it makes no difference whether it
+//! runs, holds the interpreter's lock for minutes, winds down, has just forked, or is stopped; and
+//! what it does cannot be changed by it. The price: it moves while it is read ([`python`]), and the
+//! kernel must permit it ([`access`]).
+
+use std::io;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+use ddp_doctor_proto::v1;
+
+pub mod access;
+pub mod elf;
+pub mod layout;
+pub mod lines;
+pub mod maps;
+pub mod memory;
+pub mod native;
+pub mod python;
+pub mod taker;
+pub mod tasks;
+pub mod unwind;
+
+use super::proc;
+use maps::Loaded;
+use memory::{Memory, Pages, ProcessMemory};
+use native::{Known, Native};
+use python::{Gap, Interpreter, MOST_FRAMES, NoInterpreter, PythonThread};
+use tasks::Task;
+
+/// Longest name of a frame that is passed on, in bytes.
+const MOST_NAME: usize = 1024;
+/// Bytes of frames that are passed on for one process.
+const MOST_BYTES: usize = 2 << 20;
+
+/// Takes the stacks of the process with this number and start time. Whatever cannot be had is said in
+/// `trouble`; the number of the process in messages is not set. `known` serves the next process, too.
+#[must_use]
+pub fn take(pid: u32, start_ticks: u64, known: &Known) -> v1::Stacks {
+    let unix_ns = Timestamp::now().0;
+    let mut seen = Seen::default();
+    if let Err(error) = seen.look(pid, start_ticks, known) {
+        seen = Seen::default();
+        seen.trouble.push(access::explain(pid, &error));
+    }
+    let threads = seen.join();
+    v1::Stacks {
+        process: 0,
+        unix_ns,
+        threads,
+        trouble: seen.trouble.join("; "),
+    }
+}
+
+/// What was seen of a process.
+#[derive(Default)]
+struct Seen {
+    tasks: Vec<Task>,
+    /// Native frames of each of them.
+    native: Vec<Vec<Where>>,
+    /// Python's threads, by the number that each has in the pid namespace of its process.
+    python: Vec<(Option<u32>, PythonThread)>,
+    /// What is missing.
+    trouble: Vec<String>,
+}
+
+impl Seen {
+    fn look(&mut self, pid: u32, start_ticks: u64, known: &Known) -> io::Result<()> {
+        // Opened first: what is read through it is then of the process that is looked at next.
+        let memory = ProcessMemory::open(pid);
+        let (tasks, left_out) = tasks::of(pid)?;
+        self.tasks = tasks;
+        if left_out > 0 {
+            let trouble = format!("{left_out} more threads were not looked at");
+            self.trouble.push(trouble);
+        }
+        if proc::Stat::of(pid)?.start_ticks != start_ticks {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        match memory.and_then(|memory| Ok((memory, maps::images(pid)?))) {
+            Ok((memory, images)) => {
+                match python(pid, &memory, &images) {
+                    Ok(python) => self.python = python,
+                    Err(reason) => self.trouble.push(reason),
+                }
+                let mut native = Native::new(&memory, &images, known);
+                let tids = self.tasks.iter().map(|task| task.tid);
+                self.native = tids.map(|tid| native.frames(pid, tid)).collect();
+            }
+            Err(error) => self.trouble.push(access::explain(pid, &error)),
+        }
+        if !proc::is_alive(pid, start_ticks) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(())
+    }
+
+    /// The kernel's threads with the frames that belong to them: the main thread first, then those
+    /// that run Python.
+    fn join(&mut self) -> Vec<v1::ThreadStack> {
+        let Self {
+            tasks,
+            native,
+            python,
+            trouble,
+        } = self;
+        // After a fork only one thread is left, which may still have the number it had before.
+        if let [only] = &tasks[..]
+            && python.iter().all(|(tid, _)| *tid != Some(only.inner_tid))
+        {
+            let runs = python.iter().position(|(_, thread)| thread.holds_gil);
+            if let Some((tid, _)) = python.get_mut(runs.unwrap_or(0)) {
+                *tid = Some(only.inner_tid);
+            }
+        }
+        let mut left = MOST_BYTES;
+        let mut moving = 0;
+        let mut threads: Vec<v1::ThreadStack> = Vec::with_capacity(tasks.len());
+        let native = native.drain(..).chain(std::iter::repeat_with(Vec::new));
+        for (task, native) in tasks.drain(..).zip(native) {
+            let known = python
+                .iter()
+                .position(|(tid, _)| *tid == Some(task.inner_tid));
+            let known = known.map(|index| python.swap_remove(index).1);
+            match known.as_ref().and_then(|thread| thread.gap) {
+                Some(Gap::Moving) => moving += 1,
+                Some(Gap::Deeper) => trouble.push(format!(
+                    "thread {}: only the {MOST_FRAMES} innermost frames were read",
+                    task.tid
+                )),
+                Some(Gap::Fault(fault)) => trouble.push(format!(
+                    "thread {}: its frames cannot be read: {fault}",
+                    task.tid
+                )),
+                None => {}
+            }
+            threads.push(v1::ThreadStack {
+                tid: task.tid,
+                name: task.name,
+                state: task.state.to_string(),
+                wait_channel: task.wait_channel,
+                cpu_ns: Some(task.cpu_ns),
+                holds_gil: known.as_ref().map(|thread| thread.holds_gil),
+                python: frames(known.map(|it| it.frames).unwrap_or_default(), &mut left),
+                native: frames(native, &mut left),
+            });
+        }
+        if moving > 0 {
+            trouble.push(format!(
+                "{moving} of its threads moved while looked at: frames of theirs may be of different \
+                 moments"
+            ));
+        }
+        if left == 0 {
+            trouble.push("there are more frames than are passed on".into());
+        }
+        if let Some((_, others)) = threads.split_first_mut() {
+            others.sort_by_key(|thread| thread.python.is_empty());
+        }
+        threads
+    }
+}
+
+/// Python's threads.
+fn python(
+    pid: u32,
+    memory: &ProcessMemory,
+    images: &[Loaded],
+) -> Result<Vec<(Option<u32>, PythonThread)>, String> {
+    let program = maps::program(pid);
+    let mut candidates: Vec<&Loaded> = images
+        .iter()
+        .filter(|it| it.file_name().contains("python") || Some(&it.path) == program.as_ref())
+        .collect();
+    // A program may be linked with the library and have no interpreter of its own.
+    candidates.sort_by_key(|image| !image.file_name().starts_with("libpython"));
+    let mut pages = Pages::new(memory);
+    for image in candidates {
+        let interpreter = Interpreter::find(&mut pages, image);
+        if let Some(interpreter) = interpreter.map_err(|reason| reason.to_string())? {
+            let threads = interpreter.threads(memory);
+            let threads = threads.map_err(|fault| NoInterpreter::Fault(fault).to_string())?;
+            if threads.is_empty() {
+                return Err("its Python interpreter has ended, or has not begun".into());
+            }
+            let number = |thread: &PythonThread| match thread.native_id {
+                Some(id) => u32::try_from(id).ok(),
+                None => tid_of_pthread(&mut pages, thread.pthread),
+            };
+            return Ok(numbered(threads, number));
+        }
+    }
+    Err("it runs no Python".into())
+}
+
+fn numbered(
+    threads: Vec<PythonThread>,
+    mut number: impl FnMut(&PythonThread) -> Option<u32>,
+) -> Vec<(Option<u32>, PythonThread)> {
+    threads
+        .into_iter()
+        .map(|thread| (number(&thread), thread))
+        .collect()
+}
+
+/// What glibc keeps in a thread's descriptor (`struct pthread`, `tid`), at the same place in all versions
+/// that are in use.
+fn tid_of_pthread<M: Memory>(pages: &mut Pages<'_, M>, pthread: u64) -> Option<u32> {
+    let offset = match std::env::consts::ARCH {
+        "x86_64" => 0x2d0,
+        "aarch64" => 0xd0,
+        _ => return None,
+    };
+    pages.u32(memory::at(pthread, offset).ok()?).ok()
+}
+
+fn frames(frames: Vec<Where>, left: &mut usize) -> Vec<v1::Frame> {
+    let mut passed = Vec::new();
+    for frame in frames {
+        let (file, function) = (cut(frame.file), cut(frame.function));
+        let size = file.len() + function.len() + 16;
+        if size > *left {
+            *left = 0;
+            break;
+        }
+        *left -= size;
+        passed.push(v1::Frame {
+            file,
+            line: frame.line,
+            function,
+        });
+    }
+    passed
+}
+
+fn cut(mut name: String) -> String {
+    if name.len() > MOST_NAME {
+        let end = (0..=MOST_NAME)
+            .rev()
+            .find(|&end| name.is_char_boundary(end));
+        name.truncate(end.unwrap_or(0));
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_forked_is_known_by_being_alone() {
+        let task = |tid| Task {
+            tid,
+            inner_tid: tid,
+            name: String::new(),
+            state: 'S',
+            wait_channel: String::new(),
+            cpu_ns: 1,
+        };
+        let thread = |line, holds_gil| PythonThread {
+            pthread: 0,
+            native_id: None,
+            holds_gil,
+            frames: vec![Where {
+                file: "x.py".into(),
+                line,
+                function: "f".into(),
+            }],
+            gap: None,
+        };
+        let line = |tasks: Vec<Task>, python| {
+            let mut seen = Seen {
+                tasks,
+                python,
+                ..Seen::default()
+            };
+            let threads = seen.join();
+            threads
+                .iter()
+                .map(|it| it.python.first().map(|it| it.line))
+                .collect::<Vec<_>>()
+        };
+        let python = || vec![(Some(7), thread(1, false)), (Some(8), thread(2, true))];
+        assert_eq!(line(vec![task(9)], python()), [Some(2)]);
+        assert_eq!(line(vec![task(8)], python()), [Some(2)]);
+        assert_eq!(
+            line(vec![task(5), task(6), task(8)], python()),
+            [None, Some(2), None]
+        );
+    }
+
+    #[test]
+    fn what_is_passed_on_is_bounded() {
+        let frame = || Where {
+            file: "é".repeat(4000),
+            line: 1,
+            function: "f".into(),
+        };
+        let mut left = 3000;
+        let passed = frames((0..10).map(|_| frame()).collect(), &mut left);
+        assert_eq!((passed.len(), left), (2, 0));
+        assert_eq!(passed[0].file.len(), 1024);
+    }
+}

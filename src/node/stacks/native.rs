@@ -1,0 +1,211 @@
+//! Native frames of threads that sleep in the kernel.
+//!
+//! The kernel says where such a thread is and where its stack is (`/proc/PID/task/TID/syscall`); the
+//! rest is read from its memory ([`super::unwind`]). A thread that runs has no native frames here: it
+//! would have to be stopped to ask for its registers. Functions are named as far as the loaded
+//! images name them to the dynamic linker, with what is static in them left unnamed.
+
+use std::collections::HashMap;
+use std::fs;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ddp_doctor_proto::report::Where;
+
+use super::elf::{Functions, Image};
+use super::maps::{FileId, Loaded};
+use super::memory::{Memory, Pages};
+use super::unwind::Registers;
+
+/// Frames of a thread that are looked at.
+const MOST_FRAMES: usize = 64;
+
+/// The functions of files that were read so far: ranks have loaded the same.
+#[derive(Debug, Default)]
+pub struct Known(Mutex<HashMap<FileId, Arc<Functions>>>);
+
+impl Known {
+    /// Files that are remembered; some dozen are used.
+    const MOST: usize = 256;
+
+    fn get(&self, file: &FileId) -> Option<Arc<Functions>> {
+        self.files().get(file).cloned()
+    }
+
+    fn put(&self, file: &FileId, functions: &Arc<Functions>) {
+        let mut files = self.files();
+        if files.len() < Self::MOST {
+            files.insert(file.clone(), Arc::clone(functions));
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<FileId, Arc<Functions>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is known of the code of a process.
+pub struct Native<'a, M> {
+    pages: Pages<'a, M>,
+    loaded: &'a [Loaded],
+    known: &'a Known,
+    /// By the index of the loaded file; `None`: it says nothing.
+    images: HashMap<usize, Option<(Image, Arc<Functions>)>>,
+}
+
+impl<'a, M: Memory> Native<'a, M> {
+    /// That of a process with these files.
+    pub fn new(memory: &'a M, loaded: &'a [Loaded], known: &'a Known) -> Self {
+        Self {
+            pages: Pages::new(memory),
+            loaded,
+            known,
+            images: HashMap::new(),
+        }
+    }
+
+    /// The frames of a thread, innermost first; none where it runs, or the system does not permit it.
+    pub fn frames(&mut self, pid: u32, tid: u32) -> Vec<Where> {
+        // Only there it is known which register is which.
+        if cfg!(not(target_arch = "x86_64")) {
+            return Vec::new();
+        }
+        let file = format!("/proc/{pid}/task/{tid}/syscall");
+        let read = || sleeping_at(&fs::read_to_string(&file).ok()?);
+        let Some((place, stack)) = read() else {
+            return Vec::new();
+        };
+        let frames = self.walk(place, stack);
+        // One that has gone on meanwhile has left a mixture behind.
+        if read() == Some((place, stack)) {
+            frames
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn walk(&mut self, place: u64, stack: u64) -> Vec<Where> {
+        let mut frames = Vec::new();
+        let mut registers = Registers::new(place, stack);
+        while let Some(place) = registers.place() {
+            let is_innermost = frames.is_empty();
+            let inside = if is_innermost {
+                place
+            } else {
+                place.wrapping_sub(1)
+            };
+            let Some((index, file)) = self.file(inside) else {
+                break;
+            };
+            let Some((image, functions)) = self.image(index).cloned() else {
+                break;
+            };
+            let function = image
+                .name(&mut self.pages, &functions, inside)
+                .map(|name| readable(&name));
+            frames.push(Where {
+                file,
+                line: 0,
+                function: function.unwrap_or_default(),
+            });
+            if frames.len() == MOST_FRAMES {
+                break;
+            }
+            let caller = image
+                .unwind
+                .map(|table| registers.caller(&mut self.pages, table, is_innermost));
+            match caller {
+                Some(Ok(Some(caller))) => registers = caller,
+                _ => break,
+            }
+        }
+        frames
+    }
+
+    /// The loaded file that this address is in.
+    fn file(&self, address: u64) -> Option<(usize, String)> {
+        let index = self
+            .loaded
+            .partition_point(|it| it.start <= address)
+            .checked_sub(1)?;
+        let loaded = &self.loaded[index];
+        (address < loaded.end).then(|| (index, loaded.path.clone()))
+    }
+
+    fn image(&mut self, index: usize) -> Option<&(Image, Arc<Functions>)> {
+        let Self {
+            pages,
+            loaded,
+            known,
+            images,
+        } = self;
+        let image = images.entry(index).or_insert_with(|| {
+            let file = &loaded[index].id;
+            let image = Image::at(pages, loaded[index].start).ok()?;
+            let functions = known.get(file).unwrap_or_else(|| {
+                // Without names there are still files.
+                let functions = Arc::new(image.functions(pages).unwrap_or_default());
+                known.put(file, &functions);
+                functions
+            });
+            Some((image, functions))
+        });
+        image.as_ref()
+    }
+}
+
+/// Where a thread is and where its stack is: `number arguments… stack place`, or `-1 stack place`;
+/// `None` where it says `running`.
+fn sleeping_at(text: &str) -> Option<(u64, u64)> {
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let [_, .., stack, place] = words[..] else {
+        return None;
+    };
+    let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    Some((number(place)?, number(stack)?))
+}
+
+/// A symbol as people write it, without what the linker appended.
+fn readable(symbol: &str) -> String {
+    /// Longest name that is made readable: templates may say a lot.
+    const MOST: usize = 2048;
+    let demangled = || {
+        if !symbol.starts_with("_Z") || symbol.len() > MOST {
+            return None;
+        }
+        let options = cpp_demangle::DemangleOptions::new()
+            .no_params()
+            .no_return_type();
+        cpp_demangle::Symbol::new(symbol)
+            .ok()?
+            .demangle_with_options(&options)
+            .ok()
+    };
+    demangled().unwrap_or_else(|| symbol.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sleeping_threads_say_where_they_are() {
+        let asleep =
+            "230 0x0 0x0 0x7ffe76aca250 0x7ffe76aca290 0x0 0x0 0x7ffe76aca238 0x7f5a93abd503\n";
+        assert_eq!(
+            sleeping_at(asleep),
+            Some((0x7f5a_93ab_d503, 0x7ffe_76ac_a238))
+        );
+        assert_eq!(sleeping_at("-1 0x10 0x20"), Some((0x20, 0x10)));
+        for other in ["running\n", "", "7", "1 2 3"] {
+            assert_eq!(sleeping_at(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_of_c_plus_plus_are_readable() {
+        let name = "_ZN4c10d16ProcessGroupGloo9AsyncWork4waitENSt6chrono8durationIlSt5ratioILl1ELl1000EEEE";
+        assert_eq!(readable(name), "c10d::ProcessGroupGloo::AsyncWork::wait");
+        assert_eq!(readable("pthread_cond_wait"), "pthread_cond_wait");
+        assert_eq!(readable("_Znonsense"), "_Znonsense");
+    }
+}

@@ -1,0 +1,387 @@
+//! The Python frames of all threads of a process, read from outside while it runs.
+//!
+//! Interpreter → threads → frames → code objects, as CPython links them. Nothing holds the process
+//! still: a thread may call and return between two reads. So the chain of a thread's frames is
+//! believed once two looks in a row see the same one, and only then names and lines are read.
+
+use std::collections::HashMap;
+
+use ddp_doctor_proto::report::Where;
+
+use super::elf::Image;
+use super::layout::{Gil, Innermost, Layout, Place, Version};
+use super::maps::Loaded;
+use super::memory::{Fault, Memory, Pages, at};
+
+/// Interpreters of a process that are looked at.
+const MOST_INTERPRETERS: usize = 16;
+/// Threads that are looked at.
+pub const MOST_THREADS: usize = 512;
+/// Frames of a thread that are looked at, from the innermost on.
+pub const MOST_FRAMES: usize = 256;
+/// Looks at a thread that moves.
+const LOOKS: u32 = 6;
+/// Longest name of a file or a function, in characters.
+const MOST_TEXT: u64 = 4096;
+/// Longest table of lines.
+const MOST_LINES: u64 = 1 << 20;
+/// Owners of frames from here on are none of Python's: entries from C, trampolines.
+const NOT_PYTHON: u8 = 3;
+
+/// A running interpreter.
+#[derive(Clone, Debug)]
+pub struct Interpreter {
+    /// Its version.
+    pub version: Version,
+    runtime: u64,
+    layout: Layout,
+}
+
+/// Why there is no interpreter to look at.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoInterpreter {
+    /// It is not known what it looks like inside.
+    #[error("Python {}.{}{} is not known to this version of ddp-doctor", .0.0, .0.1, if *.1 { " (free-threaded)" } else { "" })]
+    UnknownVersion(Version, bool),
+    /// It does not say which version it is.
+    #[error("it runs a Python of an unknown version")]
+    NoVersion,
+    /// It could not be read.
+    #[error("its Python interpreter cannot be read: {0}")]
+    Fault(#[from] Fault),
+}
+
+/// A thread that Python knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PythonThread {
+    /// Its `pthread_t`.
+    pub pthread: u64,
+    /// What it called itself to the operating system; `None`: this version does not say.
+    pub native_id: Option<u64>,
+    /// Whether it holds the interpreter's lock.
+    pub holds_gil: bool,
+    /// Its frames, innermost first.
+    pub frames: Vec<Where>,
+    /// What is missing of them.
+    pub gap: Option<Gap>,
+}
+
+/// What is missing of a thread's frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gap {
+    /// It moved while it was looked at: they are of slightly different moments.
+    Moving,
+    /// There are more of them, further out.
+    Deeper,
+    /// They could not be read.
+    Fault(Fault),
+}
+
+/// One frame as it lies there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RawFrame {
+    address: u64,
+    code: u64,
+    /// Byte within the code.
+    instruction: i64,
+}
+
+/// Frames of a thread, and whether there are more further out.
+type Chain = (Vec<RawFrame>, bool);
+
+impl Interpreter {
+    /// The interpreter in one of the files that a process has loaded; `None`: there is none in it.
+    ///
+    /// # Errors
+    ///
+    /// When there is one that we cannot look into.
+    pub fn find<M: Memory>(
+        pages: &mut Pages<'_, M>,
+        loaded: &Loaded,
+    ) -> Result<Option<Self>, NoInterpreter> {
+        // A file that is loaded in an unusual way is none of Python's.
+        let Ok(image) = Image::at(pages, loaded.start) else {
+            return Ok(None);
+        };
+        let Some(runtime) = image.symbol(pages, "_PyRuntime")? else {
+            return Ok(None);
+        };
+        let said = match image.symbol(pages, "Py_Version")? {
+            Some(address) => {
+                let [_, _, minor, major] = pages.u32(address)?.to_le_bytes();
+                Some((major, minor))
+            }
+            None => version_in(loaded.file_name()),
+        };
+        let version = said.ok_or(NoInterpreter::NoVersion)?;
+        let layout = if let Some(known) = Layout::of(version) {
+            known
+        } else if !Layout::is_published(version) {
+            return Err(NoInterpreter::UnknownVersion(version, false));
+        } else if Layout::is_free_threaded(pages, runtime)? {
+            return Err(NoInterpreter::UnknownVersion(version, true));
+        } else {
+            Layout::published(pages, runtime, version)?
+        };
+        Ok(Some(Self {
+            version,
+            runtime,
+            layout,
+        }))
+    }
+
+    /// All its threads and where they are.
+    ///
+    /// # Errors
+    ///
+    /// When not even the list of threads can be read: it has not begun yet, or has ended.
+    pub fn threads<M: Memory>(&self, memory: &M) -> Result<Vec<PythonThread>, Fault> {
+        let mut pages = Pages::new(memory);
+        let mut codes = Codes {
+            pages: Pages::new(memory),
+            layout: &self.layout,
+            known: HashMap::new(),
+        };
+        let threads = self.list(&mut pages)?;
+        Ok(threads
+            .into_iter()
+            .map(|(address, mut thread)| {
+                match self.settled_chain(&mut pages, address) {
+                    Ok(((chain, is_deeper), settled)) => {
+                        thread.gap = match (settled, is_deeper) {
+                            (false, _) => Some(Gap::Moving),
+                            (true, true) => Some(Gap::Deeper),
+                            (true, false) => None,
+                        };
+                        for frame in chain {
+                            match codes.place(frame) {
+                                Ok(place) => thread.frames.push(place),
+                                Err(_) if !settled => {}
+                                Err(fault) => thread.gap = Some(Gap::Fault(fault)),
+                            }
+                        }
+                    }
+                    Err(fault) => thread.gap = Some(Gap::Fault(fault)),
+                }
+                thread
+            })
+            .collect())
+    }
+
+    /// The threads, without their frames.
+    fn list<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<Vec<(u64, PythonThread)>, Fault> {
+        let layout = &self.layout;
+        let mut found = Vec::new();
+        let mut interpreter = pages.u64(at(self.runtime, layout.interpreters)?)?;
+        for _ in 0..MOST_INTERPRETERS {
+            if interpreter == 0 {
+                break;
+            }
+            let holder = self.holder(pages, interpreter)?;
+            let mut thread = pages.u64(at(interpreter, layout.threads)?)?;
+            while thread != 0 && found.len() < MOST_THREADS {
+                // Tells garbage from a thread.
+                if pages.u64(at(thread, layout.interpreter)?)? != interpreter {
+                    return Err(Fault::Nonsense("its list of threads"));
+                }
+                let native_id = layout
+                    .native_id
+                    .map(|offset| pages.u64(at(thread, offset)?))
+                    .transpose()?;
+                found.push((
+                    thread,
+                    PythonThread {
+                        pthread: pages.u64(at(thread, layout.pthread)?)?,
+                        native_id,
+                        holds_gil: holder == thread,
+                        frames: Vec::new(),
+                        gap: None,
+                    },
+                ));
+                thread = pages.u64(at(thread, layout.next_thread)?)?;
+            }
+            interpreter = pages.u64(at(interpreter, layout.next_interpreter)?)?;
+        }
+        Ok(found)
+    }
+
+    /// The thread that holds the lock; 0: none.
+    fn holder<M: Memory>(&self, pages: &mut Pages<'_, M>, interpreter: u64) -> Result<u64, Fault> {
+        let (place, locked, holder) = match self.layout.gil {
+            Gil::Runtime { locked, holder } => (self.runtime, locked, holder),
+            Gil::Interpreter { locked, holder } => (interpreter, locked, holder),
+            Gil::Behind {
+                pointer,
+                locked,
+                holder,
+            } => (pages.u64(at(interpreter, pointer)?)?, locked, holder),
+        };
+        // −1 before it is made.
+        if pages.u32(at(place, locked)?)? != 1 {
+            return Ok(0);
+        }
+        pages.u64(at(place, holder)?)
+    }
+
+    /// A thread's frames, and whether it stood still for long enough to see them at one moment.
+    fn settled_chain<M: Memory>(
+        &self,
+        pages: &mut Pages<'_, M>,
+        thread: u64,
+    ) -> Result<(Chain, bool), Fault> {
+        let mut before = None;
+        for _ in 0..LOOKS {
+            pages.forget();
+            let now = self.chain(pages, thread);
+            if let (Ok(now), Some(Ok(before))) = (&now, &before)
+                && is_same(now, before)
+            {
+                return Ok((now.clone(), true));
+            }
+            before = Some(now);
+        }
+        // What it was last, unless that led nowhere.
+        let last = before.ok_or(Fault::TooMuch)??;
+        Ok((last, false))
+    }
+
+    fn chain<M: Memory>(&self, pages: &mut Pages<'_, M>, thread: u64) -> Result<Chain, Fault> {
+        let layout = &self.layout;
+        let mut frame = match layout.innermost {
+            Innermost::Here(offset) => pages.u64(at(thread, offset)?)?,
+            Innermost::Behind(pointer, offset) => match pages.u64(at(thread, pointer)?)? {
+                0 => 0,
+                behind => pages.u64(at(behind, offset)?)?,
+            },
+        };
+        let mut chain = Vec::new();
+        // Frames that are none of Python's stand between those that are.
+        for _ in 0..3 * MOST_FRAMES {
+            if frame == 0 || chain.len() == MOST_FRAMES {
+                break;
+            }
+            let owner = match layout.owner {
+                Some(offset) => {
+                    let mut byte = [0];
+                    pages.bytes(at(frame, offset)?, &mut byte)?;
+                    byte[0]
+                }
+                None => 0,
+            };
+            if owner < NOT_PYTHON {
+                // From 3.14 on the lowest bits of a reference say how it is counted.
+                let code = pages.u64(at(frame, layout.code)?)? & !7;
+                let instruction = match layout.place {
+                    Place::Number(offset) => {
+                        2 * i64::from(pages.u32(at(frame, offset)?)?.cast_signed())
+                    }
+                    Place::Address(offset, first) => pages
+                        .u64(at(frame, offset)?)?
+                        .wrapping_sub(at(code, first)?)
+                        .cast_signed(),
+                };
+                chain.push(RawFrame {
+                    address: frame,
+                    code,
+                    instruction,
+                });
+            }
+            frame = pages.u64(at(frame, layout.outer)?)?;
+        }
+        Ok((chain, frame != 0))
+    }
+}
+
+/// Whether a thread stood still: only in its innermost frame may it have gone on.
+fn is_same((a, _): &Chain, (b, _): &Chain) -> bool {
+    let place = |chain: &[RawFrame]| chain.first().map(|frame| (frame.address, frame.code));
+    place(a) == place(b) && a.get(1..) == b.get(1..)
+}
+
+/// Code objects that were read so far.
+struct Codes<'a, 'm, M> {
+    pages: Pages<'m, M>,
+    layout: &'a Layout,
+    known: HashMap<u64, Result<Code, Fault>>,
+}
+
+/// A code object.
+#[derive(Clone)]
+struct Code {
+    file: String,
+    function: String,
+    first_line: i32,
+    lines: Vec<u8>,
+}
+
+impl<M: Memory> Codes<'_, '_, M> {
+    fn place(&mut self, frame: RawFrame) -> Result<Where, Fault> {
+        if !self.known.contains_key(&frame.code) {
+            let code = self.read(frame.code);
+            self.known.insert(frame.code, code);
+        }
+        let code = self.known[&frame.code].as_ref().map_err(|fault| *fault)?;
+        let format = self.layout.line_format;
+        let line = format.line(&code.lines, code.first_line, frame.instruction);
+        Ok(Where {
+            file: code.file.clone(),
+            line: line.unwrap_or(0),
+            function: code.function.clone(),
+        })
+    }
+
+    fn read(&mut self, code: u64) -> Result<Code, Fault> {
+        let layout = self.layout;
+        let file = self.pages.u64(at(code, layout.file)?)?;
+        let function = self.pages.u64(at(code, layout.function)?)?;
+        let table = self.pages.u64(at(code, layout.lines)?)?;
+        let length = self.pages.u64(at(table, layout.bytes_length)?)?;
+        if length > MOST_LINES {
+            return Err(Fault::Nonsense("a table of lines"));
+        }
+        Ok(Code {
+            file: self.text(file)?,
+            function: self.text(function)?,
+            first_line: self.pages.u32(at(code, layout.first_line)?)?.cast_signed(),
+            lines: self.pages.vec(at(table, layout.bytes)?, length as usize)?,
+        })
+    }
+
+    /// A `str`, of whatever width.
+    fn text(&mut self, address: u64) -> Result<String, Fault> {
+        let layout = self.layout;
+        let length = self.pages.u64(at(address, layout.text_length)?)?;
+        let state = self.pages.u32(at(address, layout.text_state)?)?;
+        // Two bits interned, three bits width in bytes, compact, ASCII.
+        let (width, is_compact, is_ascii) =
+            (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
+        if length > MOST_TEXT || !is_compact || ![1, 2, 4].contains(&width) {
+            return Err(Fault::Nonsense("a name"));
+        }
+        let start = if is_ascii {
+            layout.text_ascii
+        } else {
+            layout.text_other
+        };
+        let width = width as usize;
+        let bytes = self
+            .pages
+            .vec(at(address, start)?, length as usize * width)?;
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, &b| n << 8 | u32::from(b));
+        Ok(bytes
+            .chunks_exact(width)
+            .map(|bytes| char::from_u32(number(bytes)).unwrap_or(char::REPLACEMENT_CHARACTER))
+            .collect())
+    }
+}
+
+/// The version in a file name such as `libpython3.10.so.1.0`.
+fn version_in(file_name: &str) -> Option<Version> {
+    let (_, after) = file_name.split_once("python3.")?;
+    let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+    Some((3, after[..digits].parse().ok()?))
+}
+
+#[cfg(test)]
+#[path = "python_tests.rs"]
+mod tests;

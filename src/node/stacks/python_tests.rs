@@ -1,0 +1,561 @@
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ddp_doctor_proto::v1;
+
+use super::super::native::Known;
+use super::*;
+use crate::node::proc::Stat;
+
+/// Interpreters to test with: those that `DDP_DOCTOR_TEST_PYTHONS` names, separated by colons, or the
+/// `python3` that is there.
+fn interpreters() -> Vec<PathBuf> {
+    if let Some(named) = std::env::var_os("DDP_DOCTOR_TEST_PYTHONS") {
+        return std::env::split_paths(&named).collect();
+    }
+    let is_there = Command::new("python3").arg("--version").output().is_ok();
+    let needed = std::env::var_os("DDP_DOCTOR_REQUIRE_PYTORCH").is_some();
+    assert!(is_there || !needed, "there is no python3");
+    if !is_there {
+        eprintln!("skipped: there is no python3");
+    }
+    is_there.then(|| "python3".into()).into_iter().collect()
+}
+
+/// A Python program that has come to the point where it prints "ready".
+struct Program {
+    child: Child,
+    said: Vec<String>,
+}
+
+impl Program {
+    fn start(python: &PathBuf, text: &str) -> Self {
+        let mut child = Command::new(python)
+            .args(["-c", text])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = Vec::new();
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            match line.unwrap().as_str() {
+                "ready" => return Self { child, said },
+                line => said.push(line.to_owned()),
+            }
+        }
+        panic!("it ended with {:?}, saying {said:?}", child.wait());
+    }
+
+    fn take(&self) -> v1::Stacks {
+        stacks_of(self.child.id())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn take(pid: u32, start_ticks: u64) -> v1::Stacks {
+    static KNOWN: std::sync::LazyLock<Known> = std::sync::LazyLock::new(Known::default);
+    super::super::take(pid, start_ticks, &KNOWN)
+}
+
+fn stacks_of(pid: u32) -> v1::Stacks {
+    take(pid, Stat::of(pid).unwrap().start_ticks)
+}
+
+/// Frames as `function:line`, innermost first.
+fn words(thread: &v1::ThreadStack) -> String {
+    let frame = |frame: &v1::Frame| format!("{}:{}", frame.function, frame.line);
+    thread
+        .python
+        .iter()
+        .map(frame)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Takes stacks until it is as expected: what a program said last it may not have finished saying.
+#[track_caller]
+fn eventually(program: &Program, is_so: impl Fn(&v1::Stacks) -> bool) -> v1::Stacks {
+    let started = Instant::now();
+    loop {
+        let stacks = program.take();
+        if is_so(&stacks) {
+            return stacks;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{stacks:#?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+const PLACES: &str = r#"
+import asyncio, sys, threading, time
+
+def wait_in_comprehension(lock):
+    return [lock.acquire()
+            for _ in range(1)]
+
+class Läufer:
+    def run(self, lock):
+        with lock:
+            pass
+
+def generator(lock):
+    yield 1
+    lock.acquire(
+    )
+
+async def inner(lock):
+    await asyncio.sleep(0)
+    lock.acquire()
+
+async def outer(lock):
+    await inner(lock)
+
+def deep(lock, n):
+    if n:
+        deep(lock, n - 1)
+    else:
+        lock.acquire()
+
+def exec_unicode(lock):
+    exec(compile("def größe_Δ_𝒳(lock):\n\n  lock.acquire()\ngröße_Δ_𝒳(lock)", "/tmp/dätei.py", "exec"), {"lock": lock})
+
+lock = threading.Lock()
+lock.acquire()
+targets = [
+    lambda: wait_in_comprehension(lock),
+    lambda: Läufer().run(lock),
+    lambda: list(generator(lock)),
+    lambda: asyncio.run(outer(lock)),
+    lambda: deep(lock, 100),
+    lambda: exec_unicode(lock),
+]
+threads = [threading.Thread(target=target, daemon=True) for target in targets]
+for thread in threads:
+    thread.start()
+
+def places(frame):
+    while frame:
+        name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+        yield f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+
+def all_places():
+    frames = sys._current_frames()
+    return [list(places(frames[thread.ident])) for thread in threads]
+
+before = None
+while before != (now := all_places()):
+    before = now
+    time.sleep(0.2)
+sys.stdout.reconfigure(encoding="utf-8")
+for thread, place in zip(threads, now):
+    print(thread.native_id, *place)
+print("ready", flush=True)
+lock.acquire()
+"#;
+
+#[test]
+fn frames_are_those_that_python_itself_sees() {
+    for python in interpreters() {
+        let program = Program::start(&python, PLACES);
+        let stacks = eventually(&program, |stacks| {
+            stacks.threads[0].python.len() == 1 && stacks.threads[0].state == "S"
+        });
+        assert_eq!(stacks.trouble, "", "{}", python.display());
+        assert_eq!(stacks.threads[0].tid, program.child.id());
+        let last = 1 + PLACES.matches('\n').count() as u32 - 1;
+        assert_eq!(words(&stacks.threads[0]), format!("<module>:{last}"));
+        assert_eq!(program.said.len(), 6);
+        for said in &program.said {
+            let (tid, expected) = said.split_once(' ').unwrap();
+            let thread = stacks.threads.iter().find(|it| it.tid.to_string() == tid);
+            let thread = thread.unwrap();
+            assert_eq!(words(thread), expected, "{}", python.display());
+            assert_eq!(
+                (thread.state.as_str(), thread.holds_gil),
+                ("S", Some(false))
+            );
+            assert!(thread.cpu_ns > Some(0), "{thread:?}");
+        }
+        let unicode = stacks.threads.iter().flat_map(|it| &it.python);
+        let unicode = unicode.filter(|frame| frame.file == "/tmp/dätei.py");
+        assert_eq!(unicode.count(), 2);
+        // Two looks at what stands still give the same.
+        let again = program.take();
+        for (a, b) in stacks.threads.iter().zip(&again.threads) {
+            assert_eq!((&a.tid, &a.python), (&b.tid, &b.python));
+        }
+    }
+}
+
+#[test]
+fn a_thread_that_holds_the_lock_in_c_is_seen_to_hold_it() {
+    let text = r#"
+import ctypes, threading
+def hold():
+    print("ready", flush=True)
+    ctypes.PyDLL(None).usleep(30_000_000)
+def want():
+    while True:
+        pass
+threading.Thread(target=want, daemon=True).start()
+hold()
+"#;
+    for python in interpreters() {
+        let program = Program::start(&python, text);
+        // It may still be on its way into the call.
+        let stacks = eventually(&program, |stacks| {
+            words(&stacks.threads[0]) == "hold:5 <module>:10" && stacks.threads[0].state == "S"
+        });
+        assert_eq!(stacks.trouble, "", "{}", python.display());
+        let holds: Vec<_> = stacks.threads.iter().map(|it| it.holds_gil).collect();
+        assert_eq!(holds, [Some(true), Some(false)], "{stacks:#?}");
+        assert_ne!(stacks.threads[1].python.len(), 0);
+    }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn native_frames_lead_from_the_kernel_to_the_program() {
+    let text = r#"
+import time
+def nap():
+    print("ready", flush=True)
+    time.sleep(60)
+nap()
+"#;
+    for python in interpreters() {
+        let program = Program::start(&python, text);
+        let asleep = |it: &v1::Stacks| words(&it.threads[0]) == "nap:5 <module>:6";
+        let stacks = eventually(&program, |it| {
+            asleep(it) && !it.threads[0].native.is_empty()
+        });
+        let native = &stacks.threads[0].native;
+        let named = |name: &str| native.iter().position(|frame| frame.function == name);
+        let places = ["PyEval_EvalCode", "Py_RunMain", "Py_BytesMain"].map(named);
+        let show = || format!("{}: {native:#?}", python.display());
+        assert!(places[0].is_some() && places.is_sorted(), "{}", show());
+        // How Python sleeps depends on its version.
+        let sleeps = ["nanosleep", "select"]
+            .iter()
+            .any(|name| native[0].function.contains(name));
+        assert!(sleeps && native[0].file.contains("libc.so"), "{}", show());
+        let last = native.last().unwrap();
+        assert!(
+            last.file.contains("python") || last.file.contains("libc.so"),
+            "{}",
+            show()
+        );
+    }
+}
+
+#[test]
+fn a_forked_child_is_as_good_as_any() {
+    let text = r#"
+import os, threading
+lock = threading.Lock()
+lock.acquire()
+def in_child():
+    lock.acquire(timeout=60)
+def fork():
+    child = os.fork()
+    if child == 0:
+        in_child()
+    print(child)
+threading.Thread(target=lock.acquire, daemon=True).start()
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+print("ready", flush=True)
+os.wait()
+"#;
+    for python in interpreters() {
+        let program = Program::start(&python, text);
+        let child: u32 = program.said[0].parse().unwrap();
+        let started = Instant::now();
+        loop {
+            let stacks = stacks_of(child);
+            let words: Vec<_> = stacks.threads.iter().map(words).collect();
+            if words.len() == 1 && words[0].starts_with("in_child:6 fork:10 ") {
+                assert_eq!(stacks.trouble, "");
+                break;
+            }
+            assert!(started.elapsed() < Duration::from_secs(20), "{stacks:#?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let status = Command::new("kill")
+            .arg("-KILL")
+            .arg(child.to_string())
+            .status();
+        assert!(status.unwrap().success());
+    }
+}
+
+#[test]
+fn an_interpreter_that_ends_is_looked_at_to_the_end() {
+    let at_exit = r#"
+import atexit, threading
+def last_words():
+    print("ready", flush=True)
+    lock.acquire()
+lock = threading.Lock()
+lock.acquire()
+atexit.register(last_words)
+"#;
+    let in_del = r#"
+import time
+class Late:
+    def __del__(self, sleep=time.sleep, print=print):
+        print("ready", flush=True)
+        sleep(60)
+late = Late()
+"#;
+    let ended = r#"
+import ctypes
+libc = ctypes.CDLL(None)
+libc.__cxa_atexit(libc.pause, None, None)
+print("ready", flush=True)
+"#;
+    for python in interpreters() {
+        let program = Program::start(&python, at_exit);
+        eventually(&program, |it| {
+            words(&it.threads[0]) == "last_words:5" && it.trouble.is_empty()
+        });
+        let program = Program::start(&python, in_del);
+        eventually(&program, |it| {
+            words(&it.threads[0]).starts_with("Late.__del__:6")
+                || words(&it.threads[0]).starts_with("__del__:6")
+        });
+        let program = Program::start(&python, ended);
+        let stacks = eventually(&program, |it| {
+            it.trouble.contains("has ended") && it.threads[0].state == "S"
+        });
+        assert_eq!(
+            (stacks.threads.len(), stacks.threads[0].state.as_str()),
+            (1, "S")
+        );
+    }
+}
+
+#[test]
+fn many_threads_and_deep_recursion_are_bounded() {
+    let text = r#"
+import sys, threading
+lock = threading.Lock()
+lock.acquire()
+def wait(): lock.acquire()
+threads = [threading.Thread(target=wait, daemon=True) for _ in range(150)]
+for thread in threads: thread.start()
+sys.setrecursionlimit(5000)
+def deep(n):
+    if n == 0:
+        print("ready", flush=True)
+        lock.acquire()
+    deep(n - 1)
+deep(2000)
+"#;
+    for python in interpreters() {
+        let program = Program::start(&python, text);
+        let stacks = eventually(&program, |stacks| {
+            let waits = |it: &&v1::ThreadStack| words(it).starts_with("wait:5 ");
+            words(&stacks.threads[0]).starts_with("deep:12 deep:13")
+                && stacks.threads.iter().filter(waits).count() == 150
+        });
+        assert_eq!(stacks.threads[0].python.len(), MOST_FRAMES);
+        let pid = program.child.id();
+        let said = format!("thread {pid}: only the {MOST_FRAMES} innermost frames were read");
+        assert_eq!(stacks.trouble, said);
+    }
+}
+
+#[test]
+fn what_moves_is_looked_at_without_harm() {
+    /// So many looks; 10 000 of them were taken where this was made.
+    const LOOKS: usize = 300;
+    // Calls, generators, threads, garbage, forks; and a sum that must come out right.
+    let text = r#"
+import os, sys, threading
+def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
+def ones():
+    while True:
+        yield 1
+def work(until):
+    total = 0
+    for n, one in zip(range(10 ** 9), ones()):
+        total += sum(one for _ in range(20)) + fib(8)
+        if until(n): return total, n
+done = []
+stop = threading.Event()
+def side():
+    while not stop.is_set():
+        done.append(work(lambda n: n == 50)[0])
+        threading.Thread(target=fib, args=(10,)).start()
+threads = [threading.Thread(target=side) for _ in range(3)]
+for thread in threads: thread.start()
+def forks():
+    while not stop.is_set():
+        child = os.fork()
+        if child == 0: os._exit(0)
+        os.waitpid(child, 0)
+forker = threading.Thread(target=forks)
+forker.start()
+print("ready", flush=True)
+import select
+total, n = work(lambda n: n % 10 == 0 and select.select([sys.stdin], [], [], 0)[0])
+stop.set()
+forker.join()
+for thread in threads: thread.join()
+right = total == 41 * (n + 1) and set(done) <= {41 * 51}
+sys.exit(0 if right else 1)
+"#;
+    let looks = std::env::var("DDP_DOCTOR_TEST_LOOKS").ok();
+    let looks = looks.and_then(|it| it.parse().ok()).unwrap_or(LOOKS);
+    for python in interpreters() {
+        let mut program = Program::start(&python, text);
+        let mut whole = 0;
+        let started = Instant::now();
+        for _ in 0..looks {
+            let stacks = program.take();
+            assert_eq!(stacks.threads[0].tid, program.child.id());
+            // Its outermost frames stand whatever the inner ones do.
+            whole += usize::from(words(&stacks.threads[0]).ends_with("<module>:29"));
+        }
+        eprintln!(
+            "{}: {looks} looks in {:?}",
+            python.display(),
+            started.elapsed()
+        );
+        drop(program.child.stdin.take());
+        assert_eq!(
+            program.child.wait().unwrap().code(),
+            Some(0),
+            "its results are right"
+        );
+        assert!(whole * 10 >= looks * 9, "{whole} of {looks}");
+        std::mem::forget(program);
+    }
+}
+
+#[test]
+fn a_process_that_ends_meanwhile_is_no_trouble() {
+    for python in interpreters() {
+        for _ in 0..10 {
+            let mut child = Command::new(&python)
+                .args(["-c", "import threading"])
+                .spawn()
+                .unwrap();
+            let start = Stat::of(child.id()).unwrap().start_ticks;
+            while child.try_wait().unwrap().is_none() {
+                drop(take(child.id(), start));
+            }
+            assert_eq!(take(child.id(), start).trouble, "the process has ended");
+        }
+    }
+    let own = std::process::id();
+    let stacks = take(own, Stat::of(own).unwrap().start_ticks + 1);
+    assert_eq!(
+        (stacks.threads.len(), stacks.trouble.as_str()),
+        (0, "the process has ended")
+    );
+}
+
+#[test]
+fn a_process_without_python_has_threads_all_the_same() {
+    let stacks = stacks_of(std::process::id());
+    assert!(stacks.threads.len() > 1);
+    assert!(
+        stacks.trouble.contains("it runs no Python"),
+        "{}",
+        stacks.trouble
+    );
+}
+
+/// Memory in which everything can be read and nothing makes sense.
+struct Garbage {
+    seed: u64,
+    /// What every word is, whatever its address.
+    constant: Option<u64>,
+    reads: std::cell::Cell<usize>,
+}
+
+impl Memory for Garbage {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
+        self.reads.set(self.reads.get() + 1);
+        for (i, word) in buffer.chunks_mut(8).enumerate() {
+            // Multiplication and shifts of splitmix64.
+            let mut x = (address.wrapping_add(8 * i as u64) ^ self.seed)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            x ^= x >> 31;
+            // Small numbers, null and pointers into one small region, where chains come together.
+            let value = match x & 7 {
+                0 => 0,
+                1 | 2 => x >> 56,
+                3 => x,
+                _ => 0x10_0000 + (x >> 50 & !7),
+            };
+            let bytes = self.constant.unwrap_or(value).to_le_bytes();
+            word.copy_from_slice(&bytes[..word.len()]);
+        }
+        !self.seed.is_multiple_of(5) || address.is_multiple_of(3)
+    }
+}
+
+#[test]
+fn garbage_is_read_to_an_end() {
+    let versions = [(3, 10), (3, 11), (3, 12)];
+    let layouts: Vec<Layout> = versions.into_iter().filter_map(Layout::of).collect();
+    let constants = [
+        Some(0),
+        Some(u64::MAX),
+        Some(0x10_0000),
+        Some(1 << 47),
+        Some(0x20),
+    ];
+    let mut found = 0;
+    for (i, layout) in layouts.iter().enumerate() {
+        let seeds = (1..600).map(|seed| (seed, None));
+        for (seed, constant) in constants.map(|it| (1, it)).into_iter().chain(seeds) {
+            let memory = Garbage {
+                seed,
+                constant,
+                reads: std::cell::Cell::new(0),
+            };
+            let interpreter = Interpreter {
+                version: versions[i],
+                runtime: 0x10_0000 + 8 * seed,
+                layout: layout.clone(),
+            };
+            if let Ok(threads) = interpreter.threads(&memory) {
+                assert!(threads.len() <= MOST_THREADS);
+                assert!(threads.iter().all(|it| it.frames.len() <= MOST_FRAMES));
+                found += threads.len();
+            }
+            assert!(memory.reads.get() < 40_000, "{}", memory.reads.get());
+            let mut pages = Pages::new(&memory);
+            for start in [0, 0x10_0000, u64::MAX] {
+                let path = String::from("/usr/bin/python3.11");
+                let id = Default::default();
+                drop(Interpreter::find(
+                    &mut pages,
+                    &Loaded {
+                        start,
+                        end: start,
+                        path,
+                        id,
+                    },
+                ));
+            }
+            drop(Layout::published(&mut pages, seed, (3, 13)));
+        }
+    }
+    assert!(found > 0, "some of it looked like threads");
+}

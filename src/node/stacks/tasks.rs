@@ -1,0 +1,126 @@
+//! The threads of a process as the kernel sees them.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::python::MOST_THREADS;
+use crate::node::sys;
+
+/// A thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Its number.
+    pub tid: u32,
+    /// Its number in the pid namespace of the process itself.
+    pub inner_tid: u32,
+    /// What it is called.
+    pub name: String,
+    /// State letter, as in `/proc/PID/stat`.
+    pub state: char,
+    /// Kernel function that it sleeps in; empty: none, or we may not know.
+    pub wait_channel: String,
+    /// Processor time that it has used, in nanoseconds.
+    pub cpu_ns: u64,
+}
+
+/// The threads of a process, the main thread first, then by number; and how many were left out.
+///
+/// # Errors
+///
+/// When there is no such process.
+pub fn of(pid: u32) -> io::Result<(Vec<Task>, usize)> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
+    let mut tids: Vec<u32> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    tids.sort_unstable_by_key(|&tid| (tid != pid, tid));
+    let left_out = tids.len().saturating_sub(MOST_THREADS);
+    tids.truncate(MOST_THREADS);
+    // A thread may end meanwhile.
+    let tasks = tids.into_iter().filter_map(|tid| Task::of(pid, tid));
+    Ok((tasks.collect(), left_out))
+}
+
+impl Task {
+    fn of(pid: u32, tid: u32) -> Option<Self> {
+        let dir = format!("/proc/{pid}/task/{tid}");
+        let dir = Path::new(&dir);
+        let stat = fs::read(dir.join("stat")).ok()?;
+        let (name, state, ticks) = parse(&String::from_utf8_lossy(&stat))?;
+        let exact = fs::read_to_string(dir.join("schedstat")).ok();
+        let exact = exact.and_then(|text| text.split_whitespace().next()?.parse().ok());
+        let wait_channel = fs::read_to_string(dir.join("wchan")).unwrap_or_default();
+        Some(Self {
+            tid,
+            inner_tid: inner_tid(dir).unwrap_or(tid),
+            name,
+            state,
+            wait_channel: match wait_channel.trim() {
+                "0" => String::new(),
+                name => name.to_owned(),
+            },
+            cpu_ns: exact.unwrap_or(ticks * (1_000_000_000 / sys::ticks_per_second())),
+        })
+    }
+}
+
+/// The last of the numbers that a thread has in the pid namespaces around it.
+fn inner_tid(dir: &Path) -> Option<u32> {
+    let status = fs::read_to_string(dir.join("status")).ok()?;
+    let numbers = status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_whitespace().next_back()?.parse().ok()
+}
+
+/// Name, state and clock ticks used; the name may contain anything.
+fn parse(stat: &str) -> Option<(String, char, u64)> {
+    let (start, end) = (stat.find('(')?, stat.rfind(')')?);
+    let name = stat.get(start + 1..end)?;
+    let fields: Vec<&str> = stat[end + 1..].split_ascii_whitespace().collect();
+    // `fields[0]` is field 3 of proc(5).
+    let ticks = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+    let used = ticks(14)?.saturating_add(ticks(15)?);
+    Some((name.to_owned(), fields.first()?.chars().next()?, used))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn threads_are_seen_with_their_names() {
+        let (done, wait) = channel::<()>();
+        let thread = std::thread::Builder::new()
+            .name("a) S (b".into())
+            .spawn(move || wait.recv())
+            .unwrap();
+        let pid = std::process::id();
+        let asleep = || {
+            let (tasks, left_out) = of(pid).unwrap();
+            assert_eq!((tasks[0].tid, left_out), (pid, 0));
+            tasks
+                .into_iter()
+                .find(|task| task.name == "a) S (b" && task.state == 'S')
+        };
+        while asleep().is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(done);
+        thread.join().unwrap().unwrap_err();
+    }
+
+    #[test]
+    fn what_a_thread_used_is_counted_in_ticks() {
+        let stat = format!("7 (a) R {} 12 30 {}", "0 ".repeat(10), "0 ".repeat(30));
+        assert_eq!(parse(&stat), Some(("a".into(), 'R', 42)));
+        for nonsense in ["", "7 (a", ") (", "7 (a) R 1 2"] {
+            assert_eq!(parse(nonsense), None);
+        }
+    }
+}

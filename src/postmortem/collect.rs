@@ -1,0 +1,354 @@
+//! Paths → the evidence that lies there. What a file is, its content says, not its name.
+
+use std::collections::HashSet;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use ddp_doctor_agent::blackbox::{Identity, NoBox, OpenError, Reader as BoxReader};
+use ddp_doctor_proto::v1::{self, event::Kind};
+
+use super::Remark;
+use crate::evidence::journal::{JournalError, Reader};
+use crate::node::boxes::{BoxDir, SHARED_MEMORY};
+use crate::node::rundir::Description;
+
+/// Files of one directory that are looked at.
+const MAX_FILES: usize = 65_536;
+/// Names that a remark lists.
+const LISTED: usize = 3;
+/// Bytes at the beginning of a file that tell its kind.
+const HEAD: usize = 4096;
+
+/// All evidence that some paths lead to.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) journals: Vec<JournalFile>,
+    pub(super) boxes: Vec<BoxFile>,
+    pub(super) no_boxes: Vec<NoBoxFile>,
+    /// What is there and cannot be read.
+    pub(super) gaps: Vec<Gap>,
+    pub(super) remarks: Vec<Remark>,
+    /// Files that were taken: each is taken once.
+    taken: HashSet<(u64, u64)>,
+}
+
+/// Where a file was found: files of one run directory belong together.
+pub(super) type Place = usize;
+
+/// A journal that can be read.
+#[derive(Debug)]
+pub(super) struct JournalFile {
+    pub(super) path: PathBuf,
+    pub(super) place: Place,
+    pub(super) hello: v1::Hello,
+    /// The run that writes it still goes on.
+    pub(super) goes_on: bool,
+}
+
+/// A black box that can be read.
+#[derive(Debug)]
+pub(super) struct BoxFile {
+    pub(super) path: PathBuf,
+    pub(super) place: Place,
+    pub(super) identity: Identity,
+}
+
+/// The marker of a process that found no room for a box.
+#[derive(Debug)]
+pub(super) struct NoBoxFile {
+    pub(super) place: Place,
+    pub(super) marker: NoBox,
+}
+
+/// Evidence that is there and cannot be read.
+#[derive(Debug)]
+pub(super) struct Gap {
+    pub(super) place: Place,
+    pub(super) text: String,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileKind {
+    Journal,
+    BlackBox,
+    FlightRecorder,
+    Report,
+    Description,
+    Empty,
+    Unknown,
+}
+
+/// Finds what these paths lead to.
+pub(super) fn collect(paths: &[PathBuf]) -> Found {
+    let mut found = Found::default();
+    for (place, path) in paths.iter().enumerate() {
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => found.directory(path, place),
+            Ok(metadata) => found.file(path, &metadata, place),
+            Err(error) => found.remark(path, reason(&error)),
+        }
+    }
+    found
+}
+
+impl Found {
+    fn remark(&mut self, path: &Path, text: impl Into<String>) {
+        self.remarks.push(Remark {
+            path: path.to_owned(),
+            text: text.into(),
+        });
+    }
+
+    /// A file that was named itself.
+    fn file(&mut self, path: &Path, metadata: &Metadata, place: Place) {
+        if !metadata.is_file() {
+            return self.remark(path, "it is neither a directory nor a regular file");
+        }
+        let is_marker = file_name(path).is_some_and(|name| NoBox::parse(&name).is_some());
+        let text = match kind_of(path) {
+            Err(error) => reason(&error),
+            Ok(FileKind::Journal) => {
+                let description = path.parent().and_then(|dir| Description::of(dir).ok());
+                return self.journal(path, place, description.flatten().as_ref());
+            }
+            Ok(FileKind::BlackBox) => return self.black_box(path, place),
+            Ok(_) if is_marker => return self.marker(path, place),
+            Ok(FileKind::FlightRecorder) => NO_FLIGHT_RECORDER.into(),
+            Ok(FileKind::Report) => {
+                "this is a report of ddp-doctor: give the evidence it was made from, the run \
+                 directory"
+                    .into()
+            }
+            Ok(FileKind::Description) => {
+                "this describes a run: give the directory that it lies in".into()
+            }
+            Ok(FileKind::Empty) => "the file is empty".into(),
+            Ok(FileKind::Unknown) => {
+                "this is no evidence of a known kind: give run directories, journals or black boxes"
+                    .into()
+            }
+        };
+        self.remark(path, text);
+    }
+
+    /// A run directory, or any directory with evidence in it.
+    fn directory(&mut self, dir: &Path, place: Place) {
+        let description = match Description::of(dir) {
+            Ok(description) => description,
+            Err(error) => {
+                self.remark(&dir.join("run.json"), reason(&error));
+                None
+            }
+        };
+        let before = (self.evidence(), self.remarks.len());
+        let mut folders = vec![dir.to_owned()];
+        folders.extend(Some(dir.join("boxes")).filter(|boxes| boxes.is_dir()));
+        // Boxes of a run that goes on, or that was killed, are still where ranks write them.
+        let canonical = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        folders.extend(BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical));
+        let mut flight_records = Vec::new();
+        for folder in &folders {
+            self.folder(folder, place, description.as_ref(), &mut flight_records);
+        }
+        if let Some(first) = flight_records.first() {
+            let others = match flight_records.len() {
+                1 => String::new(),
+                n => format!(" ({n} of them)"),
+            };
+            self.remark(first, format!("{NO_FLIGHT_RECORDER}{others}"));
+        }
+        if (self.evidence(), self.remarks.len()) == before {
+            let text = nothing_in(dir);
+            self.remark(dir, text);
+        }
+    }
+
+    fn folder(
+        &mut self,
+        folder: &Path,
+        place: Place,
+        description: Option<&Description>,
+        flight_records: &mut Vec<PathBuf>,
+    ) {
+        let entries = match fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) => return self.remark(folder, reason(&error)),
+        };
+        let files = entries.flatten().map(|entry| entry.path());
+        let mut files: Vec<PathBuf> = files
+            .filter(|path| path.is_file())
+            .take(MAX_FILES)
+            .collect();
+        files.sort_unstable();
+        for path in files {
+            match kind_of(&path) {
+                Ok(FileKind::Journal) => self.journal(&path, place, description),
+                Ok(FileKind::BlackBox) => self.black_box(&path, place),
+                Ok(FileKind::FlightRecorder) => flight_records.push(path),
+                Ok(_) => self.marker(&path, place),
+                Err(error) => self.remark(&path, reason(&error)),
+            }
+        }
+    }
+
+    fn evidence(&self) -> usize {
+        self.journals.len() + self.boxes.len() + self.no_boxes.len() + self.taken.len()
+    }
+
+    fn journal(&mut self, path: &Path, place: Place, description: Option<&Description>) {
+        if !self.takes(path) {
+            return;
+        }
+        match first_event(path) {
+            Ok(Some(hello)) => self.journals.push(JournalFile {
+                path: path.to_owned(),
+                place,
+                goes_on: description.is_some_and(Description::goes_on_here),
+                hello,
+            }),
+            Ok(None) => self.gap(
+                path,
+                place,
+                "the journal was cut off before it says whose it is: give the black boxes of its \
+                 ranks instead"
+                    .into(),
+            ),
+            Err(JournalError::Io(error)) => self.gap(path, place, reason(&error)),
+            Err(error @ JournalError::Version(_)) => {
+                let text = format!("{error}: analyze it with the ddp-doctor that wrote it");
+                self.gap(path, place, text);
+            }
+            Err(error @ JournalError::NotAJournal) => self.gap(path, place, error.to_string()),
+        }
+    }
+
+    fn black_box(&mut self, path: &Path, place: Place) {
+        if !self.takes(path) {
+            return;
+        }
+        match BoxReader::open(path) {
+            Ok(reader) => self.boxes.push(BoxFile {
+                path: path.to_owned(),
+                place,
+                identity: reader.identity(),
+            }),
+            Err(error) => {
+                // It names the file by itself.
+                let text = error.to_string();
+                let file = path.display().to_string();
+                let text = match (&error, text.strip_prefix(&file)) {
+                    (OpenError::Io { source, .. }, _) => reason(source),
+                    (_, Some(rest)) => format!("this black box {}", rest.trim_start()),
+                    _ => text,
+                };
+                self.gap(path, place, text);
+            }
+        }
+    }
+
+    fn marker(&mut self, path: &Path, place: Place) {
+        let marker = file_name(path).and_then(|name| NoBox::parse(&name));
+        self.no_boxes
+            .extend(marker.map(|marker| NoBoxFile { place, marker }));
+    }
+
+    /// Something that should be evidence and cannot be read.
+    fn gap(&mut self, path: &Path, place: Place, text: String) {
+        let name = file_name(path).unwrap_or_default();
+        self.gaps.push(Gap {
+            place,
+            text: format!("{name} could not be read: {text}"),
+        });
+        self.remark(path, text);
+    }
+
+    /// Whether the file was not taken before, under whatever name.
+    fn takes(&mut self, path: &Path) -> bool {
+        match fs::metadata(path) {
+            Ok(metadata) => self.taken.insert((metadata.dev(), metadata.ino())),
+            // Whoever opens it says why not.
+            Err(_) => true,
+        }
+    }
+}
+
+const NO_FLIGHT_RECORDER: &str = "Flight Recorder dumps are not read yet";
+
+/// The beginning of a file tells what it is.
+fn kind_of(path: &Path) -> io::Result<FileKind> {
+    let mut head = Vec::new();
+    File::open(path)?.take(HEAD as u64).read_to_end(&mut head)?;
+    let text = String::from_utf8_lossy(&head);
+    let has = |key: &str| text.contains(&format!("\"{key}\""));
+    Ok(match head.as_slice() {
+        [] => FileKind::Empty,
+        [b'D', b'D', b'P', b'J', ..] => FileKind::Journal,
+        [b'D', b'D', b'P', b'D', b'B', b'O', b'X', ..] => FileKind::BlackBox,
+        // A pickle of protocol 2 or later: torch's dumps.
+        [0x80, 2..=5, ..] => FileKind::FlightRecorder,
+        [b'{', ..] if has("ddp-doctor/report") => FileKind::Report,
+        [b'{', ..] if has("boot_id") && has("start_ticks") => FileKind::Description,
+        [b'{', ..] if has("entries") && has("pg_config") => FileKind::FlightRecorder,
+        _ => FileKind::Unknown,
+    })
+}
+
+/// Whose journal it is; `None` where it ends before it says so.
+fn first_event(path: &Path) -> Result<Option<v1::Hello>, JournalError> {
+    let mut reader = Reader::open(path)?;
+    while let Some(report) = reader.read()? {
+        match report.events.into_iter().next().and_then(|it| it.kind) {
+            Some(Kind::Hello(hello)) => return Ok(Some(hello)),
+            // The node lives, that is all.
+            None => {}
+            Some(_) => break,
+        }
+    }
+    Ok(None)
+}
+
+/// What to say of a directory without evidence.
+fn nothing_in(dir: &Path) -> String {
+    let mut runs: Vec<(std::time::SystemTime, String)> = fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.path().join("journal.ddpj").exists())
+        .filter_map(|entry| {
+            let modified = entry.metadata().ok()?.modified().ok()?;
+            Some((modified, entry.path().display().to_string()))
+        })
+        .collect();
+    runs.sort();
+    let names: Vec<&str> = runs.iter().rev().map(|(_, name)| name.as_str()).collect();
+    match names.as_slice() {
+        [] if dir.join("report.json").exists() => {
+            "there is a report and no evidence: journal and black boxes are gone".into()
+        }
+        [] => "there is no evidence in it: neither a journal nor a black box".into(),
+        [one] => format!("this is no run directory; there is one in it: {one}"),
+        several => format!(
+            "this is no run directory; there are {} in it, the newest: {}",
+            several.len(),
+            several[..several.len().min(LISTED)].join(", ")
+        ),
+    }
+}
+
+fn file_name(path: &Path) -> Option<String> {
+    Some(path.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Why a file cannot be read, and the way out where there is one.
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file or directory".into(),
+        io::ErrorKind::PermissionDenied => {
+            "permission denied: run this as the user who ran the job".into()
+        }
+        _ => format!("it cannot be read: {error}"),
+    }
+}

@@ -1,0 +1,437 @@
+//! The evidence of one job, told to the engine: first what the watch of each node wrote, as it
+//! happened; then what ranks recorded beyond it; then what is known of their ends.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ddp_doctor_agent::blackbox::Reader as BoxReader;
+use ddp_doctor_proto::report::{Exit, Report, Timestamp};
+use ddp_doctor_proto::{NoteKind, ProcessState, v1};
+use v1::event::Kind;
+
+use super::Remark;
+use super::collect::BoxFile;
+use super::jobs::{Job, Node};
+use crate::diagnosis::{Config, Engine, Event};
+use crate::evidence::blackbox;
+use crate::evidence::decode::{Decoder, Known};
+use crate::evidence::journal::Reader;
+use crate::node::proc::{self, Watched};
+
+/// Stall limit where nobody set one.
+const STALL_AFTER: Duration = Duration::from_secs(60);
+/// Time between two looks while a journal is played, at least: that of a live node.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Where nothing happens for long, looks may become rarer by this share of what has passed since.
+const PATIENCE: u32 = 64;
+/// How long a process may take to end after it said so.
+const TEARDOWN: Duration = Duration::from_secs(10);
+/// Messages of a box that are decoded at a time.
+const AT_ONCE: usize = 4096;
+
+/// Plays the evidence of a job to its end; the report.
+pub(super) fn play(job: Job, remarks: &mut Vec<Remark>) -> Report {
+    let stall_after = job.nodes.iter().map(|node| node.hello.stall_after_s).max();
+    let stall_after = match stall_after {
+        None | Some(0) => STALL_AFTER,
+        Some(seconds) => Duration::from_secs(u64::from(seconds)),
+    };
+    let mut stage = Stage {
+        engine: Engine::new(Config { stall_after }),
+        events: Vec::new(),
+        looked: Timestamp::default(),
+        now: Timestamp::default(),
+        wall: Timestamp::now(),
+    };
+    let nodes: Vec<(u32, Node)> = (0..).zip(job.nodes).collect();
+    let mut parts: Vec<Part> = nodes
+        .into_iter()
+        .map(|(number, node)| Part::new(number, node, remarks))
+        .collect();
+
+    // What was seen, node by node, in the order in which it was said.
+    while let Some(next) = parts
+        .iter_mut()
+        .filter(|part| part.next.is_some())
+        .min_by_key(|part| part.next.as_ref().map(|report| report.sent_unix_ns))
+    {
+        next.play_report(&mut stage, remarks);
+    }
+    for part in &mut parts {
+        part.play_boxes(&mut stage, remarks);
+    }
+    conclude(parts, &mut stage, remarks);
+    stage.engine.report()
+}
+
+/// The engine, and the time that it is there.
+struct Stage {
+    engine: Engine,
+    /// Between decoder and engine; empty between reports.
+    events: Vec<Event>,
+    /// When the engine was looked at last.
+    looked: Timestamp,
+    now: Timestamp,
+    /// The time it is here.
+    wall: Timestamp,
+}
+
+impl Stage {
+    /// Hands on what was decoded; whether the end of the job on that node was in it.
+    fn hand_on(&mut self) -> bool {
+        let mut ended = false;
+        for event in self.events.drain(..) {
+            ended |= matches!(event, Event::JobEnded { .. });
+            self.engine.handle(event, self.now);
+        }
+        ended
+    }
+
+    /// Time goes on to `at`; the engine is looked at when a live one would have been, so that its
+    /// findings have the times of the live ones.
+    fn go_to(&mut self, at: Timestamp) {
+        let at = at.max(self.now);
+        let begins = self.now == Timestamp::default();
+        if !begins && at.since(self.looked) >= LOOK_EVERY {
+            self.look();
+            let from = self.now;
+            while let Some(due) = self.engine.poll_timeout().filter(|&due| due < at) {
+                let rest = due.since(from) / PATIENCE;
+                self.now = due.max(self.now.plus(rest)).min(at);
+                self.engine.handle_timeout(self.now);
+                self.look();
+                if self.now >= at {
+                    break;
+                }
+            }
+        }
+        self.now = at;
+    }
+
+    fn look(&mut self) {
+        self.engine.poll_change();
+        self.looked = self.now;
+    }
+}
+
+/// One node's evidence, while it is played.
+struct Part {
+    node: Node,
+    decoder: Decoder,
+    reader: Option<Reader<BufReader<File>>>,
+    next: Option<v1::Report>,
+    /// Up to when the node was watched; `None`: it never was.
+    watched: Option<Timestamp>,
+    /// The watch saw the end of the job.
+    ended: bool,
+    /// Processes whose boxes were read to the end, by number.
+    read_whole: Vec<u64>,
+}
+
+impl Part {
+    fn new(number: u32, node: Node, remarks: &mut Vec<Remark>) -> Self {
+        let mut part = Self {
+            decoder: Decoder::new(number),
+            reader: None,
+            next: None,
+            watched: None,
+            ended: false,
+            read_whole: Vec::new(),
+            node,
+        };
+        if let Some(path) = part.path() {
+            match Reader::open(&path) {
+                Ok(reader) => part.reader = Some(reader),
+                Err(error) => remarks.push(Remark {
+                    path,
+                    text: error.to_string(),
+                }),
+            }
+        }
+        part.read_next(remarks);
+        part
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.node.journal.as_ref()?.path.clone())
+    }
+
+    /// Whether this run goes on, and its journal with it.
+    fn goes_on(&self) -> bool {
+        let journal = self.node.journal.as_ref();
+        !self.ended && journal.is_some_and(|journal| journal.goes_on)
+    }
+
+    /// Whether this machine can tell how its processes fare.
+    fn is_here(&self) -> bool {
+        self.node.hello.boot_id == proc::boot_id()
+    }
+
+    fn read_next(&mut self, remarks: &mut Vec<Remark>) {
+        let Some(reader) = &mut self.reader else {
+            return;
+        };
+        let read = reader.read();
+        let mut trouble = reader.skipped().map(ToString::to_string);
+        self.next = read.unwrap_or_else(|error| {
+            trouble = Some(error.to_string());
+            None
+        });
+        // A journal that is being written may well end in half a frame.
+        if let Some((text, path)) = trouble.filter(|_| !self.goes_on()).zip(self.path()) {
+            self.node.gaps.push(text.clone());
+            remarks.push(Remark { path, text });
+        }
+    }
+
+    fn play_report(&mut self, stage: &mut Stage, remarks: &mut Vec<Remark>) {
+        let Some(report) = self.next.take() else {
+            return;
+        };
+        let sent = Timestamp(report.sent_unix_ns);
+        stage.go_to(sent);
+        self.watched = self.watched.max(Some(sent));
+        self.decoder.decode(report, &mut stage.events);
+        self.ended |= stage.hand_on();
+        self.read_next(remarks);
+    }
+
+    /// What ranks recorded and the journal does not tell: all of it where there is no journal, and
+    /// nothing where the watch saw the end of the job.
+    fn play_boxes(&mut self, stage: &mut Stage, remarks: &mut Vec<Remark>) {
+        if self.ended {
+            return;
+        }
+        if self.node.journal.is_none() {
+            let hello = Kind::Hello(self.node.hello.clone());
+            self.tell(vec![hello], stage);
+        }
+        for it in std::mem::take(&mut self.node.boxes) {
+            self.play_box(&it, stage, remarks);
+        }
+        for marker in std::mem::take(&mut self.node.no_boxes) {
+            let marker = marker.marker;
+            stage.events.push(Event::Note {
+                process: None,
+                kind: NoteKind::NoBlackBox,
+                rank: marker.rank,
+                pid: Some(marker.pid),
+                text: "it found no room for a black box".into(),
+                at: Timestamp(self.node.hello.started_unix_ns),
+            });
+        }
+        for gap in std::mem::take(&mut self.node.gaps) {
+            stage.events.push(Event::Note {
+                process: None,
+                kind: NoteKind::Unreadable,
+                rank: None,
+                pid: None,
+                text: gap.into(),
+                at: Timestamp(self.node.hello.started_unix_ns),
+            });
+        }
+        self.decoder.release(&mut stage.events);
+        stage.hand_on();
+    }
+
+    fn play_box(&mut self, it: &BoxFile, stage: &mut Stage, remarks: &mut Vec<Remark>) {
+        let identity = &it.identity;
+        // One process may make several boxes, one after each `exec`.
+        let is_its = |known: &Known<'_>| {
+            known.identity.pid == identity.pid
+                && known.identity.start_ticks == identity.start_ticks
+                && known.identity.anchor_mono_ns == identity.anchor_mono_ns
+                && known.layer.as_ref() == identity.layer
+        };
+        let known = self.decoder.processes().find(is_its);
+        let last = self.decoder.processes().last().map_or(0, |it| it.number);
+        let (number, begin, has_ended) = known.map_or((last + 1, 0, false), |known| {
+            (known.number, known.next_record, known.has_ended)
+        });
+        if has_ended {
+            return;
+        }
+        let mut reader = match BoxReader::open(&it.path) {
+            Ok(reader) => reader,
+            Err(error) => {
+                return remarks.push(Remark {
+                    path: it.path.clone(),
+                    text: error.to_string(),
+                });
+            }
+        };
+        reader.begin_at(begin);
+        let lives = self.is_here() && proc::is_alive(identity.pid, identity.start_ticks);
+        // What the journal said of its rank may be older than the box.
+        let joined = blackbox::joined(number, reader.identity());
+        let mut batch = vec![Kind::ProcessJoined(joined)];
+        let mut full = Vec::new();
+        let mut sink = |item| {
+            batch.extend(blackbox::message(number, item));
+            if batch.len() >= AT_ONCE {
+                full.push(std::mem::take(&mut batch));
+            }
+        };
+        if lives {
+            reader.poll(usize::MAX, &mut sink);
+        } else {
+            reader.finish(&mut sink);
+        }
+        full.push(batch);
+        for batch in full {
+            self.tell(batch, stage);
+        }
+        self.read_whole.push(number);
+    }
+
+    fn tell(&mut self, kinds: Vec<Kind>, stage: &mut Stage) {
+        let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
+        let report = v1::Report {
+            sent_unix_ns: stage.now.0,
+            events: events.collect(),
+            pong: None,
+        };
+        self.decoder.decode(report, &mut stage.events);
+        stage.hand_on();
+    }
+
+    /// The last that is known of this node. Nothing guards the times in a black box: those that lie
+    /// in the future are none.
+    fn latest(&self, wall: Timestamp) -> Timestamp {
+        let records = self.decoder.processes().map(|process| process.latest);
+        let records = records.map(|at| at.min(wall));
+        records.chain(self.watched).max().unwrap_or_default()
+    }
+
+    /// Processes whose end was not told, and how they fare now.
+    fn open_ends(&self) -> Vec<(Known<'_>, Fate)> {
+        self.decoder
+            .processes()
+            .filter(|process| !process.has_ended)
+            .map(|process| (process, self.fate(&process)))
+            .collect()
+    }
+
+    fn fate(&self, process: &Known<'_>) -> Fate {
+        if self.ended || self.goes_on() {
+            return Fate::Watched;
+        }
+        let (pid, start) = (process.identity.pid, process.identity.start_ticks);
+        if !self.is_here() {
+            return self.left(process).map_or(Fate::Unknown, Fate::Left);
+        }
+        match Watched::new(pid, start) {
+            Some(watched) if !watched.has_ended() => Fate::Lives(state_of(&watched)),
+            gone => {
+                let exit = gone.map(|watched| watched.exit()).unwrap_or_default();
+                match self.left(process) {
+                    Some((code, at)) if exit == Exit::default() => {
+                        let code = Some(code);
+                        Fate::Gone(Exit { code, signal: None }, Some(at))
+                    }
+                    _ => Fate::Gone(exit, None),
+                }
+            }
+        }
+    }
+
+    /// The status with which a process said that it ends, and when, if it can be taken to have done
+    /// so: it makes no call on its way out, and nobody saw it live on.
+    fn left(&self, process: &Known<'_>) -> Option<(i32, Timestamp)> {
+        let (code, at) = process.announced?;
+        let lived_on = self.watched.is_some_and(|until| until > at.plus(TEARDOWN));
+        let knows_its_status = code >= 0;
+        (knows_its_status && !lived_on && !process.is_inside).then_some((code, at))
+    }
+}
+
+/// What became of a process whose end nobody told.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// Somebody watches it, or did until the job was over: there was no end to tell.
+    Watched,
+    /// It lives, in this state.
+    Lives(ProcessState),
+    /// It is gone; how, the kernel may still know, or it said so itself, and when.
+    Gone(Exit, Option<Timestamp>),
+    /// It said that it ends, with what status and when; that it is gone nobody can say.
+    Left((i32, Timestamp)),
+    /// It was on another machine, or this one has been started anew since.
+    Unknown,
+}
+
+fn state_of(watched: &Watched) -> ProcessState {
+    let frozen = watched.cgroup().is_some_and(proc::is_frozen);
+    match watched.stat() {
+        _ if frozen => ProcessState::Stopped,
+        Some(stat) => stat.state(),
+        None => ProcessState::Unspecified,
+    }
+}
+
+/// Tells the engine what is known of ends, and lets time go on to where knowledge ends.
+fn conclude(parts: Vec<Part>, stage: &mut Stage, remarks: &mut Vec<Remark>) {
+    let fates: Vec<Vec<(Known<'_>, Fate)>> = parts.iter().map(Part::open_ends).collect();
+    let lives = fates
+        .iter()
+        .flatten()
+        .any(|(_, fate)| matches!(fate, Fate::Lives(_)));
+    let goes_on = parts.iter().any(Part::goes_on);
+    let latest = parts.iter().map(|part| part.latest(stage.wall)).max();
+    let latest = latest.unwrap_or_default();
+    // Time counts as far as somebody saw it pass: to this moment where ranks still live.
+    let now = if lives || goes_on { stage.wall } else { latest };
+    for (part, fates) in parts.iter().zip(&fates) {
+        for (process, fate) in fates {
+            let since = part.watched.unwrap_or_default();
+            let ended = |exit, at| Event::ProcessChanged {
+                process: process.id,
+                state: ProcessState::Dead,
+                exit,
+                at,
+            };
+            let unwatched = Event::Unwatched {
+                process: process.id,
+                since,
+                read_whole: part.read_whole.contains(&process.number),
+            };
+            match *fate {
+                Fate::Watched | Fate::Lives(ProcessState::Unspecified) => {}
+                Fate::Lives(state) => stage.events.push(Event::ProcessChanged {
+                    process: process.id,
+                    state,
+                    exit: Exit::default(),
+                    at: now,
+                }),
+                // One that is gone while its peers still wait ended before them.
+                Fate::Gone(exit, at) if lives || exit != Exit::default() => {
+                    let at = at.unwrap_or(since.max(process.latest));
+                    stage.events.push(ended(exit, at));
+                }
+                Fate::Left((code, at)) => {
+                    // Where the interpreter ended in a way that does not tell, it is negative.
+                    let code = Some(code).filter(|&code| code >= 0);
+                    let exit = Exit { code, signal: None };
+                    stage.events.extend([unwatched, ended(exit, at)]);
+                }
+                Fate::Gone(..) | Fate::Unknown => stage.events.push(unwatched),
+            }
+        }
+    }
+    let is_complete = parts.iter().all(|part| part.ended);
+    if !is_complete && !lives && !goes_on {
+        stage.events.push(Event::EvidenceEnded { at: now });
+    }
+    if let Some(part) = parts.iter().find(|part| part.goes_on()) {
+        remarks.push(Remark {
+            path: part.path().unwrap_or_else(|| Path::new("").into()),
+            text: "the job still runs: this is how it stands now".into(),
+        });
+    }
+    stage.go_to(now);
+    stage.hand_on();
+    stage.engine.handle_timeout(stage.now);
+    stage.look();
+}

@@ -1,0 +1,468 @@
+//! Where ranks stand, for people: those that stand at the same place together, the odd ones first.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use ddp_doctor_proto::dump::{Dump, Group, Process, SCHEMA, SCHEMA_VERSION, Thread};
+use ddp_doctor_proto::report::{Job, Rank, RankState, Timestamp, Tool, Where};
+use ddp_doctor_proto::v1;
+
+use super::markdown::escaped;
+use super::text::{Sources, Style, duration, ended, plain, short_path};
+use crate::diagnosis::{place, words};
+
+/// Longest name of a native function that is shown.
+const FUNCTION: usize = 60;
+
+/// Puts it together from what a coordinator answered.
+#[must_use]
+pub fn of_job(parts: Vec<v1::DumpPart>) -> Dump {
+    let mut dump = empty();
+    for part in parts.into_iter().filter_map(|part| part.part) {
+        match part {
+            v1::dump_part::Part::Head(head) => {
+                dump.taken_at = Timestamp(head.unix_ns);
+                dump.job = head.job.map(Job::from);
+                dump.missing_ranks = head.missing_ranks;
+            }
+            v1::dump_part::Part::Rank(rank) => {
+                dump.processes.extend(of_rank(rank));
+            }
+        }
+    }
+    dump.processes.sort_by_key(|process| process.rank);
+    grouped(dump)
+}
+
+/// Puts it together from what was seen of one process.
+#[must_use]
+pub fn of_process(host: String, pid: u32, stacks: v1::Stacks) -> Dump {
+    let mut dump = empty();
+    dump.taken_at = Timestamp(stacks.unix_ns);
+    let state = match stacks.threads.first().map(|main| main.state.as_str()) {
+        None | Some("Z") => RankState::Unknown,
+        Some("T" | "t") => RankState::Stopped,
+        Some(_) => RankState::Running,
+    };
+    let mut process = Process {
+        rank: None,
+        host,
+        pid,
+        state,
+        exit: ddp_doctor_proto::report::Exit::default(),
+        step: None,
+        waiting_in: None,
+        taken_at: None,
+        trouble: None,
+        threads: Vec::new(),
+    };
+    add(&mut process, stacks);
+    dump.processes.push(process);
+    grouped(dump)
+}
+
+fn empty() -> Dump {
+    Dump {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION.into(),
+        tool: Tool::this(),
+        job: None,
+        taken_at: Timestamp::default(),
+        missing_ranks: Vec::new(),
+        groups: Vec::new(),
+        processes: Vec::new(),
+    }
+}
+
+fn of_rank(rank: v1::RankStacks) -> Option<Process> {
+    let status = Rank::from(rank.status?);
+    let mut process = Process {
+        rank: Some(status.rank),
+        host: status.host,
+        pid: status.pid,
+        state: status.state,
+        exit: status.exit,
+        step: Some(status.step),
+        waiting_in: status.waiting_in,
+        taken_at: None,
+        trouble: (!rank.trouble.is_empty()).then_some(rank.trouble),
+        threads: Vec::new(),
+    };
+    if let Some(stacks) = rank.stacks {
+        add(&mut process, stacks);
+    }
+    Some(process)
+}
+
+fn add(process: &mut Process, stacks: v1::Stacks) {
+    let some = |text: String| (!text.is_empty()).then_some(text);
+    let frames = |frames: Vec<v1::Frame>| -> Vec<Where> {
+        let frame = |frame: v1::Frame| Where {
+            file: frame.file,
+            line: frame.line,
+            function: frame.function,
+        };
+        frames.into_iter().map(frame).collect()
+    };
+    let thread = |thread: v1::ThreadStack| Thread {
+        tid: thread.tid,
+        name: thread.name,
+        state: some(thread.state),
+        wait_channel: some(thread.wait_channel),
+        cpu_ms: thread.cpu_ns.map(|ns| ns / 1_000_000),
+        holds_gil: thread.holds_gil,
+        python: frames(thread.python),
+        native: frames(thread.native),
+    };
+    process.taken_at = Some(Timestamp(stacks.unix_ns));
+    process.trouble = some(stacks.trouble);
+    process.threads = stacks.threads.into_iter().map(thread).collect();
+}
+
+/// The same with its groups: where few stand comes first, what could not be looked at is in none.
+fn grouped(mut dump: Dump) -> Dump {
+    let mut groups: BTreeMap<&[Where], Vec<usize>> = BTreeMap::new();
+    for (index, process) in dump.processes.iter().enumerate() {
+        if let Some(main) = process.threads.first() {
+            groups.entry(&main.python).or_default().push(index);
+        }
+    }
+    let group = |(frames, processes): (&[Where], Vec<usize>)| Group {
+        processes,
+        frames: frames.to_vec(),
+    };
+    let mut groups: Vec<Group> = groups.into_iter().map(group).collect();
+    groups.sort_by_key(|group| (group.processes.len(), group.processes[0]));
+    dump.groups = groups;
+    dump
+}
+
+/// Writes it for a terminal.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -> io::Result<()> {
+    let (on, off) = style.label();
+    if let Some(head) = head(dump) {
+        writeln!(out, "{head}")?;
+    }
+    let mut sources = Sources::default();
+    for group in &dump.groups {
+        let members = members(dump, group);
+        writeln!(out, "\n{on}{}{off}", who(&members))?;
+        let frames = stack_rows(&members, &group.frames, &mut sources);
+        for row in aligned(&frames) {
+            writeln!(out, "    {row}")?;
+        }
+        if frames.is_empty() {
+            writeln!(out, "    no frames")?;
+        }
+        writeln!(out)?;
+        for row in aligned(&members.iter().map(|it| state_row(it)).collect::<Vec<_>>()) {
+            writeln!(out, "  {row}")?;
+        }
+    }
+    if all_threads {
+        for (who, threads) in other_threads(dump) {
+            writeln!(out, "\n{on}{who}{off}")?;
+            let row = thread_words(threads);
+            writeln!(out, "    {row}")?;
+            for row in aligned(&thread_rows(threads, &mut sources)) {
+                writeln!(out, "    {row}")?;
+            }
+        }
+    }
+    let remarks = remarks(dump);
+    if !remarks.is_empty() {
+        writeln!(out)?;
+    }
+    for remark in remarks {
+        writeln!(out, "{remark}")?;
+    }
+    Ok(())
+}
+
+/// Writes it as Markdown, to be pasted into an issue or a chat.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn markdown(out: &mut dyn Write, dump: &Dump, all_threads: bool) -> io::Result<()> {
+    writeln!(out, "# Stacks\n")?;
+    if let Some(head) = head(dump) {
+        writeln!(out, "{}", escaped(&head))?;
+    }
+    let mut sources = Sources::default();
+    for group in &dump.groups {
+        let members = members(dump, group);
+        writeln!(out, "\n## {}\n", escaped(&who(&members)))?;
+        writeln!(out, "| | state | main thread | CPU |\n|---|---|---|---|")?;
+        for member in &members {
+            let cells = state_row(member).map(|cell| escaped(&cell));
+            writeln!(out, "| {} |", cells.join(" | "))?;
+        }
+        block(out, &stack_rows(&members, &group.frames, &mut sources))?;
+    }
+    if all_threads {
+        for (who, thread) in other_threads(dump) {
+            let row = thread_words(thread);
+            writeln!(out, "\n## {}\n\n{}", escaped(&who), escaped(&row))?;
+            block(out, &thread_rows(thread, &mut sources))?;
+        }
+    }
+    for remark in remarks(dump) {
+        writeln!(out, "\n- {}", escaped(&remark))?;
+    }
+    Ok(())
+}
+
+/// Rows as a block of code; nothing where there are none.
+fn block<const N: usize>(out: &mut dyn Write, rows: &[[String; N]]) -> io::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    // No line of it begins with a fence: lines begin with a space.
+    writeln!(out, "\n```text")?;
+    for row in aligned(rows) {
+        writeln!(out, " {row}")?;
+    }
+    writeln!(out, "```")
+}
+
+fn head(dump: &Dump) -> Option<String> {
+    let job = dump.job.as_ref()?;
+    let ranks = dump.processes.len() + dump.missing_ranks.len();
+    let id = plain(&job.id);
+    Some(format!("job {id}, {ranks} ranks · {}", dump.taken_at))
+}
+
+fn members<'a>(dump: &'a Dump, group: &Group) -> Vec<&'a Process> {
+    group
+        .processes
+        .iter()
+        .filter_map(|&index| dump.processes.get(index))
+        .collect()
+}
+
+/// "rank 1", "ranks 0, 2–7", "process 123".
+fn who(processes: &[&Process]) -> String {
+    let ranks: Vec<u32> = processes
+        .iter()
+        .filter_map(|process| process.rank)
+        .collect();
+    match (&ranks[..], processes) {
+        ([], [process, ..]) => format!("process {}", process.pid),
+        (ranks, _) => words::Ranks(ranks).to_string(),
+    }
+}
+
+/// What the main threads of a group stand in. Of what Python has called, it is the first member's that
+/// is shown: the others' may differ in it.
+fn stack_rows(members: &[&Process], frames: &[Where], sources: &mut Sources) -> Vec<[String; 3]> {
+    let first = members.first().and_then(|process| process.threads.first());
+    match first {
+        Some(main) => thread_rows(main, sources),
+        None => frame_rows(frames, sources),
+    }
+}
+
+/// The native frames of what Python has called, then Python's own; without Python all native ones.
+fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String; 3]> {
+    let is_interpreter = |frame: &&Where| file_name(&frame.file).contains("python");
+    let called = match thread.python.is_empty() {
+        true => thread.native.len(),
+        false => thread
+            .native
+            .iter()
+            .take_while(|it| !is_interpreter(it))
+            .count(),
+    };
+    // Names of templates fill whole screens.
+    let short = |name: &str| match name.char_indices().nth(FUNCTION) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name.to_owned(),
+    };
+    let row = |frame: &Where| {
+        let function = match frame.function.as_str() {
+            "" => "?".into(),
+            name => short(&plain(name)),
+        };
+        [function, plain(file_name(&frame.file)), String::new()]
+    };
+    let mut rows: Vec<[String; 3]> = thread.native[..called].iter().map(row).collect();
+    rows.extend(frame_rows(&thread.python, sources));
+    rows
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+/// Function, place, and the line itself where it is the user's.
+fn frame_rows(frames: &[Where], sources: &mut Sources) -> Vec<[String; 3]> {
+    let row = |frame: &Where| {
+        let source = place::is_users(&frame.file)
+            .then(|| sources.line(frame))
+            .flatten();
+        [
+            plain(&frame.function),
+            plain(&library_path(&short_path(frame))),
+            source.unwrap_or_default(),
+        ]
+    };
+    frames.iter().map(row).collect()
+}
+
+/// `…/site-packages/torch/nn/x.py:3` → `torch/nn/x.py:3`, `…/lib/python3.11/queue.py:1` → `queue.py:1`.
+fn library_path(path: &str) -> String {
+    let package = path.split_once("-packages/").map(|(_, rest)| rest);
+    let own = || {
+        let (_, rest) = path.split_once("/lib/python3.")?;
+        Some(rest.split_once('/')?.1)
+    };
+    package.or_else(own).unwrap_or(path).to_owned()
+}
+
+/// Who, what it is in, where its main thread is, and what that has used.
+fn state_row(process: &Process) -> [String; 4] {
+    let name = process
+        .rank
+        .map_or_else(String::new, |rank| format!("rank {rank}"));
+    let mut state = match &process.waiting_in {
+        Some(waiting) => {
+            let seq = waiting
+                .seq
+                .map(|seq| format!(" #{seq}"))
+                .unwrap_or_default();
+            let group = match waiting.group.as_str() {
+                "" => String::new(),
+                group => format!(" of group {}", plain(group)),
+            };
+            let waited = duration(waiting.waited_ms);
+            format!("in {}{seq}{group} for {waited}", plain(&waiting.op))
+        }
+        None => process.state.to_string(),
+    };
+    if let Some(step) = process.step.filter(|&step| step > 0) {
+        state.push_str(&format!(", step {step}"));
+    }
+    let main = process.threads.first();
+    [
+        name,
+        state,
+        main.map(thread_state).unwrap_or_default(),
+        main.and_then(|main| main.cpu_ms)
+            .map_or_else(String::new, |ms| format!("CPU {}", duration(ms))),
+    ]
+}
+
+/// "sleeping in futex_do_wait, holds the GIL".
+fn thread_state(thread: &Thread) -> String {
+    let mut text = match thread.state.as_deref() {
+        Some("R") => "running".to_owned(),
+        Some("S") => "sleeping".to_owned(),
+        Some("D") => "waiting for a device".to_owned(),
+        Some("T" | "t") => "stopped".to_owned(),
+        Some("I") => "idle".to_owned(),
+        Some(other) => format!("state {}", plain(other)),
+        None => "state unknown".to_owned(),
+    };
+    if let Some(channel) = &thread.wait_channel {
+        text.push_str(&format!(" in {}", plain(channel)));
+    }
+    if thread.holds_gil == Some(true) {
+        text.push_str(", holds the GIL");
+    }
+    text
+}
+
+fn thread_words(thread: &Thread) -> String {
+    let cpu = thread.cpu_ms.map(|ms| format!(", CPU {}", duration(ms)));
+    format!("{}{}", thread_state(thread), cpu.unwrap_or_default())
+}
+
+/// Threads beside the main threads, equal ones of all processes together: who has them, and one of
+/// them. Those with Python frames come first.
+fn other_threads(dump: &Dump) -> Vec<(String, &Thread)> {
+    /// Numbers tell threads of a pool apart, and say nothing.
+    fn kind(thread: &Thread) -> (bool, String, String, &[Where]) {
+        let name = thread
+            .name
+            .trim_end_matches(|c: char| c.is_ascii_digit() || "_-".contains(c));
+        let is_python = !thread.python.is_empty();
+        (
+            !is_python,
+            thread_state(thread),
+            name.to_owned(),
+            &thread.python,
+        )
+    }
+    let mut kinds: BTreeMap<_, (BTreeMap<usize, usize>, &Thread)> = BTreeMap::new();
+    for (index, process) in dump.processes.iter().enumerate() {
+        for thread in process.threads.iter().skip(1) {
+            let (counts, _) = kinds
+                .entry(kind(thread))
+                .or_insert_with(|| (BTreeMap::new(), thread));
+            *counts.entry(index).or_insert(0) += 1;
+        }
+    }
+    let named = |((_, _, name, _), (counts, thread)): (
+        (bool, String, String, _),
+        (BTreeMap<usize, usize>, _),
+    )| {
+        let of: Vec<&Process> = counts.keys().map(|&index| &dump.processes[index]).collect();
+        let count: usize = counts.values().sum();
+        let threads = if count == 1 { "thread" } else { "threads" };
+        (
+            format!("{}: {count} {threads} {}", who(&of), plain(&name)),
+            thread,
+        )
+    };
+    kinds.into_iter().map(named).collect()
+}
+
+/// What could not be looked at, and what is missing elsewhere; the same of several in one line.
+fn remarks(dump: &Dump) -> Vec<String> {
+    let mut by_text: BTreeMap<String, Vec<&Process>> = BTreeMap::new();
+    for process in &dump.processes {
+        let text = match &process.trouble {
+            Some(_) if matches!(process.state, RankState::Exited | RankState::Dead) => {
+                ended(process.exit)
+            }
+            Some(trouble) => plain(trouble),
+            None => continue,
+        };
+        by_text.entry(text).or_default().push(process);
+    }
+    let mut remarks: Vec<String> = by_text
+        .into_iter()
+        .map(|(text, processes)| format!("{}: {text}", who(&processes)))
+        .collect();
+    if !dump.missing_ranks.is_empty() {
+        let missing = words::Ranks(&dump.missing_ranks);
+        remarks.push(format!("{missing}: never seen"));
+    }
+    remarks
+}
+
+/// Rows as lines, their cells below each other.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let width = |column: usize| {
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let mut line = String::new();
+        for (cell, &width) in row.iter().zip(&widths).filter(|(_, width)| **width > 0) {
+            line.push_str(&format!("{cell:<width$}   "));
+        }
+        line.trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+#[path = "dump_tests.rs"]
+mod tests;

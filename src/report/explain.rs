@@ -1,0 +1,286 @@
+//! What findings mean: for the terminal, and as the page `docs/findings.md`.
+
+use std::io::{self, Write};
+
+use ddp_doctor_proto::catalogue::{self, Code};
+
+use super::text::{Style, WIDTH, wrapped};
+use crate::diagnosis::detect::{self, Explanation};
+
+/// Codes that are offered where one was not understood.
+const OFFERED: usize = 3;
+
+/// The code that somebody means: "DD102", "dd102", "102" or "early-exit".
+///
+/// # Errors
+///
+/// When there is none of that name: those that are spelled most like it.
+pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
+    let asked = asked.trim().to_lowercase().replace(['_', ' '], "-");
+    let is_it = |code: &&&Code| {
+        let number = code.code.to_lowercase();
+        [number.as_str(), number.trim_start_matches("dd"), code.name].contains(&asked.as_str())
+    };
+    if let Some(code) = catalogue::ALL.iter().find(is_it) {
+        return Ok(code);
+    }
+    let mut near: Vec<(usize, &Code)> = catalogue::ALL
+        .iter()
+        .map(|code| {
+            let by_code = distance(&asked, &code.code.to_lowercase());
+            let by_name = distance(&asked, code.name);
+            // Half a name is near, however long the other half.
+            let is_part = asked.len() >= 3 && code.name.contains(&asked);
+            (if is_part { 0 } else { by_code.min(by_name) }, *code)
+        })
+        .collect();
+    near.sort_by_key(|(distance, _)| *distance);
+    Err(near
+        .into_iter()
+        .take(OFFERED)
+        .map(|(_, code)| code)
+        .collect())
+}
+
+/// Everything about one code.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn one(out: &mut dyn Write, code: &Code, style: Style) -> io::Result<()> {
+    let (on, off) = style.label();
+    writeln!(out, "{on}{} {}{off}: {}", code.code, code.name, code.says)?;
+    let Some(about) = detect::about(code.code) else {
+        return writeln!(out, "\nThis version of ddp-doctor does not look for it.");
+    };
+    let Explanation {
+        means,
+        example,
+        causes,
+        fix,
+        not,
+    } = &about.explanation;
+    writeln!(out, "{}\n", rule(code))?;
+    paragraph(out, "", means)?;
+    writeln!(out, "\n{on}How it looks{off}\n")?;
+    for line in example.lines() {
+        writeln!(out, "{}", format!("    {line}").trim_end())?;
+    }
+    for (title, items) in sections(causes, fix, not) {
+        writeln!(out, "\n{on}{title}{off}\n")?;
+        for item in items {
+            paragraph(out, "- ", item)?;
+        }
+    }
+    Ok(())
+}
+
+/// All codes, a line each.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
+    let (on, off) = style.label();
+    let widest = catalogue::ALL.iter().map(|code| code.name.len()).max();
+    let width = widest.unwrap_or_default();
+    let line = |out: &mut dyn Write, code: &Code| {
+        writeln!(
+            out,
+            "{on}{}{off} {:<width$}  {}",
+            code.code, code.name, code.says
+        )
+    };
+    let (here, not_here): (Vec<&Code>, Vec<&Code>) = catalogue::ALL
+        .iter()
+        .partition(|code| detect::about(code.code).is_some());
+    for code in here {
+        line(out, code)?;
+    }
+    if !not_here.is_empty() {
+        writeln!(out, "\nThis version does not look for:\n")?;
+    }
+    for code in not_here {
+        line(out, code)?;
+    }
+    Ok(())
+}
+
+/// The page about all findings that this version looks for.
+#[must_use]
+pub fn page() -> String {
+    let mut page = String::from(
+        "# Findings\n\n\
+         What each finding means, how it looks, what usually leads to it and what to change: the \
+         words of\n`ddp-doctor explain`. Written by a test out of the findings' own files \
+         (`UPDATE_DOCS=1 cargo test`).\n\n\
+         | code | | |\n|---|---|---|\n",
+    );
+    let here: Vec<_> = detect::ALL.iter().map(|it| it.about()).collect();
+    for code in here.iter().map(|about| about.code) {
+        let anchor = format!("{}-{}", code.code.to_lowercase(), code.name);
+        page += &format!(
+            "| [{}](#{anchor}) | {} | {} |\n",
+            code.code, code.name, code.says
+        );
+    }
+    for about in here {
+        let (code, explanation) = (about.code, &about.explanation);
+        page += &format!("\n## {} {}\n\n", code.code, code.name);
+        page += &format!("{}: {}.\n\n", rule(code), code.says);
+        page += &format!("{}\n", broken(explanation.means, COLUMNS).join("\n"));
+        page += &format!("\n```text\n{}```\n", explanation.example);
+        for (title, items) in sections(explanation.causes, explanation.fix, explanation.not) {
+            page += &format!("\n**{title}**\n\n");
+            for item in items {
+                page += &format!("- {}\n", broken(item, COLUMNS - 2).join("\n  "));
+            }
+        }
+    }
+    page
+}
+
+/// Columns of the page's source.
+const COLUMNS: usize = 130;
+
+/// What holds of the code as a rule: "critical, crashes the job".
+fn rule(code: &Code) -> String {
+    use ddp_doctor_proto::report::Effect;
+    let effect = match code.effect {
+        Effect::Blocks => "blocks the job",
+        Effect::Crashes => "crashes the job",
+        Effect::Corrupts => "corrupts its results",
+        Effect::Slows => "slows it down",
+        Effect::None => "does nothing to the job",
+    };
+    format!("{}, {effect}", code.severity)
+}
+
+fn sections<'a>(
+    causes: &'a [&'a str],
+    fix: &'a [&'a str],
+    not: &'a [&'a str],
+) -> [(&'static str, &'a [&'a str]); 3] {
+    [
+        ("Usual causes", causes),
+        ("What to change", fix),
+        ("What it is not", not),
+    ]
+}
+
+fn paragraph(out: &mut dyn Write, mark: &str, text: &str) -> io::Result<()> {
+    let mut mark = mark.to_owned();
+    for line in broken(text, WIDTH - mark.len()) {
+        writeln!(out, "{mark}{line}")?;
+        mark = " ".repeat(mark.len());
+    }
+    Ok(())
+}
+
+/// Text in lines, code between backquotes kept in one piece.
+fn broken(text: &str, width: usize) -> Vec<String> {
+    let mut in_code = false;
+    let glued: String = text
+        .chars()
+        .map(|c| {
+            in_code ^= c == '`';
+            if in_code && c == ' ' { '\u{a0}' } else { c }
+        })
+        .collect();
+    let lines = wrapped(&glued, width).into_iter();
+    lines.map(|line| line.replace('\u{a0}', " ")).collect()
+}
+
+/// Letters to change, add or leave out to make one of the other (Levenshtein, row by row).
+fn distance(a: &str, b: &str) -> usize {
+    // What is longer than any name is as far as it is long.
+    if a.len() > 64 {
+        return a.len();
+    }
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let change = corner + usize::from(x != *y);
+            corner = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(corner + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(write: impl Fn(&mut dyn Write) -> io::Result<()>) -> String {
+        let mut out = Vec::new();
+        write(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_code_is_found_however_it_is_spelled() {
+        for asked in [
+            "DD102",
+            "dd102",
+            "102",
+            "early-exit",
+            "Early_Exit",
+            " DD102 ",
+        ] {
+            assert_eq!(find(asked).map(|code| code.code), Ok("DD102"), "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_found_is_answered_with_what_is_near() {
+        for (asked, near) in [
+            ("DD1O2", "DD102"),
+            ("erly-exit", "DD102"),
+            ("mismatch", "DD103"),
+            ("deadlock", "DD111"),
+        ] {
+            let found: Vec<_> = find(asked).unwrap_err().iter().map(|it| it.code).collect();
+            assert!(found.contains(&near), "{asked:?}: {found:?}");
+        }
+        assert_eq!(find("").unwrap_err().len(), OFFERED);
+        assert_eq!(find(&"x".repeat(1 << 20)).unwrap_err().len(), OFFERED);
+    }
+
+    #[test]
+    fn distances_count_letters() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("abc", "abc"), 0);
+    }
+
+    #[test]
+    fn every_code_is_explained_or_said_not_to_be_looked_for() {
+        for code in catalogue::ALL {
+            let text = shown(|out| one(out, code, Style::default()));
+            assert!(text.starts_with(&format!("{} {}: ", code.code, code.name)));
+            let sections = [
+                "How it looks",
+                "Usual causes",
+                "What to change",
+                "What it is not",
+            ];
+            let here = detect::about(code.code).is_some();
+            for section in sections {
+                assert_eq!(text.contains(section), here, "{text}");
+            }
+            assert_ne!(text.contains("does not look for it"), here, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_list_has_every_code() {
+        let text = shown(|out| list(out, Style::default()));
+        for code in catalogue::ALL {
+            assert!(text.contains(&format!("{} {}", code.code, code.name)));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Findings as SARIF 2.1.0, for code scanning and editors: <https://docs.oasis-open.org/sarif/sarif/v2.1.0/>.
+//!
+//! One run for each job, one result for each finding. The location of a result is the line of who
+//! did it; the lines of the others are related locations.
+
+use std::io::{self, Write};
+
+use ddp_doctor_proto::catalogue::Code;
+use ddp_doctor_proto::report::{Finding, RankCall, Report, Severity, Where};
+use serde_json::{Map, Value, json};
+
+use super::text::plain;
+use crate::diagnosis::detect;
+
+const SCHEMA: &str =
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
+
+/// Writes the reports as one log.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn log(out: &mut dyn Write, reports: &[Report]) -> io::Result<()> {
+    let runs: Vec<Value> = reports.iter().map(run).collect();
+    let log = json!({ "$schema": SCHEMA, "version": "2.1.0", "runs": runs });
+    serde_json::to_writer_pretty(&mut *out, &log)?;
+    writeln!(out)
+}
+
+fn run(report: &Report) -> Value {
+    let mut codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    let rules: Vec<Value> = codes.iter().map(|code| rule(code, report)).collect();
+    let results: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|finding| result(finding, &codes))
+        .collect();
+    json!({
+        "tool": { "driver": {
+            "name": report.tool.name,
+            "version": report.tool.version,
+            "rules": rules,
+        } },
+        "automationDetails": { "id": plain(&format!("ddp-doctor/{}", report.job.id)) },
+        "invocations": [{ "executionSuccessful": true }],
+        "results": results,
+        "properties": {
+            "job": report.job,
+            "verdict": report.verdict,
+            "evidence": report.evidence,
+        },
+    })
+}
+
+/// What is always true of a code. One that a later version reported is described by its finding.
+fn rule(code: &str, report: &Report) -> Value {
+    let finding = report.findings.iter().find(|finding| finding.code == code);
+    let known = Code::of(code);
+    let name = known.map(|it| it.name);
+    let name = name.or(finding.map(|it| it.name.as_str()));
+    let severity = known.map(|it| it.severity);
+    let severity = severity.or(finding.map(|it| it.severity));
+    let mut rule = json!({
+        "id": code,
+        "name": pascal(name.unwrap_or_default()),
+        "shortDescription": { "text": sentence(known.map_or(code, |it| it.says)) },
+        "defaultConfiguration": { "level": level(severity.unwrap_or(Severity::Error)) },
+    });
+    if let Some(about) = detect::about(code) {
+        let it = &about.explanation;
+        let list = |items: &[&str]| {
+            items
+                .iter()
+                .map(|item| format!("- {item}\n"))
+                .collect::<String>()
+        };
+        let help = format!(
+            "{}\n\nUsual causes:\n\n{}\nWhat to change:\n\n{}\nWhat it is not:\n\n{}",
+            it.means,
+            list(it.causes),
+            list(it.fix),
+            list(it.not)
+        );
+        rule["fullDescription"] = json!({ "text": it.means });
+        rule["help"] = json!({ "text": help, "markdown": help });
+    }
+    rule
+}
+
+fn result(finding: &Finding, codes: &[&str]) -> Value {
+    let root = |call: &&RankCall| finding.ranks.root.contains(&call.rank);
+    let (roots, others): (Vec<&RankCall>, Vec<&RankCall>) = finding.per_rank.iter().partition(root);
+    // Where nobody is to blame for it, whoever suffers shows where it is.
+    let (main, related) = if roots.iter().any(|call| call.place.is_some()) {
+        (roots, others)
+    } else {
+        (others, roots)
+    };
+    let mut locations: Vec<Value> = Vec::new();
+    for place in main.iter().filter_map(|call| call.place.as_ref()) {
+        let location = location(place);
+        if !locations.contains(&location) {
+            locations.push(location);
+        }
+    }
+    let related: Vec<Value> = related
+        .iter()
+        .filter_map(|call| {
+            let mut location = location(call.place.as_ref()?);
+            let op = call.op.as_deref().unwrap_or("no call");
+            let text = format!("rank {}: {} {op}", call.rank, call.state);
+            location["message"] = json!({ "text": plain(&text) });
+            Some(location)
+        })
+        .collect();
+    let mut text = vec![plain(&finding.summary)];
+    text.extend(finding.why.iter().map(|why| plain(why)));
+    text.extend(
+        finding
+            .next
+            .iter()
+            .map(|next| format!("Fix: {}", plain(next))),
+    );
+    let mut properties = Map::new();
+    for (key, value) in [
+        ("confidence", json!(finding.confidence)),
+        ("effect", json!(finding.effect)),
+        ("severity", json!(finding.severity)),
+        ("role", json!(finding.role)),
+        ("causedBy", json!(finding.caused_by)),
+        ("cause", json!(finding.cause)),
+        ("ranks", json!(finding.ranks)),
+        ("group", json!(finding.group)),
+        ("seq", json!(finding.seq)),
+        ("op", json!(finding.op)),
+    ] {
+        properties.insert(key.into(), value);
+    }
+    // The same fault of the same program has the same fingerprint in every run of it.
+    let fingerprint = main
+        .iter()
+        .filter_map(|call| call.place.as_ref())
+        .map(|place| format!("{}:{}", place.file, place.line))
+        .fold(finding.code.clone(), |all, place| format!("{all} {place}"));
+    json!({
+        "ruleId": finding.code,
+        "ruleIndex": codes.iter().position(|code| *code == finding.code),
+        "level": level(finding.severity),
+        "kind": "fail",
+        "message": { "text": text.join("\n\n") },
+        "locations": locations,
+        "relatedLocations": related,
+        "partialFingerprints": { "ddpDoctor/v1": format!("{:08x}", crc32fast::hash(fingerprint.as_bytes())) },
+        "properties": properties,
+    })
+}
+
+/// Files that can be named get a line in them; what Python calls `<string>` is no file.
+fn location(place: &Where) -> Value {
+    let logical = json!([{ "fullyQualifiedName": plain(&place.function), "kind": "function" }]);
+    if place.file.is_empty() || place.file.starts_with('<') {
+        let name = plain(&format!("{}:{}", place.file, place.function));
+        return json!({ "logicalLocations": [{ "fullyQualifiedName": name }] });
+    }
+    let mut physical = json!({ "artifactLocation": { "uri": uri(&place.file) } });
+    if place.line > 0 {
+        physical["region"] = json!({ "startLine": place.line });
+    }
+    let mut location = json!({ "physicalLocation": physical });
+    if !place.function.is_empty() {
+        location["logicalLocations"] = logical;
+    }
+    location
+}
+
+/// A file as a URI reference (RFC 3986): one of its own if the path is absolute, else a relative one.
+fn uri(file: &str) -> String {
+    let mut uri = String::new();
+    if file.starts_with('/') {
+        uri.push_str("file://");
+    }
+    for byte in file.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            uri.push(char::from(byte));
+        } else {
+            uri.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    uri
+}
+
+const fn level(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Note => "note",
+        Severity::Warning => "warning",
+        Severity::Error | Severity::Critical => "error",
+    }
+}
+
+/// "early-exit" → "EarlyExit", as rules are named.
+fn pascal(name: &str) -> String {
+    let capital = |word: &str| {
+        let mut letters = word.chars();
+        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+        first.into_iter().chain(letters).collect::<String>()
+    };
+    name.split('-').map(capital).collect()
+}
+
+/// "a rank ended" → "A rank ended."
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    format!("{}{}.", first.unwrap_or_default(), letters.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing;
+
+    fn written(reports: &[Report]) -> Value {
+        let mut out = Vec::new();
+        log(&mut out, reports).unwrap();
+        serde_json::from_slice(&out).unwrap()
+    }
+
+    #[test]
+    fn a_finding_is_a_result_at_the_line_of_who_did_it() {
+        let log = written(&[testing::report(), testing::report()]);
+        assert_eq!(log["version"], "2.1.0");
+        assert_eq!(log["runs"].as_array().map(Vec::len), Some(2));
+        let run = &log["runs"][0];
+        let rule = &run["tool"]["driver"]["rules"][0];
+        assert_eq!(
+            (&rule["id"], &rule["name"]),
+            (&json!("DD102"), &json!("EarlyExit"))
+        );
+        let result = &run["results"][0];
+        assert_eq!(result["ruleIndex"], 0);
+        assert_eq!(result["level"], "error");
+        let place = &result["locations"][0]["physicalLocation"];
+        assert_eq!(place["artifactLocation"]["uri"], "train.py");
+        assert_eq!(place["region"]["startLine"], 9);
+        assert_eq!(result["relatedLocations"].as_array().map(Vec::len), Some(2));
+    }
+
+    #[test]
+    fn any_file_name_is_a_uri() {
+        for (file, expected) in [
+            ("train.py", "train.py"),
+            (
+                "/home/me/a b/ü#?.py",
+                "file:///home/me/a%20b/%C3%BC%23%3F.py",
+            ),
+            ("C:\\x", "C%3A%5Cx"),
+        ] {
+            assert_eq!(uri(file), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_has_no_line() {
+        let at = |file: &str, line| Where {
+            file: file.into(),
+            line,
+            function: "f".into(),
+        };
+        assert_eq!(location(&at("<string>", 3)).get("physicalLocation"), None);
+        let unknown = location(&at("x.py", 0));
+        assert_eq!(
+            unknown["physicalLocation"].get("region"),
+            None,
+            "lines begin with 1"
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! A report to show.
+
+use ddp_doctor_proto::report::{
+    Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group, Job,
+    Rank, RankCall, RankState, Report, Role, SCHEMA, SCHEMA_VERSION, Severity, Timestamp, Tool,
+    Verdict, Where,
+};
+
+fn call(rank: u32, state: CallState, waited_ms: Option<u64>) -> RankCall {
+    RankCall {
+        rank,
+        state,
+        waited_ms,
+        op: Some("all_reduce".into()),
+        seq: Some(if state == CallState::NotIssued {
+            22
+        } else {
+            23
+        }),
+        dtype: Some("float32".into()),
+        shapes: Some(vec![vec![4680]]),
+        numel: Some(4680),
+        reduce_op: None,
+        root: None,
+        peer: None,
+        tag: None,
+        step: Some(if state == CallState::NotIssued { 7 } else { 8 }),
+        place: Some(Where {
+            file: "train.py".into(),
+            line: 9,
+            function: "main".into(),
+        }),
+    }
+}
+
+pub(super) fn early_exit() -> Finding {
+    Finding {
+        code: "DD102".into(),
+        name: "early-exit".into(),
+        severity: Severity::Error,
+        effect: Effect::Blocks,
+        confidence: Confidence::Proved,
+        role: Role::Initiating,
+        caused_by: vec![],
+        summary: "rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23".into(),
+        cause: Some(Cause {
+            kind: CauseKind::UnevenInputs,
+            confidence: Confidence::Supported,
+        }),
+        ranks: Blame {
+            root: vec![1],
+            root_confidence: Confidence::Proved,
+            victims: vec![0, 2],
+        },
+        group: Some(Group {
+            name: "0".into(),
+            description: "default_pg".into(),
+            layer: "c10d".into(),
+            ranks: vec![0, 1, 2],
+        }),
+        seq: Some(23),
+        op: Some("all_reduce".into()),
+        per_rank: vec![
+            call(0, CallState::Waiting, Some(1200)),
+            call(1, CallState::NotIssued, None),
+            call(2, CallState::Waiting, Some(1100)),
+        ],
+        parameters: vec![],
+        certificate: None,
+        why: vec!["all_reduce #23 needs all three ranks.".into()],
+        next: vec!["Give every rank the same number of batches.".into()],
+        blocked_at: None,
+        detected_at: Timestamp(0),
+        latency_ms: 180,
+    }
+}
+
+pub(super) fn ranks() -> Vec<Rank> {
+    let rank = |rank, state, code| Rank {
+        rank,
+        host: "node".into(),
+        pid: 1,
+        state,
+        exit: Exit { code, signal: None },
+        step: 8,
+        place: None,
+        waiting_in: None,
+    };
+    vec![
+        rank(0, RankState::Waiting, None),
+        rank(1, RankState::Exited, Some(0)),
+        rank(2, RankState::Waiting, None),
+    ]
+}
+
+pub(super) fn report() -> Report {
+    Report {
+        schema: SCHEMA.into(),
+        schema_version: SCHEMA_VERSION.into(),
+        tool: Tool::this(),
+        job: Job {
+            id: "j-1".into(),
+            attempt: 0,
+            world_size: Some(3),
+            nodes: 1,
+            backends: vec!["gloo".into()],
+            started_at: Some(Timestamp(1_000_000_000)),
+            ended_at: Some(Timestamp(10_000_000_000)),
+        },
+        verdict: Verdict::Hang,
+        evidence: Evidence {
+            records: 12,
+            ..Evidence::default()
+        },
+        findings: vec![early_exit()],
+        ranks: ranks(),
+    }
+}

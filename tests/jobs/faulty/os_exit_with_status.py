@@ -1,0 +1,35 @@
+# /// truth
+# nproc = 2
+# code = "DD201"
+# root = [1]
+# root_confidence = "proved"
+# hang = false
+# decisive = "stamp"
+# ///
+"""Rank 1 leaves by os._exit(3) in the middle of the training."""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+
+def stamp():
+    """Tells the test when the decisive call was made."""
+    path = os.environ.get("DDP_DOCTOR_TEST_STAMP")
+    if path:
+        with open(f"{path}.{rank}", "w") as file:
+            file.write(str(time.time_ns()))
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+tensor = torch.ones(256)
+for step in range(8):
+    if rank == 1 and step == 4:
+        stamp()
+        os._exit(3)
+    dist.all_reduce(tensor)  # HERE rank 0
+    time.sleep(0.05)
+dist.destroy_process_group()

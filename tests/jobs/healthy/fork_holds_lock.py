@@ -1,0 +1,37 @@
+# /// truth
+# nproc = 2
+# healthy = true
+# ///
+"""Rank 1 takes the lock itself before it forks, so that the child gets one that is free; it contends."""
+
+import os
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+lock = threading.Lock()
+
+
+def write(held):
+    with lock:
+        held.set()
+        time.sleep(2)
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+tensor = torch.ones(256)
+for step in range(8):
+    if rank == 1 and step == 4:
+        held = threading.Event()
+        threading.Thread(target=write, args=(held,), daemon=True).start()
+        held.wait()
+        with lock:
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+        os.waitpid(child, 0)
+    dist.all_reduce(tensor)
+dist.destroy_process_group()

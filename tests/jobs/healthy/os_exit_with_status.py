@@ -1,0 +1,24 @@
+# /// truth
+# nproc = 2
+# healthy = true
+# ///
+"""A child that rank 1 forked leaves by os._exit(3), and rank 1 deals with it."""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+tensor = torch.ones(256)
+for step in range(8):
+    if rank == 1 and step == 4:
+        child = os.fork()
+        if child == 0:
+            os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    dist.all_reduce(tensor)
+    time.sleep(0.05)
+dist.destroy_process_group()

@@ -1,0 +1,631 @@
+//! Programs that link the agent, in C and in Rust: under `run`, and by themselves with a standing
+//! coordinator. The jobs are the examples of the two packages: real processes that talk over sockets.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use ddp_doctor::diagnosis::event::Event;
+use ddp_doctor::evidence::decode::Decoder;
+use ddp_doctor::evidence::journal::Reader as Journal;
+use ddp_doctor_proto::report::{RankState, Report, Verdict};
+use tempfile::TempDir;
+
+use crate::run::program;
+use crate::support::coordinator::{Coordinator, initiating};
+use crate::support::process::run_to_end;
+
+/// How long anything may take that has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Builds something of this workspace; where what has this file name is.
+fn build(arguments: &[&str], name: &str) -> PathBuf {
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--offline", "--locked", "--message-format", "json"])
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
+    let messages = String::from_utf8(built.stdout).unwrap();
+    let ends_so = |it: &&str| it.ends_with(&format!("/{name}"));
+    PathBuf::from(messages.split('"').find(ends_so).unwrap())
+}
+
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| build(&["--package", "ddp-doctor-capi"], "libddp_doctor.so"))
+}
+
+/// The example in Rust.
+fn ring() -> &'static Path {
+    static RING: OnceLock<PathBuf> = OnceLock::new();
+    RING.get_or_init(|| {
+        let example = ["--package", "ddp-doctor-agent", "--example", "ring"];
+        build(&example, "ring")
+    })
+}
+
+/// A program in C, linked with the library.
+struct Compiled {
+    _scratch: TempDir,
+    program: PathBuf,
+}
+
+fn compile(source: &str) -> Compiled {
+    let scratch = tempfile::tempdir().unwrap();
+    let program = scratch.path().join("program");
+    let folder = library().parent().unwrap();
+    let compiled = Command::new("gcc")
+        .args([
+            "-std=c11",
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Werror",
+            "-o",
+        ])
+        .arg(&program)
+        .arg(root().join(source))
+        .arg("-I")
+        .arg(root().join("agent/capi/include"))
+        .arg("-L")
+        .arg(folder)
+        .arg("-lddp_doctor")
+        .arg(format!("-Wl,-rpath,{}", folder.display()))
+        .status()
+        .unwrap();
+    assert!(compiled.success());
+    Compiled {
+        _scratch: scratch,
+        program,
+    }
+}
+
+const TRAINING: &str = "agent/capi/examples/training.c";
+const RING: &str = "agent/examples/ring.rs";
+
+/// The example in C.
+fn training() -> &'static Path {
+    static TRAINED: OnceLock<Compiled> = OnceLock::new();
+    &TRAINED.get_or_init(|| compile(TRAINING)).program
+}
+
+/// The line of a source that has this text.
+fn line(source: &str, text: &str) -> u32 {
+    let source = fs::read_to_string(root().join(source)).unwrap();
+    let at = source.lines().position(|line| line.contains(text));
+    at.unwrap_or_else(|| panic!("no {text}")) as u32 + 1
+}
+
+/// Line of each rank in the first finding.
+fn lines(report: &Report) -> Vec<(u32, u32)> {
+    let calls = report.findings[0].per_rank.iter();
+    calls
+        .filter_map(|call| Some((call.rank, call.place.as_ref()?.line)))
+        .collect()
+}
+
+// --- Under `run` ---------------------------------------------------------------------------------
+
+fn run(command: &[&str]) -> Report {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut run = program(scratch.path());
+    let options = ["--on-hang", "kill", "--kill-after", "1"];
+    run.args(["run", "--report", "report.json"])
+        .args(options)
+        .arg("--")
+        .args(command);
+    let finished = run_to_end(run);
+    let report = fs::read(scratch.path().join("report.json"));
+    let report = report.unwrap_or_else(|e| panic!("{e}\n{finished}"));
+    serde_json::from_slice(&report).unwrap()
+}
+
+#[track_caller]
+fn is_healthy(report: &Report, ranks: usize) {
+    assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
+    assert!(report.findings.is_empty(), "{report:#?}");
+    assert_eq!(report.ranks.len(), ranks, "{report:#?}");
+}
+
+#[test]
+fn a_job_in_c_is_diagnosed_to_the_line() {
+    let training = training().to_str().unwrap();
+    let report = run(&[training, "4", "barrier"]);
+    assert_eq!(initiating(&report), ("DD103", &[2][..]));
+    let (odd, others) = (
+        line(TRAINING, "BUG barrier: rank 2"),
+        line(TRAINING, "BUG barrier, early-exit: the others"),
+    );
+    let expected = [(0, others), (1, others), (2, odd), (3, others)];
+    assert_eq!(lines(&report), expected);
+    let function = &report.findings[0].per_rank[2].place.as_ref().unwrap();
+    assert_eq!(function.function, "train");
+
+    let report = run(&[training, "3", "early-exit"]);
+    assert_eq!(initiating(&report), ("DD102", &[1][..]));
+
+    let report = run(&[training, "4", "root"]);
+    assert_eq!(initiating(&report), ("DD107", &[3][..]));
+    let (odd, others) = (
+        line(TRAINING, "BUG root: rank 3"),
+        line(TRAINING, "BUG root: the others"),
+    );
+    assert_eq!(
+        lines(&report),
+        [(0, others), (1, others), (2, others), (3, odd)]
+    );
+}
+
+#[test]
+fn the_memory_of_ranks_is_sampled_and_journaled() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut run = program(scratch.path());
+    run.args(["run", "--run-dir", "run", "--on-hang", "kill"])
+        .args(["--kill-after", "3", "--"])
+        .args([training().to_str().unwrap(), "3", "early-exit"]);
+    let finished = run_to_end(run);
+    assert_eq!(finished.status, Some(75), "{finished}");
+    let mut journal = Journal::open(&scratch.path().join("run/journal.ddpj")).unwrap();
+    let mut decoder = Decoder::new(0);
+    let mut events = Vec::new();
+    while let Some(report) = journal.read().unwrap() {
+        decoder.decode(report, &mut events);
+    }
+    assert_eq!(decoder.rejected(), 0);
+    // Rank 1 may have ended before it was measured; the others wait for it.
+    let mut measured = BTreeSet::new();
+    for event in &events {
+        if let Event::Memory {
+            process, sample, ..
+        } = event
+        {
+            assert!(sample.rss > Some(100 << 10), "{sample:?}");
+            assert!(sample.host_total >= sample.host_available, "{sample:?}");
+            assert!(sample.host_available > Some(0), "{sample:?}");
+            measured.insert(*process);
+        }
+    }
+    assert!((2..=3).contains(&measured.len()), "{measured:?}");
+    let settings = events.iter().filter(|event| {
+        matches!(event, Event::Setting { name, value, .. }
+            if (name.as_ref(), value.as_ref()) == ("fabric", "sockets 1"))
+    });
+    assert_eq!(settings.count(), 3);
+}
+
+#[test]
+fn a_healthy_job_in_c_hears_nothing() {
+    is_healthy(&run(&[training().to_str().unwrap(), "4"]), 4);
+}
+
+#[test]
+fn a_job_in_rust_is_diagnosed_to_the_line() {
+    let ring = ring().to_str().unwrap();
+    let report = run(&[ring, "shape"]);
+    assert_eq!(initiating(&report), ("DD104", &[1][..]));
+    let (odd, others) = (
+        line(RING, "BUG shape: rank 1"),
+        line(RING, "BUG shape: the others"),
+    );
+    assert_eq!(lines(&report), [(0, others), (1, odd), (2, others)]);
+
+    let report = run(&[ring, "panic"]);
+    assert_eq!(initiating(&report), ("DD202", &[1][..]));
+    let text = &report.findings[0].summary;
+    assert!(text.contains("panic: loss is NaN"), "{text}");
+    assert_eq!(lines(&report)[1], (1, line(RING, "BUG panic")));
+}
+
+#[test]
+fn a_healthy_job_in_rust_hears_nothing() {
+    is_healthy(&run(&[ring().to_str().unwrap()]), 3);
+}
+
+// --- With a standing coordinator -----------------------------------------------------------------
+
+/// A job that nobody watches, with black boxes in a place of its own; ended with the test, with all
+/// its ranks.
+struct Bare {
+    child: Child,
+    scratch: TempDir,
+}
+
+impl Bare {
+    fn start(job: &str, coordinator: &str, command: &[&str]) -> Self {
+        Self::start_with(job, coordinator, command, &[])
+    }
+
+    fn start_with(
+        job: &str,
+        coordinator: &str,
+        command: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        use std::os::unix::process::CommandExt;
+        let scratch = tempfile::tempdir().unwrap();
+        let bare = program(scratch.path());
+        let clean = bare.get_envs().map(|(name, _)| name.to_owned());
+        let clean: Vec<_> = clean.collect();
+        let mut bare = Command::new(command[0]);
+        for name in clean {
+            bare.env_remove(name);
+        }
+        let child = bare
+            .args(&command[1..])
+            .current_dir(scratch.path())
+            .env("DDP_DOCTOR_JOB", job)
+            .env("DDP_DOCTOR_COORDINATOR", coordinator)
+            .env("DDP_DOCTOR_PROGRAM", env!("CARGO_BIN_EXE_ddp-doctor"))
+            .env("DDP_DOCTOR_BOX_DIR", scratch.path().join("boxes"))
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(scratch.path().join("said")).unwrap())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        Self { child, scratch }
+    }
+
+    /// The boxes that are there.
+    fn boxes(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.scratch.path().join("boxes")) else {
+            return Vec::new();
+        };
+        entries
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|it| it == "box"))
+            .collect()
+    }
+
+    /// Processes of ranks.
+    fn ranks(&self) -> Vec<u32> {
+        let name = |path: &PathBuf| path.file_name()?.to_str()?.split('.').next()?.parse().ok();
+        self.boxes().iter().filter_map(name).collect()
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("said")).unwrap()
+    }
+
+    /// What the reporter had to say.
+    fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path().join("boxes/reporter.log")).unwrap_or_default()
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        eventually("the job ends", || self.child.try_wait().unwrap().is_some());
+        self.child.wait().unwrap().code()
+    }
+
+    fn signal(&self, signal: &str) {
+        let group = format!("-{}", self.child.id());
+        Command::new("kill")
+            .args([signal, "--", &group])
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        self.signal("-KILL");
+        self.child.wait().ok();
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn has_ended(report: &Report) -> bool {
+    report.job.ended_at.is_some()
+}
+
+/// Reporters that follow boxes below a folder.
+fn reporters(folder: &Path) -> usize {
+    let processes = fs::read_dir("/proc").unwrap();
+    processes
+        .filter_map(|it| fs::read(it.unwrap().path().join("cmdline")).ok())
+        .filter(|line| {
+            let line = String::from_utf8_lossy(line);
+            line.contains("\0reporter\0") && line.contains(folder.to_str().unwrap())
+        })
+        .count()
+}
+
+#[test]
+fn a_job_that_nobody_started_under_run_reports_by_itself() {
+    let mut coordinator = Coordinator::start();
+    let training = training().to_str().unwrap();
+    let address = coordinator.address().to_owned();
+    let hung = Bare::start("hung", &address, &[training, "4", "barrier"]);
+    let mut healthy = Bare::start("healthy", &address, &[training, "3"]);
+
+    // The one is healthy, ends, and leaves nothing.
+    let report = coordinator.until("healthy", has_ended);
+    is_healthy(&report, 3);
+    assert_eq!(healthy.wait(), Some(0));
+    eventually("its boxes are gone", || healthy.boxes().is_empty());
+    eventually("its reporter is gone", || {
+        reporters(healthy.scratch.path()) == 0
+    });
+    assert_eq!(healthy.said(), "");
+
+    // The other hangs, and is told so while it does.
+    let report = coordinator.until("hung", |report| !report.findings.is_empty());
+    assert_eq!(initiating(&report), ("DD103", &[2][..]));
+    assert_eq!(lines(&report)[2].1, line(TRAINING, "BUG barrier: rank 2"));
+    assert_eq!(report.verdict, Verdict::Hang);
+    eventually("one reporter is left", || {
+        reporters(hung.scratch.path()) == 1
+    });
+    eventually("it is said with the name of the job", || {
+        let said = coordinator.said();
+        said.contains("[hung]\nerror[DD103]") && said.contains("[healthy] the job has ended")
+    });
+
+    // Told to end while a job is watched, the coordinator does so at once.
+    assert_eq!(coordinator.end(), Some(0));
+    let said = coordinator.said();
+    let last = "[hung] the job is watched no longer · verdict: hang";
+    assert!(said.contains(last), "{said}");
+    assert_eq!(
+        initiating(&coordinator.reports("hung")[0]),
+        ("DD103", &[2][..])
+    );
+}
+
+#[test]
+fn a_rank_that_is_killed_is_reported_from_outside() {
+    let coordinator = Coordinator::start();
+    let training = training().to_str().unwrap();
+    let bare = Bare::start("killed", coordinator.address(), &[training, "4", "barrier"]);
+    coordinator.until("killed", |report| !report.findings.is_empty());
+    let mut ranks = bare.ranks();
+    ranks.sort_unstable();
+    assert_eq!(ranks.len(), 4);
+    for pid in ranks {
+        let status = Command::new("kill")
+            .args(["-KILL", &pid.to_string()])
+            .status();
+        assert!(status.unwrap().success());
+    }
+    let report = coordinator.until("killed", has_ended);
+    for rank in &report.ranks {
+        assert_eq!(rank.state, RankState::Dead, "{report:#?}");
+        assert_eq!(rank.exit.signal, Some(9), "{report:#?}");
+    }
+    assert_eq!(initiating(&report).0, "DD103");
+}
+
+#[test]
+fn last_words_of_a_process_that_ends_at_once_arrive() {
+    let coordinator = Coordinator::start();
+    let program = compile("tests/jobs/c/last_words.c");
+    let program = program.program.to_str().unwrap();
+    let mut bare = Bare::start("brief", coordinator.address(), &[program]);
+    assert_eq!(bare.wait(), Some(0));
+    let report = coordinator.until("brief", has_ended);
+    assert_eq!(report.ranks.len(), 2, "{report:#?}");
+    assert!(
+        report.ranks.iter().all(|rank| rank.step == 7),
+        "{report:#?}"
+    );
+    // The forked child of rank 0 has a box of its own, as rank 1; the one of rank 1 is silent.
+    assert_eq!(report.evidence.records, 16, "{report:#?}");
+    eventually("its boxes are gone", || bare.boxes().is_empty());
+}
+
+#[test]
+fn a_coordinator_may_come_later_and_may_come_back() {
+    let mut coordinator = Coordinator::start();
+    let address = coordinator.address().to_owned();
+    coordinator.kill();
+    let training = training().to_str().unwrap();
+    let bare = Bare::start("late", &address, &[training, "4", "root"]);
+    eventually("it hangs", || bare.ranks().len() == 4);
+    std::thread::sleep(Duration::from_millis(500));
+    let mut coordinator = Coordinator::start_at(&address);
+    let first = coordinator.until("late", |report| !report.findings.is_empty());
+    assert_eq!(initiating(&first), ("DD107", &[3][..]));
+    coordinator.kill();
+    let coordinator = Coordinator::start_at(&address);
+    let second = coordinator.until("late", |report| !report.findings.is_empty());
+    assert_eq!(initiating(&second), ("DD107", &[3][..]));
+    assert_eq!(second.evidence.records, first.evidence.records);
+    assert_eq!(second.evidence.records_lost, 0);
+    assert_eq!(lines(&second), lines(&first));
+    // It ends, and the end is known.
+    bare.signal("-KILL");
+    let report = coordinator.until("late", has_ended);
+    assert!(
+        report
+            .ranks
+            .iter()
+            .all(|rank| rank.state == RankState::Dead)
+    );
+}
+
+#[test]
+fn a_job_without_its_coordinator_trains_and_leaves_its_boxes() {
+    let training = training().to_str().unwrap();
+    let started = Instant::now();
+    let mut bare = Bare::start("alone", "127.0.0.1:1", &[training, "4"]);
+    assert_eq!(bare.wait(), Some(0));
+    assert!(
+        started.elapsed() < PATIENCE / 2,
+        "it did not wait for anybody"
+    );
+    eventually("the reporter gives up", || {
+        reporters(bare.scratch.path()) == 0
+    });
+    assert_eq!(bare.boxes().len(), 4, "for whoever looks");
+    assert_eq!(bare.said(), "");
+    assert!(
+        bare.log().contains("did not take in the end"),
+        "{}",
+        bare.log()
+    );
+}
+
+#[test]
+fn what_cannot_be_reported_is_one_line() {
+    let training = training().to_str().unwrap();
+    for (name, value, because) in [
+        (
+            "DDP_DOCTOR_PROGRAM",
+            "/no/such/program",
+            "nothing is reported to 127.0.0.1:1: No such file or directory",
+        ),
+        (
+            "DDP_DOCTOR_COORDINATOR",
+            "192.0.2.1:7077",
+            "only a loopback address can be used without encryption",
+        ),
+    ] {
+        let mut bare =
+            Bare::start_with("nowhere", "127.0.0.1:1", &[training, "4"], &[(name, value)]);
+        assert_eq!(bare.wait(), Some(0));
+        eventually("it is said", || bare.said().contains(because));
+        assert_eq!(bare.said().lines().count(), 1, "{}", bare.said());
+    }
+}
+
+#[test]
+fn evidence_is_kept_where_a_run_directory_is_named() {
+    let coordinator = Coordinator::start();
+    let kept = tempfile::tempdir().unwrap();
+    let run_dir = kept.path().join("run");
+    let training = training().to_str().unwrap();
+    let environment = [("DDP_DOCTOR_RUN_DIR", run_dir.to_str().unwrap())];
+    let address = coordinator.address();
+    let bare = Bare::start_with(
+        "kept",
+        address,
+        &[training, "3", "early-exit"],
+        &environment,
+    );
+    coordinator.until("kept", |report| !report.findings.is_empty());
+    bare.signal("-KILL");
+    coordinator.until("kept", has_ended);
+    eventually("its reporter is gone", || {
+        reporters(bare.scratch.path()) == 0
+    });
+    let boxes = fs::read_dir(run_dir.join("boxes")).unwrap().count();
+    assert_eq!(boxes, 3);
+    assert!(bare.boxes().is_empty());
+    assert!(run_dir.join("run.json").exists());
+    let journal = fs::metadata(run_dir.join("journal.ddpj")).unwrap();
+    assert!(journal.len() > 1000);
+}
+
+#[test]
+fn launches_of_one_name_are_kept_apart() {
+    let coordinator = Coordinator::start();
+    let training = training().to_str().unwrap();
+    let address = coordinator.address();
+    let start = |port: &str, bug: &str| {
+        let command = [training, "4", bug];
+        Bare::start_with("twice", address, &command, &[("MASTER_PORT", port)])
+    };
+    let _hung = start("1001", "barrier");
+    eventually("the first hangs", || {
+        let reports = coordinator.reports("twice");
+        reports.iter().any(|report| !report.findings.is_empty())
+    });
+    let mut healthy = start("1002", "");
+    assert_eq!(healthy.wait(), Some(0));
+    eventually("both are reported", || {
+        let reports = coordinator.reports("twice");
+        reports.len() == 2 && has_ended(&reports[1])
+    });
+    let reports = coordinator.reports("twice");
+    assert_eq!(initiating(&reports[0]), ("DD103", &[2][..]));
+    is_healthy(&reports[1], 4);
+}
+
+#[test]
+fn a_run_that_was_killed_is_no_part_of_the_next_one() {
+    let coordinator = Coordinator::start();
+    let training = training().to_str().unwrap();
+    let start = |bug: &str| {
+        let mut run = program(coordinator.folder());
+        run.args(["run", "--quiet", "--job", "again", "--coordinator"])
+            .args([coordinator.address(), "--", training, "4", bug])
+            .stderr(Stdio::null());
+        run
+    };
+    let mut killed = start("barrier").spawn().unwrap();
+    coordinator.until("again", |report| !report.findings.is_empty());
+    let job = coordinator.until("again", |report| report.ranks.len() == 4);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    for rank in &job.ranks {
+        let pid = rank.pid.to_string();
+        Command::new("kill").args(["-KILL", &pid]).status().unwrap();
+    }
+    let finished = run_to_end(start(""));
+    assert_eq!(finished.status, Some(0), "{finished}");
+    let reports = coordinator.reports("again");
+    assert_eq!(reports.len(), 2, "{reports:#?}");
+    is_healthy(&reports[1], 4);
+}
+
+#[test]
+fn a_variable_is_as_good_as_a_flag_and_the_flag_wins() {
+    let scratch = tempfile::tempdir().unwrap();
+    let listen = |variable: &str, flag: Option<&str>| {
+        let mut command = program(scratch.path());
+        command
+            .arg("coordinator")
+            .env("DDP_DOCTOR_LISTEN", variable);
+        if let Some(flag) = flag {
+            command.args(["--listen", flag]);
+        }
+        run_to_end(command)
+    };
+    // Both are refused, and what is said names the address that counted.
+    let by_variable = listen("192.0.2.7:7077", None);
+    assert_eq!(by_variable.status, Some(3), "{by_variable}");
+    assert!(by_variable.stderr.contains("192.0.2.7:7077 can be reached"));
+    assert_eq!(by_variable.stderr.lines().count(), 1, "{by_variable}");
+    let by_flag = listen("127.0.0.1:0", Some("192.0.2.8:7077"));
+    assert_eq!(by_flag.status, Some(3), "{by_flag}");
+    assert!(by_flag.stderr.contains("192.0.2.8:7077 can be reached"));
+}
+
+#[test]
+fn a_process_under_run_starts_nothing() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut run = program(scratch.path());
+    let trace = scratch.path().join("started");
+    let fake = scratch.path().join("fake");
+    fs::write(&fake, format!("#!/bin/sh\ntouch {}\n", trace.display())).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&fake, executable).unwrap();
+    run.env("DDP_DOCTOR_PROGRAM", &fake)
+        .args(["run", "--", training().to_str().unwrap(), "3"]);
+    let finished = run_to_end(run);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert!(!trace.exists());
+}

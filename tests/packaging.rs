@@ -1,0 +1,182 @@
+//! `pip install agent/python` in a fresh environment: what a Python program needs, and no more.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ddp_doctor_proto::report::{Report, Verdict};
+use tempfile::TempDir;
+
+use crate::linking::library;
+use crate::pytorch::{jobs, venv};
+use crate::run::program;
+use crate::support::coordinator::{Coordinator, initiating};
+use crate::support::process::run_to_end;
+
+/// A fresh environment with the package in it.
+struct Installed {
+    folder: TempDir,
+}
+
+impl Installed {
+    /// Built from what cargo has built for these tests. PyTorch is lent by the other environment.
+    fn new(pytorch: &Path) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let fresh = folder.path().join("fresh");
+        let run = |command: &mut Command| {
+            for (name, _) in std::env::vars_os() {
+                let name = name.to_string_lossy().into_owned();
+                if name.starts_with("DDP_DOCTOR") || name.starts_with("PYTHON") {
+                    command.env_remove(name);
+                }
+            }
+            let done = command
+                .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            assert!(done.status.success(), "{command:?}\n{said}");
+            String::from_utf8_lossy(&done.stdout).trim().to_owned()
+        };
+        let python = pytorch.join("bin/python");
+        let venv = ["-m", "venv", "--without-pip"];
+        run(Command::new(&python).args(venv).arg(&fresh));
+        let where_from =
+            "import torch, os; print(os.path.dirname(os.path.dirname(torch.__file__)))";
+        let lender = run(Command::new(&python).args(["-c", where_from]));
+        let where_to = "import sysconfig; print(sysconfig.get_path('purelib'))";
+        let borrower = run(Command::new(fresh.join("bin/python")).args(["-c", where_to]));
+        fs::write(Path::new(&borrower).join("lent.pth"), lender + "\n").unwrap();
+
+        let built = folder.path().join("built");
+        fs::create_dir(&built).unwrap();
+        for file in [library(), Path::new(env!("CARGO_BIN_EXE_ddp-doctor"))] {
+            let link = built.join(file.file_name().unwrap());
+            std::os::unix::fs::symlink(file, link).unwrap();
+        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("agent/python");
+        run(Command::new(&python)
+            .args(["-m", "pip", "--python"])
+            .arg(fresh.join("bin/python"))
+            // Nothing is fetched: what builds the package is there.
+            .args(["install", "--no-index", "--no-deps", "--no-build-isolation"])
+            .arg(source)
+            .env("DDP_DOCTOR_BUILT", &built));
+        Self { folder }
+    }
+
+    fn bin(&self, name: &str) -> PathBuf {
+        self.folder.path().join("fresh/bin").join(name)
+    }
+
+    /// A program of this environment, which knows of nothing else of ours.
+    fn command(&self, name: &str) -> Command {
+        let clean = program(self.folder.path());
+        let mut command = Command::new(self.bin(name));
+        for (name, _) in clean.get_envs() {
+            command.env_remove(name);
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        let bin = self.bin("");
+        command
+            .current_dir(self.folder.path())
+            .env_remove("PYTHONPATH")
+            .env("PATH", format!("{}:{path}", bin.display()))
+            .env("OMP_NUM_THREADS", "1");
+        command
+    }
+}
+
+fn torchrun(program: &str) -> Vec<String> {
+    let words = "-m torch.distributed.run --standalone --nproc-per-node 2";
+    let words = words.split(' ').map(str::to_owned);
+    words
+        .chain([jobs().join(program).display().to_string()])
+        .collect()
+}
+
+#[test]
+fn a_program_of_a_fresh_environment_is_captured() {
+    let Some(pytorch) = venv() else { return };
+    let installed = Installed::new(pytorch);
+
+    // Importable, off without a coordinator, and silent.
+    let said = "import sys; print('ddp_doctor' in sys.modules); import ddp_doctor; print(ddp_doctor.__file__)";
+    let done = installed.command("python").args(["-c", said]).output();
+    let done = done.unwrap();
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(text.starts_with("False\n"), "{text}");
+    assert!(text.contains("/fresh/lib/"), "{text}");
+    assert!(done.stderr.is_empty(), "{done:?}");
+
+    // By itself, with a coordinator; its twin that is healthy.
+    let coordinator = Coordinator::start();
+    let start = |job: &str, program: &str| {
+        let mut command = installed.command("python");
+        command
+            .args(torchrun(program))
+            .env("DDP_DOCTOR_JOB", job)
+            .env("DDP_DOCTOR_COORDINATOR", coordinator.address())
+            .env("DDP_DOCTOR_BOX_DIR", installed.folder.path().join(job));
+        command
+    };
+    let healthy = run_to_end(start("healthy", "healthy/root_mismatch.py"));
+    assert_eq!(healthy.status, Some(0), "{healthy}");
+    assert!(!healthy.stderr.contains("ddp-doctor"), "{healthy}");
+    let report = coordinator.until("healthy", |report| report.job.ended_at.is_some());
+    assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
+    assert_eq!(report.ranks.len(), 2, "{report:#?}");
+    assert!(report.findings.is_empty(), "{report:#?}");
+
+    let mut faulty = start("faulty", "faulty/root_mismatch.py");
+    let mut faulty = faulty
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let report = coordinator.until("faulty", |report| !report.findings.is_empty());
+    assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
+    let pid = faulty.id().to_string();
+    Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    faulty.wait().unwrap();
+    let report = coordinator.until("faulty", |report| report.job.ended_at.is_some());
+    assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
+
+    // Under `run`, by its script and as a module.
+    let run = "run --quiet --report report.json --on-hang kill --kill-after 1 -- python";
+    for front in [vec!["ddp-doctor"], vec!["python", "-m", "ddp_doctor"]] {
+        let mut command = installed.command(front[0]);
+        command
+            .args(&front[1..])
+            .args(run.split(' '))
+            .args(torchrun("faulty/root_mismatch.py"));
+        let finished = run_to_end(command);
+        assert_eq!(finished.status, Some(75), "{finished}");
+        let report = fs::read(installed.folder.path().join("report.json")).unwrap();
+        let report: Report = serde_json::from_slice(&report).unwrap();
+        assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
+    }
+}
+
+#[test]
+fn what_the_build_lacks_is_said() {
+    let Some(pytorch) = venv() else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("agent/python");
+    let nothing = tempfile::tempdir().unwrap();
+    let wheel = |changes: &[(&str, &str)]| {
+        let mut pip = Command::new(pytorch.join("bin/python"));
+        pip.args(["-m", "pip", "wheel", "--no-index", "--no-deps"])
+            .args(["--no-build-isolation", "--wheel-dir"])
+            .arg(nothing.path().join("wheels"))
+            .arg(&source)
+            .env_remove("CARGO")
+            .envs(changes.iter().copied());
+        let finished = run_to_end(pip);
+        assert_eq!(finished.status, Some(1), "{finished}");
+        finished.stdout + &finished.stderr
+    };
+    let said = wheel(&[("PATH", "/no/such/folder"), ("DDP_DOCTOR_BUILT", "")]);
+    assert!(said.contains("there is no cargo on PATH"), "{said}");
+    let said = wheel(&[("DDP_DOCTOR_BUILT", nothing.path().to_str().unwrap())]);
+    assert!(said.contains("has no libddp_doctor.so"), "{said}");
+}

@@ -1,0 +1,786 @@
+//! What `analyze` makes of what a job left behind: whole, in part or broken.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ddp_doctor::evidence::journal::{Reader, Writer};
+use ddp_doctor::node::boxes::{BoxDir, SHARED_MEMORY};
+use ddp_doctor::postmortem;
+use ddp_doctor_agent::blackbox::{Call, Options, Place, Reader as BoxReader, Writer as BoxWriter};
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::blackbox::{Capacities, WORD, header};
+use ddp_doctor_proto::report::{Effect, RankState, Report, Role};
+use ddp_doctor_proto::v1::event::Kind;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::run::program;
+use crate::support::scenario::Scenario;
+
+/// Runs `analyze` and returns what it printed.
+#[track_caller]
+fn analyze(dir: &Path, arguments: &[&str]) -> Output {
+    program(dir)
+        .arg("analyze")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The report that `analyze` gives as JSON.
+#[track_caller]
+fn report(output: &Output) -> Report {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}\n{}\n{}", stdout(output), stderr(output)))
+}
+
+/// A run that was watched to its end gives, analyzed, the very report of the live run, but for the
+/// times of detection.
+#[track_caller]
+pub(crate) fn is_as_live(run_dir: &Path) {
+    let live = fs::read(run_dir.join("report.json")).unwrap();
+    let live: Value = serde_json::from_slice(&live).unwrap();
+    let output = analyze(run_dir, &[".", "--format", "json"]);
+    assert_eq!(stderr(&output), "");
+    let analyzed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (live, analyzed) = (timeless(live), timeless(analyzed));
+    assert_eq!(
+        live, analyzed,
+        "live on the left: {live:#}\nanalyzed on the right: {analyzed:#}"
+    );
+    let grave = live["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|finding| ["error", "critical"].contains(&finding["severity"].as_str().unwrap()));
+    let status = match live["verdict"].as_str() {
+        Some("insufficient") => 4,
+        _ => i32::from(grave),
+    };
+    assert_eq!(output.status.code(), Some(status), "{live:#}");
+}
+
+/// A report without the times at which findings were made.
+fn timeless(mut report: Value) -> Value {
+    for finding in report["findings"].as_array_mut().unwrap() {
+        let finding = finding.as_object_mut().unwrap();
+        assert!(finding.remove("detected_at").is_some());
+        assert!(finding.remove("latency_ms").is_some());
+    }
+    report
+}
+
+// --- Real jobs that were ended with whatever watched them -------------------------------------------
+
+/// A demonstration under `run`, in a process group of its own; ended if the test fails.
+struct Watched {
+    run: Child,
+    dir: TempDir,
+}
+
+impl Watched {
+    /// Starts it and waits until its fault is in the report.
+    fn hanging(demo: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let run = program(dir.path())
+            .args(["run", "--run-dir", "run", "--"])
+            .args([env!("CARGO_BIN_EXE_ddp-doctor"), "demo-rank", demo])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let watched = Self { run, dir };
+        let started = Instant::now();
+        loop {
+            let report = fs::read(watched.run_dir().join("report.json")).unwrap_or_default();
+            let report: Option<Report> = serde_json::from_slice(&report).ok();
+            if report.is_some_and(|report| !report.findings.is_empty()) {
+                return watched;
+            }
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "nothing was found"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.dir.path().canonicalize().unwrap().join("run")
+    }
+
+    /// Where its ranks write their boxes.
+    fn boxes(&self) -> PathBuf {
+        BoxDir::awaited(Path::new(SHARED_MEMORY), &self.run_dir())
+            .next()
+            .unwrap_or_else(|| self.run_dir().join("boxes"))
+    }
+
+    fn kill(&self, whom: &str) {
+        let status = Command::new("kill").args(["-KILL", "--", whom]).status();
+        assert!(status.unwrap().success());
+    }
+
+    /// Ends everything at once: ranks, launcher and the watch.
+    fn kill_all(&mut self) {
+        self.kill(&format!("-{}", self.run.id()));
+        self.run.wait().unwrap();
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.run.id());
+        drop(
+            Command::new("kill")
+                .args(["-KILL", "--", &group])
+                .stderr(Stdio::null())
+                .status(),
+        );
+        drop(self.run.wait());
+        // What would lie about until the next run.
+        for dir in BoxDir::awaited(Path::new(SHARED_MEMORY), &self.run_dir()) {
+            drop(fs::remove_dir_all(dir));
+        }
+    }
+}
+
+/// A copy of some evidence as it looks on a machine that cannot ask for its processes.
+fn elsewhere(journal: Option<&Path>, boxes: &Path, to: &Path) {
+    fs::create_dir_all(to.join("boxes")).unwrap();
+    for entry in fs::read_dir(boxes).unwrap() {
+        let from = entry.unwrap().path();
+        if from.extension().is_some_and(|it| it == "box") {
+            let copy = to.join("boxes").join(from.file_name().unwrap());
+            fs::copy(&from, &copy).unwrap();
+            of_another_boot(&copy);
+        }
+    }
+    let Some(journal) = journal else { return };
+    let mut reader = Reader::open(journal).unwrap();
+    let mut writer = Writer::create(&to.join("journal.ddpj")).unwrap();
+    while let Some(mut report) = reader.read().unwrap() {
+        for event in &mut report.events {
+            if let Some(Kind::Hello(hello)) = &mut event.kind {
+                hello.boot_id = "07070707-0707-0707-0707-070707070707".into();
+            }
+        }
+        writer.append(&report).unwrap();
+    }
+}
+
+fn of_another_boot(path: &Path) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(&[7; 16], (header::BOOT_ID * WORD) as u64)
+        .unwrap();
+}
+
+fn initiating(report: &Report) -> Vec<(&str, &[u32])> {
+    let initiating = report
+        .findings
+        .iter()
+        .filter(|it| it.role == Role::Initiating && it.effect != Effect::None);
+    initiating
+        .map(|it| (it.code.as_str(), it.ranks.root.as_slice()))
+        .collect()
+}
+
+#[test]
+fn a_job_that_was_killed_with_its_watch_is_still_understood() {
+    let mut job = Watched::hanging("early-exit");
+    let boxes = job.boxes();
+    job.kill_all();
+    let expected = [("DD102", &[1][..])];
+
+    let whole = analyze(&job.run_dir(), &[".", "--format", "json"]);
+    assert_eq!(initiating(&report(&whole)), expected, "{}", stdout(&whole));
+    assert_eq!(report(&whole).findings[0].confidence.as_str(), "proved");
+    assert_eq!(whole.status.code(), Some(1));
+    assert_eq!(stderr(&whole), "");
+
+    // The same on another machine, where nothing can be asked of processes.
+    let scratch = tempfile::tempdir().unwrap();
+    let copy = scratch.path().join("copy");
+    let journal = job.run_dir().join("journal.ddpj");
+    // Boxes of ranks that ended before are in the run directory already.
+    let kept = job.run_dir().join("boxes");
+    elsewhere(Some(&journal), &boxes, &copy);
+    elsewhere(None, &kept, &copy);
+    let both = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
+    assert_eq!(initiating(&both), expected, "{both:#?}");
+    let sure = |report: &Report| report.findings[0].confidence.as_str();
+    assert_eq!(sure(&both), "proved", "its watch saw rank 1 end: {both:#?}");
+    let states: Vec<_> = both.ranks.iter().map(|rank| rank.state).collect();
+    use RankState::{Exited, Unknown};
+    assert_eq!(states, [Unknown, Exited, Unknown, Unknown]);
+    let unseen = both.findings.iter().find(|it| it.code == "DD901").unwrap();
+    assert_eq!(unseen.ranks.root, [0, 2, 3], "{unseen:#?}");
+    assert_eq!(unseen.severity.as_str(), "note");
+
+    // Each record is taken once, from wherever: by files in any mix, and by boxes alone.
+    fs::rename(copy.join("journal.ddpj"), scratch.path().join("some.file")).unwrap();
+    let alone = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
+    assert_eq!(initiating(&alone), expected, "{alone:#?}");
+    assert_eq!(sure(&alone), "supported", "its own word: {alone:#?}");
+    assert_eq!(alone.evidence.records, both.evidence.records);
+    let mixed = ["copy/boxes", "some.file", "copy", "--format", "json"];
+    let mixed = report(&analyze(scratch.path(), &mixed));
+    assert_eq!(mixed.evidence, both.evidence);
+    assert_eq!(initiating(&mixed), expected);
+    assert_eq!(both.evidence.records_lost, 0);
+}
+
+#[test]
+fn a_job_that_still_runs_is_looked_at_without_disturbing_it() {
+    let mut job = Watched::hanging("op-mismatch");
+    let one = fs::read_dir(job.boxes())
+        .unwrap()
+        .map(|it| it.unwrap().path());
+    let one = one
+        .into_iter()
+        .find(|it| it.extension().is_some_and(|it| it == "box"));
+    let one = BoxReader::open(&one.unwrap()).unwrap();
+    let reader = one.claimed_by();
+    assert_eq!(reader.map(|(pid, _)| pid), Some(job.run.id()));
+
+    let live = analyze(&job.run_dir(), &[".", "--format", "json"]);
+    assert_eq!(initiating(&report(&live)), [("DD103", &[2][..])]);
+    assert!(
+        stderr(&live).contains("the job still runs"),
+        "{}",
+        stderr(&live)
+    );
+    assert!(
+        report(&live)
+            .ranks
+            .iter()
+            .all(|it| it.state != RankState::Unknown)
+    );
+    assert_eq!(one.claimed_by(), reader);
+
+    // Its watch alone is killed: the ranks live on, and their waits go on.
+    job.kill(&job.run.id().to_string());
+    job.run.wait().unwrap();
+    let started = Instant::now();
+    loop {
+        let orphans = report(&analyze(&job.run_dir(), &[".", "--format", "json"]));
+        let codes: Vec<_> = orphans.findings.iter().map(|it| it.code.as_str()).collect();
+        assert_eq!(codes, ["DD103"], "everybody lives: {orphans:#?}");
+        assert_eq!(orphans.findings[0].ranks.root, [2]);
+        let waits = orphans
+            .ranks
+            .iter()
+            .filter(|it| it.state == RankState::Waiting);
+        if waits.count() == 4 {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{orphans:#?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+// --- Black boxes alone ------------------------------------------------------------------------------
+
+/// Black boxes of two ranks that made `calls` barriers each, and now are in the last of them where
+/// `inside`.
+fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<PathBuf> {
+    let place = Place::within(dir);
+    let write = |rank: u32| {
+        let options = Options {
+            layer: "c10d".into(),
+            job: "job".into(),
+            rank: Some(rank),
+            world_size: Some(2),
+            capacities: Capacities {
+                records: 64,
+                strings: 64,
+                heap_words: 512,
+                sites: 16,
+                groups: 8,
+                threads: 4,
+            },
+            ..Options::default()
+        };
+        let writer = BoxWriter::create(&place, &options).unwrap();
+        let group = writer.group(b"0", b"default_pg", b"gloo", 0, &[0, 1]);
+        let site = writer.site(b"train.py", b"main", 7);
+        let calls = calls[rank as usize];
+        for call in 1..=calls {
+            let id = writer.issued(&Call {
+                op: Op::Barrier,
+                group,
+                site,
+                ..Call::default()
+            });
+            writer.returned(id);
+            writer.wait_begin(id, site);
+            if call < calls || !inside[rank as usize] {
+                writer.wait_end(id);
+            }
+        }
+        writer.path().to_owned()
+    };
+    [0, 1].map(write).to_vec()
+}
+
+#[test]
+fn nobody_is_blamed_for_a_job_that_was_killed_while_it_was_well() {
+    for (calls, inside) in [
+        ([5, 4], [true, false]),
+        ([5, 5], [true, true]),
+        ([5, 5], [false, false]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        for path in boxes_of(dir.path(), calls, inside) {
+            of_another_boot(&path);
+        }
+        let output = analyze(dir.path(), &[".", "--format", "json"]);
+        let found = report(&output);
+        assert_eq!(initiating(&found), [], "{found:#?}");
+        assert_eq!(found.verdict.as_str(), "insufficient");
+        assert_eq!(output.status.code(), Some(4));
+        let codes: Vec<_> = found.findings.iter().map(|it| it.code.as_str()).collect();
+        assert_eq!(codes, ["DD901"]);
+        let lines: Vec<_> = found.findings[0]
+            .per_rank
+            .iter()
+            .filter_map(|it| it.seq)
+            .collect();
+        assert_eq!(lines, calls, "where they were is said");
+        let text = stdout(&analyze(dir.path(), &["."]));
+        assert!(
+            text.starts_with("insufficient: job job, 2 ranks on 1 node"),
+            "{text}"
+        );
+        assert!(
+            text.contains("nobody saw how ranks 0 and 1 ended"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_box_whose_process_lives_is_of_this_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    // This very process is both ranks.
+    boxes_of(dir.path(), [3, 2], [true, false]);
+    let output = analyze(dir.path(), &[".", "--format", "json"]);
+    let found = report(&output);
+    assert_eq!(found.findings, [], "it waits, and not for long yet");
+    assert_eq!(
+        (found.verdict.as_str(), output.status.code()),
+        ("healthy", Some(0))
+    );
+    assert!(found.ranks.iter().all(|it| it.pid == std::process::id()));
+    assert!(found.ranks.iter().all(|it| it.state != RankState::Unknown));
+}
+
+#[test]
+fn a_number_that_is_taken_anew_is_another_process() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in boxes_of(dir.path(), [3, 2], [true, false]) {
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let other = 1_u64.to_le_bytes();
+        file.write_all_at(&other, (header::START_TICKS * WORD) as u64)
+            .unwrap();
+    }
+    let found = report(&analyze(dir.path(), &[".", "--format", "json"]));
+    assert!(
+        found.ranks.iter().all(|it| it.state == RankState::Unknown),
+        "{found:#?}"
+    );
+}
+
+// --- What is broken, foreign or missing -------------------------------------------------------------
+
+const MISMATCH: &str = r#"
+about = "two ranks call different things"
+world = 2
+events = """
+1.0 0 all_reduce f32[8] sum @train.py:9
+1.5 1 barrier @train.py:12
+1.6 0 lost 1
+1.7 1 step 3
+3.0 - ends
+"""
+[[expect]]
+code = "DD103"
+"#;
+
+fn journal(dir: &Path) -> PathBuf {
+    let scenario = Scenario::parse(MISMATCH).unwrap();
+    scenario.journals(dir, 1).unwrap().remove(0)
+}
+
+#[test]
+fn a_journal_that_is_cut_anywhere_invents_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = journal(dir.path());
+    let whole = fs::read(&path).unwrap();
+    let (mut found_at, mut last) = (None, 0);
+    for cut in 0..=whole.len() {
+        fs::write(&path, &whole[..cut]).unwrap();
+        let analysis = postmortem::analyze(std::slice::from_ref(&path));
+        let Some(report) = analysis.reports.first() else {
+            assert!(found_at.is_none() && !analysis.remarks.is_empty(), "{cut}");
+            continue;
+        };
+        for finding in &report.findings {
+            let is_known = ["DD103", "DD901"].contains(&finding.code.as_str());
+            assert!(is_known, "{cut}: {finding:#?}");
+            if finding.code == "DD103" {
+                found_at.get_or_insert(cut);
+                assert_eq!(finding.ranks.root, [0, 1]);
+            }
+        }
+        let codes: Vec<_> = report.findings.iter().map(|it| it.code.as_str()).collect();
+        assert_eq!(
+            codes.contains(&"DD103"),
+            found_at.is_some(),
+            "{cut}: once found, it stays"
+        );
+        // What nobody saw to its end is not healthy.
+        if cut < whole.len() && found_at.is_none() {
+            assert_eq!(
+                report.verdict.as_str(),
+                "insufficient",
+                "{cut}: {report:#?}"
+            );
+        }
+        let records = report.evidence.records;
+        assert!(records >= last, "{cut}");
+        last = records;
+        // A cut inside a frame is said, of the very file.
+        for remark in &analysis.remarks {
+            assert_eq!(remark.path, path);
+            assert!(remark.text.contains("was read up to byte"), "{remark}");
+        }
+    }
+    assert!(found_at.is_some());
+}
+
+#[test]
+fn a_byte_that_is_wrong_anywhere_never_panics() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = journal(dir.path());
+    let whole = fs::read(&path).unwrap();
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x5a;
+        fs::write(&path, bytes).unwrap();
+        let analysis = postmortem::analyze(std::slice::from_ref(&path));
+        assert!(!analysis.remarks.is_empty(), "{at}: it is said");
+    }
+    // The same of a box, whose words no checksum guards.
+    let dir = tempfile::tempdir().unwrap();
+    let path = boxes_of(dir.path(), [3, 3], [true, false]).remove(0);
+    of_another_boot(&path);
+    let whole = fs::read(&path).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // Behind its last counter the header is empty.
+    for word in 0..=header::RING_DROPPED {
+        for value in [0, 1, u64::MAX, 1 << 40] {
+            let at = (word * WORD) as u64;
+            file.write_all_at(&value.to_le_bytes(), at).unwrap();
+            let analysis = postmortem::analyze(std::slice::from_ref(&path));
+            assert!(analysis.reports.len() <= 1);
+            file.write_all_at(&whole[word * WORD..][..WORD], at)
+                .unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_no_evidence_is_named_with_the_way_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let newer = {
+        let path = journal(dir.path());
+        let mut bytes = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        bytes[4] = 9;
+        bytes
+    };
+    let boxed = {
+        let path = boxes_of(&at("some"), [1, 1], [false, false]).remove(0);
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_dir_all(at("some")).unwrap();
+        bytes
+    };
+    let mut newer_box = boxed.clone();
+    newer_box[header::VERSION * WORD] = 9;
+    let mut forged = boxed.clone();
+    forged[header::RING_AT * WORD..][..WORD].copy_from_slice(&[0xff; WORD]);
+    let files: [(&str, &[u8], &str); 13] = [
+        ("empty", b"", "the file is empty"),
+        ("notes.txt", b"hello", "no evidence of a known kind"),
+        ("zeros", &[0; 5000], "no evidence of a known kind"),
+        ("short.ddpj", b"DDPJ", "no journal"),
+        (
+            "bare.ddpj",
+            b"DDPJ\x01\0\0\0",
+            "cut off before it says whose it is",
+        ),
+        ("newer.ddpj", &newer, "with the ddp-doctor that wrote it"),
+        ("cut.box", &boxed[..1000], "copy it again, whole"),
+        (
+            "newer.box",
+            &newer_box,
+            "read it with the ddp-doctor that wrote it",
+        ),
+        ("forged.box", &forged, "copy it again, or leave it out"),
+        (
+            "nccl_trace_rank_0",
+            b"\x80\x02}q\0(X\x07\0\0\0version",
+            "Flight Recorder dumps are not read yet",
+        ),
+        (
+            "fr.json",
+            br#"{"version":"2.9","pg_config":{},"entries":[]}"#,
+            "Flight Recorder dumps are not read yet",
+        ),
+        (
+            "report.json",
+            br#"{"schema": "ddp-doctor/report"}"#,
+            "give the evidence it was made from",
+        ),
+        (
+            "run.json",
+            br#"{"boot_id": "x", "start_ticks": 1}"#,
+            "give the directory that it lies in",
+        ),
+    ];
+    for (name, content, expected) in files {
+        fs::write(at(name), content).unwrap();
+        let output = analyze(dir.path(), &[name]);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(3), "{name}: {said}");
+        assert_eq!(stdout(&output), "", "{name}");
+        let [line, last] = said.lines().collect::<Vec<_>>()[..] else {
+            panic!("{name}: one note, and the end: {said}")
+        };
+        let head = format!("ddp-doctor: {name}: ");
+        assert!(
+            line.starts_with(&head) && line.contains(expected),
+            "{name}: {said}"
+        );
+        assert_eq!(last, "ddp-doctor: there is nothing to analyze");
+        fs::remove_file(at(name)).unwrap();
+    }
+
+    fs::create_dir_all(at("nothing")).unwrap();
+    fs::create_dir_all(at("runs/a")).unwrap();
+    fs::write(at("runs/a/journal.ddpj"), b"").unwrap();
+    fs::create_dir_all(at("gone")).unwrap();
+    fs::write(at("gone/report.json"), b"{}").unwrap();
+    let pipe = Command::new("mkfifo").arg(at("pipe")).status().unwrap();
+    assert!(pipe.success());
+    for (name, expected) in [
+        ("nothing", "neither a journal nor a black box"),
+        ("runs", "there is one in it: runs/a"),
+        ("gone", "journal and black boxes are gone"),
+        ("pipe", "neither a directory nor a regular file"),
+        ("never", "no such file or directory"),
+        ("\x1b[31mred", "no such file or directory"),
+    ] {
+        let output = analyze(dir.path(), &[name]);
+        let said = stderr(&output);
+        assert!(said.contains(expected), "{name}: {said}");
+        assert!(!said.contains('\x1b'), "{said:?}");
+        assert_eq!(output.status.code(), Some(3), "{name}");
+    }
+    assert_eq!(
+        analyze(dir.path(), &[]).status.code(),
+        Some(2),
+        "a path is needed"
+    );
+    assert_eq!(
+        analyze(dir.path(), &["x", "--format", "xml"]).status.code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn what_can_be_read_is_analyzed_beside_what_cannot() {
+    let dir = tempfile::tempdir().unwrap();
+    journal(dir.path());
+    fs::write(dir.path().join("junk"), b"junk").unwrap();
+    fs::write(dir.path().join("cut.box"), b"DDPDBOX\n").unwrap();
+    let paths = [
+        "node-0.ddpj",
+        "junk",
+        "cut.box",
+        "node-0.ddpj",
+        "--format",
+        "json",
+    ];
+    let output = analyze(dir.path(), &paths);
+    assert_eq!(initiating(&report(&output)), [("DD103", &[0, 1][..])]);
+    assert_eq!(stderr(&output).lines().count(), 2, "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(1));
+
+    let copy = fs::copy(dir.path().join("node-0.ddpj"), dir.path().join("copy")).unwrap();
+    assert!(copy > 0);
+    let output = analyze(dir.path(), &["node-0.ddpj", "copy", "--format", "json"]);
+    assert!(
+        stderr(&output).contains("copy: it is of the same node and the same run as node-0.ddpj")
+    );
+    let one = report(&analyze(dir.path(), &["copy", "--format", "json"]));
+    assert_eq!(report(&output).evidence, one.evidence);
+}
+
+// --- Forms ------------------------------------------------------------------------------------------
+
+#[test]
+fn several_jobs_give_a_report_each() {
+    let dir = tempfile::tempdir().unwrap();
+    journal(dir.path());
+    boxes_of(&dir.path().join("boxes"), [1, 1], [false, false]);
+    let output = analyze(dir.path(), &["node-0.ddpj", "boxes", "--format", "json"]);
+    let reports: Vec<Report> = serde_json::Deserializer::from_slice(&output.stdout)
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    let mut jobs: Vec<_> = reports.iter().map(|it| it.job.id.as_str()).collect();
+    jobs.sort_unstable();
+    assert_eq!(jobs, ["job", "scenario"]);
+    assert_eq!(output.status.code(), Some(1), "of the worst");
+    let sarif = analyze(dir.path(), &["node-0.ddpj", "boxes", "--format", "sarif"]);
+    let sarif: Value = serde_json::from_slice(&sarif.stdout).unwrap();
+    assert_eq!(sarif["runs"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn every_form_tells_the_finding_on_standard_output() {
+    let dir = tempfile::tempdir().unwrap();
+    journal(dir.path());
+    for (format, mark) in [
+        ("text", "error[DD103] op-mismatch: "),
+        ("json", "\"code\": \"DD103\""),
+        ("markdown", "## DD103 op-mismatch: "),
+        ("sarif", "\"ruleId\": \"DD103\""),
+    ] {
+        let output = analyze(dir.path(), &["node-0.ddpj", "--format", format]);
+        assert!(
+            stdout(&output).contains(mark),
+            "{format}: {}",
+            stdout(&output)
+        );
+        assert_eq!(stderr(&output), "");
+        let by_variable = program(dir.path())
+            .args(["analyze", "node-0.ddpj"])
+            .env("DDP_DOCTOR_FORMAT", format)
+            .output();
+        assert_eq!(by_variable.unwrap().stdout, output.stdout);
+    }
+}
+
+#[test]
+fn what_fails_is_for_the_user_to_say() {
+    let dir = tempfile::tempdir().unwrap();
+    journal(dir.path());
+    for (fail_on, status) in [
+        ("never", 0),
+        ("note", 1),
+        ("warning", 1),
+        ("error", 1),
+        ("critical", 0),
+    ] {
+        let output = analyze(dir.path(), &["node-0.ddpj", "--fail-on", fail_on]);
+        assert_eq!(output.status.code(), Some(status), "{fail_on}");
+        let by_variable = program(dir.path())
+            .args(["analyze", "node-0.ddpj"])
+            .env("DDP_DOCTOR_FAIL_ON", fail_on)
+            .output();
+        assert_eq!(by_variable.unwrap().status.code(), Some(status));
+    }
+    let insufficient = tempfile::tempdir().unwrap();
+    for path in boxes_of(insufficient.path(), [1, 1], [true, true]) {
+        of_another_boot(&path);
+    }
+    for fail_on in ["never", "note", "critical"] {
+        let output = analyze(insufficient.path(), &[".", "--fail-on", fail_on]);
+        assert_eq!(output.status.code(), Some(4), "{fail_on}");
+    }
+}
+
+#[test]
+fn colours_and_silence_are_for_the_user_to_say() {
+    let dir = tempfile::tempdir().unwrap();
+    journal(dir.path());
+    let colored = |arguments: &[&str], no_color: &str| {
+        let mut command = program(dir.path());
+        command.args(["analyze", "node-0.ddpj"]).args(arguments);
+        let output = command.env("NO_COLOR", no_color).output().unwrap();
+        stdout(&output).contains('\x1b')
+    };
+    assert!(!colored(&[], ""), "no terminal");
+    assert!(colored(&["--color", "always"], ""));
+    assert!(colored(&["--color", "always"], "1"), "the option wins");
+    assert!(!colored(&["--color", "never"], ""));
+
+    let whole = stdout(&analyze(dir.path(), &["node-0.ddpj"]));
+    assert!(
+        whole.starts_with("hang: job scenario, 2 ranks on 1 node"),
+        "{whole}"
+    );
+    let quiet = stdout(&analyze(dir.path(), &["node-0.ddpj", "-q"]));
+    assert!(
+        !quiet.contains("job scenario") && quiet.contains("[DD103]"),
+        "{quiet}"
+    );
+    let silent = analyze(dir.path(), &["node-0.ddpj", "never", "-qq"]);
+    assert_eq!(
+        (stdout(&silent), stderr(&silent)),
+        (String::new(), String::new())
+    );
+    assert_eq!(silent.status.code(), Some(1));
+    let by_variable = program(dir.path())
+        .args(["analyze", "node-0.ddpj", "never"])
+        .env("DDP_DOCTOR_QUIET", "2")
+        .output()
+        .unwrap();
+    assert_eq!(
+        (stdout(&by_variable), stderr(&by_variable)),
+        (String::new(), String::new())
+    );
+}
+
+#[test]
+fn explain_knows_what_is_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let explain = |arguments: &[&str]| {
+        program(dir.path())
+            .arg("explain")
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let by_code = explain(&["dd102"]);
+    assert_eq!(by_code.status.code(), Some(0));
+    assert!(stdout(&by_code).starts_with("DD102 early-exit: "));
+    assert_eq!(explain(&["Early-Exit"]).stdout, by_code.stdout);
+    let unknown = explain(&["early-exot"]);
+    assert_eq!(unknown.status.code(), Some(3));
+    assert!(
+        stderr(&unknown).contains("DD102 early-exit"),
+        "{}",
+        stderr(&unknown)
+    );
+    assert!(stdout(&explain(&[])).lines().count() > 50);
+    let later = stdout(&explain(&["DD701"]));
+    assert!(later.contains("does not look for it"), "{later}");
+}
