@@ -187,9 +187,9 @@ def _wrap_destroy(original):
                         _groups.number_of(world if everything else group),
                         _getframe(1),
                     )
+                    left = _groups.leave(None if everything else group)
                     if everything:
                         _hooks.all_gone()
-                    left = _groups.leave(None if everything else group)
         except Exception:
             pass
         try:

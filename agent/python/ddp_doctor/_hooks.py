@@ -115,7 +115,7 @@ _gathered = {}
 # Generation of the black box that is open; 0: none is.
 _live = 0
 
-issued_at = returned = wait_begin = wait_end = unawaited = None
+issued_at = returned = wait_begin = wait_end = None
 
 
 def prepare(c10d):
@@ -138,19 +138,18 @@ def prepare(c10d):
         if value is not None:
             _reduce_ops[id(value)] = number
     _reduce_op_type = c10d.ReduceOp
-    _gathered = getattr(c10d._world, "pg_coalesce_state", None) or {}
+    _gathered = getattr(c10d._world, "pg_coalesce_state", {})
     work = c10d.Work
     # An instance of pybind11's begins with the address of the C++ object.
     _works_known = getattr(work, "__basicsize__", 0) >= _offset + ctypes.sizeof(ctypes.c_void_p)
 
 
 def _bind():
-    global issued_at, returned, wait_begin, wait_end, unawaited, _live
+    global issued_at, returned, wait_begin, wait_end, _live
     _live = _box.generation
     lib = _box.lib
     issued_at, returned = lib.issued_at, lib.returned
     wait_begin, wait_end = lib.wait_begin, lib.wait_end
-    unawaited = lib.unawaited
 
 
 def _reset():
@@ -414,14 +413,12 @@ def _remember(work, call, site):
         return
     address = _address(id(work) + _offset).value
     gone = _works.pop(address, None)
+    if gone is None and len(_works) >= _MOST_WORKS:
+        del _works[next(iter(_works))]
+    _works[address] = (call, 0 if _gathered else site)
     if gone is not None:
         # Another Work is where that one was.
         _is_gone(gone)
-    elif len(_works) >= _MOST_WORKS:
-        del _works[next(iter(_works))]
-    if _gathered:
-        site = 0
-    _works[address] = (call, site)
 
 
 def _is_gone(work):
@@ -432,15 +429,16 @@ def _is_gone(work):
     times = _unawaited.get(site, 0)
     if times < _MOST_UNAWAITED:
         _unawaited[site] = times + 1
-        unawaited(call, site)
+        _box.lib.unawaited(call, site)
 
 
 def all_gone():
     """Nobody waits for any Work any more: the world is left, or the program ends."""
-    if _live:
-        for work in list(_works.values()):
-            _is_gone(work)
+    works = list(_works.values())
     _works.clear()
+    if _live:
+        for work in works:
+            _is_gone(work)
 
 
 def _look(work):

@@ -130,6 +130,7 @@ class Library:
         self.group_timeout = function("group_timeout", None, u32, ctypes.c_uint64)
         self.group_destroyed = function("group_destroyed", None, u32)
         self.splits = function("splits", None, ctypes.c_uint64, i32, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t)
+        self.unawaited = function("unawaited", None, ctypes.c_uint64, u32)
         self.step = function("step", u32)
         self.phase_begin = function("phase_begin", None, u32)
         self.phase_end = function("phase_end", None, u32)
@@ -154,8 +155,6 @@ class Library:
         self.wait_begin = hot("wait_begin", None)
         # (Call)
         self.wait_end = hot("wait_end", None)
-        # (Call, site)
-        self.unawaited = hot("unawaited", None)
 
 
 def load():
