@@ -12,6 +12,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::Config;
 use super::align::{self, Mismatch};
+use super::creations;
 use super::event::ThreadId;
 use super::guards::{self, Parting};
 use super::model::{
@@ -21,6 +22,8 @@ use super::model::{
 use super::order::{self, Permutation};
 use super::outside;
 use super::waits::{Waits, lasts, partners};
+
+mod inside;
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
 /// processes may be that late.
@@ -49,6 +52,25 @@ pub struct Situation<'a> {
     pub stalls: Vec<Stall>,
     /// Groups in which calls met that cannot match: the first such place of each.
     pub divergences: Vec<Divergence>,
+    /// Collectives that every member has entered and somebody waits for: the first of each group.
+    pub inside: Vec<Inside>,
+    /// Makers of groups who do not agree: the first such in each world.
+    pub mismatches: Vec<creations::Mismatch<'a>>,
+}
+
+/// A collective that every member has entered, and that does not complete.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    /// The group.
+    pub group: GroupId,
+    /// The collective.
+    pub seq: u64,
+    /// Ranks that wait for it.
+    pub waiting: Vec<u32>,
+    /// When the last member had entered it, and the first of them waited.
+    pub since: Timestamp,
+    /// When it is a finding without a proof.
+    pub overdue_at: Timestamp,
 }
 
 /// Ranks of a group wait for members that have not made their call.
@@ -97,12 +119,18 @@ pub enum Absence {
     Stopped,
     /// It ended in order, or destroyed the group.
     Left,
+    /// Nothing is heard of it any more: it may have come.
+    Silent,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
     /// It is on its way out of the program, and waits there.
     Leaving,
     /// It waits elsewhere.
     Blocked(GroupId, u64),
+    /// It waits inside a collective that every member has entered.
+    Inside(GroupId, u64),
+    /// It is making a group, or has not made the one in which it is missed.
+    Making,
     /// It waits for the partner of a point-to-point call.
     Unpartnered(GroupId),
     /// It is in a phase that takes long: one that the program marked, or work that is known to.
@@ -132,6 +160,12 @@ pub enum Origin {
     OtherTag(GroupId, u32, u32),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
+    /// Ranks of which nothing is heard any more.
+    Silent(Vec<u32>),
+    /// A collective that every member has entered, and that does not complete.
+    Inside(GroupId, u64),
+    /// Ranks that have not made a group which others make, or do not come back from it.
+    Making(Vec<u32>),
     /// Ranks in a phase that takes long.
     LongPhase(Vec<u32>),
     /// Ranks that live outside any collective and do not move.
@@ -177,7 +211,11 @@ impl<'a> Situation<'a> {
             waits: Waits::of(model, now),
             stalls: Vec::new(),
             divergences: Vec::new(),
+            inside: Vec::new(),
+            mismatches: Vec::new(),
         };
+        situation.inside = inside::all(&situation);
+
         situation.divergences = model
             .groups()
             .filter_map(|group| situation.divergence(group))
@@ -207,6 +245,7 @@ impl<'a> Situation<'a> {
             stall.parting = situation.parting_of(stall);
         }
         situation.stalls = stalls;
+        situation.mismatches = creations::mismatches(&situation);
         situation
     }
 
@@ -225,8 +264,10 @@ impl<'a> Situation<'a> {
         match &stall.message {
             Some(lone) => vec![(lone.rank, &lone.joined)],
             None => {
-                let join = self.join(stall.group, stall.seq).into_iter();
-                join.flat_map(Join::all).collect()
+                let group = self.model.group(stall.group);
+                let join = group.join(stall.seq);
+                let join = join.or_else(|| group.entered.get(&stall.seq));
+                join.into_iter().flat_map(Join::all).collect()
             }
         }
     }
@@ -435,12 +476,16 @@ impl<'a> Situation<'a> {
 
     /// The places of a group where ranks wait, each for members that nobody before waits for.
     fn stalls_of(&self, group: &Group) -> Vec<Stall> {
-        let Some(first) = group.first_open() else {
+        let first = match self.model.not_made_by(group).is_empty() {
+            true => group.first_open(),
+            false => Some(0),
+        };
+        let Some(first) = first else {
             return Vec::new();
         };
         let mut found: Vec<Stall> = Vec::new();
         for (&seq, join) in group.joins.range(first..) {
-            let missing = group.missing(seq);
+            let missing = self.model.missing(group, seq);
             if missing.is_empty() {
                 continue;
             }
@@ -695,6 +740,15 @@ impl<'a> Situation<'a> {
         if let Some(held) = self.held(group, rank, message) {
             return held;
         }
+        if self.model.silent_since(process).is_some() {
+            return Absence::Silent;
+        }
+        if let Some(inside) = self.stuck_inside(rank) {
+            return Absence::Inside(inside.group, inside.seq);
+        }
+        if !group.members.contains_key(&rank) || is_making(process) {
+            return Absence::Making;
+        }
         if !process.phases.is_empty() {
             return Absence::LongPhase;
         }
@@ -844,6 +898,7 @@ impl<'a> Situation<'a> {
                         .find(|d| d.group == group && d.seq == seq);
                     divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone())
                 }
+                Absence::Inside(group, seq) => Origin::Inside(group, seq),
                 Absence::Blocked(..) | Absence::Unpartnered(_) => {
                     let next = stalls.iter().position(|stall| match absent.why {
                         Absence::Unpartnered(group) => {
@@ -881,12 +936,25 @@ impl<'a> Situation<'a> {
         if let Some(origin) = found.take_if(|origin| led_here(origin)) {
             return origin;
         }
+        let silent = with(Absence::Silent);
+        let all = |ranks: &[u32]| stall.missing.iter().all(|it| ranks.contains(&it.rank));
+        if all(&silent) {
+            return Origin::Silent(silent);
+        }
         let kept = first(&[
+            (Absence::Making, Origin::Making),
             (Absence::StandsStill, Origin::StandsStill),
             (Absence::LongPhase, Origin::LongPhase),
         ]);
         kept.or(found)
             .unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
+    }
+
+    /// The collective inside which a rank has waited for more than a moment.
+    fn stuck_inside(&self, rank: u32) -> Option<&Inside> {
+        self.inside.iter().find(|inside| {
+            inside.waiting.contains(&rank) && inside.since.plus(MORE_THAN_A_MOMENT) <= self.until
+        })
     }
 
     /// Whether it is the waiting ranks that went astray: they wait on their way out, of the program or
@@ -1036,6 +1104,8 @@ impl Stall {
             Origin::Stopped(_) => self.misses(Absence::Stopped),
             // A rank that left another group may well come here.
             Origin::Left(_) => self.misses(Absence::Left),
+            Origin::Silent(_) => self.misses(Absence::Silent),
+            Origin::Making(_) => self.misses(Absence::Making),
             Origin::LongPhase(_) => self.misses(Absence::LongPhase),
             Origin::StandsStill(_) => self.misses(Absence::StandsStill),
             Origin::Elsewhere(_) => self.misses(Absence::Elsewhere),
@@ -1055,7 +1125,7 @@ impl Stall {
                 };
                 *group == self.group && message.is_some_and(between)
             }
-            Origin::Diverged(..) | Origin::Cycle(_) => false,
+            Origin::Diverged(..) | Origin::Cycle(_) | Origin::Inside(..) => false,
         }
     }
 }
@@ -1090,9 +1160,12 @@ impl Origin {
             Self::Leaving(_) => 5,
             Self::OtherTag(..) => 6,
             Self::Cycle(_) => 7,
-            Self::LongPhase(_) => 8,
-            Self::StandsStill(_) => 9,
-            Self::Elsewhere(_) => 10,
+            Self::Making(_) => 8,
+            Self::LongPhase(_) => 9,
+            Self::StandsStill(_) => 10,
+            Self::Inside(..) => 11,
+            Self::Silent(_) => 12,
+            Self::Elsewhere(_) => 13,
         }
     }
 
@@ -1105,12 +1178,22 @@ impl Origin {
             | Self::Stopped(ranks)
             | Self::Left(ranks)
             | Self::Leaving(ranks)
+            | Self::Silent(ranks)
+            | Self::Making(ranks)
             | Self::LongPhase(ranks)
             | Self::StandsStill(ranks)
             | Self::Elsewhere(ranks) => ranks,
-            Self::Diverged(..) | Self::OtherTag(..) | Self::Cycle(_) => &[],
+            Self::Diverged(..) | Self::OtherTag(..) | Self::Cycle(_) | Self::Inside(..) => &[],
         }
     }
+}
+
+/// Whether a thread of the process is making a group.
+fn is_making(process: &Process) -> bool {
+    process
+        .threads
+        .values()
+        .any(|thread| matches!(&thread.doing, Doing::Call(call) if call.op.creates_group()))
 }
 
 /// Whether the process has made no call after this one.

@@ -503,7 +503,11 @@ impl<'a> Truth<'a> {
                 .is_some_and(|group| state.left[usize::from(group)] & 1 << rank != 0),
             Fact::Stopped { rank, .. } => life(*rank) == Life::Stopped,
             Fact::Raised { rank, .. } => matches!(life(*rank), Life::Died(_)),
-            Fact::Missing { .. } | Fact::NeverPosted { .. } => false,
+            Fact::Missing { .. }
+            | Fact::NeverPosted { .. }
+            | Fact::Creates { .. }
+            | Fact::NeverCreated { .. }
+            | Fact::ClocksDiffer { .. } => false,
         }
     }
 

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use ddp_doctor_proto::blackbox::{GROUP_WORDS, THREAD_WORDS, WORD, header, string};
 
-pub use items::{Frontier, Item, ReadRecord};
+pub use items::{Frontier, GroupCreation, Item, ReadRecord};
 pub use state::{Identity, Inside, ThreadState};
 
 use self::definitions::Progress;

@@ -3,9 +3,13 @@
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::RecordKind;
-use ddp_doctor_proto::blackbox::{RECORD_WORDS, Record, header, memory, splits};
+use ddp_doctor_proto::blackbox::{
+    RECORD_WORDS, Record, creation, header, members, memory, splits, string,
+};
 
-use super::{Item, ReadRecord, Reader, entry};
+use super::definitions::MOST_MEMBERS;
+use super::{GroupCreation, Item, ReadRecord, Reader, entry};
+use crate::blackbox::MAX_MEMBERS;
 use crate::blackbox::protocol::ring::{self, Cursor, Slot};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -79,7 +83,10 @@ impl Reader {
                     }
                     let read = self.resolve(ticket, record, &payload);
                     self.deliver_gone_thread(read.record.thread, sink);
-                    sink(Item::Record(read));
+                    sink(match self.creation(&read) {
+                        Some(group) => Item::Creation(read, group),
+                        None => Item::Record(read),
+                    });
                 }
             }
         }
@@ -118,6 +125,32 @@ impl Reader {
             phase: self.text(record.phase),
             ..ReadRecord::default()
         }
+    }
+
+    /// The group that a call is about to make, where the record says which.
+    fn creation(&mut self, read: &ReadRecord) -> Option<GroupCreation> {
+        let ReadRecord { record, text, .. } = read;
+        let word = |at: usize| record.dims[at];
+        let describes = record.kind == RecordKind::Issued && record.op.creates_group();
+        let size = word(creation::SIZE) as usize;
+        if !describes || word(creation::MEMBERS) == 0 || size == 0 {
+            return None;
+        }
+        // A forged box may name the same long list of members in every record.
+        let limit = MAX_MEMBERS.min(MOST_MEMBERS - self.members);
+        let bytes = self.bytes(word(creation::MEMBERS), string::MAX_BYTES);
+        let members = members::decode(&bytes, size.min(limit))?;
+        if members.len() != size {
+            return None;
+        }
+        self.members += size;
+        Some(GroupCreation {
+            name: text.clone(),
+            description: self.text(word(creation::DESCRIPTION)),
+            backend: self.text(word(creation::BACKEND)),
+            epoch: word(creation::EPOCH),
+            members,
+        })
     }
 }
 

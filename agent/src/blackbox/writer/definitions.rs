@@ -136,7 +136,7 @@ impl Writer {
     }
 
     /// Puts bytes into the heap, unless they are known to be there.
-    fn intern(&self, bytes: &[u8], kind: u64) -> u32 {
+    pub(super) fn intern(&self, bytes: &[u8], kind: u64) -> u32 {
         if bytes.is_empty() {
             return 0;
         }

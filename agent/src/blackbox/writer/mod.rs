@@ -7,6 +7,7 @@
 
 mod calls;
 mod create;
+mod creation;
 mod definitions;
 mod events;
 mod peers;
@@ -21,6 +22,7 @@ use ddp_doctor_proto::blackbox::{
 
 pub use calls::Call;
 pub use create::{CreateError, Options};
+pub use creation::Creation;
 pub use events::Forward;
 
 use self::events::Phases;
