@@ -63,8 +63,11 @@ def _forward_begins(module, inputs, kwargs):
     elif stepper is not module:
         return
     flags = 0
-    if _is_repeated(inputs, kwargs):
-        flags |= _words.REPEATED
+    try:
+        if _is_repeated(inputs, kwargs):
+            flags |= _words.REPEATED
+    except Exception:  # an input of a kind that nobody foresaw is a new one
+        pass
     if not getattr(module, "require_backward_grad_sync", True):
         flags |= _words.UNSYNCHRONISED
     _box.lib.forward(_sites.path_of(sys._getframe(2)), _data.drawn(), flags)

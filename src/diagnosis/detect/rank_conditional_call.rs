@@ -9,6 +9,7 @@ use super::{
 };
 use crate::diagnosis::cause::Reading;
 use crate::diagnosis::guards::{self, Parting};
+use crate::diagnosis::model::GroupId;
 use crate::diagnosis::situation::{Divergence, Nature, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
@@ -89,7 +90,6 @@ fn met(situation: &Situation<'_>, divergence: &Divergence, parting: &Parting) ->
     let proof = CertificateKind::UnsatisfiableJoin;
     let (mut draft, classes) = divergence::parted(situation, divergence, join, &ABOUT, proof);
     // That the calls cannot match is proved; that the test is why, is read from the source.
-    draft.confidence = Confidence::Supported;
     draft.certificate = None;
     let everybody = classes.concat();
     let sides: Vec<String> = classes
@@ -114,7 +114,7 @@ fn met(situation: &Situation<'_>, divergence: &Divergence, parting: &Parting) ->
         number(&parting.outside, "does not make", "do not make"),
         sides.join(", "),
     );
-    blame(&mut draft, parting, &everybody);
+    blame(&mut draft, situation, divergence.group, parting, &everybody);
     explain(&mut draft, parting);
     if parting.seq < divergence.seq {
         draft.why.push(format!(
@@ -158,7 +158,7 @@ fn missed(
     let mut everybody = early_exit::victims(stalls);
     everybody.extend(&parting.outside);
     everybody.extend(&parting.inside);
-    blame(&mut draft, parting, &everybody);
+    blame(&mut draft, situation, stall.group, parting, &everybody);
     draft.why.push(format!(
         "{} of {} needs all its ranks.",
         words::call(call),
@@ -169,9 +169,23 @@ fn missed(
 }
 
 /// Root are the ranks on the branch that few take.
-fn blame(draft: &mut Draft, parting: &Parting, everybody: &[u32]) {
+fn blame(
+    draft: &mut Draft,
+    situation: &Situation<'_>,
+    group: GroupId,
+    parting: &Parting,
+    everybody: &[u32],
+) {
     draft.root = parting.few().to_vec();
-    draft.root_confidence = Confidence::Supported;
+    // Of whom records were lost may have been there all the same.
+    let ranks = parting.inside.iter().chain(&parting.outside);
+    let mut processes = ranks.filter_map(|&rank| situation.model.member(group, rank));
+    draft.confidence = if processes.all(|process| process.lost == 0) {
+        Confidence::Supported
+    } else {
+        Confidence::Suspected
+    };
+    draft.root_confidence = draft.confidence;
     draft.victims.extend(everybody);
     draft.victims.retain(|rank| !draft.root.contains(rank));
     draft.victims.sort_unstable();

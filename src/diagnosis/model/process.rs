@@ -439,9 +439,8 @@ impl Process {
             return;
         }
         let site = self.sites.entry(place).or_default();
-        if caller.is_some() {
-            site.caller = caller;
-        }
+        // The first way there is the one that its calls came by when they were first seen.
+        site.caller = site.caller.take().or(caller);
         if !guards.is_empty() {
             site.guards = Some(guards);
         }
