@@ -181,6 +181,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             file,
             function,
             line,
+            ..
         } if *id == records[20].record.site => Some((
             file.ends_with("program.c"),
             function.as_str(),
