@@ -72,31 +72,36 @@ jobs! {
         exception_and_barrier exits_and_barrier fork_holds_lock keeps_the_gil killed
         late_beyond_the_timeout loader_lock_held_at_fork loader_worker_stuck lock_taken_twice
         long_checkpoint nan_skipped_early nan_skipped_on_one_rank nan_skipped_then_barrier
+        network_swallows_everything new_group_by_a_subset new_group_by_members_then_by_all
+        new_group_in_another_order new_group_on_one_rank new_group_with_other_members
         no_answer_from_a_server op_mismatch op_mismatch_of_four os_exit os_exit_with_status
         p2p_across_all_reduce p2p_missing_partner p2p_other_size p2p_other_tag p2p_partner_ended
         p2p_receive_first p2p_ring_of_three p2p_send_first raises_before_joining
         rank_zero_checkpoint reduce_op_mismatch root_mismatch shape_mismatch stale_build_lock
-        stopped swallowed_exception swapped_calls two_groups_in_opposite_order uneven_then_barrier
-        uneven_then_exit
+        stopped swallowed_exception swapped_calls three_groups_in_a_cycle
+        two_groups_in_opposite_order two_threads_on_one_group uneven_then_barrier uneven_then_exit
+        work_never_waited_for
     }
     healthy {
         aborts accumulated_gradients asleep asynchronous_groups_in_opposite_order atexit_barrier
         atexit_barrier_of_the_last broadcast_from_two_lines checkpoint_not_marked computes_for_ever
         conditional_barrier conditional_barrier_alone data_loader_workers different_batch_shapes
         dtype_mismatch early_stop_on_one_rank ends_without_destroying evaluates_for_long
-        evaluation_on_rank_zero exception_and_atexit_barrier exception_and_barrier
-        exits_and_barrier first_step_compiles fork_holds_lock gather_crosses_barrier
-        helper_with_its_own_world join_with_uneven_inputs joined_uneven_inputs keeps_the_gil killed
-        late_beyond_the_timeout loader_lock_held_at_fork loader_worker_stuck lock_taken_twice
-        logged_exception long_checkpoint nan_skipped_early nan_skipped_on_one_rank
-        nan_skipped_then_barrier no_answer_from_a_server op_mismatch op_mismatch_of_four os_exit
-        os_exit_with_status p2p_across_all_reduce p2p_any_source p2p_batch p2p_missing_partner
-        p2p_other_size p2p_other_tag p2p_partner_ended p2p_pipeline p2p_receive_first
-        p2p_received_later p2p_ring_of_three p2p_send_first raises_before_joining
+        evaluation_on_rank_zero exception_and_atexit_barrier exception_and_barrier exits_and_barrier
+        first_step_compiles fork_holds_lock gather_crosses_barrier helper_with_its_own_world
+        join_with_uneven_inputs joined_uneven_inputs keeps_the_gil killed late_beyond_the_timeout
+        loader_lock_held_at_fork loader_worker_stuck lock_taken_twice logged_exception
+        long_checkpoint nan_skipped_early nan_skipped_on_one_rank nan_skipped_then_barrier
+        network_swallows_everything new_group_by_a_subset new_group_in_another_order
+        new_group_on_one_rank new_group_with_other_members no_answer_from_a_server op_mismatch
+        op_mismatch_of_four os_exit os_exit_with_status p2p_across_all_reduce p2p_any_source
+        p2p_batch p2p_missing_partner p2p_other_size p2p_other_tag p2p_partner_ended p2p_pipeline
+        p2p_receive_first p2p_received_later p2p_ring_of_three p2p_send_first raises_before_joining
         rank_zero_checkpoint reduce_op_mismatch root_mismatch second_generation shape_mismatch
         slow_first_import spawned stale_build_lock step_tried_again stopped subgroups
-        swallowed_exception swapped_calls two_groups_in_opposite_order uneven_evaluation
-        uneven_then_barrier uneven_then_exit work_waited_later
+        swallowed_exception swapped_calls three_groups_in_a_cycle two_groups_in_opposite_order
+        two_threads_on_one_group uneven_evaluation uneven_then_barrier uneven_then_exit
+        work_never_waited_for work_waited_later
     }
 }
 

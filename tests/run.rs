@@ -551,6 +551,65 @@ fn a_coordinator_that_comes_late_or_comes_back_is_told_everything() {
 }
 
 #[test]
+fn a_node_that_is_killed_is_silent_and_its_ranks_are_unknown() {
+    let dir = dir();
+    let mut coordinator =
+        Running::start(program(dir.path()).args(["coordinator", "--listen", "127.0.0.1:0"]));
+    let address = coordinator.first_line();
+    let node = |report: &str, command: &[&str]| {
+        let mut node = program(dir.path());
+        node.args(["run", "--job", "j", "--coordinator", &address]);
+        node.args([
+            "--report",
+            report,
+            "--run-dir",
+            &format!("{report}.d"),
+            "--",
+        ]);
+        Running::start(node.args(command))
+    };
+    let mut stays = node("stays.json", &["sleep", "300"]);
+    let goes = node("goes.json", &[PROGRAM, "demo-rank", "early-exit"]);
+    let path = dir.path().join("stays.json");
+    let read = || path.exists().then(|| report(&path));
+    let finds = |code: &str| read().is_some_and(|r| r.findings.iter().any(|f| f.code == code));
+    eventually("the other node's ranks are seen", || finds("DD102"));
+    let ranks = read().unwrap().ranks;
+    let living = |state: RankState| !matches!(state, RankState::Exited | RankState::Dead);
+    let mut living: Vec<(u32, u32)> = ranks
+        .iter()
+        .filter(|rank| living(rank.state))
+        .map(|rank| (rank.rank, rank.pid))
+        .collect();
+    living.sort_unstable();
+    assert!(!living.is_empty());
+
+    // Only what watches is killed: the ranks go on, and nobody sees it.
+    goes.signal("KILL");
+    let killed = Instant::now();
+    while !finds("DD904") && killed.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for (_, pid) in &living {
+        send("KILL", &pid.to_string());
+    }
+    let report = read().unwrap();
+    let silent = report.findings.iter().find(|f| f.code == "DD904");
+    let silent = silent.unwrap_or_else(|| panic!("never silent: {report:#?}"));
+    let of: Vec<u32> = living.iter().map(|(rank, _)| *rank).collect();
+    assert_eq!(silent.ranks.root, of);
+    for rank in report.ranks.iter().filter(|rank| of.contains(&rank.rank)) {
+        assert_eq!(rank.state, RankState::Unknown, "{rank:?}");
+    }
+    assert_eq!(report.evidence.clock_uncertainty_ms, 0.0, "it is one host");
+    stays.signal("TERM");
+    assert_eq!(stays.end(), Some(143));
+    drop(goes);
+    coordinator.signal("INT");
+    assert_eq!(coordinator.end(), Some(0));
+}
+
+#[test]
 fn a_finding_stands_in_the_report_while_the_job_hangs() {
     let dir = dir();
     let mut job = Running::start(program(dir.path()).args([

@@ -3,6 +3,7 @@
 //! * `framework`: that a scenario which expects the wrong thing fails, and says why.
 //! * `launchers`: the ways in which people start jobs, and what may go wrong between us and them.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
+//! * `oracle`: random programs, and what is true of them whatever the engine says.
 //! * `packaging`: `pip install agent/python` in a fresh environment.
 //! * `postmortem`: what `analyze` makes of what a job left behind, whole, in part or broken.
 //! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
@@ -22,6 +23,7 @@
 mod framework;
 mod launchers;
 mod linking;
+mod oracle;
 mod packaging;
 mod postmortem;
 mod pytorch;

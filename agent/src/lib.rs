@@ -48,6 +48,7 @@ mod facts;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod reporter;
+mod sync;
 mod sys;
 
 pub use agent::{Agent, Builder, Group, PhaseGuard, StartError};

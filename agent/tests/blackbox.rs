@@ -166,6 +166,7 @@ fn what_is_written_is_read() {
         file: "train.py".into(),
         function: "main".into(),
         line: 42,
+        caller: 0,
     }));
     let identity = reader.identity();
     assert_eq!((identity.rank, identity.world_size), (Some(3), Some(8)));

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use ddp_doctor_agent::blackbox::{Call, Item, OpenError, Options, Place, Reader, Writer};
+use ddp_doctor_agent::blackbox::{Call, Creation, Item, OpenError, Options, Place, Reader, Writer};
 use ddp_doctor_proto::blackbox::{Capacities, LAYOUT_VERSION, MAGIC, WORD, flags, header};
 use ddp_doctor_proto::{ExceptionKind, Op};
 use tempfile::TempDir;
@@ -47,6 +47,16 @@ fn valid(directory: &Path) -> Vec<u8> {
         });
         writer.splits(call, false, 0..7);
     }
+    let members = [0, 1, 5];
+    writer.creating(&Creation {
+        op: Op::NewGroup,
+        name: b"1",
+        description: b"pair",
+        backend: b"gloo",
+        epoch: 0,
+        members: &members,
+        site,
+    });
     writer.exception(ExceptionKind::Uncaught, b"RuntimeError: x", site);
     let bytes = fs::read(writer.path()).unwrap();
     fs::remove_file(writer.path()).unwrap();
@@ -59,7 +69,11 @@ fn read(path: &Path) -> Result<usize, OpenError> {
     let mut reader = Reader::open(path)?;
     let mut count = 0;
     let mut sink = |item| {
-        if let Item::Record(record) = item {
+        if let Item::Creation(_, group) = &item {
+            assert!(group.name.len() + group.description.len() <= 6 * 4096);
+            assert!((1..=1 << 17).contains(&group.members.len()));
+        }
+        if let Item::Record(record) | Item::Creation(record, _) = item {
             assert!(record.text.len() <= 3 * 4096);
             assert!(record.splits.len() <= 20);
             count += 1;

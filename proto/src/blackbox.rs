@@ -597,6 +597,21 @@ pub mod splits {
     }
 }
 
+/// A record of kind [`RecordKind::Issued`] with an op that makes a group says which: `text` is its
+/// name, and the words of `dims` are these. Its `group` is 0, since the group does not exist yet.
+pub mod creation {
+    /// String id of the members, encoded as [`super::members`]; 0: the group found no room.
+    pub const MEMBERS: usize = 0;
+    /// Number of members.
+    pub const SIZE: usize = 1;
+    /// The n-th initialisation of the world, from 0.
+    pub const EPOCH: usize = 2;
+    /// String id of the description.
+    pub const DESCRIPTION: usize = 3;
+    /// String id of the backend.
+    pub const BACKEND: usize = 4;
+}
+
 /// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 9 for what the process knows of
 /// its memory.
 pub mod memory {

@@ -453,6 +453,26 @@ pub enum Fact {
         /// The last sequence number it issued; 0: none.
         last: u64,
     },
+    /// A rank began to make a group, and has not come back from it.
+    Creates {
+        /// Global rank.
+        rank: u32,
+        /// The thread, by its number in the process.
+        thread: u32,
+        /// The group, as this rank asked for it.
+        group: GroupRef,
+        /// Its backend, where making the group takes all its members; else empty.
+        backend: String,
+        /// Whether that thread is the only one of the process that ever made a collective call.
+        only_thread: bool,
+    },
+    /// A rank has not begun to make a group, and all its records were read.
+    NeverCreated {
+        /// Global rank.
+        rank: u32,
+        /// The group, as the others asked for it.
+        group: GroupRef,
+    },
     /// What a rank has sent to another in a group, or received from it, ends here, and all its
     /// records were read.
     NeverPosted {
@@ -502,6 +522,17 @@ pub enum Fact {
         text: String,
         /// How it was seen.
         seen: String,
+    },
+    /// The clocks of two hosts differ.
+    ClocksDiffer {
+        /// The host whose clock is ahead.
+        ahead: String,
+        /// The other one.
+        behind: String,
+        /// By so many milliseconds.
+        by_ms: u64,
+        /// Give or take so many.
+        uncertainty_ms: u64,
     },
     /// A part of the evidence is missing.
     Missing {

@@ -148,6 +148,12 @@ impl Op {
         matches!(self, Self::Send | Self::Recv)
     }
 
+    /// Whether it makes a process group.
+    #[must_use]
+    pub const fn creates_group(self) -> bool {
+        matches!(self, Self::NewGroup | Self::SplitGroup)
+    }
+
     /// Whether it is a collective of a group and so has a sequence number there.
     #[must_use]
     pub const fn is_collective(self) -> bool {
@@ -297,6 +303,8 @@ words! {
         Memory = 17, "memory";
         /// A version or a setting that ranks may have to agree on: "name=value".
         Setting = 18, "setting";
+        /// Nobody waits for the call any more, and nobody did.
+        Unawaited = 30, "unawaited";
     }
 }
 

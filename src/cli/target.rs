@@ -120,7 +120,7 @@ mod tests {
             ("new", "127.0.0.1:2")
         );
         assert_eq!(newest(&[old, over.clone()]).unwrap().job, "old");
-        let error = newest(&[over.clone()]).unwrap_err().to_string();
+        let error = newest(std::slice::from_ref(&over)).unwrap_err().to_string();
         assert!(error.contains("name its run directory"), "{error}");
         let error = Live::find(over.to_str()).unwrap_err().to_string();
         assert!(error.contains("has ended"), "{error}");

@@ -173,11 +173,12 @@ impl Hub {
             let mut next = Some(first);
             while let Some(report) = next {
                 attached.note_end(&report);
-                if inputs
-                    .send(Input::Report { attachment, report })
-                    .await
-                    .is_err()
-                {
+                let report = Input::Report {
+                    attachment,
+                    report,
+                    at: Timestamp::now(),
+                };
+                if inputs.send(report).await.is_err() {
                     return;
                 }
                 next = reports.next().await;

@@ -19,6 +19,7 @@ use ddp_doctor_proto::v1::viewer_service_server::ViewerServiceServer;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 
+mod clock;
 mod dump;
 pub mod hub;
 mod services;

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use v1::request::Kind;
 
+use super::clock::Clock;
 use super::dump::Dump;
 use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Config, Engine, Event};
@@ -22,6 +23,13 @@ const REPORTS_AT_ONCE: usize = 64;
 const HOLD: Duration = Duration::from_millis(30);
 /// How often ranks are refreshed for viewers that watch them.
 const REFRESH: Duration = Duration::from_secs(1);
+/// Looks, one each [`REFRESH`], after which a node that says nothing is silent. One that lives says
+/// something every second.
+const SILENT_AFTER: u32 = 10;
+/// The time of a node is asked for at the first so many looks …
+const FIRST_PINGS: usize = 4;
+/// … and then at every so many.
+const PING_EVERY: u32 = 30;
 /// A job whose nodes are all gone without having ended is given up after this long.
 const ABANDONED: Duration = Duration::from_secs(120);
 /// Most nodes of a job.
@@ -41,7 +49,12 @@ pub(super) enum Input {
         requests: mpsc::Sender<v1::Request>,
     },
     /// It said something.
-    Report { attachment: u64, report: v1::Report },
+    Report {
+        attachment: u64,
+        report: v1::Report,
+        /// When it arrived.
+        at: Timestamp,
+    },
     /// It ended.
     Detached { attachment: u64 },
     /// Somebody wants to see where all ranks stand.
@@ -81,6 +94,13 @@ type NodeKey = (String, String, u64);
 #[derive(Debug)]
 struct Node {
     decoder: Decoder,
+    clock: Clock,
+    /// Looks at it since something was heard of it.
+    quiet: u32,
+    /// Looks at it.
+    looks: u32,
+    /// When it was last heard of.
+    heard: Timestamp,
     /// The stream it is attached by now.
     attached: Option<(u64, mpsc::Sender<v1::Request>)>,
     ended: bool,
@@ -136,7 +156,10 @@ impl Session {
                     }
                 }
                 () = tokio::time::sleep_until(timeout) => self.time_passed(),
-                _ = refresh.tick() => wanted = self.live_viewers.load(Ordering::Relaxed) > 0,
+                _ = refresh.tick() => {
+                    self.look_after_nodes();
+                    wanted = self.live_viewers.load(Ordering::Relaxed) > 0;
+                }
             }
             self.conclude(wanted);
         }
@@ -167,13 +190,19 @@ impl Session {
                     coordinator_version: VERSION.into(),
                 };
                 ask(&requests, Kind::Welcome(welcome));
+                self.nodes[index].ask_time(&requests);
                 self.nodes[index].attached = Some((attachment, requests));
                 self.by_attachment.insert(attachment, index);
             }
-            Input::Report { attachment, report } => {
+            Input::Report {
+                attachment,
+                report,
+                at,
+            } => {
                 let Some(&index) = self.by_attachment.get(&attachment) else {
                     return;
                 };
+                self.heard(index, &report, at);
                 self.nodes[index].decoder.decode(report, &mut self.events);
                 self.feed(index);
             }
@@ -183,6 +212,60 @@ impl Session {
                 }
             }
             Input::Dump { answer } => self.begin_dump(answer),
+        }
+    }
+
+    /// A node speaks: that says that it lives, and perhaps what time it is there.
+    fn heard(&mut self, index: usize, report: &v1::Report, at: Timestamp) {
+        let node = &mut self.nodes[index];
+        node.heard = at;
+        if std::mem::take(&mut node.quiet) >= SILENT_AFTER {
+            self.events.push(Event::Silent {
+                node: index as u32,
+                since: None,
+                at,
+            });
+        }
+        let more = node.clock.heard(report, at);
+        node.decoder.set_ahead(node.clock.correction());
+        if let (true, Some(clock)) = (more, node.clock.estimate()) {
+            self.events.push(Event::Clock {
+                host: node.decoder.host().clone(),
+                ahead_ns: clock.ahead,
+                uncertainty_ns: clock.uncertainty,
+                at,
+            });
+        }
+    }
+
+    /// Asks nodes what time it is there, and notices those of which nothing is heard. Looks are
+    /// counted, not seconds: while we are stopped ourselves, nobody is silent.
+    fn look_after_nodes(&mut self) {
+        for index in 0..self.nodes.len() {
+            let node = &mut self.nodes[index];
+            if node.ended {
+                continue;
+            }
+            node.quiet = node.quiet.saturating_add(1);
+            node.looks = node.looks.wrapping_add(1);
+            if node.quiet == SILENT_AFTER {
+                let since = node.heard;
+                self.events.push(Event::Silent {
+                    node: index as u32,
+                    since: Some(since),
+                    at: Timestamp::now(),
+                });
+                self.feed(index);
+            }
+            let node = &mut self.nodes[index];
+            let is_due = match node.clock.is_asked() {
+                true => node.looks.is_multiple_of(PING_EVERY),
+                false => node.clock.known() < FIRST_PINGS || node.looks.is_multiple_of(PING_EVERY),
+            };
+            let attached = node.attached.as_ref().filter(|_| is_due);
+            if let Some(requests) = attached.map(|(_, requests)| requests.clone()) {
+                node.ask_time(&requests);
+            }
         }
     }
 
@@ -330,9 +413,22 @@ impl Node {
     fn new(number: u32) -> Self {
         Self {
             decoder: Decoder::new(number),
+            clock: Clock::default(),
+            quiet: 0,
+            looks: 0,
+            heard: Timestamp::now(),
             attached: None,
             ended: false,
             awaits_finished: false,
+        }
+    }
+}
+
+impl Node {
+    /// Asks what time it is there, unless it listens so badly that other questions need the room.
+    fn ask_time(&mut self, requests: &mpsc::Sender<v1::Request>) {
+        if requests.capacity() * 2 > requests.max_capacity() {
+            ask(requests, Kind::Ping(self.clock.ask(Timestamp::now())));
         }
     }
 }

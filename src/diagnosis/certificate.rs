@@ -11,6 +11,8 @@ use ddp_doctor_proto::report::{CallSignature, Certificate, CertificateKind, Fact
 use ddp_doctor_proto::vocabulary::Direction;
 use ddp_doctor_proto::{DType, Op};
 
+mod creation;
+
 /// Why a certificate proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
@@ -38,6 +40,9 @@ pub enum Rejection {
     /// The waits do not close a circle.
     #[error("the waits do not close a cycle")]
     NotACycle,
+    /// Making the group may be over before all its members make it.
+    #[error("the group of rank {0} may be made without all its members")]
+    MadeWithout(u32),
 }
 
 /// Accepts a proof, or says what is wrong with it.
@@ -49,7 +54,13 @@ pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
     let facts = &certificate.facts;
     match certificate.kind {
         CertificateKind::UnsatisfiableJoin => check_join(facts, certificate.kind, can_never_match),
+        CertificateKind::Contradiction if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
+            creation::check_contradiction(facts)
+        }
         CertificateKind::Contradiction => check_contradiction(facts),
+        CertificateKind::TerminalRank if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
+            creation::check_terminal_rank(facts)
+        }
         CertificateKind::TerminalRank => check_terminal_rank(facts),
         CertificateKind::Cycle => check_cycle(facts),
         CertificateKind::Observation => check_observation(facts),
@@ -290,7 +301,7 @@ fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
 fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
     let (waits, rest): (Vec<&Fact>, Vec<&Fact>) = facts
         .iter()
-        .partition(|fact| matches!(fact, Fact::Waits { .. }));
+        .partition(|fact| matches!(fact, Fact::Waits { .. } | Fact::Creates { .. }));
     if waits.len() < 2 || waits.len() != rest.len() {
         return Err(Rejection::WrongFacts(
             CertificateKind::Cycle,
@@ -303,6 +314,13 @@ fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
     }
     for (i, (wait, never)) in waits.iter().zip(&rest).enumerate() {
         let next = rank_of(waits[(i + 1) % waits.len()]).ok_or(Rejection::NotACycle)?;
+        if let Fact::NeverCreated { rank: gone, group } = never {
+            if *gone != next {
+                return Err(Rejection::NotACycle);
+            }
+            creation::check_wait(wait, group, next)?;
+            continue;
+        }
         let Fact::Waits {
             rank,
             group,
@@ -376,12 +394,20 @@ fn never_came(
 fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
     match facts {
         [Fact::Stopped { .. } | Fact::Raised { .. } | Fact::Missing { .. }] => Ok(()),
+        [
+            Fact::ClocksDiffer {
+                ahead,
+                behind,
+                by_ms,
+                uncertainty_ms,
+            },
+        ] if ahead != behind && by_ms > uncertainty_ms => Ok(()),
         [Fact::Ended { code, signal, .. }] if signal.is_some() || code.is_some_and(|c| c != 0) => {
             Ok(())
         }
         _ => Err(Rejection::WrongFacts(
             CertificateKind::Observation,
-            "one end other than in order, stop, exception or gap",
+            "one end other than in order, stop, exception, gap or difference",
         )),
     }
 }
@@ -415,7 +441,7 @@ fn member(group: &GroupRef, rank: u32) -> Result<(), Rejection> {
 
 const fn rank_of(fact: &Fact) -> Option<u32> {
     match fact {
-        Fact::Waits { rank, .. } => Some(*rank),
+        Fact::Waits { rank, .. } | Fact::Creates { rank, .. } => Some(*rank),
         _ => None,
     }
 }

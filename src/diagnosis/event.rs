@@ -13,6 +13,20 @@ use ddp_doctor_proto::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
 
+impl ProcessId {
+    /// The name of a process by the number of its node within the job and its number there.
+    #[must_use]
+    pub const fn of(node: u32, process: u32) -> Self {
+        Self((node as u64) << 32 | process as u64)
+    }
+
+    /// The number of its node.
+    #[must_use]
+    pub const fn node(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
 /// Names a thread within its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub u32);
@@ -102,6 +116,15 @@ pub enum Event {
     Completed {
         process: ProcessId,
         call: CallId,
+        at: Timestamp,
+    },
+    /// Nobody waits for a call any more, and nobody did; `place` is where it was made.
+    Unawaited {
+        process: ProcessId,
+        call: CallId,
+        op: Op,
+        group: Option<Arc<GroupInfo>>,
+        place: Option<Arc<Where>>,
         at: Timestamp,
     },
     /// A training step begins.
@@ -196,6 +219,21 @@ pub enum Event {
         rank: Option<u32>,
         pid: Option<u32>,
         text: Arc<str>,
+        at: Timestamp,
+    },
+    /// How far the clock of a host is ahead of ours, in nanoseconds, give or take an uncertainty. The
+    /// times of its events are corrected by that.
+    Clock {
+        host: Arc<str>,
+        ahead_ns: i64,
+        uncertainty_ns: u64,
+        at: Timestamp,
+    },
+    /// Nothing was heard any more of a node, whose processes are all those with this number in their
+    /// names, since then; `None`: it speaks again.
+    Silent {
+        node: u32,
+        since: Option<Timestamp>,
         at: Timestamp,
     },
     /// Somebody asked the whole job to end.
@@ -305,7 +343,8 @@ pub struct Call {
     pub at: Timestamp,
     /// The thread that made it.
     pub thread: ThreadId,
-    /// The group; `None` for calls of no group (initialisation, …).
+    /// The group; `None` for calls of no group (initialisation, …). Of a call that makes a group, the
+    /// one it is about to make: then its backend is known only where making it takes all its members.
     pub group: Option<Arc<GroupInfo>>,
     /// Sequence number in the group, from 1; 0: it has none. Point-to-point calls count per peer
     /// and direction.

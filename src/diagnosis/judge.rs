@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
 
-use super::detect::{Draft, Key, KeyPlace, ProcessFact};
+use super::detect::{Draft, Key, KeyPlace, ProcessFact, order};
 use super::model::{World, libc_signal};
 use super::situation::Situation;
 use super::words::Ranks;
@@ -32,7 +32,14 @@ pub struct Judged {
 /// Puts drafts into their causal order: initiating first, by the order of what leads; then what
 /// followed, by time.
 #[must_use]
-pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
+pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
+    if drafts
+        .iter()
+        .any(|draft| draft.effect != Effect::None && draft.about.order < order::HINT)
+    {
+        // What goes wrong quietly is told while nothing else does.
+        drafts.retain(|draft| draft.about.order != order::HINT);
+    }
     let worlds: Vec<Option<World>> = drafts.iter().map(|draft| world(situation, draft)).collect();
     let causes: Vec<Option<usize>> = (0..drafts.len())
         .map(|at| cause(situation, &drafts, &worlds, at))
@@ -65,7 +72,8 @@ pub fn judge(situation: &Situation<'_>, drafts: Vec<Draft>) -> Vec<Judged> {
             .cmp(&rank(b))
             .then(b.draft.severity.cmp(&a.draft.severity))
             .then(a.draft.evidence_at.cmp(&b.draft.evidence_at))
-            .then(a.draft.key.cmp(&b.draft.key))
+            // Drafts of one code come in an order that is always the same.
+            .then(a.draft.key.code.cmp(b.draft.key.code))
     });
     merge(judged)
 }
@@ -150,7 +158,7 @@ fn cause(
         // The peer may also have left in order, after all its calls.
         let left = others().find(|(_, other)| other.fact.is_none() && other.evidence_at <= fact.at);
         if let Some((i, other)) = left
-            && other.about.order < super::detect::order::EVIDENCE
+            && other.about.order < order::EVIDENCE
         {
             return Some(i);
         }
@@ -165,7 +173,7 @@ fn cause(
     };
     others()
         .filter(|(_, other)| {
-            other.about.order < super::detect::order::EVIDENCE
+            other.about.order < order::EVIDENCE
                 && begins(situation, other).plus(grace) <= fact.at
                 && !other
                     .fact

@@ -23,6 +23,7 @@ pub mod align;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
+pub mod creations;
 pub mod detect;
 pub mod event;
 pub mod guards;
@@ -207,7 +208,7 @@ impl Engine {
                     .map(|process| process.records)
                     .sum(),
                 records_lost: model.processes.values().map(|process| process.lost).sum(),
-                clock_uncertainty_ms: 0.0,
+                clock_uncertainty_ms: model.clock_uncertainty().as_secs_f64() * 1e3,
             },
             findings: self.findings.clone(),
             ranks: self.ranks.clone(),
@@ -249,7 +250,8 @@ impl Engine {
     }
 
     fn rank_state(&self, rank: u32, process: &Process) -> Rank {
-        let waiting_in = if process.has_ended() {
+        let silent = self.model.silent_since(process).is_some();
+        let waiting_in = if process.has_ended() || silent {
             None
         } else {
             self.waiting_in(rank, process)
@@ -257,7 +259,7 @@ impl Engine {
         let state = match process.ending() {
             Ending::InOrder => RankState::Exited,
             _ if process.has_ended() => RankState::Dead,
-            _ if process.unwatched.is_some() => RankState::Unknown,
+            _ if silent || process.unwatched.is_some() => RankState::Unknown,
             _ if process.is_stopped() => RankState::Stopped,
             _ if waiting_in.is_some() => RankState::Waiting,
             _ => RankState::Running,
@@ -366,7 +368,9 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
         .iter()
         .map(|stall| situation.overdue_at(stall))
         .filter(|&at| at > situation.now);
-    overdue.chain(again).min()
+    let inside = situation.inside.iter().map(|inside| inside.overdue_at);
+    let inside = inside.filter(|&at| at > situation.now);
+    overdue.chain(inside).chain(again).min()
 }
 
 /// Equal but for the time that goes by.

@@ -7,17 +7,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::Config;
-use super::align::Mismatch;
+use super::align::{self, Mismatch};
+use super::creations;
+use super::event::ThreadId;
 use super::guards::{self, Parting};
 use super::model::{
-    Ending, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Slip, Wait,
+    Doing, Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Slip,
+    Target, Wait, libc_signal,
 };
 use super::order::{self, Permutation};
 use super::outside;
 use super::waits::{Waits, lasts, partners};
+
+mod inside;
 
 /// A wait that ended without its peers: only believed after this long, since the evidence of other
 /// processes may be that late.
@@ -41,11 +47,30 @@ pub struct Situation<'a> {
     pub config: &'a Config,
     /// Who waits for whom.
     pub waits: Waits,
-    /// Groups in which ranks wait for members that have not come: the first such place of each, and
-    /// the first point-to-point call of each rank that waits for a partner.
+    /// Groups in which ranks wait for members that have not come: the first such place for each of
+    /// those, and the first point-to-point call of each rank that waits for a partner.
     pub stalls: Vec<Stall>,
     /// Groups in which calls met that cannot match: the first such place of each.
     pub divergences: Vec<Divergence>,
+    /// Collectives that every member has entered and somebody waits for: the first of each group.
+    pub inside: Vec<Inside>,
+    /// Makers of groups who do not agree: the first such in each world.
+    pub mismatches: Vec<creations::Mismatch<'a>>,
+}
+
+/// A collective that every member has entered, and that does not complete.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    /// The group.
+    pub group: GroupId,
+    /// The collective.
+    pub seq: u64,
+    /// Ranks that wait for it.
+    pub waiting: Vec<u32>,
+    /// When the last member had entered it, and the first of them waited.
+    pub since: Timestamp,
+    /// When it is a finding without a proof.
+    pub overdue_at: Timestamp,
 }
 
 /// Ranks of a group wait for members that have not made their call.
@@ -94,12 +119,18 @@ pub enum Absence {
     Stopped,
     /// It ended in order, or destroyed the group.
     Left,
+    /// Nothing is heard of it any more: it may have come.
+    Silent,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
     /// It is on its way out of the program, and waits there.
     Leaving,
     /// It waits elsewhere.
     Blocked(GroupId, u64),
+    /// It waits inside a collective that every member has entered.
+    Inside(GroupId, u64),
+    /// It is making a group, or has not made the one in which it is missed.
+    Making,
     /// It waits for the partner of a point-to-point call.
     Unpartnered(GroupId),
     /// It is in a phase that takes long: one that the program marked, or work that is known to.
@@ -129,6 +160,12 @@ pub enum Origin {
     OtherTag(GroupId, u32, u32),
     /// A cycle of waits, by its index in [`Waits::cycles`].
     Cycle(usize),
+    /// Ranks of which nothing is heard any more.
+    Silent(Vec<u32>),
+    /// A collective that every member has entered, and that does not complete.
+    Inside(GroupId, u64),
+    /// Ranks that have not made a group which others make, or do not come back from it.
+    Making(Vec<u32>),
     /// Ranks in a phase that takes long.
     LongPhase(Vec<u32>),
     /// Ranks that live outside any collective and do not move.
@@ -174,14 +211,18 @@ impl<'a> Situation<'a> {
             waits: Waits::of(model, now),
             stalls: Vec::new(),
             divergences: Vec::new(),
+            inside: Vec::new(),
+            mismatches: Vec::new(),
         };
+        situation.inside = inside::all(&situation);
+
         situation.divergences = model
             .groups()
             .filter_map(|group| situation.divergence(group))
             .collect();
         let mut stalls: Vec<Stall> = model
             .groups()
-            .filter_map(|group| situation.stall(group))
+            .flat_map(|group| situation.stalls_of(group))
             .collect();
         let unpartnered = model.groups();
         stalls.extend(unpartnered.flat_map(|group| situation.unpartnered(group)));
@@ -189,9 +230,22 @@ impl<'a> Situation<'a> {
             stalls[i].origin = situation.origin(&stalls, i, &mut BTreeSet::new());
         }
         for stall in &mut stalls {
+            let origin = stall.origin.clone();
+            let astray = match &origin {
+                Origin::Leaving(_) => true,
+                Origin::Raised(ranks) => *ranks == stall.waiting,
+                _ => false,
+            };
+            // A rank that waits for one which waits for it has itself to thank.
+            stall
+                .waiting
+                .retain(|rank| astray || !origin.ranks().contains(rank));
+        }
+        for stall in &mut stalls {
             stall.parting = situation.parting_of(stall);
         }
         situation.stalls = stalls;
+        situation.mismatches = creations::mismatches(&situation);
         situation
     }
 
@@ -210,8 +264,10 @@ impl<'a> Situation<'a> {
         match &stall.message {
             Some(lone) => vec![(lone.rank, &lone.joined)],
             None => {
-                let join = self.join(stall.group, stall.seq).into_iter();
-                join.flat_map(Join::all).collect()
+                let group = self.model.group(stall.group);
+                let join = group.join(stall.seq);
+                let join = join.or_else(|| group.entered.get(&stall.seq));
+                join.into_iter().flat_map(Join::all).collect()
             }
         }
     }
@@ -418,72 +474,125 @@ impl<'a> Situation<'a> {
         slip.filter(|slip| slip.seq < seq)
     }
 
-    fn stall(&self, group: &Group) -> Option<Stall> {
-        let first = group.first_open()?;
-        let mut found: Option<Stall> = None;
+    /// The places of a group where ranks wait, each for members that nobody before waits for.
+    fn stalls_of(&self, group: &Group) -> Vec<Stall> {
+        let first = match self.model.not_made_by(group).is_empty() {
+            true => group.first_open(),
+            false => Some(0),
+        };
+        let Some(first) = first else {
+            return Vec::new();
+        };
+        let mut found: Vec<Stall> = Vec::new();
         for (&seq, join) in group.joins.range(first..) {
-            let missing = group.missing(seq);
+            let missing = self.model.missing(group, seq);
             if missing.is_empty() {
                 continue;
             }
-            let waiters: Vec<(u32, &JoinedCall, Vec<u32>)> = join
-                .calls
-                .iter()
-                .filter(|(_, joined)| joined.is_awaited())
-                .map(|(&rank, joined)| (rank, joined, joined.needs(rank, &missing)))
-                .filter(|(_, _, needs)| !needs.is_empty())
-                .collect();
-            if waiters.is_empty() {
-                continue;
-            }
-            let waiting = waiters.iter().map(|(rank, ..)| *rank);
-            match &mut found {
-                Some(stall) => stall.waiting.extend(waiting),
-                None => {
-                    let needed: BTreeSet<u32> = waiters
-                        .iter()
-                        .flat_map(|(_, _, needs)| needs.iter().copied())
-                        .collect();
-                    let own_doing = |at| self.model.is_own_doing(at);
-                    let failed = |(rank, joined, _): &(u32, &JoinedCall, _)| {
-                        let process = self.model.member(group.id, *rank);
-                        // On NCCL a wait is over at once, and says nothing.
-                        let complete = group.traffic.transport.waits_complete;
-                        matches!(joined.wait, Wait::Over(at) if complete && own_doing(at))
-                            || process
-                                .and_then(|p| p.end)
-                                .is_some_and(|end| own_doing(end.at))
-                    };
-                    let timed_out = waiters
-                        .iter()
-                        .filter_map(|(rank, joined, _)| self.timed_out_at(group, *rank, joined))
-                        .min();
-                    found = Some(Stall {
-                        group: group.id,
-                        seq,
-                        message: None,
-                        waiting: waiting.collect(),
-                        missing: needed
-                            .into_iter()
-                            .map(|rank| Absent {
-                                rank,
-                                why: self.absence(group, rank, false, timed_out),
-                            })
-                            .collect(),
-                        since: waiters.iter().map(|(_, joined, _)| joined.call.at).min()?,
-                        failed: waiters.iter().any(failed),
-                        timed_out,
-                        origin: Origin::Elsewhere(Vec::new()),
-                        parting: None,
-                    });
+            let mut waiters: Vec<(u32, &JoinedCall)> = Vec::new();
+            let mut needed: BTreeSet<u32> = BTreeSet::new();
+            for (&rank, joined) in &join.calls {
+                let needs = joined.needs(rank, &missing);
+                if needs.is_empty() || !joined.is_awaited() || !self.is_waiter(group, rank, joined)
+                {
+                    continue;
+                }
+                let waits = |rank: &u32| {
+                    found.iter().any(|stall| stall.waiting.contains(rank))
+                        && self
+                            .model
+                            .member(group.id, *rank)
+                            .is_some_and(|it| self.is_held(it))
+                };
+                let open: Vec<u32> = needs.iter().copied().filter(|it| !waits(it)).collect();
+                match found.iter_mut().find(|it| it.explains(&needs, &open)) {
+                    Some(before) => before.waiting.push(rank),
+                    None => {
+                        waiters.push((rank, joined));
+                        needed.extend(open);
+                    }
                 }
             }
+            let Some(since) = waiters.iter().map(|(_, joined)| joined.call.at).min() else {
+                continue;
+            };
+            let timed_out = waiters
+                .iter()
+                .filter_map(|(rank, joined)| self.timed_out_at(group, *rank, joined))
+                .min();
+            let stall = Stall {
+                group: group.id,
+                seq,
+                message: None,
+                waiting: waiters.iter().map(|(rank, _)| *rank).collect(),
+                missing: needed
+                    .into_iter()
+                    .map(|rank| Absent {
+                        rank,
+                        why: self.absence(group, rank, false, timed_out),
+                    })
+                    .collect(),
+                since,
+                failed: waiters
+                    .iter()
+                    .any(|(rank, joined)| self.has_failed(group, *rank, joined)),
+                timed_out,
+                origin: Origin::Elsewhere(Vec::new()),
+                parting: None,
+            };
+            if !self.is_deserted(group, &stall) {
+                found.push(stall);
+            }
         }
-        if let Some(stall) = &mut found {
+        for stall in &mut found {
             stall.waiting.sort_unstable();
             stall.waiting.dedup();
         }
         found
+    }
+
+    /// Whether nobody waits there any more: all have ended, for reasons of their own.
+    fn is_deserted(&self, group: &Group, stall: &Stall) -> bool {
+        let terminal = |absent: &Absent| {
+            matches!(
+                absent.why,
+                Absence::Raised | Absence::Died | Absence::Stopped | Absence::Left
+            )
+        };
+        let ended = |rank: &u32| {
+            self.model
+                .member(group.id, *rank)
+                .is_some_and(|process| self.model.ending_of(process) != Ending::None)
+        };
+        let gave_up = stall.failed || stall.timed_out.is_some();
+        !gave_up && stall.waiting.iter().all(ended) && !stall.missing.iter().any(terminal)
+    }
+
+    /// Whether a rank waits, or did so until its end. One that ended in order had not to.
+    fn is_waiter(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
+        let process = self.model.member(group.id, rank);
+        process.is_none_or(|process| self.model.ending_of(process) != Ending::InOrder)
+            || self.has_failed(group, rank, joined)
+    }
+
+    /// Whether a rank's wait ended although those it needs have not come, or ended its process.
+    fn has_failed(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
+        let holds = group.holds_threads(joined.call.op);
+        if holds && matches!(joined.wait, Wait::Over(at) if self.model.is_own_doing(at)) {
+            return true;
+        }
+        let Some(process) = self.model.member(group.id, rank) else {
+            return false;
+        };
+        match self.model.ending_of(process) {
+            Ending::Raised(_) => {
+                let out_of = |it: &Exception| it.kind == ExceptionKind::LeftCollective;
+                is_last_call(process, joined) && (holds || process.exceptions.iter().any(out_of))
+            }
+            // A watchdog's last resort.
+            Ending::Died(exit) => exit.signal == Some(libc_signal::ABRT),
+            Ending::InOrder | Ending::None => false,
+        }
     }
 
     /// Ranks that wait for the partner of a point-to-point call: the first such call of each.
@@ -562,7 +671,7 @@ impl<'a> Situation<'a> {
         const ABOUT: Duration = Duration::from_millis(100);
         let process = self.model.member(group.id, rank)?;
         let over = match joined.wait {
-            Wait::Over(at) => at,
+            Wait::Over(at) if group.holds_threads(joined.call.op) => at,
             _ => process.end?.at,
         };
         let says_so = process.exceptions.iter().any(|exception| {
@@ -576,8 +685,8 @@ impl<'a> Situation<'a> {
         (was_too_long && self.model.is_own_doing(over)).then_some(over)
     }
 
-    /// Why a member has not come to a call, or to its side of a message. Where a wait for it was given up before it ended, its end is not why:
-    /// the launcher ends whoever is left.
+    /// Why a member has not come to a call, or to its side of a message. Where a wait for it was given up
+    /// before it ended, its end is not why: the launcher ends whoever is left.
     fn absence(
         &self,
         group: &Group,
@@ -614,9 +723,9 @@ impl<'a> Situation<'a> {
             return Absence::Left;
         }
         let diverged = self.divergences.iter().find(|divergence| {
-            let join = self.join(divergence.group, divergence.seq);
-            let joined = join.and_then(|join| join.calls.get(&rank));
-            joined.is_some_and(|joined| joined.is_awaited() && is_last_call(process, joined))
+            let group = self.model.group(divergence.group);
+            let mut joins = group.joins.range(divergence.seq..);
+            joins.any(|(_, join)| join.mismatch.is_some() && self.is_held_up(group, join, process))
         });
         if let Some(divergence) = diverged {
             return Absence::Diverged(divergence.group, divergence.seq);
@@ -631,6 +740,15 @@ impl<'a> Situation<'a> {
         if let Some(held) = self.held(group, rank, message) {
             return held;
         }
+        if self.model.silent_since(process).is_some() {
+            return Absence::Silent;
+        }
+        if let Some(inside) = self.stuck_inside(rank) {
+            return Absence::Inside(inside.group, inside.seq);
+        }
+        if !group.members.contains_key(&rank) || is_making(process) {
+            return Absence::Making;
+        }
         if !process.phases.is_empty() {
             return Absence::LongPhase;
         }
@@ -644,11 +762,83 @@ impl<'a> Situation<'a> {
     /// What a rank waits in itself, where that is not the call of this group that others wait in.
     fn held(&self, group: &Group, rank: u32, message: bool) -> Option<Absence> {
         let blocked = self.waits.blocked.get(&rank)?.first()?;
+        let process = self.model.member(blocked.group, rank);
+        if !process.is_some_and(|process| self.is_held(process)) {
+            return None;
+        }
         if blocked.message.is_some() {
             return Some(Absence::Unpartnered(blocked.group));
         }
         (message || blocked.group != group.id)
             .then_some(Absence::Blocked(blocked.group, blocked.seq))
+    }
+
+    /// Whether all threads of a process wait for others.
+    fn is_held(&self, process: &Process) -> bool {
+        let blocked = process.rank.and_then(|rank| self.waits.blocked.get(&rank));
+        let blocked = blocked.map_or(&[][..], Vec::as_slice);
+        self.stands_still(process, |thread| {
+            blocked.iter().any(|it| it.thread == thread)
+        })
+    }
+
+    /// Whether a process of which some threads stand still does so as a whole: any other thread may
+    /// make the missing call, but one that was silent for more than a moment will hardly.
+    fn stands_still(&self, process: &Process, stands: impl Fn(ThreadId) -> bool) -> bool {
+        process
+            .threads
+            .iter()
+            .all(|(&id, thread)| stands(id) || thread.last_at.plus(MORE_THAN_A_MOMENT) <= self.now)
+    }
+
+    /// Whether a rank stands still because its call met others that do not match. A leaf, or one whose
+    /// call differs only in what it says of the data, may be done all the same: it is taken to stand
+    /// still once it has for more than a moment.
+    fn is_held_up(&self, group: &Group, join: &Join, process: &Process) -> bool {
+        let Some(rank) = process.rank else {
+            return false;
+        };
+        let Some(joined) = join.calls.get(&rank) else {
+            return false;
+        };
+        let id = joined.call.thread;
+        let Some(thread) = process.threads.get(&id) else {
+            return false;
+        };
+        let target = match &thread.doing {
+            Doing::Call(call) => process.target(call.id),
+            Doing::Wait(target, ..) => *target,
+            Doing::Nothing if joined.call.hidden && is_last_call(process, joined) => {
+                Some(Target::Join(group.id, joined.call.seq))
+            }
+            Doing::Nothing => None,
+        };
+        let Some(Target::Join(its, at)) = target else {
+            return false;
+        };
+        let behind = group.is_stream() && at > joined.call.seq;
+        if its != group.id || !(at == joined.call.seq || behind) {
+            return false;
+        }
+        let awaited = group.join(at).and_then(|join| join.calls.get(&rank));
+        let awaited = awaited.unwrap_or(joined);
+        let unmatched: Vec<u32> = join
+            .calls
+            .iter()
+            .filter(|(_, other)| {
+                let mismatch = align::compare(&joined.call, &other.call);
+                matches!(
+                    mismatch,
+                    Some(Mismatch::Op | Mismatch::Size | Mismatch::Root)
+                )
+            })
+            .map(|(&rank, _)| rank)
+            .collect();
+        let certain = group.holds_threads(awaited.call.op)
+            && !joined.call.hidden
+            && !joined.needs(rank, &unmatched).is_empty();
+        (certain || thread.last_at.plus(MORE_THAN_A_MOMENT) <= self.now)
+            && self.stands_still(process, |other| other == id)
     }
 
     /// Where a stall comes from: facts about a missing rank's process first, by their weight; then
@@ -694,19 +884,21 @@ impl<'a> Situation<'a> {
             (Absence::Left, Origin::Left),
             (Absence::Leaving, Origin::Leaving),
         ]);
-        if let Some(origin) = leaves {
+        if let Some(origin) = leaves.or_else(|| self.broken_by(stall)) {
             return origin;
         }
         seen.insert(at);
+        let mut found: Option<Origin> = None;
         for absent in &stall.missing {
-            match absent.why {
+            let origin = match absent.why {
                 Absence::Diverged(group, seq) => {
                     let divergence = self
                         .divergences
                         .iter()
                         .find(|d| d.group == group && d.seq == seq);
-                    return divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone());
+                    divergence.map_or(Origin::Diverged(group, seq), |d| d.origin.clone())
                 }
+                Absence::Inside(group, seq) => Origin::Inside(group, seq),
                 Absence::Blocked(..) | Absence::Unpartnered(_) => {
                     let next = stalls.iter().position(|stall| match absent.why {
                         Absence::Unpartnered(group) => {
@@ -714,28 +906,55 @@ impl<'a> Situation<'a> {
                             stall.group == group && waits == Some(absent.rank)
                         }
                         Absence::Blocked(group, _) => {
-                            stall.group == group && stall.message.is_none()
+                            stall.group == group
+                                && stall.message.is_none()
+                                && stall.waiting.contains(&absent.rank)
                         }
                         _ => false,
                     });
-                    match next {
-                        Some(next) if seen.contains(&next) => {
-                            if let Some(cycle) = self.cycle_with(absent.rank) {
-                                return Origin::Cycle(cycle);
-                            }
-                        }
-                        Some(next) => return self.origin(stalls, next, seen),
-                        None => {}
+                    let Some(next) = next else { continue };
+                    if seen.contains(&next) {
+                        let Some(cycle) = self.cycle_with(absent.rank) else {
+                            continue;
+                        };
+                        Origin::Cycle(cycle)
+                    } else {
+                        self.origin(stalls, next, seen)
                     }
                 }
-                _ => {}
+                _ => continue,
+            };
+            // What explains it leads, in the order of the kinds.
+            if found
+                .as_ref()
+                .is_none_or(|found| origin.weight() < found.weight())
+            {
+                found = Some(origin);
             }
         }
+        let led_here = |origin: &Origin| !matches!(origin, Origin::Elsewhere(_));
+        if let Some(origin) = found.take_if(|origin| led_here(origin)) {
+            return origin;
+        }
+        let silent = with(Absence::Silent);
+        let all = |ranks: &[u32]| stall.missing.iter().all(|it| ranks.contains(&it.rank));
+        if all(&silent) {
+            return Origin::Silent(silent);
+        }
         let kept = first(&[
+            (Absence::Making, Origin::Making),
             (Absence::StandsStill, Origin::StandsStill),
             (Absence::LongPhase, Origin::LongPhase),
         ]);
-        kept.unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
+        kept.or(found)
+            .unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
+    }
+
+    /// The collective inside which a rank has waited for more than a moment.
+    fn stuck_inside(&self, rank: u32) -> Option<&Inside> {
+        self.inside.iter().find(|inside| {
+            inside.waiting.contains(&rank) && inside.since.plus(MORE_THAN_A_MOMENT) <= self.until
+        })
     }
 
     /// Whether it is the waiting ranks that went astray: they wait on their way out, of the program or
@@ -804,6 +1023,45 @@ impl<'a> Situation<'a> {
         ))
     }
 
+    /// Where a wait failed, the ranks that had made their call and whose end broke it: whoever is late
+    /// did not.
+    fn broken_by(&self, stall: &Stall) -> Option<Origin> {
+        let (mut raised, mut died) = (Vec::new(), Vec::new());
+        let group = self.model.group(stall.group);
+        // One that lasted too long was broken by nobody.
+        let broken = stall.failed && stall.timed_out.is_none();
+        let join = group.join(stall.seq).filter(|_| broken)?;
+        let failed_at = |(rank, joined): (&u32, &JoinedCall)| match joined.wait {
+            Wait::Over(at) => Some(at),
+            _ => Some(self.model.member(group.id, *rank)?.end?.at),
+        };
+        let failed = join.calls.iter().filter_map(failed_at).min()?;
+        let missing: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
+        let came = group.members.keys().copied();
+        for rank in came.filter(|rank| !missing.contains(rank)) {
+            let Some(process) = self.model.member(group.id, rank) else {
+                continue;
+            };
+            let seen = process
+                .end
+                .is_some_and(|end| end.at <= failed.plus(FAILED_FOR));
+            match self.model.ending_of(process) {
+                // Whoever waits there raised because of it.
+                Ending::Raised(_) if !stall.waiting.contains(&rank) => raised.push(rank),
+                // What a watchdog or a launcher does to a rank follows from a failure.
+                Ending::Died(exit) if seen && !exit.signal.is_some_and(libc_signal::is_asked) => {
+                    died.push(rank);
+                }
+                _ => {}
+            }
+        }
+        match (raised.is_empty(), died.is_empty()) {
+            (false, _) => Some(Origin::Raised(raised)),
+            (true, false) => Some(Origin::Died(died)),
+            (true, true) => None,
+        }
+    }
+
     /// The cycle a rank waits in, or waits for.
     fn cycle_with(&self, rank: u32) -> Option<usize> {
         let cycles = &self.waits.cycles;
@@ -840,16 +1098,17 @@ impl Stall {
     #[must_use]
     pub fn is_direct(&self) -> bool {
         match &self.origin {
-            Origin::Raised(ranks)
-            | Origin::Died(ranks)
-            | Origin::Stopped(ranks)
-            | Origin::Left(ranks)
-            | Origin::LongPhase(ranks)
-            | Origin::StandsStill(ranks)
-            | Origin::Elsewhere(ranks) => self
-                .missing
-                .iter()
-                .any(|absent| ranks.contains(&absent.rank)),
+            Origin::Raised(ranks) if *ranks == self.waiting => true,
+            Origin::Raised(_) => self.misses(Absence::Raised),
+            Origin::Died(_) => self.misses(Absence::Died),
+            Origin::Stopped(_) => self.misses(Absence::Stopped),
+            // A rank that left another group may well come here.
+            Origin::Left(_) => self.misses(Absence::Left),
+            Origin::Silent(_) => self.misses(Absence::Silent),
+            Origin::Making(_) => self.misses(Absence::Making),
+            Origin::LongPhase(_) => self.misses(Absence::LongPhase),
+            Origin::StandsStill(_) => self.misses(Absence::StandsStill),
+            Origin::Elsewhere(_) => self.misses(Absence::Elsewhere),
             // Those may also be the ones that wait where nobody comes.
             Origin::Leaving(ranks) => {
                 let mut absent = self.missing.iter().map(|absent| &absent.rank);
@@ -866,9 +1125,75 @@ impl Stall {
                 };
                 *group == self.group && message.is_some_and(between)
             }
-            Origin::Diverged(..) | Origin::Cycle(_) => false,
+            Origin::Diverged(..) | Origin::Cycle(_) | Origin::Inside(..) => false,
         }
     }
+}
+
+impl Stall {
+    /// Whether a later wait in the group is no other: for members that wait here, or, of those that
+    /// wait nowhere in the group (`open`), for such as are missing here.
+    fn explains(&self, needs: &[u32], open: &[u32]) -> bool {
+        if open.is_empty() {
+            return needs.iter().any(|needed| self.waiting.contains(needed));
+        }
+        let is_missing = |needed: &u32| self.missing.iter().any(|absent| absent.rank == *needed);
+        open.iter().all(is_missing)
+    }
+
+    fn misses(&self, why: Absence) -> bool {
+        self.missing
+            .iter()
+            .any(|absent| absent.why == why && self.origin.ranks().contains(&absent.rank))
+    }
+}
+
+impl Origin {
+    /// Its place among origins that one stall may have.
+    const fn weight(&self) -> u8 {
+        match self {
+            Self::Raised(_) => 0,
+            Self::Died(_) => 1,
+            Self::Stopped(_) => 2,
+            Self::Left(_) => 3,
+            Self::Diverged(..) => 4,
+            Self::Leaving(_) => 5,
+            Self::OtherTag(..) => 6,
+            Self::Cycle(_) => 7,
+            Self::Making(_) => 8,
+            Self::LongPhase(_) => 9,
+            Self::StandsStill(_) => 10,
+            Self::Inside(..) => 11,
+            Self::Silent(_) => 12,
+            Self::Elsewhere(_) => 13,
+        }
+    }
+
+    /// The ranks that it is about, where it is about ranks.
+    #[must_use]
+    pub fn ranks(&self) -> &[u32] {
+        match self {
+            Self::Raised(ranks)
+            | Self::Died(ranks)
+            | Self::Stopped(ranks)
+            | Self::Left(ranks)
+            | Self::Leaving(ranks)
+            | Self::Silent(ranks)
+            | Self::Making(ranks)
+            | Self::LongPhase(ranks)
+            | Self::StandsStill(ranks)
+            | Self::Elsewhere(ranks) => ranks,
+            Self::Diverged(..) | Self::OtherTag(..) | Self::Cycle(_) | Self::Inside(..) => &[],
+        }
+    }
+}
+
+/// Whether a thread of the process is making a group.
+fn is_making(process: &Process) -> bool {
+    process
+        .threads
+        .values()
+        .any(|thread| matches!(&thread.doing, Doing::Call(call) if call.op.creates_group()))
 }
 
 /// Whether the process has made no call after this one.

@@ -193,11 +193,18 @@ fn blocked_threads(
             _ => None,
         };
         if let Some(blocked) = found_here {
+            // Where a wait does not hold its thread, it is over in a moment, whatever becomes of the
+            // call.
+            let group = model.group(blocked.group);
+            let holds = blocked.message.is_some() || group.holds_threads(blocked.call.op);
+            if !holds && now.since(thread.last_at) < HIDDEN_WAIT {
+                continue;
+            }
             found.push(Blocked {
                 thread: id,
                 until,
                 only_thread: process.threads.len() == 1,
-                recorded,
+                recorded: recorded && holds,
                 ..blocked
             });
         }
@@ -209,7 +216,7 @@ fn blocked_threads(
 fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<Blocked> {
     let group = model.group(group_id);
     let joined = group.join(seq)?.calls.get(&rank)?;
-    let needs = joined.needs(rank, &group.missing(seq));
+    let needs = joined.needs(rank, &model.missing(group, seq));
     (!needs.is_empty()).then(|| Blocked {
         rank,
         thread: ThreadId::default(),
@@ -220,7 +227,7 @@ fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<B
         until: None,
         needs,
         message: None,
-        certain: true,
+        certain: seq > 0 || joined.takes_all_members(),
         only_thread: false,
         recorded: false,
     })
@@ -318,10 +325,13 @@ fn release(model: &Model, blocked: &BTreeMap<u32, Vec<Blocked>>, free: &mut BTre
 
 /// Whether a rank may make further calls in a group.
 fn can_still_come(model: &Model, group: GroupId, rank: u32) -> bool {
-    let member = model.group(group).members.get(&rank);
     let process = model.member(group, rank);
-    member.is_some_and(|member| member.destroyed.is_none())
-        && process.is_some_and(|process| model.ending_of(process) == Ending::None)
+    let group = model.group(group);
+    let is_in = match group.members.get(&rank) {
+        Some(member) => member.destroyed.is_none(),
+        None => model.asked_otherwise(group, rank).is_none(),
+    };
+    is_in && process.is_some_and(|process| model.ending_of(process) == Ending::None)
 }
 
 /// The shortest cycle through each knot of stuck ranks.

@@ -82,6 +82,16 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             ..v1::MemorySample::default()
         }),
         Item::Record(read) => Kind::Record(record(process, read)),
+        Item::Creation(read, group) => Kind::Record(v1::Record {
+            creation: Some(v1::GroupCreation {
+                name: group.name,
+                description: group.description,
+                backend: group.backend,
+                epoch: group.epoch,
+                members: group.members,
+            }),
+            ..record(process, read)
+        }),
         Item::Lost(count) => Kind::RecordsLost(v1::RecordsLost { process, count }),
         Item::Frontier(frontier) => Kind::GroupFrontier(v1::GroupFrontier {
             process,
@@ -121,5 +131,6 @@ fn record(process: u64, read: ReadRecord) -> v1::Record {
         code: record.code,
         phase: read.phase,
         splits: read.splits,
+        creation: None,
     }
 }

@@ -59,6 +59,8 @@ pub struct Decoder {
     rejected: u64,
     limits: Limits,
     holding: bool,
+    /// How far the node's clock is ahead of ours, in nanoseconds.
+    ahead: i64,
 }
 
 impl Decoder {
@@ -72,7 +74,26 @@ impl Decoder {
             rejected: 0,
             limits: Limits::default(),
             holding: false,
+            ahead: 0,
         }
+    }
+
+    /// The node's clock is so many nanoseconds ahead of ours: its times are corrected by that from now
+    /// on. Records of a process are corrected by what was known when it joined, so that they stay in
+    /// order.
+    pub const fn set_ahead(&mut self, ahead: i64) {
+        self.ahead = ahead;
+    }
+
+    /// The node's name, as it gave it.
+    #[must_use]
+    pub const fn host(&self) -> &Arc<str> {
+        &self.host
+    }
+
+    /// A time of the node on our clock.
+    const fn time(&self, unix_ns: u64) -> Timestamp {
+        Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
 
     /// Messages that were left out because they made no sense or were too many.
@@ -98,7 +119,7 @@ impl Decoder {
                 rank: None,
                 pid: None,
                 text: "some of what a node sent made no sense and was left out".into(),
-                at: Timestamp(report.sent_unix_ns),
+                at: self.time(report.sent_unix_ns),
             });
         }
     }
@@ -110,7 +131,7 @@ impl Decoder {
             .iter()
             .map(|(&number, process)| Known {
                 number: u64::from(number),
-                id: process_id(self.node, number),
+                id: ProcessId::of(self.node, number),
                 identity: process.identity(),
                 layer: process.layer(),
                 next_record: process.next_record(),
@@ -137,7 +158,7 @@ impl Decoder {
         numbers.sort_unstable();
         for number in numbers {
             if let Some(process) = self.processes.get_mut(&number) {
-                process.release(process_id(self.node, number), out);
+                process.release(ProcessId::of(self.node, number), out);
             }
         }
     }
@@ -151,7 +172,7 @@ impl Decoder {
                     job: name(&hello.job).as_ref().into(),
                     attempt: hello.attempt,
                     host: self.host.clone(),
-                    at: Timestamp(hello.started_unix_ns),
+                    at: self.time(hello.started_unix_ns),
                 });
             }
             Kind::ProcessJoined(joined) => return self.joined(&joined, out),
@@ -197,7 +218,9 @@ impl Decoder {
             }
             Kind::Stacks(taken) => {
                 let (process, ..) = self.process(taken.process)?;
-                let stacks = Arc::new(stacks::decode(&taken));
+                let mut stacks = stacks::decode(&taken);
+                stacks.at = self.time(taken.unix_ns);
+                let stacks = Arc::new(stacks);
                 out.push(Event::Stacks { process, stacks });
             }
             Kind::Note(note) => return self.note(&note, out),
@@ -207,14 +230,14 @@ impl Decoder {
             }
             Kind::Interrupted(asked) => out.push(Event::Interrupted {
                 signal: asked.signal,
-                at: Timestamp(asked.unix_ns),
+                at: self.time(asked.unix_ns),
             }),
             Kind::JobEnded(ended) => {
                 // Nothing follows that an event could still wait for.
                 self.release(out);
                 out.push(Event::JobEnded {
                     status: ended.status,
-                    at: Timestamp(ended.unix_ns),
+                    at: self.time(ended.unix_ns),
                 });
             }
         }
@@ -227,20 +250,21 @@ impl Decoder {
         if is_new && self.processes.len() >= MAX_PROCESSES {
             return None;
         }
+        let ahead = self.ahead;
         let process = self
             .processes
             .entry(number)
-            .or_insert_with(|| Process::new(name(&joined.layer)));
+            .or_insert_with(|| Process::new(name(&joined.layer), ahead));
         if process.join(joined, is_new) {
             out.push(Event::ProcessJoined {
-                process: process_id(self.node, number),
+                process: ProcessId::of(self.node, number),
                 rank: joined.rank,
                 world_size: joined.world_size,
                 host: self.host.clone(),
                 pid: joined.pid,
                 layer: process.layer().clone(),
                 world: name(&joined.world),
-                at: Timestamp(joined.anchor_unix_ns),
+                at: process.on_our_clock(joined.anchor_unix_ns),
             });
         }
         Some(())
@@ -248,6 +272,7 @@ impl Decoder {
 
     fn changed(&mut self, changed: &v1::ProcessChanged, out: &mut Vec<Event>) -> Option<()> {
         let state = ProcessState::from_number(u8::try_from(changed.state).ok()?);
+        let at = self.time(changed.unix_ns);
         let (process, known, _) = self.process(changed.process)?;
         if state == ProcessState::Unspecified || known.has_ended() {
             return None;
@@ -262,7 +287,7 @@ impl Decoder {
                 code: changed.exit_code,
                 signal: changed.exit_signal,
             },
-            at: Timestamp(changed.unix_ns),
+            at,
         });
         Some(())
     }
@@ -279,7 +304,7 @@ impl Decoder {
             rank: note.rank,
             pid: (note.pid != 0).then_some(note.pid),
             text: text(&note.text),
-            at: Timestamp(note.unix_ns),
+            at: self.time(note.unix_ns),
         });
         Some(())
     }
@@ -287,19 +312,14 @@ impl Decoder {
     fn process(&mut self, number: u64) -> Option<(ProcessId, &mut Process, &mut Limits)> {
         let number = u32::try_from(number).ok()?;
         let process = self.processes.get_mut(&number)?;
-        Some((process_id(self.node, number), process, &mut self.limits))
+        Some((ProcessId::of(self.node, number), process, &mut self.limits))
     }
-}
-
-/// Makes the number of a process unique within the job.
-fn process_id(node: u32, process: u32) -> ProcessId {
-    ProcessId(u64::from(node) << 32 | u64::from(process))
 }
 
 /// The number of the node, and the name of the process in its stream.
 #[must_use]
 pub const fn node_and_process(id: ProcessId) -> (u32, u64) {
-    ((id.0 >> 32) as u32, id.0 & 0xffff_ffff)
+    (id.node(), id.0 & 0xffff_ffff)
 }
 
 /// A short name, cut where it is longer than names are.

@@ -13,6 +13,7 @@ fn report(kinds: Vec<Kind>) -> v1::Report {
     v1::Report {
         sent_unix_ns: 1,
         events,
+        pong: None,
     }
 }
 
@@ -435,8 +436,8 @@ fn nonsense_is_counted_and_changes_nothing() {
     let mut out = Vec::new();
     decoder.decode(
         v1::Report {
-            sent_unix_ns: 0,
             events: vec![v1::Event { kind: None }],
+            ..v1::Report::default()
         },
         &mut out,
     );

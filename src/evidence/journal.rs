@@ -274,11 +274,12 @@ mod tests {
                         status: 137,
                     })),
                 ],
+                pong: None,
             },
             Report::default(),
             Report {
                 sent_unix_ns: 7,
-                events: Vec::new(),
+                ..Report::default()
             },
         ]
     }

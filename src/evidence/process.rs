@@ -86,11 +86,14 @@ pub(super) struct Process {
     /// That thread is in the middle of a call that it made after that.
     held_up: bool,
     ended: bool,
+    /// How far its node's clock was ahead of ours when it joined, in nanoseconds.
+    ahead: i64,
 }
 
 impl Process {
-    pub(super) fn new(layer: Arc<str>) -> Self {
+    pub(super) fn new(layer: Arc<str>, ahead: i64) -> Self {
         Self {
+            ahead,
             layer,
             identity: v1::ProcessJoined::default(),
             sites: HashMap::new(),
@@ -336,6 +339,7 @@ impl Process {
         let call = CallId(record.call);
         let named_call = (record.call != 0).then_some(call);
         let place = self.place(record.site);
+        let op = number(record.op, Op::from_number);
         out.push(match kind {
             RecordKind::Issued => {
                 let call = self.call(record, limits)?;
@@ -424,6 +428,14 @@ impl Process {
                 text: text(&record.text),
                 at,
             },
+            RecordKind::Unawaited => Event::Unawaited {
+                process,
+                call: named_call?,
+                op,
+                group: self.groups.get(&record.group).cloned(),
+                place,
+                at,
+            },
             RecordKind::InputEnded => Event::InputEnded { process, place, at },
             RecordKind::Setting => {
                 let (setting, value) = record.text.split_once('=')?;
@@ -457,7 +469,7 @@ impl Process {
                 process,
                 at: match sample.unix_ns {
                     0 => self.time(sample.mono_ns),
-                    at => Timestamp(at),
+                    at => self.on_our_clock(at),
                 },
                 sample: MemorySample {
                     rss: sample.rss,
@@ -512,9 +524,10 @@ impl Process {
         }
     }
 
-    fn call(&mut self, record: v1::Record, limits: &mut Limits) -> Option<Call> {
+    fn call(&mut self, mut record: v1::Record, limits: &mut Limits) -> Option<Call> {
         let op = number(record.op, Op::from_number);
         let group = match record.group {
+            _ if op.creates_group() => self.created(record.creation.take(), limits),
             0 => None,
             group => Some(self.groups.get(&group)?.clone()),
         };
@@ -544,6 +557,27 @@ impl Process {
             phase: self.phase(&record.phase, limits),
             place: self.place(record.site),
         })
+    }
+
+    /// The group that a call is about to make; `None`: it was not said, or is too large to be kept.
+    fn created(
+        &self,
+        group: Option<v1::GroupCreation>,
+        limits: &mut Limits,
+    ) -> Option<Arc<GroupInfo>> {
+        let group = group.filter(|group| !group.name.is_empty() && !group.members.is_empty())?;
+        limits.take(group.members.len() * 4 + group.name.len() + group.description.len() + 256)?;
+        Some(Arc::new(GroupInfo {
+            key: GroupRef {
+                layer: self.layer.as_ref().into(),
+                epoch: group.epoch,
+                name: name(&group.name).as_ref().into(),
+                ordinal: 0,
+                members: group.members,
+            },
+            description: name(&group.description),
+            backend: name(&group.backend),
+        }))
     }
 
     /// Adds a piece of split sizes to the call they belong to. Pieces come in order, right behind
@@ -578,7 +612,12 @@ impl Process {
     fn time(&self, mono_ns: u64) -> Timestamp {
         let offset = i128::from(mono_ns) - i128::from(self.identity.anchor_mono_ns);
         let unix = i128::from(self.identity.anchor_unix_ns) + offset;
-        Timestamp(unix.clamp(0, i128::from(u64::MAX)) as u64)
+        self.on_our_clock(unix.clamp(0, i128::from(u64::MAX)) as u64)
+    }
+
+    /// A time of its node on our clock.
+    pub(super) const fn on_our_clock(&self, unix_ns: u64) -> Timestamp {
+        Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
 }
 

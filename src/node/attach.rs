@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -215,6 +216,10 @@ fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
             process,
             from_ticket: ticket,
         }) => Command::Repeat { process, ticket },
+        Kind::Ping(v1::Ping { unix_ns }) => Command::Ping {
+            sent_unix_ns: unix_ns,
+            received: Timestamp::now(),
+        },
         Kind::CaptureStacks(v1::CaptureStacks {
             processes,
             on_request,

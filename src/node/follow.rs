@@ -60,6 +60,13 @@ pub enum Command {
         /// From this one on.
         ticket: u64,
     },
+    /// The coordinator asks what time it is here.
+    Ping {
+        /// When it did, on its clock.
+        sent_unix_ns: u64,
+        /// When that came.
+        received: Timestamp,
+    },
     /// The coordinator wants stacks.
     TakeStacks {
         /// Of these boxes; none: of all.
@@ -315,6 +322,13 @@ impl Follower {
                         .iter_mut()
                         .for_each(|rank| rank.repeat_from(process, ticket));
                 }
+                Ok(Command::Ping {
+                    sent_unix_ns,
+                    received,
+                }) => self.out.answer(v1::Pong {
+                    ping_unix_ns: sent_unix_ns,
+                    received_unix_ns: received.0,
+                }),
                 Ok(Command::TakeStacks {
                     processes,
                     on_request,

@@ -88,12 +88,20 @@ impl Outbox {
         if !self.batch.is_empty() {
             return;
         }
-        let now = Timestamp::now();
         if self.live.is_some() {
-            self.send_live(Vec::new(), now);
+            self.send_live(Vec::new(), None);
         }
+        let now = Timestamp::now();
         if now.since(self.journaled) >= JOURNAL_ALIVE {
             self.write_journal(Vec::new(), now);
+        }
+    }
+
+    /// Answers a coordinator that asks what time it is here. What was collected goes before it.
+    pub fn answer(&mut self, pong: v1::Pong) {
+        self.flush();
+        if self.live.is_some() {
+            self.send_live(Vec::new(), Some(pong));
         }
     }
 
@@ -133,7 +141,7 @@ impl Outbox {
             }
         }
         if self.live.is_some() {
-            self.send_live(batch.into_iter().map(|(event, _)| event).collect(), now);
+            self.send_live(batch.into_iter().map(|(event, _)| event).collect(), None);
         }
     }
 
@@ -143,14 +151,16 @@ impl Outbox {
             journal.append(v1::Report {
                 sent_unix_ns: now.0,
                 events,
+                pong: None,
             });
         }
     }
 
-    fn send_live(&mut self, events: Vec<v1::Event>, now: Timestamp) {
+    fn send_live(&mut self, events: Vec<v1::Event>, pong: Option<v1::Pong>) {
         let report = v1::Report {
-            sent_unix_ns: now.0,
+            sent_unix_ns: Timestamp::now().0,
             events,
+            pong,
         };
         // Full or gone: the connection ends, comes again and asks for everything.
         if self
@@ -166,7 +176,12 @@ impl Outbox {
 /// Bytes that an event takes, roughly.
 fn weight(kind: &Kind) -> usize {
     64 + match kind {
-        Kind::Record(record) => record.text.len() + record.phase.len() + 5 * record.splits.len(),
+        Kind::Record(record) => {
+            let creation = record.creation.as_ref().map_or(0, |group| {
+                group.name.len() + group.description.len() + 5 * group.members.len()
+            });
+            record.text.len() + record.phase.len() + 5 * record.splits.len() + creation
+        }
         Kind::SiteDefined(site) => site.file.len() + site.function.len(),
         Kind::GroupDefined(group) => {
             group.name.len() + group.description.len() + 5 * group.members.len()

@@ -291,6 +291,7 @@ impl Part {
         let report = v1::Report {
             sent_unix_ns: stage.now.0,
             events: events.collect(),
+            pong: None,
         };
         self.decoder.decode(report, &mut stage.events);
         stage.hand_on();

@@ -152,6 +152,27 @@ uint32_t ddp_doctor_string(ddp_doctor_text text);
 uint32_t ddp_doctor_group(ddp_doctor_text name, ddp_doctor_text description, ddp_doctor_text backend,
                           uint32_t epoch, const uint32_t *members, size_t member_count);
 
+/* A process group about to be made, by one of its members or by a process that only takes part. */
+typedef struct ddp_doctor_creation {
+    uint32_t op; /* NEW_GROUP or SPLIT_GROUP */
+    uint32_t epoch;
+    ddp_doctor_text name; /* what its makers meet by */
+    ddp_doctor_text description;
+    /* Empty where it is not known to keep whoever makes the group until all its members do. */
+    ddp_doctor_text backend;
+    const uint32_t *members; /* global ranks in group order */
+    size_t member_count;
+    uint32_t site;
+    uint32_t reserved;
+} ddp_doctor_creation;
+
+/*
+ * Records that the group is about to be made, and returns the id of the call, for
+ * ddp_doctor_returned() (0: nothing was recorded). Whoever becomes a member calls ddp_doctor_group()
+ * once it is made.
+ */
+uint64_t ddp_doctor_creating(const ddp_doctor_creation *group);
+
 /*
  * Calls of the group fail after so many milliseconds from now on. Only a group that is given a timeout
  * is known to have one.
@@ -281,6 +302,9 @@ void ddp_doctor_wait_end(uint64_t call);
 
 /* The call is known to be complete, though nobody waited for it. Hot. */
 void ddp_doctor_completed(uint64_t call);
+
+/* Nobody will wait for the call any more, and nobody did. `site` is where it was made. */
+void ddp_doctor_unawaited(uint64_t call, uint32_t site);
 
 /* --- The program ------------------------------------------------------------------------------ */
 

@@ -53,6 +53,22 @@ impl Identity {
     }
 }
 
+/// `ddp_doctor_creation`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "explained field by field in the header")]
+pub struct CCreation {
+    pub op: u32,
+    pub epoch: u32,
+    pub name: Text,
+    pub description: Text,
+    pub backend: Text,
+    pub members: *const u32,
+    pub member_count: usize,
+    pub site: u32,
+    pub reserved: u32,
+}
+
 /// `ddp_doctor_options`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -205,6 +221,14 @@ mod tests {
             [0, 1, 2, 3, 4, 8, 12, 16, 20, 24, 32, 40]
         );
         assert_eq!((size_of::<Text>(), size_of::<Identity>()), (16, 12));
+        assert_eq!(
+            (
+                size_of::<CCreation>(),
+                offset_of!(CCreation, members),
+                offset_of!(CCreation, site)
+            ),
+            (80, 56, 72)
+        );
         assert_eq!(
             (size_of::<COptions>(), size_of::<CMemorySample>()),
             (72, 48)

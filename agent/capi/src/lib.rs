@@ -18,13 +18,13 @@ use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ddp_doctor_agent::blackbox::{Forward, Options, Place, Writer};
+use ddp_doctor_agent::blackbox::{Creation, Forward, Options, Place, Writer};
 use ddp_doctor_agent::{Opened, close, current, is_disabled, open, options_from_env};
 use ddp_doctor_proto::blackbox::flags;
-use ddp_doctor_proto::{ExceptionKind, NoteKind};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
 use abi::{ABI_VERSION, Status};
-pub use abi::{CCall, CMemorySample, COptions, Identity, Text};
+pub use abi::{CCall, CCreation, CMemorySample, COptions, Identity, Text};
 use ptr::BadPointer;
 
 /// Runs `work`; where it panics, which nothing in it should, the answer is the default.
@@ -214,6 +214,33 @@ pub unsafe extern "C" fn ddp_doctor_group(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_creating(group: *const CCreation) -> u64 {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the pointer, and for what it points to.
+        let group = unsafe { ptr::value(group) }?;
+        // SAFETY: the caller vouches for the texts and for the members.
+        let (name, description, backend, members) = unsafe {
+            (
+                ptr::bytes(group.name)?,
+                ptr::bytes(group.description)?,
+                ptr::bytes(group.backend)?,
+                ptr::values(group.members, group.member_count)?,
+            )
+        };
+        let op = u8::try_from(group.op).map_or(Op::Unspecified, Op::from_number);
+        Ok(writer.creating(&Creation {
+            op: if op.creates_group() { op } else { Op::NewGroup },
+            name,
+            description,
+            backend,
+            epoch: group.epoch,
+            members,
+            site: group.site,
+        }))
+    })
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn ddp_doctor_group_timeout(group: u32, milliseconds: u64) {
     with_box(|writer| {
         writer.group_timeout(group, milliseconds);
@@ -294,6 +321,14 @@ pub extern "C" fn ddp_doctor_wait_end(call: u64) {
 pub extern "C" fn ddp_doctor_completed(call: u64) {
     with_box(|writer| {
         writer.completed(call);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_unawaited(call: u64, site: u32) {
+    with_box(|writer| {
+        writer.unawaited(call, site);
         Ok(())
     });
 }

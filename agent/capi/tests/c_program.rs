@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use ddp_doctor_agent::MemorySample;
-use ddp_doctor_agent::blackbox::{Item, ReadRecord, Reader};
+use ddp_doctor_agent::blackbox::{GroupCreation, Item, ReadRecord, Reader};
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind as Kind, ReduceOp};
 
@@ -101,7 +101,7 @@ fn a_c_program_says_all_that_the_header_offers() {
     let records: Vec<&ReadRecord> = items
         .iter()
         .filter_map(|item| match item {
-            Item::Record(record) => Some(record),
+            Item::Record(record) | Item::Creation(record, _) => Some(record),
             _ => None,
         })
         .collect();
@@ -117,6 +117,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             Kind::WaitBegin,
             Kind::WaitEnd,
             Kind::Completed,
+            Kind::Unawaited,
             Kind::Issued,
             Kind::Splits,
             Kind::Returned,
@@ -131,6 +132,8 @@ fn a_c_program_says_all_that_the_header_offers() {
             Kind::Setting,
             Kind::InputEnded,
             Kind::Issued,
+            Kind::Issued,
+            Kind::Returned,
             Kind::GroupDestroyed,
             Kind::Exit,
         ]
@@ -143,15 +146,15 @@ fn a_c_program_says_all_that_the_header_offers() {
         (Op::AllReduce, 1, 1, 1)
     );
     assert_eq!(records[2].phase, "checkpoint");
-    assert_eq!(records[9].splits, [4, 0, u32::MAX]);
-    let nonsense = &records[11].record;
+    assert_eq!(records[10].splits, [4, 0, u32::MAX]);
+    let nonsense = &records[12].record;
     assert_eq!(
         (nonsense.op, nonsense.group, nonsense.site),
         (Op::Unspecified, 0, 0)
     );
     assert_eq!(nonsense.shape(), None);
-    assert_eq!(records[16].text, "E\u{fffd}: x");
-    assert_eq!(records[19].text, "nccl=2.27=3");
+    assert_eq!(records[17].text, "E\u{fffd}: x");
+    assert_eq!(records[20].text, "nccl=2.27=3");
     let sample = MemorySample {
         device: Some(3),
         used: Some(1000),
@@ -182,7 +185,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             function,
             line,
             ..
-        } if *id == records[20].record.site => Some((
+        } if *id == records[21].record.site => Some((
             file.ends_with("program.c"),
             function.as_str(),
             *line as usize,
@@ -190,11 +193,24 @@ fn a_c_program_says_all_that_the_header_offers() {
         _ => None,
     });
     assert_eq!(here, Some((true, "main", line.unwrap() + 1)));
-    let at_thread_end = &records[21].record;
+    let at_thread_end = &records[22].record;
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
+    let creating = records[23];
     assert_eq!(
-        (records[23].text.as_str(), records[23].record.code),
+        (creating.record.op, creating.record.group),
+        (Op::NewGroup, 0)
+    );
+    let made = GroupCreation {
+        name: "new".into(),
+        description: String::new(),
+        backend: "gloo".into(),
+        epoch: 2,
+        members: vec![1, 3],
+    };
+    assert!(items.contains(&Item::Creation((*creating).clone(), made)));
+    assert_eq!(
+        (records[26].text.as_str(), records[26].record.code),
         ("main returned", 0)
     );
 }

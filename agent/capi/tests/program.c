@@ -47,6 +47,8 @@ static void nothing_happens(void)
     CHECK(ddp_doctor_string(text("x")) == 0);
     CHECK(ddp_doctor_site(text("x"), text("y"), 1) == 0);
     CHECK(ddp_doctor_group(text("x"), text(""), text(""), 0, &member, 1) == 0);
+    ddp_doctor_creation creation = {.op = 33, .members = &member, .member_count = 1};
+    CHECK(ddp_doctor_creating(&creation) == 0);
     CHECK(ddp_doctor_issued(&call) == 0);
     CHECK(ddp_doctor_step() == 0);
     CHECK(DDP_DOCTOR_HERE == 0);
@@ -110,6 +112,11 @@ int main(void)
     uint32_t site = ddp_doctor_site(text("program.c"), text("main"), 7);
     CHECK(group != 0 && site != 0);
     CHECK(ddp_doctor_group(text("bad"), empty, empty, 0, NULL, 2) == 0);
+    ddp_doctor_creation creation = {
+        .op = 33, .epoch = 2, .name = text("new"), .description = empty, .backend = text("gloo"),
+        .members = members, .member_count = 2, .site = site,
+    };
+    CHECK(sizeof creation == 80 && offsetof(ddp_doctor_creation, members) == 56);
 
     ddp_doctor_call call = {
         .op = 1, .dtype = 1, .reduce_op = 1, .ndim = 1, .tensors = 1, .numel = 8, .dims = {8},
@@ -126,6 +133,7 @@ int main(void)
     ddp_doctor_wait_begin(id, site);
     ddp_doctor_wait_end(id);
     ddp_doctor_completed(id);
+    ddp_doctor_unawaited(id, site);
 
     call.op = 4;
     id = ddp_doctor_issued_at(&call, group, site);
@@ -184,6 +192,9 @@ int main(void)
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 
+    uint64_t making = ddp_doctor_creating(&creation);
+    CHECK(making != 0 && ddp_doctor_creating(NULL) == 0);
+    ddp_doctor_returned(making);
     ddp_doctor_group_destroyed(group);
     ddp_doctor_exit(0, text("main returned"));
     ddp_doctor_close();

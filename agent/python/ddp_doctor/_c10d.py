@@ -3,21 +3,24 @@
 import functools
 import sys
 
-from . import _box, _exceptions, _exit, _groups, _hooks, _sites, _words  # noqa: F401 (_exit hooks itself in)
+from . import _box, _creations, _exceptions, _exit, _groups, _hooks, _sites, _words  # noqa: F401 (_exit hooks itself in)
 from ._native import CallRecord
 
 _c10d = None
 _getframe = sys._getframe
 
 
+def _note_in_flight():
+    exception = sys.exc_info()[1]
+    if exception is not None:
+        _exceptions.in_flight(exception)
+
+
 def _issue(op, group, frame):
     """Records a call that has no hook."""
     if not _box.is_open:
         return None
-    exception = sys.exc_info()[1]
-    if exception is not None:
-        _exceptions.in_flight(exception)
-        exception = None
+    _note_in_flight()
     record = CallRecord()
     record.op = op
     record.root = -1
@@ -36,7 +39,7 @@ def _failed(error):
     _exceptions.record(_words.LEFT_COLLECTIVE, error)
 
 
-def _recorded(op, group_of, after=None):
+def _recorded(op, group_of):
     """Wraps a function so that its call is recorded. Ours never raises, theirs passes untouched."""
 
     def wrap(original):
@@ -56,14 +59,44 @@ def _recorded(op, group_of, after=None):
             finally:
                 if issued is not None:
                     _return(issued)
-            if after is not None and _box.is_open:
-                try:
-                    after(result)
-                except Exception:
-                    pass
             return result
 
         return call
+
+    return wrap
+
+
+def _making(op):
+    """Wraps a function that makes a group."""
+
+    def wrap(original):
+        @functools.wraps(original)
+        def make(*args, **kwargs):
+            entered = False
+            if _box.is_open:
+                try:
+                    _note_in_flight()
+                    parent = _parent_ranks(args, kwargs) if op == _words.SPLIT_GROUP else None
+                    _creations.enter(op, _sites.site_of(_getframe(1)), parent)
+                    entered = True
+                except Exception:
+                    pass
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                _failed(error)
+                raise
+            finally:
+                if entered:
+                    _creations.leave()
+            try:
+                if entered:
+                    _groups.register_missing(_c10d)
+            except Exception:
+                pass
+            return result
+
+        return make
 
     return wrap
 
@@ -83,9 +116,10 @@ def _group_argument(args, kwargs):
     return _groups.number_of(pg if pg is not None else _default_group())
 
 
-def _parent_argument(args, kwargs):
-    pg = _argument(args, kwargs, 0, "parent_pg")
-    return _groups.number_of(pg if pg is not None else _default_group())
+def _parent_ranks(args, kwargs):
+    """Global ranks of the parent group, in group order."""
+    ranks = _c10d._world.pg_group_ranks[_argument(args, kwargs, 0, "parent_pg") or _default_group()]
+    return sorted(ranks, key=ranks.get)
 
 
 def _begin_init(args, kwargs, frame):
@@ -154,6 +188,8 @@ def _wrap_destroy(original):
                         _getframe(1),
                     )
                     left = _groups.leave(None if everything else group)
+                    if everything:
+                        _hooks.all_gone()
         except Exception:
             pass
         try:
@@ -188,10 +224,28 @@ def _wrap_set_timeout(original):
 
 
 def _wrap_helper(original):
-    """`_new_process_group_helper` knows the ranks of a group before `_world` does."""
+    """`_new_process_group_helper` knows the name and the ranks of a group before `_world` does."""
+
+    def begins(args, kwargs):
+        ranks = _argument(args, kwargs, 2, "global_ranks_in_group")
+        tag = _argument(args, kwargs, 8, "pg_tag")
+        # The world has its own record; a tag may name a group that there is.
+        if ranks and not (tag and _c10d._find_pg_by_ranks_and_tag(tag, ranks)):
+            reconfigures = _argument(args, kwargs, 11, "enable_reconfigure")
+            _creations.begins(
+                _argument(args, kwargs, 5, "group_name"),
+                ranks,
+                "" if reconfigures else _creations.keeps(_argument(args, kwargs, 3, "backend")),
+                _argument(args, kwargs, 10, "group_desc"),
+            )
 
     @functools.wraps(original)
     def _new_process_group_helper(*args, **kwargs):
+        if _box.is_open:
+            try:
+                begins(args, kwargs)
+            except Exception:
+                pass
         result = original(*args, **kwargs)
         try:
             pg = result[0]
@@ -203,6 +257,21 @@ def _wrap_helper(original):
         return result
 
     return _new_process_group_helper
+
+
+def _wrap_name(original):
+    """`_process_group_name` is where a split learns what its members meet by."""
+
+    @functools.wraps(original)
+    def _process_group_name(ranks, *args, **kwargs):
+        name = original(ranks, *args, **kwargs)
+        try:
+            _creations.split_begins(name, ranks)
+        except Exception:
+            pass
+        return name
+
+    return _process_group_name
 
 
 def _wrap_register(original):
@@ -264,17 +333,15 @@ def patch(c10d, late):
     _c10d = c10d
     _hooks.prepare(c10d)
 
-    def found(result):
-        _groups.register_missing(c10d)
-
     _replace(
         c10d,
         [
             ("init_process_group", _wrap_init),
             ("destroy_process_group", _wrap_destroy),
             ("_abort_process_group", _wrap_destroy),
-            ("new_group", _recorded(_words.NEW_GROUP, lambda args, kwargs: _groups.number_of(_default_group()), found)),
-            ("split_group", _recorded(_words.SPLIT_GROUP, _parent_argument, found)),
+            ("_new_group_with_tag", _making(_words.NEW_GROUP)),
+            ("split_group", _making(_words.SPLIT_GROUP)),
+            ("_process_group_name", _wrap_name),
             ("monitored_barrier", _recorded(_words.MONITORED_BARRIER, _group_argument)),
             # `_set_pg_timeout` of today calls it; before, there was nothing else.
             ("set_timeout" if hasattr(c10d, "set_timeout") else "_set_pg_timeout", _wrap_set_timeout),
@@ -286,6 +353,7 @@ def patch(c10d, late):
     work = c10d.Work
     if hasattr(c10d.ProcessGroup, "register_pre_hook"):
         work.wait = _hooks.wrap_wait(work.wait)
+        _hooks.wrap_looks(work)
     logger = sys.modules.get("torch.distributed.c10d_logger")
     if logger is not None:
         _replace(logger, [("_get_msg_dict", _wrap_message)], False)

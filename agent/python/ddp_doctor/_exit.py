@@ -51,6 +51,15 @@ def _names_system_exit():
     return re.search(rb"SystemExit|(?<![\w.])(?:exit|quit)\s*\(", body) is not None
 
 
+def _nobody_waits_any_more():
+    try:
+        from . import _hooks
+
+        _hooks.all_gone()
+    except Exception:
+        pass
+
+
 def ends():
     """The interpreter begins to end."""
     global _said
@@ -58,6 +67,7 @@ def ends():
         if _said or not _box.is_open:
             return
         _said = True
+        _nobody_waits_any_more()
         kind = _uncaught
         if kind is None:
             # Somebody replaced sys.excepthook and did not call ours.

@@ -9,6 +9,7 @@ Nothing in here may raise: an exception in a hook surfaces in the user's collect
 """
 
 import ctypes
+import functools
 import sys
 from _thread import get_ident
 
@@ -56,6 +57,20 @@ _UNKNOWN = (_words.OTHER, _INPUT, True, False)
 _MOST_RECORDS = 4096
 _MOST_WORKS = 4096
 _SELF_CHECKS = 4
+# Unawaited calls of one site that are recorded.
+_MOST_UNAWAITED = 64
+# What of a Work waits for it, says how it fares, or gives something to wait for.
+_LOOKS = (
+    "get_future",
+    "get_future_result",
+    "is_completed",
+    "is_success",
+    "exception",
+    "result",
+    "synchronize",
+    "block_current_stream",
+    "boxed",
+)
 _NO_TIMEOUT = object()
 
 _getframe = sys._getframe
@@ -81,8 +96,11 @@ _records = {}
 # Thread → its last call: [call, site, code, asynchronous, visible, inside]. `code` is that of the
 # function of c10d that waits for a synchronous call right after it, `inside` is true between the hooks.
 _last = {}
-# Address of a Work's C++ object → call
+# Address of a Work's C++ object → (call, site; 0: it may be waited for in ways that are not seen)
 _works = {}
+# Sites whose Works were waited for or looked at, and how many of others were not.
+_awaited = set()
+_unawaited = {}
 _offset = object.__basicsize__
 _address = ctypes.c_void_p.from_address
 # Checks left; the addresses are trusted while none has failed.
@@ -90,6 +108,9 @@ _checks_left = _SELF_CHECKS
 _works_known = False
 # Threads whose next wait is to be checked against an address.
 _to_check = {}
+
+# PyTorch's groups whose calls are gathered now, to be waited for together.
+_gathered = {}
 
 # Generation of the black box that is open; 0: none is.
 _live = 0
@@ -99,7 +120,7 @@ issued_at = returned = wait_begin = wait_end = None
 
 def prepare(c10d):
     """Learns PyTorch's numbers. `c10d` is torch.distributed.distributed_c10d."""
-    global _reduce_op_type, _works_known
+    global _reduce_op_type, _works_known, _gathered
     import torch
 
     bindings = torch._C._distributed_c10d
@@ -117,6 +138,7 @@ def prepare(c10d):
         if value is not None:
             _reduce_ops[id(value)] = number
     _reduce_op_type = c10d.ReduceOp
+    _gathered = getattr(c10d._world, "pg_coalesce_state", {})
     work = c10d.Work
     # An instance of pybind11's begins with the address of the C++ object.
     _works_known = getattr(work, "__basicsize__", 0) >= _offset + ctypes.sizeof(ctypes.c_void_p)
@@ -135,6 +157,8 @@ def _reset():
     _live = 0
     _last.clear()
     _works.clear()
+    _awaited.clear()
+    _unawaited.clear()
     _to_check.clear()
 
 
@@ -350,7 +374,7 @@ def make(group):
             last[0] = call = issued_at(prepared, number, site)
             last[1] = site
             last[2] = code
-            last[3] = flags & _ASYNC
+            last[3] = flags & (_ASYNC | _HIDDEN) if flags & _ASYNC else 0
             last[4] = places is not None or not flags & _HIDDEN  # the reducer's own Works are never seen by Python
             last[5] = True
             if op == _ALL_TO_ALL and values is not None:
@@ -373,21 +397,85 @@ def make(group):
                     if work is not None:
                         _to_check[thread] = _address(id(work) + _offset).value
             else:
+                # Only what the user asked c10d for is the user's to wait for.
+                site = last[1] if last[2] is not None and not last[3] & _HIDDEN else 0
                 last[2] = None
                 if last[4]:
-                    _remember(args.work, call)
+                    _remember(args.work, call, site)
         except Exception:
             pass
 
     return before, after
 
 
-def _remember(work, call):
+def _remember(work, call, site):
     if work is None or not _works_known:
         return
-    if len(_works) >= _MOST_WORKS:
+    address = _address(id(work) + _offset).value
+    gone = _works.pop(address, None)
+    if gone is None and len(_works) >= _MOST_WORKS:
         del _works[next(iter(_works))]
-    _works[_address(id(work) + _offset).value] = call
+    _works[address] = (call, 0 if _gathered else site)
+    if gone is not None:
+        # Another Work is where that one was.
+        _is_gone(gone)
+
+
+def _is_gone(work):
+    """Nobody can wait for this Work any more."""
+    call, site = work
+    if not site or site in _awaited:
+        return
+    times = _unawaited.get(site, 0)
+    if times < _MOST_UNAWAITED:
+        _unawaited[site] = times + 1
+        _box.lib.unawaited(call, site)
+
+
+def all_gone():
+    """Nobody waits for any Work any more: the world is left, or the program ends."""
+    works = list(_works.values())
+    _works.clear()
+    if _live:
+        for work in works:
+            _is_gone(work)
+
+
+def _look(work):
+    """A Work was waited for, or looked at. Returns its call."""
+    call, site = _works.pop(_address(id(work) + _offset).value, (NO_CALL, 0))
+    if site:
+        _awaited.add(site)
+    return call
+
+
+def wrap_looks(work):
+    """The methods by which one comes to know of a Work without `wait`."""
+    for name in _LOOKS:
+        original = getattr(work, name, None)
+        if original is not None:
+            setattr(work, name, _wrap_look(original))
+
+
+def _wrap_look(original):
+    @functools.wraps(original)
+    def look(self, *args, **kwargs):
+        if _live and _works_known:
+            try:
+                _looked_at(self)
+            except Exception:
+                pass
+        return original(self, *args, **kwargs)
+
+    return look
+
+
+def _looked_at(work):
+    address = _address(id(work) + _offset).value
+    call, site = _works.get(address, (NO_CALL, 0))
+    if site:
+        _awaited.add(site)
+        _works[address] = (call, 0)
 
 
 def interrupted():
@@ -414,7 +502,7 @@ def _waits(work, frame):
     """Begins the wait for a Work that came from elsewhere; returns its call."""
     call = NO_CALL
     if _works_known:
-        call = _works.pop(_address(id(work) + _offset).value, NO_CALL)
+        call = _look(work)
     wait_begin(call, _locate(frame)[0])
     return call
 

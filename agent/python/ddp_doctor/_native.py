@@ -46,6 +46,20 @@ class CallRecord(ctypes.Structure):
     ]
 
 
+class Creation(ctypes.Structure):
+    _fields_ = [
+        ("op", ctypes.c_uint32),
+        ("epoch", ctypes.c_uint32),
+        ("name", Text),
+        ("description", Text),
+        ("backend", Text),
+        ("members", ctypes.POINTER(ctypes.c_uint32)),
+        ("member_count", ctypes.c_size_t),
+        ("site", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    ]
+
+
 class MemorySample(ctypes.Structure):
     _fields_ = [
         ("size", ctypes.c_size_t),
@@ -112,9 +126,11 @@ class Library:
         self.string = function("string", u32, Text)
         self.site = function("site_from", u32, Text, Text, u32, u32)
         self.group = function("group", u32, Text, Text, Text, u32, ctypes.POINTER(u32), ctypes.c_size_t)
+        self.creating = function("creating", Call, ctypes.POINTER(Creation))
         self.group_timeout = function("group_timeout", None, u32, ctypes.c_uint64)
         self.group_destroyed = function("group_destroyed", None, u32)
         self.splits = function("splits", None, ctypes.c_uint64, i32, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t)
+        self.unawaited = function("unawaited", None, ctypes.c_uint64, u32)
         self.step = function("step", u32)
         self.forward = function("forward", u32, u32, ctypes.c_int64, u32)
         self.phase_begin = function("phase_begin", None, u32)

@@ -42,6 +42,8 @@ _CALL_FILES = (
 _MOST_CODES = 16384
 _MOST_PLACES = 4096
 _MOST_CALLERS = 8
+# Twice the user's frames that tell one way to a forward from others.
+_PATH = 8
 
 # id(code) → [code, kind, {instruction: site}, extra]; the code is kept so that its id stays its own.
 codes = {}
@@ -49,7 +51,7 @@ codes = {}
 _places = {}
 # (file, function, line, site of the caller) → site
 _ways = {}
-# ((id(code), instruction), …) of a frame and its callers → site
+# (id(code), instruction, …) of a frame and its callers → site
 _paths = {}
 _torch = None
 _C10D = None
@@ -143,15 +145,27 @@ def _number(entry, instruction, line, caller):
 
 def path_of(frame):
     """Site of the innermost user's frame: another one for each way that leads there; 0: none."""
-    frames = _callers(frame)
-    path = tuple((id(it.f_code), it.f_lasti) for it in frames)
-    site = _paths.get(path)
-    if site is None:
+    path = []
+    innermost = frame
+    while frame is not None and len(path) < _PATH:
+        code = frame.f_code
+        try:
+            entry = codes[id(code)]
+        except KeyError:
+            entry = learn(code)
+        if not entry[1]:
+            path.append(id(code))
+            path.append(frame.f_lasti)
+        frame = frame.f_back
+    path = tuple(path)
+    try:
+        return _paths[path]
+    except KeyError:
         site = 0
-        for frame in reversed(frames):
-            site = _define(_place(frame.f_code, frame.f_lineno), site)
-        if _box.is_open and len(_paths) < _MOST_PLACES:
-            _paths[path] = site
+    for frame in reversed(_callers(innermost)[: _PATH // 2]):
+        site = _define(_place(frame.f_code, frame.f_lineno), site)
+    if _box.is_open and len(_paths) < _MOST_PLACES:
+        _paths[path] = site
     return site
 
 

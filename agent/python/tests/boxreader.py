@@ -10,12 +10,15 @@ KINDS = (
     "unspecified issued returned wait-begin wait-end completed step phase-begin phase-end group-destroyed "
     "exception exit splits note input-ended group-timeout - memory setting"
 ).split()
+LATER_KINDS = {30: "unawaited"}
 # Kinds that use the words of a record otherwise.
 OTHERWISE = ("splits", "memory")
 ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT, FORWARD, REPEATED, UNSYNCHRONISED = (
     1 << bit for bit in range(12)
 )
 
+# Ops that make a group.
+CREATIONS = (33, 36)
 
 class Record:
     def __init__(self, **fields):
@@ -84,20 +87,35 @@ class Box:
             number = (self.words[self.words[31] + (number - 1) * 4] & ~PUBLISHED) >> 32
             found += [self.site(number)] if number else []
         return found
+    def _ranks(self, number):
+        ranks = []
+        for first, stride, count in struct.iter_unpack("<III", self._bytes(number)):
+            ranks += [(first + stride * i) & 0xFFFFFFFF for i in range(count)]
+        return ranks
+
+    def _creation(self, name, dims):
+        members, size, epoch, description, backend = dims[:5]
+        if not members:
+            return None
+        ranks = self._ranks(members)
+        assert len(ranks) == size
+        return Group(
+            name=self.text(name),
+            description=self.text(description),
+            backend=self.text(backend),
+            epoch=epoch,
+            ranks=ranks,
+        )
 
     def _group(self, number):
         at = self.words[35] + (number - 1) * 16
         name, description, members, size = self.words[at : at + 4]
-        encoded = self._bytes(members & 0xFFFFFFFF)
-        ranks = []
-        for first, stride, count in struct.iter_unpack("<III", encoded):
-            ranks += [(first + stride * i) & 0xFFFFFFFF for i in range(count)]
         return Group(
             name=self.text(name & 0xFFFFFFFF),
             description=self.text(description & 0xFFFFFFFF),
             backend=self.text(description >> 32),
             epoch=members >> 32,
-            ranks=ranks,
+            ranks=self._ranks(members & 0xFFFFFFFF),
             size=size >> 32,
             destroyed=bool(self.words[at + 5]),
         )
@@ -116,7 +134,7 @@ class Box:
             ndim = (w[1] >> 48) & 0xFF
             flags = (w[1] >> 32) & 0xFFFF
             dims = [half for word in w[8:13] for half in (word & 0xFFFFFFFF, word >> 32)]
-            kind = KINDS[w[1] & 0xFF]
+            kind = KINDS[w[1] & 0xFF] if w[1] & 0xFF < len(KINDS) else LATER_KINDS[w[1] & 0xFF]
             sizes = [half for word in w[5:15] for half in (word & 0xFFFFFFFF, word >> 32)][:ndim]
             yield Record(
                 at=w[0],
@@ -142,6 +160,7 @@ class Box:
                 memory=w[5:10] if kind == "memory" else None,
                 code=_signed(w[14] >> 32),
                 sizes=sizes if kind == "splits" else None,
+                creation=self._creation(w[14] & 0xFFFFFFFF, dims) if (w[1] >> 8) & 0xFF in CREATIONS else None,
             )
 
     def of(self, *kinds):

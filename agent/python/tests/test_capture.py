@@ -87,6 +87,31 @@ work.wait()  # wait
         self.assertEqual(o.box.rank, 0)
         self.assertEqual(o.box.layer, "c10d")
 
+    def test_works_that_nobody_waits_for(self):
+        o = self.run_job(
+            """
+from torch.distributed.distributed_c10d import _coalescing_manager
+t = torch.ones(64)
+group = dist.group.WORLD
+for step in range(5):
+    dist.all_reduce(t, async_op=True)  # dropped
+    dist.all_reduce(t, async_op=True).get_future().wait()  # future
+    while not dist.all_reduce(t, async_op=True).is_completed(): pass  # looked at
+    dist.all_reduce(t, async_op=True).wait()  # waited for
+    with _coalescing_manager(group, async_ops=True) as gathered:
+        dist.all_reduce(t, group=group)  # gathered
+    gathered.wait()
+    dist.all_reduce(t)  # synchronous
+late = [dist.all_reduce(t, async_op=True) for _ in range(4)]  # late
+for work in late: work.wait()
+dist.destroy_process_group()
+"""
+        )
+        unawaited = o.box.of("unawaited")
+        self.assertEqual({record.site[1] for record in unawaited}, {o.line("dropped")})
+        dropped = [r.call for r in self.issued(o.box, ALL_REDUCE) if r.site[1] == o.line("dropped")]
+        self.assertEqual(sorted(record.call for record in unawaited), dropped)
+
     def test_ctypes_says_the_same_as_the_built_in_functions(self):
         program = """
 assert type(_box.lib.issued_at).__name__ == %r, _box.lib.issued_at
@@ -405,8 +430,17 @@ dist.barrier()
             for op in (INIT, NEW_GROUP, SPLIT, MONITORED, DESTROY):
                 self.assertIn(op, ops)
             self.assertEqual(ops.count(INIT), 2)
-            new = next(r for r in self.issued(box, NEW_GROUP))
-            self.assertEqual((new.group, new.site[1]), (1, o.line("new")))
+            # Also of a group that the process is no member of, before anybody waits for its members.
+            new, turned = self.issued(box, NEW_GROUP)[:2]
+            self.assertEqual((new.group, new.site[1], new.kind), (0, o.line("new"), "issued"))
+            made = new.creation
+            self.assertEqual((made.name, made.ranks, made.epoch, made.backend), ("1", [1], 0, "gloo"))
+            made = turned.creation
+            self.assertEqual((made.name, made.ranks, made.description), ("2", [1, 0], "turned"))
+            [split] = self.issued(box, SPLIT)
+            self.assertEqual((split.creation.ranks, len(split.creation.name)), ([0, 1], 40))
+            for call in (new, turned, split):
+                self.assertEqual(len([r for r in box.of("returned") if r.call == call.call]), 1)
             destroyed = next(i for i, r in enumerate(box.records) if r.kind == "group-destroyed")
             self.assertEqual(box.records[destroyed - 1].op, DESTROY)
 

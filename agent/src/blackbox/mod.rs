@@ -9,9 +9,12 @@ mod map;
 mod nesting;
 mod open;
 mod place;
+mod protocol;
 mod reader;
 mod recent;
 mod sites;
+#[cfg(test)]
+mod tests;
 mod text;
 mod threads;
 mod writer;
@@ -19,8 +22,10 @@ mod writer;
 pub use followed::{FOLLOWED, FollowedBy, Following};
 pub use open::OpenError;
 pub use place::{BOX_DIR, BoxName, EXTENSION, JOB, NoBox, Place, RUN_DIR, shared_memory};
-pub use reader::{Frontier, Identity, Inside, Item, ReadRecord, Reader, ThreadState};
-pub use writer::{Call, CreateError, Forward, Options, Writer};
+pub use reader::{
+    Frontier, GroupCreation, Identity, Inside, Item, ReadRecord, Reader, ThreadState,
+};
+pub use writer::{Call, CreateError, Creation, Forward, Options, Writer};
 
 /// Longest file, in words, that is taken for a black box: 256 MiB.
 const MAX_WORDS: usize = 32 << 20;

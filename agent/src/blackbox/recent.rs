@@ -1,12 +1,12 @@
 //! What the latest calls were, so that whoever says "call 17 returned" need not say more.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 use ddp_doctor_proto::Op;
 
 /// Calls that are remembered. One that so many others followed is forgotten: the records about it
 /// then carry its id alone.
-const REMEMBERED: usize = 2048;
+pub(super) const REMEMBERED: usize = 2048;
 
 /// Set in [`Entry::facts`] once the call counted as complete.
 const COMPLETE: u64 = 1 << 63;
@@ -37,18 +37,23 @@ pub(super) struct RecentCalls {
 
 impl RecentCalls {
     pub(super) fn new() -> Self {
+        Self::with_room_for(REMEMBERED)
+    }
+
+    pub(super) fn with_room_for(calls: usize) -> Self {
         let empty = |_| Entry {
             call: AtomicU64::new(0),
             facts: AtomicU64::new(0),
             seq: AtomicU64::new(0),
         };
         Self {
-            entries: (0..REMEMBERED).map(empty).collect(),
+            entries: (0..calls).map(empty).collect(),
         }
     }
 
     fn entry(&self, call: u64) -> Option<&Entry> {
-        self.entries.get(call as usize % REMEMBERED)
+        let index = (call as usize).checked_rem(self.entries.len())?;
+        self.entries.get(index)
     }
 
     pub(super) fn remember(&self, call: u64, known: Known) {
@@ -100,28 +105,5 @@ impl RecentCalls {
                     )
                     .is_ok()
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_is_known_until_its_entry_is_taken() {
-        let calls = RecentCalls::new();
-        let known = Known {
-            group: u32::MAX,
-            op: Op::Broadcast,
-            seq: 9,
-        };
-        calls.remember(5, known);
-        assert_eq!(calls.recall(5), known);
-        assert_eq!(calls.recall(0), Known::default());
-        assert!(calls.complete(5) && !calls.complete(5));
-        assert_eq!(calls.recall(5), known);
-        calls.remember(5 + REMEMBERED as u64, Known::default());
-        assert_eq!(calls.recall(5), Known::default());
-        assert!(!calls.complete(5));
     }
 }

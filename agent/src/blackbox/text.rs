@@ -1,6 +1,6 @@
 //! Text and bytes in words.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 use ddp_doctor_proto::blackbox::WORD;
 
@@ -64,39 +64,4 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_character_is_cut() {
-        assert_eq!(cut(b"abc", 5), b"abc");
-        assert_eq!(cut(b"abc", 2), b"ab");
-        assert_eq!(cut("aé".as_bytes(), 2), b"a");
-        assert_eq!(cut("a€".as_bytes(), 3), b"a");
-        assert_eq!(cut("𝄞".as_bytes(), 3), b"");
-        assert_eq!(cut("é".as_bytes(), 0), b"");
-        assert_eq!(cut(&[0x80; 9], 8).len(), 5);
-    }
-
-    #[test]
-    fn bytes_survive_words() {
-        for n in 0..20 {
-            let bytes: Vec<u8> = (1..=n).collect();
-            let words: Vec<AtomicU64> = (0..words_for(bytes.len()))
-                .map(|_| AtomicU64::new(u64::MAX))
-                .collect();
-            store(&words, &bytes);
-            assert_eq!(load(&words, bytes.len()), bytes);
-            assert_eq!(load(&words, 1000).len(), words.len() * WORD);
-            assert!(equal(&words, &bytes));
-            let mut other = bytes.clone();
-            if let Some(last) = other.last_mut() {
-                *last ^= 1;
-                assert!(!equal(&words, &other));
-            }
-        }
-    }
 }

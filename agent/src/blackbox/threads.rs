@@ -1,11 +1,13 @@
 //! The calling thread's entry in the table of threads.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use ddp_doctor_proto::blackbox::{PUBLISHED, inside, thread};
+use ddp_doctor_proto::blackbox::{inside, thread};
 
 use super::nesting::{Frame, Nesting};
+use super::protocol::thread::enter;
+pub(super) use super::protocol::thread::{Entry, publish, take};
+use crate::sync::Ordering;
 use crate::sys;
 
 /// What a thread knows of itself. It has no destructor: a thread that is ending can still use it.
@@ -64,37 +66,6 @@ impl Local {
     }
 }
 
-/// Words of one thread's entry.
-type Entry = [AtomicU64; ddp_doctor_proto::blackbox::THREAD_WORDS];
-
-/// Takes an entry that nobody used, or that a dead thread has left, for a thread. Gives the
-/// generation of the entry; `None` where another thread was faster or the owner lives.
-///
-/// A published entry with the same `tid` is a dead thread's: numbers are used again.
-pub(super) fn take(entry: &Entry, tid: u32, may_live: impl FnOnce(u32) -> bool) -> Option<u16> {
-    let found = entry[thread::TID].load(Ordering::Acquire);
-    let generation = match thread::parse(found) {
-        Some((owner, _)) if owner != tid && may_live(owner) => return None,
-        Some((_, generation)) => generation.wrapping_add(1),
-        None => return None,
-    };
-    let unpublished = u64::from(generation) << 32 | u64::from(tid);
-    entry[thread::TID]
-        .compare_exchange(found, unpublished, Ordering::Acquire, Ordering::Relaxed)
-        .ok()?;
-    fence(Ordering::Release);
-    Some(generation)
-}
-
-/// Fills an entry that is the caller's, and publishes it.
-pub(super) fn publish(entry: &Entry, tid: u32, generation: u16, name: u32) {
-    entry[thread::NAME].store(u64::from(name), Ordering::Relaxed);
-    set_inside(entry, None);
-    entry[thread::RECORDS].store(0, Ordering::Relaxed);
-    let word = PUBLISHED | u64::from(generation) << 32 | u64::from(tid);
-    entry[thread::TID].store(word, Ordering::Release);
-}
-
 /// Says what the owner of an entry is inside of. Only the owner calls this.
 #[inline]
 pub(super) fn set_inside(entry: &Entry, frame: Option<Frame>) {
@@ -102,16 +73,11 @@ pub(super) fn set_inside(entry: &Entry, frame: Option<Frame>) {
         kind: inside::NOTHING,
         ..Frame::default()
     });
-    // A dead predecessor may have left it odd.
-    let odd = entry[thread::LOCK].load(Ordering::Relaxed) | 1;
-    entry[thread::LOCK].store(odd, Ordering::Relaxed);
-    fence(Ordering::Release);
     let what = frame.kind | u64::from(frame.op.number()) << 8 | u64::from(frame.group) << 32;
-    entry[thread::INSIDE].store(what, Ordering::Relaxed);
-    entry[thread::CALL].store(frame.call, Ordering::Relaxed);
-    entry[thread::SINCE].store(frame.since, Ordering::Relaxed);
-    entry[thread::SITE].store(u64::from(frame.site), Ordering::Relaxed);
-    entry[thread::LOCK].store(odd.wrapping_add(1), Ordering::Release);
+    enter(
+        entry,
+        [what, frame.call, frame.since, u64::from(frame.site)],
+    );
 }
 
 /// Counts a record of the owner.

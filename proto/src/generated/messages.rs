@@ -261,6 +261,9 @@ pub enum RecordKind {
     Memory = 17,
     /// A version or a setting that ranks may have to agree on; `text` is "name=value".
     Setting = 18,
+    /// Nobody waits for the call any more, and nobody did: what it returned to wait for is gone. `site`
+    /// is where the call was made.
+    Unawaited = 30,
 }
 impl RecordKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -287,6 +290,7 @@ impl RecordKind {
             Self::GroupTimeout => "RECORD_KIND_GROUP_TIMEOUT",
             Self::Memory => "RECORD_KIND_MEMORY",
             Self::Setting => "RECORD_KIND_SETTING",
+            Self::Unawaited => "RECORD_KIND_UNAWAITED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -310,6 +314,7 @@ impl RecordKind {
             "RECORD_KIND_GROUP_TIMEOUT" => Some(Self::GroupTimeout),
             "RECORD_KIND_MEMORY" => Some(Self::Memory),
             "RECORD_KIND_SETTING" => Some(Self::Setting),
+            "RECORD_KIND_UNAWAITED" => Some(Self::Unawaited),
             _ => None,
         }
     }
@@ -561,6 +566,9 @@ pub struct Report {
     /// What happened. The events of one process are in the order in which they happened.
     #[prost(message, repeated, tag = "2")]
     pub events: ::prost::alloc::vec::Vec<Event>,
+    /// Answers a Ping.
+    #[prost(message, optional, tag = "10")]
+    pub pong: ::core::option::Option<Pong>,
 }
 /// One thing that the node saw.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -821,6 +829,28 @@ pub struct Record {
     /// A piece of the splits of an all_to_all (kind SPLITS).
     #[prost(uint32, repeated, tag = "24")]
     pub splits: ::prost::alloc::vec::Vec<u32>,
+    /// The group that a call is about to make; absent: it makes none, or found no room to say which.
+    #[prost(message, optional, tag = "30")]
+    pub creation: ::core::option::Option<GroupCreation>,
+}
+/// A process group that is about to be made, by one of its members or by somebody who only takes
+/// part.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GroupCreation {
+    /// What its makers meet by.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub description: ::prost::alloc::string::String,
+    /// As far as it is known to keep whoever makes the group until all members do; else empty.
+    #[prost(string, tag = "3")]
+    pub backend: ::prost::alloc::string::String,
+    /// The n-th initialisation of the world in this process, from 0.
+    #[prost(uint32, tag = "4")]
+    pub epoch: u32,
+    /// Global ranks in group order.
+    #[prost(uint32, repeated, tag = "5")]
+    pub members: ::prost::alloc::vec::Vec<u32>,
 }
 /// Cumulative counters of a group in a process. They survive the overwriting of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -995,7 +1025,7 @@ pub struct Frame {
 /// What the coordinator asks of a node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
-    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "request::Kind", tags = "1, 2, 3, 4, 10")]
     pub kind: ::core::option::Option<request::Kind>,
 }
 /// Nested message and enum types in `Request`.
@@ -1010,7 +1040,27 @@ pub mod request {
         Finished(super::Finished),
         #[prost(message, tag = "4")]
         CaptureStacks(super::CaptureStacks),
+        #[prost(message, tag = "10")]
+        Ping(super::Ping),
     }
+}
+/// Asks what time it is there: the node answers with a Pong in its next report.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Ping {
+    /// When the coordinator sent it, on its clock, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "1")]
+    pub unix_ns: u64,
+}
+/// The answer to a Ping. With the time at which its report was sent and the one at which it arrived,
+/// these four tell how far the clocks are apart, as in NTP (RFC 5905, section 8).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Pong {
+    /// The time in the Ping.
+    #[prost(fixed64, tag = "1")]
+    pub ping_unix_ns: u64,
+    /// When the Ping came, on the node's clock.
+    #[prost(fixed64, tag = "2")]
+    pub received_unix_ns: u64,
 }
 /// The coordinator's answer to Hello.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

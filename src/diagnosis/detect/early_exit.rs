@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
 
-use super::{About, Detector, Draft, Explanation, issued, message, order, sequence_slip};
+use super::{About, Detector, Draft, Explanation, creates, issued, message, order, sequence_slip};
 use crate::diagnosis::cause;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Process, Side};
@@ -115,13 +115,14 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         number(&draft.victims, "waits", "wait"),
         number(gone, "it", "them"),
     );
-    let last = group.members.get(&first).map_or(0, |member| member.issued);
-    let last = match &stall.message {
-        None => format!(
-            "; {}'s last call there was #{last}, and it",
-            Ranks(&[first])
+    let last = match (&stall.message, group.members.get(&first)) {
+        (None, None) => format!("; {} never began to, and", Ranks(&[first])),
+        (None, Some(member)) => format!(
+            "; {}'s last call there was #{}, and it",
+            Ranks(&[first]),
+            member.issued
         ),
-        Some(_) => format!("; {}", Ranks(gone)),
+        (Some(_), _) => format!("; {}", Ranks(gone)),
     };
     draft.why = vec![format!(
         "{} {} {} started it{last} can never come.",
@@ -179,8 +180,10 @@ pub(super) fn never_comes(
         return None;
     }
     let (waits, never) = match &stall.message {
+        // A group that may be made without all its members may be made without this one.
+        None if stall.seq == 0 && call.group.as_ref()?.backend.is_empty() => return None,
         None => (
-            issued(waiter, call)?,
+            creates(waiter, call, false).or_else(|| issued(waiter, call))?,
             message::never_issued(situation, stall.group, gone),
         ),
         // A sender may be done early, and one of several may yet send.

@@ -3,6 +3,7 @@
 use ddp_doctor_proto::catalogue;
 
 use super::{About, Detector, Draft, Explanation, cycle, order};
+use crate::diagnosis::creations;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words::Ranks;
@@ -65,7 +66,10 @@ impl Detector for GroupOrderDeadlock {
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         cycle::led_to(situation)
             .into_iter()
-            .filter(|(_, cycle)| cycle.iter().all(|wait| wait.message.is_none()))
+            .filter(|(_, cycle)| {
+                cycle.iter().all(|wait| wait.message.is_none())
+                    && !creations::is_making_cycle(situation.model, cycle)
+            })
             .filter_map(|(i, cycle)| draft(situation, i, cycle))
             .collect()
     }

@@ -4,7 +4,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Cause, CauseKind, Fact, RankCall, Timestamp};
 
 use super::view::{last_call, waiting_call};
-use super::{KeyPlace, issued, rank_calls, signature};
+use super::{KeyPlace, creates, issued, rank_calls, signature};
 use crate::diagnosis::cause;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{GroupId, Lone, Side};
@@ -41,6 +41,9 @@ pub(super) fn posted(rank: u32, call: &Call, nth: u64) -> Option<Fact> {
 
 /// The fact that a thread waits: for a collective, or for a message, counted as messages meet.
 pub(super) fn waits(situation: &Situation<'_>, wait: &Blocked) -> Fact {
+    if let Some(creates) = creates(wait.rank, &wait.call, wait.only_thread) {
+        return creates;
+    }
     Fact::Waits {
         rank: wait.rank,
         thread: wait.thread.0,
@@ -59,14 +62,19 @@ pub(super) fn never_came(situation: &Situation<'_>, wait: &Blocked, absent: u32)
     )
 }
 
-/// The fact that a rank's collectives in a group end here.
+/// The fact that a rank's collectives in a group end here, or that it has not even made the group.
 pub(super) fn never_issued(situation: &Situation<'_>, group: GroupId, absent: u32) -> Fact {
     let group = situation.model.group(group);
-    let member = group.members.get(&absent);
-    Fact::NeverIssued {
-        rank: absent,
-        group: group.info.key.clone(),
-        last: member.map_or(0, |member| member.issued),
+    match group.members.get(&absent) {
+        Some(member) => Fact::NeverIssued {
+            rank: absent,
+            group: group.info.key.clone(),
+            last: member.issued,
+        },
+        None => Fact::NeverCreated {
+            rank: absent,
+            group: group.info.key.clone(),
+        },
     }
 }
 

@@ -10,7 +10,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
     Blame, CallSignature, Cause, Certificate, Confidence, Effect, Fact, Finding, Group, RankCall,
-    Role, Severity, Timestamp,
+    Role, Severity, Timestamp, Where,
 };
 
 use super::cause::{self, Reading};
@@ -20,12 +20,15 @@ use super::model::{GroupId, Matching, Transport};
 use super::situation::Situation;
 
 mod absent;
+mod agent_silent;
 mod call_order;
+mod clock_skew;
 mod cycle;
 mod divergence;
 mod dtype_mismatch;
 mod early_exit;
 mod evidence_incomplete;
+mod group_creation_mismatch;
 mod group_order_deadlock;
 mod long_phase;
 mod message;
@@ -37,12 +40,15 @@ mod rank_conditional_call;
 mod rank_died;
 mod rank_exception;
 mod rank_stopped;
+mod records_lost;
 mod reduce_op_mismatch;
 mod root_mismatch;
 mod sequence_slip;
 mod shape_mismatch;
 mod stuck_in_teardown;
+mod stuck_inside;
 mod stuck_outside;
+mod unawaited_work;
 mod view;
 
 pub use view::rank_calls;
@@ -61,6 +67,9 @@ pub const ALL: &[&dyn Detector] = &[
     &group_order_deadlock::GroupOrderDeadlock,
     &p2p_deadlock::P2pDeadlock,
     &p2p_unmatched::P2pUnmatched,
+    &group_creation_mismatch::GroupCreationMismatch,
+    &unawaited_work::UnawaitedWork,
+    &stuck_inside::StuckInside,
     &rank_conditional_call::RankConditionalCall,
     &rank_died::RankDied,
     &rank_exception::RankException,
@@ -69,6 +78,9 @@ pub const ALL: &[&dyn Detector] = &[
     &stuck_in_teardown::StuckInTeardown,
     &long_phase::LongPhase,
     &evidence_incomplete::EvidenceIncomplete,
+    &records_lost::RecordsLost,
+    &clock_skew::ClockSkew,
+    &agent_silent::AgentSilent,
 ];
 
 /// Finds one kind of thing.
@@ -129,10 +141,14 @@ pub mod order {
     pub const WIRE: u8 = 50;
     /// Cycles of waits.
     pub const CYCLE: u8 = 60;
+    /// The making of groups.
+    pub const CREATION: u8 = 70;
     /// Calls without a partner.
     pub const UNMATCHED: u8 = 80;
     /// What needs time to pass.
     pub const TIME: u8 = 90;
+    /// What goes wrong quietly, and is told only while nothing else goes wrong.
+    pub const HINT: u8 = 95;
     /// What is said about the evidence.
     pub const EVIDENCE: u8 = 100;
 }
@@ -157,6 +173,8 @@ pub enum KeyPlace {
     Ranks(Vec<u32>),
     /// A process of a rank.
     Process(u32, u32),
+    /// A line of the program.
+    Line(Where),
     /// The job.
     Job,
 }
@@ -341,6 +359,19 @@ pub fn signature(call: &Call) -> CallSignature {
             group.is_some_and(|group| Transport::of(&group.backend).matching == Matching::ByTag)
         }),
     }
+}
+
+/// The fact that a rank began to make a group; `None`: the call makes none.
+#[must_use]
+pub fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact> {
+    let group = call.group.as_ref().filter(|_| call.op.creates_group())?;
+    Some(Fact::Creates {
+        rank,
+        thread: call.thread.0,
+        group: group.key.clone(),
+        backend: group.backend.to_string(),
+        only_thread,
+    })
 }
 
 /// The fact that a rank issued a call.

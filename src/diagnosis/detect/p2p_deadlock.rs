@@ -292,6 +292,8 @@ mod tests {
             [[expect]]
             code = "DD112"
             confidence = "supported"
+            [[expect]]
+            code = "DD902"
             "#,
         );
         holds(

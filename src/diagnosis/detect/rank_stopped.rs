@@ -1,12 +1,19 @@
 //! DD203 rank-stopped: SIGSTOP, a debugger, a frozen container.
 
+use std::time::Duration;
+
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Severity};
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
+};
 
 use super::early_exit::victims;
 use super::{About, Detector, Draft, Explanation, KeyPlace, message, order};
-use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::situation::{Inside, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
+
+/// A stopped rank may have done its part of a collective before.
+const PART_DONE: Duration = Duration::from_secs(3);
 
 static ABOUT: About = About {
     code: &catalogue::DD203,
@@ -57,17 +64,57 @@ impl Detector for RankStopped {
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let by_origin = situation.stalls_by_origin();
-        by_origin
+        let missed = by_origin
             .iter()
             .filter_map(|(origin, stalls)| match origin {
-                Origin::Stopped(ranks) => draft(situation, ranks, stalls),
+                Origin::Stopped(ranks) => draft(situation, ranks, stalls, Timestamp::default()),
                 _ => None,
-            })
-            .collect()
+            });
+        let mut drafts: Vec<Draft> = missed.collect();
+        for inside in &situation.inside {
+            let (stopped, stall, due) = stopped_inside(situation, inside);
+            let known = drafts.iter().any(|draft| draft.root == stopped);
+            if !known && due <= situation.now {
+                drafts.extend(draft(situation, &stopped, &[&stall], due));
+            }
+        }
+        drafts
     }
 }
 
-fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Option<Draft> {
+/// The members that are stopped while others wait inside a collective that all have entered, and from
+/// when on that counts: it may still complete in the next moment, if they have done their part before.
+fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stall, Timestamp) {
+    let model = situation.model;
+    let members = model.group(inside.group).members.keys();
+    let members = members.filter_map(|&rank| Some((rank, model.member(inside.group, rank)?)));
+    let stopped: Vec<(u32, Timestamp)> = members
+        .filter(|(_, process)| process.is_stopped())
+        .map(|(rank, process)| (rank, process.state_at))
+        .collect();
+    let last = stopped.iter().map(|(_, at)| *at).max().unwrap_or_default();
+    let ranks: Vec<u32> = stopped.iter().map(|(rank, _)| *rank).collect();
+    let stall = Stall {
+        group: inside.group,
+        seq: inside.seq,
+        message: None,
+        waiting: inside.waiting.clone(),
+        missing: Vec::new(),
+        since: inside.since,
+        failed: false,
+        timed_out: None,
+        parting: None,
+        origin: Origin::Stopped(ranks.clone()),
+    };
+    (ranks, stall, last.max(inside.since).plus(PART_DONE))
+}
+
+fn draft(
+    situation: &Situation<'_>,
+    stopped: &[u32],
+    stalls: &[&Stall],
+    due: Timestamp,
+) -> Option<Draft> {
     let stall = *stalls.first()?;
     let first = *stopped.first()?;
     let process = situation.model.member(stall.group, first)?;
@@ -82,7 +129,7 @@ fn draft(situation: &Situation<'_>, stopped: &[u32], stalls: &[&Stall]) -> Optio
     let mut draft = Draft::new(
         &ABOUT,
         KeyPlace::Ranks(stopped.to_vec()),
-        process.state_at.max(stall.since),
+        process.state_at.max(stall.since).max(due),
     );
     if all_stopped {
         // Somebody stopped the whole job, and knows it.

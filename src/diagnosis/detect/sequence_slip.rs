@@ -319,6 +319,7 @@ mod tests {
             0.1 * all_reduce hidden f32[2762] @train.py:19
             end
             13.0 * all_reduce f32[1] sum @train.py:30
+            13.1 * done
             """
             look-on = 100
             "#,

@@ -12,9 +12,15 @@ use crate::diagnosis::waits::Blocked;
 /// the call it made last.
 #[must_use]
 pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
-    let join = situation.join(group, seq);
-    let members = &situation.model.group(group).members;
-    members
+    let of = situation.model.group(group);
+    let join = of.join(seq).or_else(|| of.entered.get(&seq));
+    let outside = situation.model.not_made_by(of).into_iter();
+    let outside = outside.filter_map(|rank| {
+        let process = situation.model.member(group, rank)?;
+        Some(last_call(rank, process))
+    });
+    let mut calls: Vec<RankCall> = of
+        .members
         .iter()
         .filter_map(|(&rank, member)| {
             let process = situation.model.member(group, rank)?;
@@ -29,7 +35,10 @@ pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<Ra
                 None => last_call(rank, process),
             })
         })
-        .collect()
+        .chain(outside)
+        .collect();
+    calls.sort_by_key(|call| call.rank);
+    calls
 }
 
 /// A call that a rank made, and what became of the wait for it.
@@ -111,6 +120,7 @@ pub(super) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall 
 }
 
 /// A call as reports show it.
+#[must_use]
 pub(super) fn describe(
     rank: u32,
     state: CallState,

@@ -1,22 +1,33 @@
 //! A process group: how far each member has come, and the calls that have not all met yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use super::channel::Traffic;
 use super::history::{History, Position};
+use super::process::World;
+use super::threads::Crossings;
 use crate::diagnosis::align::{self, Mismatch};
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
+/// Calls under way that a group keeps, over all its members …
+const KEPT_CALLS: usize = 4096;
+/// … but at least those of so many collectives, and at most of so many.
+const KEPT_ENTERED: (usize, usize) = (4, 64);
 /// Most joins a group keeps while it cannot see all its members, and after its ranks diverged.
 const KEPT_JOINS: usize = 1024;
 /// Joins after the first divergence that are kept although everybody came: they show whether the
 /// calls only came in another order.
 pub const KEPT_AFTER: u64 = 8;
+
+/// Places after the first divergence that a group keeps once every member came to them: a rank may
+/// stand still at one of them.
+const KEPT_DIVERGENCES: usize = 16;
 
 /// Names a group within the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,18 +38,46 @@ pub struct GroupId(pub u32);
 pub struct Group {
     /// Its name in the model.
     pub id: GroupId,
+    /// The world it is of.
+    pub world: World,
     /// What every member knows about it.
     pub info: Arc<GroupInfo>,
+    /// Somebody was seen to make it: then all its members are.
+    pub making_seen: bool,
     /// The members that were seen, by global rank.
     pub members: BTreeMap<u32, Member>,
     /// Calls by sequence number, as long as not every member made theirs; and the first divergence.
+    /// Number 0 is the making of the group, until every member came back from it.
     pub joins: BTreeMap<u64, Join>,
+    /// Collectives that every member has entered, until nobody is to wait for them any more. Only the
+    /// latest ones: of most asynchronous calls nobody sees the wait.
+    pub entered: BTreeMap<u64, Join>,
     /// Sequence number at which calls first met that cannot match.
     pub diverged: Option<u64>,
+    /// Places far behind the first divergence at which calls met that cannot match, and every member
+    /// came: the last ones.
+    diverged_again: VecDeque<u64>,
     /// Its point-to-point calls.
     pub traffic: Traffic,
     /// How the ranks' steps and lines have met so far.
     pub history: History,
+    /// Calls of different lines that met.
+    pub crossings: Crossings,
+    /// The wait that ended longest before its last member came, by their clocks.
+    pub ended_early: Option<EndedEarly>,
+}
+
+/// A wait that ended before its last member came: it failed, or clocks differ.
+#[derive(Clone, Copy, Debug)]
+pub struct EndedEarly {
+    /// The rank whose wait ended.
+    pub ended: u32,
+    /// The rank that came last.
+    pub came: u32,
+    /// By how much.
+    pub by: Duration,
+    /// When that rank came, by its clock.
+    pub at: Timestamp,
 }
 
 /// One rank in a group.
@@ -65,6 +104,8 @@ pub struct Join {
     pub mismatch: Option<Mismatch>,
     /// When calls first met here that disagree.
     pub mismatched_at: Option<Timestamp>,
+    /// When the last of them came, and who that was.
+    pub last: (Timestamp, u32),
 }
 
 /// One rank's call in a join.
@@ -76,6 +117,8 @@ pub struct JoinedCall {
     pub wait: Wait,
     /// Where it stands in its rank's steps.
     pub position: Position,
+    /// When it came back to its caller.
+    pub returned: Option<Timestamp>,
 }
 
 /// The wait for a call.
@@ -90,15 +133,21 @@ pub enum Wait {
 }
 
 impl Group {
-    pub(super) fn new(id: GroupId, info: Arc<GroupInfo>) -> Self {
+    pub(super) fn new(id: GroupId, world: World, info: Arc<GroupInfo>) -> Self {
         Self {
             id,
+            world,
             traffic: Traffic::new(&info.backend),
             info,
+            making_seen: false,
             members: BTreeMap::new(),
             joins: BTreeMap::new(),
+            entered: BTreeMap::new(),
             diverged: None,
+            diverged_again: VecDeque::new(),
             history: History::default(),
+            crossings: Crossings::default(),
+            ended_early: None,
         }
     }
 
@@ -106,6 +155,21 @@ impl Group {
     #[must_use]
     pub fn is_fully_seen(&self) -> bool {
         self.members.len() == self.info.key.members.len()
+    }
+
+    /// Whether a thread that waits for such a call stands still until the call is complete. Where c10d
+    /// runs collectives on a device, a wait only puts the stream behind it, except for barriers.
+    #[must_use]
+    pub fn holds_threads(&self, op: Op) -> bool {
+        let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
+        on_host || op == Op::Barrier || self.info.key.layer != "c10d"
+    }
+
+    /// Whether a call begins only once the rank's earlier ones are complete: an NCCL communicator is
+    /// one stream.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        &*self.info.backend == "nccl"
     }
 
     /// The join at a sequence number, while it is open or the first divergence.
@@ -132,8 +196,35 @@ impl Group {
         (lowest < highest).then_some(lowest + 1)
     }
 
-    /// A member made a call. Returns, where every member has now made its own and all agree, how
-    /// long each of them waited for the last one.
+    /// A member begins to make the group.
+    pub(super) fn begin(&mut self, rank: u32, process: ProcessId, call: &Arc<Call>) {
+        self.making_seen = true;
+        self.members.entry(rank).or_insert(Member {
+            process,
+            issued: 0,
+            completed: 0,
+            destroyed: None,
+            timeout: None,
+        });
+        let join = self.joins.entry(0).or_default();
+        join.calls.insert(rank, JoinedCall::new(call));
+    }
+
+    /// A member came back from making the group, well or badly.
+    pub(super) fn made(&mut self, rank: u32, at: Timestamp) {
+        self.set_wait(rank, 0, Wait::Over(at));
+        let everybody = self.is_fully_seen()
+            && self.joins.get(&0).is_some_and(|join| {
+                let over = |joined: &JoinedCall| matches!(joined.wait, Wait::Over(_));
+                join.calls.values().all(over)
+            });
+        if everybody {
+            self.joins.remove(&0);
+        }
+    }
+
+    /// A member made a call. Returns, where every member has now made its own and all agree, until when
+    /// each of them waited, as far as is known.
     pub(super) fn issue(
         &mut self,
         rank: u32,
@@ -159,6 +250,7 @@ impl Group {
                 join.mismatched_at = Some(join.mismatched_at.map_or(met, |at| at.min(met)));
             }
         }
+        join.last = join.last.max((call.at, rank));
         join.calls.insert(
             rank,
             JoinedCall {
@@ -174,28 +266,47 @@ impl Group {
 
     /// Drops the join once everybody came and agreed, and whatever is too old to be needed.
     fn settle(&mut self, seq: u64) -> Vec<(u32, Arc<Call>, Timestamp)> {
+        // The making of the group is settled once it is over: see `made`.
+        if seq == 0 {
+            return Vec::new();
+        }
         let everybody = self.is_fully_seen() && self.members.values().all(|m| m.issued >= seq);
         let join = self.joins.get(&seq);
-        let agreed = join.is_some_and(|join| join.mismatch.is_none());
+        let agreed = join.is_none_or(|join| join.mismatch.is_none());
         let diverged = self.diverged.filter(|&at| at <= seq);
-        if everybody && diverged.map_or(agreed, |at| at + KEPT_AFTER < seq) {
+        let far_behind = diverged.is_some_and(|at| at + KEPT_AFTER < seq);
+        if everybody && !agreed && far_behind && !self.diverged_again.contains(&seq) {
+            self.diverged_again.push_back(seq);
+            if self.diverged_again.len() > KEPT_DIVERGENCES {
+                let oldest = self.diverged_again.pop_front();
+                oldest.and_then(|seq| self.joins.remove(&seq));
+            }
+        }
+        if everybody && agreed && (diverged.is_none() || far_behind) {
             let Some(join) = self.joins.remove(&seq) else {
                 return Vec::new();
             };
             if diverged.is_none() {
                 self.history.observe(seq, &join, self.members.len());
+                self.crossings.met(seq, &join);
             }
-            let last = join
-                .calls
-                .values()
-                .map(|joined| joined.call.at)
-                .max()
-                .unwrap_or_default();
-            return join
-                .calls
-                .into_iter()
-                .map(|(rank, j)| (rank, j.call, last))
+            for (&rank, joined) in &join.calls {
+                self.ended_early = longest(self.ended_early, &join, rank, joined);
+            }
+            let last = join.last_at();
+            // Of a call that was made to be waited for, the wait is told when it ends.
+            let until = |joined: &JoinedCall| match joined.wait {
+                _ if joined.call.is_async => Some(last),
+                Wait::Over(at) => Some(last.max(at)),
+                Wait::Since(_) => None,
+                Wait::NotSeen => joined.returned.map(|at| last.max(at)),
+            };
+            let calls = join.calls.iter();
+            let calls = calls
+                .filter_map(|(&rank, it)| Some((rank, Arc::clone(&it.call), until(it)?)))
                 .collect();
+            self.enter(seq, join);
+            return calls;
         }
         while self.joins.len() > KEPT_JOINS {
             let oldest = self
@@ -211,6 +322,21 @@ impl Group {
         Vec::new()
     }
 
+    /// Everybody has entered the collective: keeps it as long as somebody may be seen to wait for it.
+    fn enter(&mut self, seq: u64, join: Join) {
+        // The waits for DDP's own calls are never seen.
+        let no_more = |it: &JoinedCall| it.call.hidden || matches!(it.wait, Wait::Over(_));
+        if join.mismatch.is_some() || join.calls.values().all(no_more) {
+            return;
+        }
+        self.entered.insert(seq, join);
+        let (least, most) = KEPT_ENTERED;
+        let kept = (KEPT_CALLS / self.info.key.members.len().max(1)).clamp(least, most);
+        if self.entered.len() > kept {
+            self.entered.pop_first();
+        }
+    }
+
     /// Counters said that the member has come this far; records of it may have been lost.
     pub(super) fn advance(&mut self, rank: u32, issued: u64) {
         if let Some(member) = self.members.get_mut(&rank) {
@@ -222,18 +348,70 @@ impl Group {
         }
     }
 
-    pub(super) fn set_wait(&mut self, rank: u32, seq: u64, wait: Wait) {
-        if let Some(joined) = self
-            .joins
-            .get_mut(&seq)
-            .and_then(|join| join.calls.get_mut(&rank))
-        {
-            joined.wait = wait;
+    /// A member's call came back to its caller. Returns the call, if everybody had come by then and it
+    /// is not waited for apart.
+    pub(super) fn set_returned(&mut self, rank: u32, seq: u64, at: Timestamp) -> Option<Arc<Call>> {
+        let entered = self.entered.get_mut(&seq);
+        let well = entered.is_some();
+        let join = entered.or_else(|| self.joins.get_mut(&seq))?;
+        let joined = join.calls.get_mut(&rank)?;
+        joined.returned = Some(at);
+        let alone = joined.wait == Wait::NotSeen && !joined.call.is_async;
+        (well && alone).then(|| Arc::clone(&joined.call))
+    }
+
+    /// A member waits for its call, or does no more. Returns the call, if it was waited for all the
+    /// time and that wait has ended after everybody had come.
+    pub(super) fn set_wait(&mut self, rank: u32, seq: u64, wait: Wait) -> Option<Arc<Call>> {
+        let entered = self.entered.get_mut(&seq);
+        let well = entered.is_some();
+        let join = entered.or_else(|| self.joins.get_mut(&seq))?;
+        let joined = join.calls.get_mut(&rank)?;
+        joined.wait = wait;
+        let joined = joined.clone();
+        if well {
+            self.ended_early = longest(self.ended_early, join, rank, &joined);
         }
+        let call = joined.call;
+        let is_over = |joined: &JoinedCall| matches!(joined.wait, Wait::Over(_));
+        if well && join.calls.values().all(is_over) {
+            self.entered.remove(&seq);
+        }
+        (well && !call.is_async && matches!(wait, Wait::Over(_))).then_some(call)
     }
 }
 
+/// The longer of what is known and of how long this wait ended before the last member came.
+fn longest(
+    known: Option<EndedEarly>,
+    join: &Join,
+    rank: u32,
+    joined: &JoinedCall,
+) -> Option<EndedEarly> {
+    let (at, came) = join.last;
+    let symmetric = joined.call.op.direction() == Direction::Symmetric;
+    let Wait::Over(over) = joined.wait else {
+        return known;
+    };
+    let by = at.since(over);
+    if !symmetric || by <= known.map_or(Duration::ZERO, |known| known.by) {
+        return known;
+    }
+    Some(EndedEarly {
+        ended: rank,
+        came,
+        by,
+        at,
+    })
+}
+
 impl Join {
+    /// When the last of them came.
+    #[must_use]
+    pub const fn last_at(&self) -> Timestamp {
+        self.last.0
+    }
+
     /// The calls by rank.
     pub fn all(&self) -> impl Iterator<Item = (u32, &JoinedCall)> {
         self.calls.iter().map(|(&rank, joined)| (rank, joined))
@@ -257,6 +435,7 @@ impl JoinedCall {
             call: Arc::clone(call),
             wait: Wait::NotSeen,
             position: Position::default(),
+            returned: None,
         }
     }
 
@@ -267,9 +446,25 @@ impl JoinedCall {
         !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
     }
 
+    /// Whether it makes a group that cannot be made before all its members make it.
+    #[must_use]
+    pub fn takes_all_members(&self) -> bool {
+        let group = self.call.group.as_ref();
+        self.call.op.creates_group() && group.is_some_and(|group| !group.backend.is_empty())
+    }
+
     /// Which of the members that have not come this rank's call must wait for.
     #[must_use]
     pub fn needs(&self, rank: u32, missing: &[u32]) -> Vec<u32> {
+        if self.call.op.creates_group() {
+            // One that came back did without them, unless there is no such way back but a failure.
+            let over = matches!(self.wait, Wait::Over(_));
+            return if over && !self.takes_all_members() {
+                Vec::new()
+            } else {
+                missing.to_vec()
+            };
+        }
         match self.call.op.direction() {
             Direction::Symmetric => missing.to_vec(),
             Direction::FromRoot => missing

@@ -194,6 +194,13 @@ pub enum By {
     Calls(i64),
 }
 
+/// The first calls that are shifted.
+#[derive(Clone, Debug)]
+struct Began {
+    seq: u64,
+    calls: Vec<(u32, Arc<Call>)>,
+}
+
 /// How one rank goes together with the lowest member.
 #[derive(Debug, Default)]
 struct Relation {
@@ -230,8 +237,7 @@ struct Went {
 struct Candidate {
     offset: i64,
     held: u32,
-    seq: u64,
-    calls: Vec<(u32, Arc<Call>)>,
+    began: Began,
     skipped: BTreeMap<u32, u64>,
 }
 
@@ -252,9 +258,8 @@ struct Partner {
 
 #[derive(Debug)]
 struct Shift {
-    /// The first meeting that is out of order, and its calls.
-    seq: u64,
-    calls: Vec<(u32, Arc<Call>)>,
+    /// The first meeting that is out of order.
+    began: Began,
     /// The line that met one which was never seen before, where that is how it began.
     extra: Option<Arc<Where>>,
     /// The first at which known lines met that do not belong together, and these.
@@ -322,7 +327,7 @@ impl History {
             return;
         };
         let mut shifted: BTreeMap<u32, By> = BTreeMap::new();
-        let mut began: Option<(u64, Vec<(u32, Arc<Call>)>)> = None;
+        let mut began: Option<Began> = None;
         let mut skipped: BTreeMap<u32, u64> = BTreeMap::new();
         for (&rank, joined) in calls {
             let relation = self.relations.entry(rank).or_default();
@@ -339,13 +344,13 @@ impl History {
                 if let Some(slip) = steps.established() {
                     shifted.insert(rank, By::Turns(slip.offset - steps.offset));
                     skipped.extend(&slip.skipped);
-                    began.get_or_insert((slip.seq, slip.calls.clone()));
+                    began.get_or_insert_with(|| slip.began.clone());
                 }
             }
             let difference = known.then(|| difference(here.turn, there.turn));
             let lines = (&reference.call.place, &joined.call.place);
             if let (Some(a), Some(b)) = lines
-                && let Some((by, seq, calls)) = relation.lines.observe(
+                && let Some((by, first)) = relation.lines.observe(
                     seq,
                     rank,
                     (a, b),
@@ -355,10 +360,10 @@ impl History {
                 )
             {
                 shifted.entry(rank).or_insert(By::Calls(by));
-                began.get_or_insert((seq, calls));
+                began.get_or_insert(first);
             }
         }
-        if let Some((seq, calls)) = began {
+        if let Some(Began { seq, calls }) = began {
             let last = join.calls.values().map(|joined| joined.call.at).max();
             self.slip = Some(Slip {
                 seq,
@@ -367,6 +372,17 @@ impl History {
                 skipped,
                 at: last.unwrap_or_default(),
             });
+        }
+    }
+}
+
+impl Began {
+    fn at(seq: u64, join: &Join) -> Self {
+        let calls = join.calls.iter();
+        let calls = calls.map(|(&rank, joined)| (rank, Arc::clone(&joined.call)));
+        Self {
+            seq,
+            calls: calls.collect(),
         }
     }
 }
@@ -471,8 +487,7 @@ impl Steps {
         self.candidate = Some(Candidate {
             offset: now,
             held: 0,
-            seq,
-            calls: calls_of(join),
+            began: Began::at(seq, join),
             skipped: silent.iter().copied().collect(),
         });
         silent
@@ -538,7 +553,7 @@ impl Lines {
         (offset, difference): (Option<i64>, Option<i64>),
         join: &Join,
         recent: &VecDeque<Meeting>,
-    ) -> Option<(i64, u64, Vec<(u32, Arc<Call>)>)> {
+    ) -> Option<(i64, Began)> {
         if self.given_up {
             return None;
         }
@@ -581,8 +596,7 @@ impl Lines {
             return None;
         }
         let shift = self.shift.get_or_insert_with(|| Shift {
-            seq,
-            calls: calls_of(join),
+            began: Began::at(seq, join),
             extra: extra.then(|| Arc::clone(a)),
             known: None,
             rounds: 0,
@@ -624,7 +638,7 @@ impl Lines {
         };
         let apart = told.then(|| moved_by(&window, &self.partners)).flatten();
         if let Some(by) = apart {
-            return Some((by, shift.seq, shift.calls.clone()));
+            return Some((by, shift.began.clone()));
         }
         if shift.rounds > 3 * PERSISTS {
             self.give_up();
@@ -671,13 +685,6 @@ fn moved_by(
     (1..=furthest as i64)
         .flat_map(|by| [by, -by])
         .find(|&by| fits(by))
-}
-
-fn calls_of(join: &Join) -> Vec<(u32, Arc<Call>)> {
-    let calls = join.calls.iter();
-    calls
-        .map(|(&rank, joined)| (rank, Arc::clone(&joined.call)))
-        .collect()
 }
 
 fn difference(here: u64, there: u64) -> i64 {

@@ -1,6 +1,6 @@
 //! Everything that is known about the job. Filled by events; concludes nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,20 +10,24 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState};
 use super::event::{Call, Event, GroupInfo, ProcessId};
 
 mod channel;
+mod creation;
 mod group;
 pub mod history;
 mod memory;
 mod process;
+mod threads;
 mod transport;
 
 pub use channel::{Clash, Lone, Post, Side, Traffic};
+pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use memory::{Device, Gauge, Memory};
 pub use process::{
-    Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, World,
-    libc_signal,
+    Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, Unawaited,
+    World, is_inside, libc_signal,
 };
+pub use threads::{Crossing, Crossings};
 pub use transport::{Matching, Transport};
 
 /// A request to end reaches the ranks this much before it is told, at most.
@@ -55,13 +59,31 @@ pub struct Model {
     pub ranks: BTreeMap<u32, Vec<ProcessId>>,
     /// Its groups.
     groups: Vec<Group>,
-    group_ids: HashMap<(World, GroupRef), GroupId>,
+    /// By what they are, so that nothing depends on the order in which they are heard of.
+    group_ids: BTreeMap<(World, GroupRef), GroupId>,
+    /// The making of groups.
+    pub creations: Creations,
     /// When somebody first asked the whole job to end.
     pub interrupted: Option<Timestamp>,
+    /// The clocks of hosts.
+    pub clocks: BTreeMap<Arc<str>, Clock>,
+    /// Nodes of which nothing is heard any more, and since when.
+    pub silent: BTreeMap<u32, Timestamp>,
     /// What is known to be missing.
     pub notes: Vec<Note>,
     /// When a rank first came back from joining the world, which takes all ranks.
     pub world_joined: Option<Timestamp>,
+}
+
+/// How far a clock is ahead of ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// In nanoseconds; negative: it is behind.
+    pub ahead_ns: i64,
+    /// Give or take so many.
+    pub uncertainty_ns: u64,
+    /// When that was found.
+    pub at: Timestamp,
 }
 
 /// A known gap in the evidence.
@@ -86,9 +108,9 @@ impl Model {
         &self.groups[id.0 as usize]
     }
 
-    /// All groups.
+    /// All groups, in an order of their own.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
-        self.groups.iter()
+        self.group_ids.values().map(|&id| self.group(id))
     }
 
     /// The newest process of a rank that speaks for it.
@@ -100,11 +122,60 @@ impl Model {
             .and_then(|id| self.processes.get(id))
     }
 
-    /// The process that is this rank in this group.
+    /// The process that is this rank in this group, or is to be.
     #[must_use]
     pub fn member(&self, group: GroupId, rank: u32) -> Option<&Process> {
-        self.processes
-            .get(&self.group(group).members.get(&rank)?.process)
+        let group = self.group(group);
+        match group.members.get(&rank) {
+            Some(member) => self.processes.get(&member.process),
+            None if group.info.key.members.contains(&rank) => self.of_world(&group.world, rank),
+            None => None,
+        }
+    }
+
+    /// The process of a rank in a world.
+    fn of_world(&self, world: &World, rank: u32) -> Option<&Process> {
+        let mut processes = self.ranks.get(&rank)?.iter().rev();
+        processes.find_map(|id| self.processes.get(id).filter(|it| it.world == *world))
+    }
+
+    /// Members of a group, seen in its world, that have not made their call at `seq`, ascending. The
+    /// making of the group is call 0.
+    #[must_use]
+    pub fn missing(&self, group: &Group, seq: u64) -> Vec<u32> {
+        let mut missing = self.not_made_by(group);
+        missing.extend(group.missing(seq));
+        missing.sort_unstable();
+        missing
+    }
+
+    /// Members that have not begun to make a group which others make. Only those whose process says
+    /// of every group that it makes which one it is can be known not to.
+    #[must_use]
+    pub fn not_made_by(&self, group: &Group) -> Vec<u32> {
+        if !group.making_seen || group.is_fully_seen() {
+            return Vec::new();
+        }
+        let absent = |rank: &u32| {
+            !group.members.contains_key(rank)
+                && self
+                    .of_world(&group.world, *rank)
+                    .is_some_and(|process| !process.made_unknown_groups)
+        };
+        let members = group.info.key.members.iter().copied();
+        members.filter(absent).collect()
+    }
+
+    /// What a member asked for where the others asked for this group, if that was another one.
+    #[must_use]
+    pub fn asked_otherwise(&self, group: &Group, rank: u32) -> Option<&Request> {
+        let at = MeetingPoint {
+            world: group.world.clone(),
+            epoch: group.info.key.epoch,
+            name: group.info.key.name.clone(),
+        };
+        let request = self.creations.asked(&at, rank)?;
+        (request.group.key.members != group.info.key.members).then_some(request)
     }
 
     /// Whether what failed then did not fail because the whole job was asked to end.
@@ -158,6 +229,26 @@ impl Model {
             .values()
             .filter_map(|process| process.world_size)
             .max()
+    }
+
+    /// How much the times of two hosts may be apart, at most, as far as that was measured; zero for one
+    /// host.
+    #[must_use]
+    pub fn clock_uncertainty(&self) -> Duration {
+        if self.hosts.len() < 2 {
+            return Duration::ZERO;
+        }
+        let mut uncertainties: Vec<u64> =
+            self.clocks.values().map(|it| it.uncertainty_ns).collect();
+        uncertainties.sort_unstable();
+        Duration::from_nanos(uncertainties.iter().rev().take(2).sum())
+    }
+
+    /// Since when nothing is heard any more of a process that has not ended.
+    #[must_use]
+    pub fn silent_since(&self, process: &Process) -> Option<Timestamp> {
+        let since = self.silent.get(&process.id.node()).copied();
+        since.filter(|_| !process.has_ended())
     }
 
     /// Ranks of the world that no probe has seen.
@@ -246,6 +337,16 @@ impl Model {
                     self.world_joined.get_or_insert(at);
                 }
                 process.returned(thread, call, at);
+                let target = process.target(call);
+                let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
+                    return;
+                };
+                let group = &mut self.groups[id.0 as usize];
+                if seq == 0 {
+                    group.made(rank, at);
+                } else if let Some(call) = group.set_returned(rank, seq, at) {
+                    self.waited(id, rank, &call, at);
+                }
             }
             Event::WaitBegin {
                 process,
@@ -273,7 +374,9 @@ impl Model {
                 let target = process.wait_end(thread, call, at);
                 let rank = process.rank;
                 self.completed(rank, target);
-                self.set_wait(rank, target, Wait::Over(at));
+                if let Some((group, rank, call)) = self.set_wait(rank, target, Wait::Over(at)) {
+                    self.waited(group, rank, &call, at);
+                }
             }
             Event::Completed {
                 process,
@@ -286,6 +389,18 @@ impl Model {
                 let (rank, target) = (process.rank, process.target(call));
                 self.completed(rank, target);
             }
+            Event::Unawaited {
+                process,
+                call: _,
+                op,
+                group,
+                place,
+                at,
+            } => self.touch(process, at, |process| {
+                if let (Some(group), Some(place)) = (group, place) {
+                    process.unawaited(op, group, place, at);
+                }
+            }),
             Event::Step {
                 process,
                 step,
@@ -401,6 +516,9 @@ impl Model {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.lost += count;
                     process.turns.lost();
+                    if process.lost_at == Timestamp::default() {
+                        process.lost_at = process.last_at;
+                    }
                 }
             }
             Event::Note {
@@ -434,6 +552,27 @@ impl Model {
                     self.notes.push(note);
                 }
             }
+            Event::Clock {
+                host,
+                ahead_ns,
+                uncertainty_ns,
+                at,
+            } => {
+                let clock = Clock {
+                    ahead_ns,
+                    uncertainty_ns,
+                    at,
+                };
+                self.clocks.insert(host, clock);
+            }
+            Event::Silent { node, since, at: _ } => match since {
+                Some(since) => {
+                    self.silent.insert(node, since);
+                }
+                None => {
+                    self.silent.remove(&node);
+                }
+            },
             Event::Interrupted { signal: _, at } => {
                 self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
             }
@@ -498,12 +637,12 @@ impl Model {
             process.early_groups.push((Arc::clone(info), None));
             return;
         };
-        let key = (process.world.clone(), info.key.clone());
-        let next = GroupId(self.groups.len() as u32);
-        let id = *self.group_ids.entry(key).or_insert(next);
-        if id == next {
-            self.groups.push(Group::new(id, Arc::clone(info)));
+        // Nobody is a member of a group that does not name him.
+        if !info.key.members.contains(&rank) {
+            return;
         }
+        let world = process.world.clone();
+        let id = group_of(&mut self.groups, &mut self.group_ids, world, info);
         process
             .groups
             .insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
@@ -540,7 +679,44 @@ impl Model {
         Some((*id, process.rank?))
     }
 
+    /// A process is about to make a group.
+    fn creates(&mut self, id: ProcessId, call: &Arc<Call>) {
+        let world_size = self.world_size();
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        let (Some(rank), Some(info)) = (process.rank, &call.group) else {
+            process.made_unknown_groups = true;
+            process.issued(call, None);
+            return;
+        };
+        process.groups_made += 1;
+        let asked = Asked {
+            process: id,
+            call: Arc::clone(call),
+            nth: process.groups_made,
+        };
+        let world = process.world.clone();
+        let at = MeetingPoint {
+            world: world.clone(),
+            epoch: info.key.epoch,
+            name: info.key.name.clone(),
+        };
+        self.creations.ask(at, rank, info, asked, world_size);
+        if !info.key.members.contains(&rank) {
+            process.issued(call, None);
+            return;
+        }
+        let group = group_of(&mut self.groups, &mut self.group_ids, world, info);
+        process.issued(call, Some(Target::Join(group, 0)));
+        self.groups[group.0 as usize].begin(rank, id, call);
+    }
+
     fn issued(&mut self, id: ProcessId, call: &Arc<Call>) {
+        if call.op.creates_group() {
+            self.creates(id, call);
+            return;
+        }
         let member = call
             .group
             .as_ref()
@@ -570,7 +746,7 @@ impl Model {
         }
     }
 
-    /// A member made a call, and the last of those that it needs came at that time.
+    /// A member made a call, and waited for those that it needs until then at least.
     fn waited(&mut self, group: GroupId, rank: u32, call: &Call, last: Timestamp) {
         let member = self.groups[group.0 as usize].members.get(&rank);
         let process = member.and_then(|member| self.processes.get_mut(&member.process));
@@ -581,15 +757,22 @@ impl Model {
         }
     }
 
-    fn set_wait(&mut self, rank: Option<u32>, target: Option<Target>, wait: Wait) {
-        match (rank, target) {
-            (Some(rank), Some(Target::Join(group, seq))) => {
-                self.groups[group.0 as usize].set_wait(rank, seq, wait);
+    /// A rank waits for a call, or does no more. Returns the call where all of that wait is known now.
+    fn set_wait(
+        &mut self,
+        rank: Option<u32>,
+        target: Option<Target>,
+        wait: Wait,
+    ) -> Option<(GroupId, u32, Arc<Call>)> {
+        match target? {
+            Target::Join(id, seq) => {
+                let call = self.groups[id.0 as usize].set_wait(rank?, seq, wait)?;
+                Some((id, rank?, call))
             }
-            (_, Some(Target::Message(group, post))) => {
+            Target::Message(group, post) => {
                 self.groups[group.0 as usize].traffic.set_wait(&post, wait);
+                None
             }
-            _ => {}
         }
     }
 
@@ -609,6 +792,21 @@ impl Model {
             change(process);
         }
     }
+}
+
+/// The group with this key in this world; made where there is none.
+fn group_of(
+    groups: &mut Vec<Group>,
+    ids: &mut BTreeMap<(World, GroupRef), GroupId>,
+    world: World,
+    info: &Arc<GroupInfo>,
+) -> GroupId {
+    let next = GroupId(groups.len() as u32);
+    let id = *ids.entry((world.clone(), info.key.clone())).or_insert(next);
+    if id == next {
+        groups.push(Group::new(id, world, Arc::clone(info)));
+    }
+    id
 }
 
 #[cfg(test)]

@@ -77,8 +77,11 @@ pub struct Process {
     pub places: BTreeMap<Arc<Where>, u64>,
     /// How it comes to its places, as far as that is known.
     pub sites: BTreeMap<Arc<Where>, Site>,
-    /// Longest wait for peers at each place, among collectives that completed.
+    /// Longest wait at each place, among collectives that every member entered: for its peers at
+    /// least, and where its end was seen, all of it.
     pub waits: BTreeMap<Arc<Where>, u64>,
+    /// Calls that nobody waited for, by where they were made.
+    pub unawaited: BTreeMap<Arc<Where>, Unawaited>,
     /// Its stacks as they were taken, oldest first: the first since it last wrote a record, and the
     /// latest two.
     pub stacks: Vec<Arc<Stacks>>,
@@ -90,6 +93,12 @@ pub struct Process {
     pub records: u64,
     /// Records lost.
     pub lost: u64,
+    /// When the first of them were known to be.
+    pub lost_at: Timestamp,
+    /// Groups that it began to make, of those it said which.
+    pub groups_made: u64,
+    /// It made groups and did not say which.
+    pub made_unknown_groups: bool,
     /// Groups it is a member of, by the address of what the evidence calls them.
     pub(super) groups: BTreeMap<usize, (Arc<GroupInfo>, GroupId)>,
     /// Groups it joined before its rank was known.
@@ -158,6 +167,19 @@ pub struct Exception {
     pub at: Timestamp,
     /// Calls issued by the process before it.
     pub after_calls: u64,
+}
+
+/// Calls of one place that nobody waited for.
+#[derive(Clone, Debug)]
+pub struct Unawaited {
+    /// What they do.
+    pub op: Op,
+    /// Their group.
+    pub group: Arc<GroupInfo>,
+    /// When each of the first few was known to be one.
+    pub at: Vec<Timestamp>,
+    /// How many there were.
+    pub count: u64,
 }
 
 impl Exception {
@@ -259,11 +281,15 @@ impl Process {
             places: BTreeMap::new(),
             sites: BTreeMap::new(),
             waits: BTreeMap::new(),
+            unawaited: BTreeMap::new(),
             stacks: Vec::new(),
             memory: Memory::default(),
             settings: BTreeMap::new(),
             records: 0,
             lost: 0,
+            lost_at: Timestamp::default(),
+            groups_made: 0,
+            made_unknown_groups: false,
             groups: BTreeMap::new(),
             early_groups: Vec::new(),
             calls: BTreeMap::new(),
@@ -504,6 +530,30 @@ impl Process {
         self.calls.get(&call).copied()
     }
 
+    pub(super) fn unawaited(
+        &mut self,
+        op: Op,
+        group: Arc<GroupInfo>,
+        place: Arc<Where>,
+        at: Timestamp,
+    ) {
+        /// Enough to know since when there are several.
+        const KEPT: usize = 8;
+        if self.unawaited.len() >= KEPT_PLACES && !self.unawaited.contains_key(&place) {
+            return;
+        }
+        let known = self.unawaited.entry(place).or_insert_with(|| Unawaited {
+            op,
+            group,
+            at: Vec::new(),
+            count: 0,
+        });
+        known.count += 1;
+        if known.at.len() < KEPT {
+            known.at.push(at);
+        }
+    }
+
     pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>) {
         if self.settings.len() < KEPT_SETTINGS || self.settings.contains_key(&name) {
             self.settings.insert(name, value);
@@ -572,6 +622,15 @@ impl Process {
     }
 }
 
+/// Whether a thread of the process is in the middle of this call.
+#[must_use]
+pub fn is_inside(process: &Process, call: &Call) -> bool {
+    process
+        .threads
+        .values()
+        .any(|thread| matches!(&thread.doing, Doing::Call(inside) if inside.id == call.id))
+}
+
 /// Numbers of the signals that mean something here, as on every Linux.
 pub mod libc_signal {
     /// The terminal hung up.
@@ -586,6 +645,12 @@ pub mod libc_signal {
     pub const KILL: i32 = 9;
     /// Polite request to end.
     pub const TERM: i32 = 15;
+
+    /// Whether a process gets it because something has failed: from whoever started it, or itself.
+    #[must_use]
+    pub const fn is_asked(signal: i32) -> bool {
+        matches!(signal, HUP | INT | QUIT | ABRT | TERM)
+    }
 
     /// Name of a signal as people write it.
     #[must_use]

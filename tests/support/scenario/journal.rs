@@ -29,6 +29,7 @@ impl Scenario {
                     let report = v1::Report {
                         sent_unix_ns: at.0,
                         events: events.collect(),
+                        pong: None,
                     };
                     writer.append(&report).map_err(|error| error.to_string())
                 };
@@ -61,6 +62,10 @@ impl Scenario {
 
     /// Analyzed from the journals of its nodes, it is the same diagnosis.
     pub(super) fn check_journals(&self, live: &Report) -> Result<(), String> {
+        if !self.hosts.is_empty() {
+            // What the coordinator finds out about nodes, no node writes down.
+            return Ok(());
+        }
         for nodes in [1, 2] {
             let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
             let journals = self.journals(dir.path(), nodes)?;
@@ -406,6 +411,27 @@ impl Encoder {
                 unix_ns: at.0,
                 status: *status,
             })],
+            Event::Unawaited {
+                process,
+                call,
+                op,
+                group,
+                place,
+                at,
+            } => {
+                let process = self.process(*process);
+                let group = group.as_ref().map(|group| process.group(group));
+                let record = v1::Record {
+                    call: call.0,
+                    op: i32::from(op.number()),
+                    group: group.transpose()?.unwrap_or(0),
+                    ..record(RecordKind::Unawaited, *at)
+                };
+                process.record(record, place.as_ref())
+            }
+            Event::Clock { .. } | Event::Silent { .. } => {
+                return Err("no node says this: the coordinator finds it out".into());
+            }
             Event::Unwatched { .. } | Event::EvidenceEnded { .. } => {
                 return Err("no node says this: it is what analysis concludes".into());
             }
@@ -496,11 +522,9 @@ impl Process {
     }
 
     fn issued(&self, call: &Call, record: v1::Record) -> Result<v1::Record, String> {
-        let group = call
-            .group
-            .as_ref()
-            .map(|group| self.group(group))
-            .transpose()?;
+        let made = call.group.as_ref().filter(|_| call.op.creates_group());
+        let group = call.group.as_ref().filter(|_| made.is_none());
+        let group = group.map(|group| self.group(group)).transpose()?;
         // Black boxes name partners as the group counts.
         let partner = call.root.or(call.peer).and_then(|rank| {
             let members = &call.group.as_ref()?.key.members;
@@ -524,6 +548,13 @@ impl Process {
             tensors: call.tensors,
             step: call.step as u32,
             phase: call.phase.as_deref().unwrap_or_default().into(),
+            creation: made.map(|group| v1::GroupCreation {
+                name: group.key.name.clone(),
+                description: group.description.as_ref().into(),
+                backend: group.backend.as_ref().into(),
+                epoch: group.key.epoch,
+                members: group.key.members.clone(),
+            }),
             ..record
         })
     }

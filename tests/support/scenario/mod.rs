@@ -20,8 +20,10 @@
 //! | words | meaning |
 //! |---|---|
 //! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: DDP's own |
+//! | `unawaited @FILE:LINE` | an `all_reduce` made there is waited for by nobody |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
 //! | `group NAME MEMBERS` | joins a further group |
+//! | `makes NAME MEMBERS [lazy] [@FILE:LINE]`, `made NAME` | begins to make a group, and comes back from it; `lazy`: making it takes nobody else |
 //! | `destroys [GROUP]` | leaves it |
 //! | `restarts` | a new process takes the rank's place and joins the default group |
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
@@ -32,6 +34,7 @@
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
+//! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | of `-`: what is known of a node, in seconds |
 //! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
 //!
 //! `loop 1-6 from 1.0 every 0.5` … `end` stands for its lines six times, with times counted from the
@@ -61,6 +64,9 @@ pub(crate) struct Scenario {
     world: u32,
     #[serde(default = "gloo")]
     backend: String,
+    /// Ranks by host; one host for all where nothing is said.
+    #[serde(default)]
+    hosts: BTreeMap<String, Vec<u32>>,
     /// Seconds after which calls fail, where the ranks tell.
     timeout: Option<f64>,
     /// Ranks that no probe sees.
@@ -239,7 +245,7 @@ impl Scenario {
 }
 
 /// A certificate stands exactly beside what is proved, and its checker accepts it.
-fn check_proof(finding: &Finding) -> Result<(), String> {
+pub(crate) fn check_proof(finding: &Finding) -> Result<(), String> {
     match (&finding.certificate, finding.confidence) {
         (Some(proof), Confidence::Proved) => {
             certificate::check(proof).map_err(|e| format!("{}: {e}: {proof:?}", finding.code))
@@ -253,7 +259,7 @@ fn check_proof(finding: &Finding) -> Result<(), String> {
 }
 
 /// What must not depend on the order of hearing.
-fn gist(report: &Report) -> Vec<String> {
+pub(crate) fn gist(report: &Report) -> Vec<String> {
     let gist = |f: &Finding| {
         let (root, victims) = (&f.ranks.root, &f.ranks.victims);
         format!(
@@ -368,14 +374,14 @@ fn seconds(seconds: f64) -> Timestamp {
 }
 
 /// A scenario as events with their times.
-struct Script {
+pub(crate) struct Script {
     /// In the order of the file; `None`: of no rank.
-    events: Vec<(Timestamp, Option<u32>, Event)>,
-    end: Timestamp,
+    pub(crate) events: Vec<(Timestamp, Option<u32>, Event)>,
+    pub(crate) end: Timestamp,
 }
 
 impl Script {
-    fn of(scenario: &Scenario) -> Result<Self, String> {
+    pub(crate) fn of(scenario: &Scenario) -> Result<Self, String> {
         let mut writer = script::Writer::new(scenario);
         let mut before = 0.0;
         for (i, line) in script::unrolled(&scenario.events)? {
@@ -393,7 +399,7 @@ impl Script {
         })
     }
 
-    fn engine(scenario: &Scenario) -> Engine {
+    pub(crate) fn engine(scenario: &Scenario) -> Engine {
         Engine::new(Config {
             stall_after: Duration::from_secs_f64(scenario.stall_after),
         })

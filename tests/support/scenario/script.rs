@@ -70,7 +70,7 @@ impl Loop {
                 let (at, rest) = line
                     .split_once(' ')
                     .ok_or(format!("event line {i}: {line}"))?;
-                let at: f64 = at.parse().map_err(|_| format!("event line {i}: no time"))?;
+                let at: f64 = at.parse().ok().ok_or(format!("event line {i}: no time"))?;
                 let at = self.from + self.every * round as f64 + at;
                 let rest = rest
                     .replace("$+1", &(number + 1).to_string())
@@ -93,6 +93,8 @@ pub(super) struct Writer<'a> {
     next_call: BTreeMap<u32, u64>,
     last_call: BTreeMap<u32, (ThreadId, CallId)>,
     labels: BTreeMap<(u32, String), (ThreadId, CallId)>,
+    /// Groups that ranks are making: call, members.
+    making: BTreeMap<(u32, String), (CallId, Vec<u32>)>,
     steps: BTreeMap<u32, u64>,
     /// How often each rank was restarted.
     restarts: BTreeMap<u32, u64>,
@@ -108,19 +110,21 @@ impl<'a> Writer<'a> {
             next_call: BTreeMap::new(),
             last_call: BTreeMap::new(),
             labels: BTreeMap::new(),
+            making: BTreeMap::new(),
             steps: BTreeMap::new(),
             restarts: BTreeMap::new(),
         };
-        writer.events.push((
-            seconds(0.0),
-            None,
-            Event::JobStarted {
+        let hosts: Vec<&str> = scenario.hosts.keys().map(String::as_str).collect();
+        let one = ["node"];
+        for host in if hosts.is_empty() { &one[..] } else { &hosts } {
+            let started = Event::JobStarted {
                 job: "scenario".into(),
                 attempt: 0,
-                host: "node".into(),
+                host: (*host).into(),
                 at: seconds(0.0),
-            },
-        ));
+            };
+            writer.events.push((seconds(0.0), None, started));
+        }
         for rank in (0..scenario.world).filter(|rank| !scenario.unseen.contains(rank)) {
             writer.join(rank, 0.0);
         }
@@ -137,7 +141,7 @@ impl<'a> Writer<'a> {
                 process: self.process(rank),
                 rank: Some(rank),
                 world_size: Some(self.scenario.world),
-                host: "node".into(),
+                host: self.host(rank).1.into(),
                 pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
                 layer: "c10d".into(),
                 world: "".into(),
@@ -148,7 +152,15 @@ impl<'a> Writer<'a> {
     }
 
     fn process(&self, rank: u32) -> ProcessId {
-        ProcessId(u64::from(rank) + 1000 * self.restarts.get(&rank).copied().unwrap_or(0))
+        let restarts = self.restarts.get(&rank).copied().unwrap_or(0);
+        ProcessId::of(self.host(rank).0, rank + 1000 * restarts as u32)
+    }
+
+    /// Number and name of a rank's host.
+    fn host(&self, rank: u32) -> (u32, &str) {
+        let mut hosts = self.scenario.hosts.iter().enumerate();
+        let host = hosts.find(|(_, (_, ranks))| ranks.contains(&rank));
+        host.map_or((0, "node"), |(number, (name, _))| (number as u32, name))
     }
 
     fn push(&mut self, rank: u32, at: f64, event: Event) {
@@ -158,17 +170,7 @@ impl<'a> Writer<'a> {
     }
 
     fn join_group(&mut self, rank: u32, at: f64, name: &str, description: &str, members: &[u32]) {
-        let group = Arc::new(GroupInfo {
-            key: GroupRef {
-                layer: "c10d".into(),
-                epoch: 0,
-                name: name.into(),
-                ordinal: 0,
-                members: members.into(),
-            },
-            description: description.into(),
-            backend: self.scenario.backend.as_str().into(),
-        });
+        let group = Arc::new(info(name, description, &self.scenario.backend, members));
         self.groups.insert((rank, name.into()), Arc::clone(&group));
         let process = self.process(rank);
         let info = Arc::clone(&group);
@@ -191,24 +193,7 @@ impl<'a> Writer<'a> {
         let who = words.next().ok_or("no ranks")?;
         let rest: Vec<String> = words.collect();
         if who == "-" {
-            if rest.first().is_some_and(|word| word == "interrupted") {
-                let event = Event::Interrupted {
-                    signal: 15,
-                    at: seconds(at),
-                };
-                self.events.push((seconds(at), None, event));
-            } else if rest.first().is_some_and(|word| word == "ends") {
-                self.events.push((
-                    seconds(at),
-                    None,
-                    Event::JobEnded {
-                        status: 0,
-                        at: seconds(at),
-                    },
-                ));
-            } else if !rest.is_empty() {
-                return Err(format!("the job cannot {:?}", rest[0]));
-            }
+            self.of_the_job(at, &rest)?;
             return Ok(at);
         }
         for rank in ranks(&who, self.scenario.world)? {
@@ -216,6 +201,51 @@ impl<'a> Writer<'a> {
             self.act(rank, at, verb, args)?;
         }
         Ok(at)
+    }
+
+    fn of_the_job(&mut self, at: f64, words: &[String]) -> Result<(), String> {
+        let moment = seconds(at);
+        let number = |i: usize| words.get(i)?.parse::<f64>().ok();
+        let node = |i: usize| {
+            let mut hosts = self.scenario.hosts.keys();
+            let host = words.get(i)?;
+            Some(hosts.position(|known| known == host)? as u32)
+        };
+        let Some(verb) = words.first() else {
+            return Ok(());
+        };
+        let event = match verb.as_str() {
+            "interrupted" => Some(Event::Interrupted {
+                signal: 15,
+                at: moment,
+            }),
+            "ends" => Some(Event::JobEnded {
+                status: 0,
+                at: moment,
+            }),
+            "clock" => number(2)
+                .zip(number(3))
+                .map(|(ahead, uncertainty)| Event::Clock {
+                    host: words[1].as_str().into(),
+                    ahead_ns: (ahead * 1e9) as i64,
+                    uncertainty_ns: (uncertainty * 1e9) as u64,
+                    at: moment,
+                }),
+            "silent" => node(1).zip(number(2)).map(|(node, since)| Event::Silent {
+                node,
+                since: Some(seconds(since)),
+                at: moment,
+            }),
+            "speaks" => node(1).map(|node| Event::Silent {
+                node,
+                since: None,
+                at: moment,
+            }),
+            _ => None,
+        };
+        let event = event.ok_or(format!("the job cannot {words:?}"))?;
+        self.events.push((moment, None, event));
+        Ok(())
     }
 
     fn act(&mut self, rank: u32, at: f64, verb: &str, args: &[String]) -> Result<(), String> {
@@ -245,6 +275,27 @@ impl<'a> Writer<'a> {
                 let members = ranks(arg(1)?, self.scenario.world)?;
                 self.join_group(rank, at, arg(0)?, "", &members);
                 return Ok(());
+            }
+            "makes" => {
+                let members = ranks(arg(1)?, self.scenario.world)?;
+                let lazy = args.iter().any(|arg| arg == "lazy");
+                self.makes(rank, at, arg(0)?, members, lazy, place);
+                return Ok(());
+            }
+            "made" => {
+                let name = arg(0)?;
+                let made = self.making.remove(&(rank, name.into()));
+                let (call, members) = made.ok_or(format!("it makes no group {name:?}"))?;
+                let returned = Event::Returned {
+                    process,
+                    thread: ThreadId(1),
+                    call,
+                    at: moment,
+                };
+                if members.contains(&rank) {
+                    self.join_group(rank, at, name, "", &members);
+                }
+                returned
             }
             "restarts" => {
                 *self.restarts.entry(rank).or_default() += 1;
@@ -349,6 +400,14 @@ impl<'a> Writer<'a> {
                 place,
                 at: moment,
             },
+            "unawaited" => Event::Unawaited {
+                process,
+                call: CallId(1),
+                op: Op::AllReduce,
+                group: Some(self.group(rank, "0")?),
+                place,
+                at: moment,
+            },
             "stack" => Event::Stacks {
                 process,
                 stacks: Arc::new(stacks(moment, args)?),
@@ -403,6 +462,29 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    fn makes(
+        &mut self,
+        rank: u32,
+        at: f64,
+        name: &str,
+        members: Vec<u32>,
+        lazy: bool,
+        place: Option<Arc<Where>>,
+    ) {
+        let id = self.next_call.entry(rank).or_default();
+        *id += 1;
+        let id = CallId(*id);
+        let backend = if lazy { "" } else { &self.scenario.backend };
+        let call = Call {
+            group: Some(Arc::new(info(name, "", backend, &members))),
+            place,
+            ..blank(id, seconds(at), Op::NewGroup)
+        };
+        self.making.insert((rank, name.into()), (id, members));
+        let (process, call) = (self.process(rank), Arc::new(call));
+        self.push(rank, at, Event::Issued { process, call });
+    }
+
     fn group(&self, rank: u32, name: &str) -> Result<Arc<GroupInfo>, String> {
         let known = self.groups.get(&(rank, name.into()));
         known
@@ -424,27 +506,9 @@ impl<'a> Writer<'a> {
             .and_modify(|id| *id += 1)
             .or_insert(1);
         let mut call = Call {
-            id: CallId(*id),
-            at: seconds(at),
-            thread: ThreadId(1),
             group: info,
-            seq: 0,
-            op,
-            dtype: DType::Unspecified,
-            reduce_op: ReduceOp::Unspecified,
-            root: None,
-            peer: None,
-            // Where c10d's caller names none, it is 0.
-            tag: op.is_point_to_point().then_some(0),
-            numel: None,
-            shape: None,
-            tensors: 1,
-            is_async: false,
-            hidden: false,
-            splits: [Vec::new(), Vec::new()],
             step: self.steps.get(&rank).copied().unwrap_or(0),
-            phase: None,
-            place: None,
+            ..blank(CallId(*id), seconds(at), op)
         };
         let (mut returned, mut label) = (true, None);
         let mut args = args.iter().map(String::as_str);
@@ -522,6 +586,47 @@ impl<'a> Writer<'a> {
             self.push(rank, at, begin);
         }
         Ok(())
+    }
+}
+
+fn info(name: &str, description: &str, backend: &str, members: &[u32]) -> GroupInfo {
+    GroupInfo {
+        key: GroupRef {
+            layer: "c10d".into(),
+            epoch: 0,
+            name: name.into(),
+            ordinal: 0,
+            members: members.into(),
+        },
+        description: description.into(),
+        backend: backend.into(),
+    }
+}
+
+/// A call about which nothing more is known.
+fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
+    Call {
+        id,
+        at,
+        thread: ThreadId(1),
+        group: None,
+        seq: 0,
+        op,
+        dtype: DType::Unspecified,
+        reduce_op: ReduceOp::Unspecified,
+        root: None,
+        peer: None,
+        // Where c10d's caller names none, it is 0.
+        tag: op.is_point_to_point().then_some(0),
+        numel: None,
+        shape: None,
+        tensors: 1,
+        is_async: false,
+        hidden: false,
+        splits: [Vec::new(), Vec::new()],
+        step: 0,
+        phase: None,
+        place: None,
     }
 }
 
@@ -614,7 +719,7 @@ fn two_places(args: &[String]) -> Result<[Arc<Where>; 2], String> {
         .filter_map(|arg| arg.strip_prefix('@'))
         .map(place);
     let places: Vec<Arc<Where>> = places.collect::<Result<_, _>>()?;
-    places.try_into().map_err(|_| "not two lines".into())
+    places.try_into().ok().ok_or("not two lines".into())
 }
 
 fn place(text: &str) -> Result<Arc<Where>, String> {
@@ -634,7 +739,8 @@ fn forward(args: &[String]) -> Result<Forward, String> {
         match (arg.strip_prefix('@'), arg.strip_prefix("batch=")) {
             (Some(path), _) => forward.path = Some(path.into()),
             (_, Some(batch)) => {
-                forward.batches = Some(batch.parse().map_err(|_| format!("no number: {arg}"))?);
+                let batch = batch.parse().ok();
+                forward.batches = Some(batch.ok_or(format!("no number: {arg}"))?);
             }
             _ if arg == "repeated" => forward.repeated = true,
             _ if arg == "no-sync" => forward.unsynchronised = true,

@@ -1,6 +1,6 @@
 //! Texts, places, groups and threads: each is delivered once, before the records that name it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 use ddp_doctor_proto::blackbox::{
     PUBLISHED, SITE_WORDS, WORD, group, header, members, site, string, thread,
@@ -10,7 +10,7 @@ use super::{Item, Reader, entry};
 use crate::blackbox::MAX_MEMBERS;
 
 /// Members of all groups of a box together: what a forged box can make us hold.
-const MOST_MEMBERS: usize = 64 * MAX_MEMBERS;
+pub(super) const MOST_MEMBERS: usize = 64 * MAX_MEMBERS;
 /// Threads that are told apart; for the same reason.
 const MOST_THREADS: usize = 1 << 20;
 

@@ -53,6 +53,8 @@ pub enum Item {
     },
     /// A record.
     Record(ReadRecord),
+    /// The record of a call that makes a group, where it says which.
+    Creation(ReadRecord, GroupCreation),
     /// What the process knew of its memory.
     Memory {
         /// Names the sample within its box, among the records.
@@ -81,6 +83,21 @@ pub struct ReadRecord {
     pub phase: String,
     /// Of a piece of splits: the sizes. `record.seq` says at which index they begin.
     pub splits: Vec<u32>,
+}
+
+/// A process group that is about to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupCreation {
+    /// What its makers meet by.
+    pub name: String,
+    /// The framework's description.
+    pub description: String,
+    /// The backend, as far as it keeps whoever makes the group until all its members do; else empty.
+    pub backend: String,
+    /// The n-th initialisation of the world, from 0.
+    pub epoch: u32,
+    /// Global ranks in group order.
+    pub members: Vec<u32>,
 }
 
 /// Cumulative counters of a group, which outlive the records.

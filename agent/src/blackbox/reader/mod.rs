@@ -11,22 +11,23 @@ mod items;
 mod records;
 mod state;
 
+use crate::sync::{AtomicU64, Ordering};
 use std::collections::HashSet;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use ddp_doctor_proto::blackbox::{GROUP_WORDS, PUBLISHED, THREAD_WORDS, WORD, header, string};
+use ddp_doctor_proto::blackbox::{GROUP_WORDS, THREAD_WORDS, WORD, header, string};
 
-pub use items::{Frontier, Item, ReadRecord};
+pub use items::{Frontier, GroupCreation, Item, ReadRecord};
 pub use state::{Identity, Inside, ThreadState};
 
 use self::definitions::Progress;
 use self::records::{BATCH, Copied};
 use super::map::Map;
 use super::open::{self, OpenError, Table, Tables};
+use super::protocol::{ring::Cursor, strings::Strings};
 use super::text;
 
 /// Follows one black box.
@@ -37,11 +38,7 @@ pub struct Reader {
     map: Map,
     file: File,
     tables: Tables,
-    /// Ticket of the next record.
-    next: u64,
-    /// Tickets below were delivered or counted as lost.
-    passed: u64,
-    lost: u64,
+    cursor: Cursor,
     /// A head that was seen, and when: what is missing below it long afterwards will not come.
     seen: Option<(u64, Instant)>,
     strings: Progress,
@@ -71,9 +68,7 @@ impl Reader {
             map,
             file,
             tables,
-            next: 0,
-            passed: 0,
-            lost: 0,
+            cursor: Cursor::default(),
             seen: None,
             strings: Progress::default(),
             sites: Progress::default(),
@@ -109,7 +104,7 @@ impl Reader {
         loop {
             self.copy(BATCH, true);
             self.deliver(sink);
-            if self.next >= end {
+            if self.cursor.next >= end {
                 break;
             }
         }
@@ -134,21 +129,21 @@ impl Reader {
     /// Goes back to a record, or to the oldest one after it that is left. Definitions do not come
     /// again. Never goes forward.
     pub fn rewind_to(&mut self, ticket: u64) {
-        let oldest = self.oldest(self.head()).min(self.passed);
-        self.next = ticket.max(oldest).min(self.next);
+        let oldest = self.oldest().min(self.cursor.passed);
+        self.cursor.next = ticket.max(oldest).min(self.cursor.next);
     }
 
     /// Begins with this record: those before it are known from elsewhere, and are neither delivered
     /// nor counted as lost. Definitions come all the same. For a reader that has delivered nothing.
     pub fn begin_at(&mut self, ticket: u64) {
-        self.next = ticket.min(self.head());
-        self.passed = self.passed.max(self.next);
+        self.cursor.next = ticket.min(self.head());
+        self.cursor.passed = self.cursor.passed.max(self.cursor.next);
     }
 
     /// Records lost so far.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.lost
+        self.cursor.lost
     }
 
     /// Definitions for which the box had no room: what records say of them is missing.
@@ -190,11 +185,17 @@ impl Reader {
         entry(self.map.words(), self.tables.threads, index)
     }
 
+    fn strings(&self) -> Option<Strings<'_>> {
+        let words = self.map.words();
+        let table = |table: Table| words.get(table.at..table.at.checked_add(table.capacity)?);
+        Some(Strings {
+            index: table(self.tables.strings)?,
+            heap: table(self.tables.heap)?,
+        })
+    }
+
     fn string_entry(&self, id: u32) -> Option<u64> {
-        let index = id.checked_sub(1)? as usize;
-        let [word] = entry::<1>(self.map.words(), self.tables.strings, index)?;
-        let entry = word.load(Ordering::Acquire);
-        (entry & PUBLISHED != 0).then_some(entry)
+        self.strings()?.entry(id)
     }
 
     /// A text by its number; empty where there is none.
@@ -208,14 +209,8 @@ impl Reader {
 
     fn bytes(&self, id: u32, longest: usize) -> Vec<u8> {
         let find = || {
-            let (at, length) = string::parse(self.string_entry(id)?)?;
-            let heap = self.tables.heap;
-            let end = (at as usize).checked_add(text::words_for(length as usize))?;
-            if end > heap.capacity {
-                return None;
-            }
-            let words = self.map.words().get(heap.at + at as usize..heap.at + end)?;
-            Some(text::load(words, (length as usize).min(longest)))
+            let (words, length) = self.strings()?.get(id)?;
+            Some(text::load(words, length.min(longest)))
         };
         find().unwrap_or_default()
     }

@@ -1,15 +1,14 @@
 //! What a box says of this moment, apart from its records: whose it is, what its threads are inside
 //! of, how far its groups came, who reads it.
 
+use crate::sync::Ordering;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::blackbox::{
-    PUBLISHED, THREAD_WORDS, WORD, box_flags, group, header, inside, thread,
-};
+use ddp_doctor_proto::blackbox::{PUBLISHED, WORD, box_flags, group, header, inside, thread};
 
 use super::{Frontier, Reader};
+use crate::blackbox::protocol;
 
 /// How often a thread's words are read again because they changed meanwhile.
 const RETRIES: usize = 64;
@@ -115,17 +114,15 @@ impl Reader {
         (0..used)
             .filter_map(|index| {
                 let words = self.thread_words(index)?;
-                let first = words[thread::TID].load(Ordering::Acquire);
+                // Otherwise the entry has passed to another thread, which comes at the next call.
+                let (first, name, inside) = protocol::thread::read(words, RETRIES)?;
                 let (tid, generation) = thread::parse(first)?;
-                let state = ThreadState {
+                Some(ThreadState {
                     id: thread::id(index as u16, generation),
                     tid,
-                    name: self.text(words[thread::NAME].load(Ordering::Relaxed) as u32),
-                    inside: read_inside(words),
-                };
-                fence(Ordering::Acquire);
-                // Otherwise the entry has passed to another thread, which comes at the next call.
-                (words[thread::TID].load(Ordering::Relaxed) == first).then_some(state)
+                    name: self.text(name),
+                    inside: inside.and_then(unpack_inside),
+                })
             })
             .collect()
     }
@@ -172,31 +169,18 @@ impl Reader {
     }
 }
 
-fn read_inside(words: &[AtomicU64; THREAD_WORDS]) -> Option<Inside> {
-    for _ in 0..RETRIES {
-        let before = words[thread::LOCK].load(Ordering::Acquire);
-        let what = words[thread::INSIDE].load(Ordering::Relaxed);
-        let call = words[thread::CALL].load(Ordering::Relaxed);
-        let since_mono_ns = words[thread::SINCE].load(Ordering::Relaxed);
-        let site = words[thread::SITE].load(Ordering::Relaxed) as u32;
-        fence(Ordering::Acquire);
-        if before % 2 == 1 || words[thread::LOCK].load(Ordering::Relaxed) != before {
-            std::hint::spin_loop();
-            continue;
-        }
-        let is_wait = match what & 0xff {
-            inside::CALL => false,
-            inside::WAIT => true,
-            _ => return None,
-        };
-        return Some(Inside {
-            op: Op::from_number((what >> 8) as u8),
-            group: (what >> 32) as u32,
-            call,
-            site,
-            since_mono_ns,
-            is_wait,
-        });
-    }
-    None
+fn unpack_inside([what, call, since_mono_ns, site]: [u64; 4]) -> Option<Inside> {
+    let is_wait = match what & 0xff {
+        inside::CALL => false,
+        inside::WAIT => true,
+        _ => return None,
+    };
+    Some(Inside {
+        op: Op::from_number((what >> 8) as u8),
+        group: (what >> 32) as u32,
+        call,
+        site: site as u32,
+        since_mono_ns,
+        is_wait,
+    })
 }

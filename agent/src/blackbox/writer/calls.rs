@@ -129,7 +129,7 @@ impl Writer {
     }
 
     /// Counts a call at its site and gives the site; 0 where there is no such site.
-    fn count_at_site(&self, id: u32, now: u64) -> u32 {
+    pub(super) fn count_at_site(&self, id: u32, now: u64) -> u32 {
         let Some(words) = self.site_words(id) else {
             return 0;
         };
@@ -214,6 +214,14 @@ impl Writer {
     pub fn completed(&self, call: u64) {
         self.count_completed(call);
         self.about_call(RecordKind::Completed, call, None);
+    }
+
+    /// Nobody will wait for the call any more, and nobody did; the site is where it was made.
+    pub fn unawaited(&self, call: u64, site: u32) {
+        let known = self.calls.recall(call);
+        let site = self.site_words(site).map_or(0, |_| site);
+        let record = Self::of_call(RecordKind::Unawaited, call, known, sys::monotonic_ns());
+        self.record(None, Record { site, ..record });
     }
 
     fn about_call(&self, kind: RecordKind, call: u64, change: Option<Change>) {

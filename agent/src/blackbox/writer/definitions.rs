@@ -3,15 +3,16 @@
 
 use std::panic::Location;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ddp_doctor_proto::blackbox::{
     GROUP_WORDS, PUBLISHED, SITE_WORDS, group, header, members, site, string,
 };
 
 use super::peers::Peers;
-use super::{Writer, index, take};
+use super::{Writer, index};
+use crate::blackbox::protocol::{strings::Strings, take};
 use crate::blackbox::{MAX_MEMBERS, text};
+use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 
 /// Texts whose number is remembered, a power of two.
@@ -135,7 +136,7 @@ impl Writer {
     }
 
     /// Puts bytes into the heap, unless they are known to be there.
-    fn intern(&self, bytes: &[u8], kind: u64) -> u32 {
+    pub(super) fn intern(&self, bytes: &[u8], kind: u64) -> u32 {
         if bytes.is_empty() {
             return 0;
         }
@@ -161,42 +162,22 @@ impl Writer {
 
     fn add_string(&self, bytes: &[u8], kind: u64) -> Option<u32> {
         let header = self.header();
-        // Both must have room, or what one gives is lost.
-        if header[header::STRINGS_COUNT].load(Ordering::Relaxed) >= self.capacities.strings as u64 {
-            return None;
-        }
-        let length = text::words_for(bytes.len());
-        let at = take(
-            &header[header::HEAP_USED],
-            length as u64,
-            self.capacities.heap_words as u64,
-        )?;
-        let start = self.layout.heap_at + at as usize;
-        text::store(self.map.words().get(start..start + length)?, bytes);
-        let index = take(
-            &header[header::STRINGS_COUNT],
-            1,
-            self.capacities.strings as u64,
-        )?;
-        let entry = string::entry(u32::try_from(at).ok()?, u32::try_from(bytes.len()).ok()?);
-        self.map
-            .words()
-            .get(self.layout.strings_at + index as usize)?
-            .store(entry | kind, Ordering::Release);
-        Some(index as u32 + 1)
+        let (count, used) = (&header[header::STRINGS_COUNT], &header[header::HEAP_USED]);
+        self.strings()?.add(count, used, bytes, kind)
     }
 
     /// The words and the length of a string.
     fn string_words(&self, id: u32) -> Option<(&[AtomicU64], usize)> {
-        let index = index(id).filter(|&it| it < self.capacities.strings)?;
+        self.strings()?.get(id)
+    }
+
+    fn strings(&self) -> Option<Strings<'_>> {
         let words = self.map.words();
-        let entry = words
-            .get(self.layout.strings_at + index)?
-            .load(Ordering::Acquire);
-        let (at, length) = string::parse(entry)?;
-        let start = self.layout.heap_at + at as usize;
-        let end = start + text::words_for(length as usize);
-        Some((words.get(start..end)?, length as usize))
+        let table = |at: usize, capacity: usize| words.get(at..at + capacity);
+        Some(Strings {
+            index: table(self.layout.strings_at, self.capacities.strings)?,
+            heap: table(self.layout.heap_at, self.capacities.heap_words)?,
+        })
     }
 
     /// Takes the next entry of a table.

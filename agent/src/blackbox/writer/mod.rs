@@ -7,30 +7,33 @@
 
 mod calls;
 mod create;
+mod creation;
 mod definitions;
 mod events;
 mod peers;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use ddp_doctor_proto::blackbox::{
     Capacities, GROUP_WORDS, Layout, PUBLISHED, RECORD_WORDS, Record, SITE_WORDS, THREAD_WORDS,
-    box_flags, committed, group, header, site, writing,
+    box_flags, group, header, site,
 };
 
 pub use calls::Call;
 pub use create::{CreateError, Options};
+pub use creation::Creation;
 pub use events::Forward;
 
 use self::events::Phases;
 use self::peers::Peers;
 use super::map::Map;
 use super::nesting::Frame;
+use super::protocol::{ring, take};
 use super::recent::RecentCalls;
 use super::sites::Sites;
 use super::threads::{self, Local};
+use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 
 /// A black box that this process writes.
@@ -136,27 +139,12 @@ impl Writer {
         let header = self.header();
         let ticket = header[header::RING_HEAD].fetch_add(1, Ordering::Relaxed);
         let index = ticket as usize & (self.capacities.records - 1);
-        let Some([lock, words @ ..]) = self.entry::<RECORD_WORDS>(self.layout.ring_at, index)
-        else {
+        let Some(slot) = self.entry::<RECORD_WORDS>(self.layout.ring_at, index) else {
             return;
         };
-        let found = lock.load(Ordering::Relaxed);
-        // Odd: its writer has slept for a lap. Later: this writer has.
-        let claimed = found % 2 == 0
-            && found < writing(ticket)
-            && lock
-                .compare_exchange(found, writing(ticket), Ordering::Acquire, Ordering::Relaxed)
-                .is_ok();
-        if !claimed {
+        if !ring::write(slot, ticket, payload) {
             header[header::RING_DROPPED].fetch_add(1, Ordering::Relaxed);
-            return;
         }
-        // A reader that sees one of the words below must see the claim as well.
-        fence(Ordering::Release);
-        for (word, value) in words.iter().zip(payload) {
-            word.store(*value, Ordering::Relaxed);
-        }
-        lock.store(committed(ticket), Ordering::Release);
     }
 
     // --- Threads -------------------------------------------------------------------------------
@@ -256,15 +244,6 @@ enum Change {
     Enter(Frame),
     /// Kind and call.
     Leave(u64, u64),
-}
-
-/// Adds `amount` to a counter of what is taken, unless that would exceed `capacity`; what it was.
-fn take(counter: &AtomicU64, amount: u64, capacity: u64) -> Option<u64> {
-    counter
-        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |taken| {
-            taken.checked_add(amount).filter(|&sum| sum <= capacity)
-        })
-        .ok()
 }
 
 /// Index of a definition by its number.

@@ -1,0 +1,79 @@
+//! The entry of a thread: who has it, and, under a sequence lock, what that thread is inside of.
+
+use ddp_doctor_proto::blackbox::{PUBLISHED, THREAD_WORDS, thread};
+
+use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
+
+/// Words of one thread's entry.
+pub(crate) type Entry = [AtomicU64; THREAD_WORDS];
+
+/// The words from [`thread::INSIDE`] on.
+pub(crate) type Inside = [u64; 4];
+
+/// Takes an entry that a dead thread has left, for a thread. Gives the generation of the entry; `None`
+/// where another thread was faster or the owner lives.
+///
+/// A published entry with the same `tid` is a dead thread's: numbers are used again.
+pub(crate) fn take(entry: &Entry, tid: u32, may_live: impl FnOnce(u32) -> bool) -> Option<u16> {
+    let found = entry[thread::TID].load(Ordering::Acquire);
+    let generation = match thread::parse(found) {
+        Some((owner, _)) if owner != tid && may_live(owner) => return None,
+        Some((_, generation)) => generation.wrapping_add(1),
+        None => return None,
+    };
+    let unpublished = u64::from(generation) << 32 | u64::from(tid);
+    entry[thread::TID]
+        .compare_exchange(found, unpublished, Ordering::Acquire, Ordering::Relaxed)
+        .ok()?;
+    fence(Ordering::Release);
+    Some(generation)
+}
+
+/// Fills an entry that is the caller's, and publishes it.
+pub(crate) fn publish(entry: &Entry, tid: u32, generation: u16, name: u32) {
+    entry[thread::NAME].store(u64::from(name), Ordering::Relaxed);
+    enter(entry, [0; 4]);
+    entry[thread::RECORDS].store(0, Ordering::Relaxed);
+    let word = PUBLISHED | u64::from(generation) << 32 | u64::from(tid);
+    entry[thread::TID].store(word, Ordering::Release);
+}
+
+/// Says what the owner of an entry is inside of. Only the owner calls this.
+#[inline]
+pub(crate) fn enter(entry: &Entry, inside: Inside) {
+    // A dead predecessor may have left it odd.
+    let odd = entry[thread::LOCK].load(Ordering::Relaxed) | 1;
+    entry[thread::LOCK].store(odd, Ordering::Relaxed);
+    fence(Ordering::Release);
+    for (word, value) in entry[thread::INSIDE..].iter().zip(inside) {
+        word.store(value, Ordering::Relaxed);
+    }
+    entry[thread::LOCK].store(odd.wrapping_add(1), Ordering::Release);
+}
+
+/// An entry at one moment: its first word, the number of its name, and what its owner is inside of,
+/// where that held still for one of so many tries. `None`: nobody has it, or it passed to another.
+pub(crate) fn read(entry: &Entry, tries: usize) -> Option<(u64, u32, Option<Inside>)> {
+    let first = entry[thread::TID].load(Ordering::Acquire);
+    thread::parse(first)?;
+    let name = entry[thread::NAME].load(Ordering::Relaxed) as u32;
+    let inside = read_inside(entry, tries);
+    fence(Ordering::Acquire);
+    (entry[thread::TID].load(Ordering::Relaxed) == first).then_some((first, name, inside))
+}
+
+fn read_inside(entry: &Entry, tries: usize) -> Option<Inside> {
+    for _ in 0..tries {
+        let before = entry[thread::LOCK].load(Ordering::Acquire);
+        let mut inside = [0; 4];
+        for (to, from) in inside.iter_mut().zip(&entry[thread::INSIDE..]) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        fence(Ordering::Acquire);
+        if before % 2 == 0 && entry[thread::LOCK].load(Ordering::Relaxed) == before {
+            return Some(inside);
+        }
+        spin_loop();
+    }
+    None
+}

@@ -1,0 +1,95 @@
+//! Records of groups that are about to be made.
+
+use std::sync::atomic::Ordering;
+
+use ddp_doctor_proto::blackbox::{MAX_DIMS, Record, creation, header, inside, members, string};
+use ddp_doctor_proto::{Op, RecordKind};
+
+use super::{Change, Writer};
+use crate::blackbox::MAX_MEMBERS;
+use crate::blackbox::nesting::Frame;
+use crate::blackbox::recent::Known;
+use crate::sys;
+
+/// A process group that is about to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Creation<'a> {
+    /// [`Op::NewGroup`] or [`Op::SplitGroup`].
+    pub op: Op,
+    /// What its makers meet by.
+    pub name: &'a [u8],
+    /// The framework's description.
+    pub description: &'a [u8],
+    /// The backend, as far as it is known to keep whoever makes the group until all its members do;
+    /// else empty.
+    pub backend: &'a [u8],
+    /// The n-th initialisation of the world in this process, from 0.
+    pub epoch: u32,
+    /// Global ranks in group order. This process may be none of them.
+    pub members: &'a [u32],
+    /// The place in the program; 0: unknown.
+    pub site: u32,
+}
+
+impl Writer {
+    /// Records that a group is about to be made, and gives the id of the call: never 0.
+    ///
+    /// No entry of the table of groups is taken: in a large world, most groups that a rank takes part
+    /// in making are not its own. Nor may they take the room of other texts: beyond half of the
+    /// table, a creation is recorded without saying of what.
+    pub fn creating(&self, group: &Creation<'_>) -> u64 {
+        let now = sys::monotonic_ns();
+        let id = self.next_call.fetch_add(1, Ordering::Relaxed);
+        let site = self.count_at_site(group.site, now);
+        let known = Known {
+            group: 0,
+            op: group.op,
+            seq: 0,
+        };
+        self.calls.remember(id, known);
+        let (text, dims) = self.described(group).unwrap_or_default();
+        let frame = Frame {
+            kind: inside::CALL,
+            op: group.op,
+            group: 0,
+            call: id,
+            since: now,
+            site,
+        };
+        self.record(
+            Some(Change::Enter(frame)),
+            Record {
+                mono_ns: now,
+                kind: RecordKind::Issued,
+                op: group.op,
+                call: id,
+                site,
+                text,
+                dims,
+                ..Record::default()
+            },
+        );
+        id
+    }
+
+    /// The number of the name and the words of [`creation`]; `None` where there is no room.
+    fn described(&self, group: &Creation<'_>) -> Option<(u32, [u32; MAX_DIMS])> {
+        let used = self.header()[header::STRINGS_COUNT].load(Ordering::Relaxed);
+        if used * 2 >= self.capacities.strings as u64 || group.members.len() > MAX_MEMBERS {
+            return None;
+        }
+        let encoded = members::encode(group.members);
+        if encoded.len() > string::MAX_BYTES {
+            return None;
+        }
+        let some = |id: u32| (id != 0).then_some(id);
+        let name = some(self.string(group.name))?;
+        let mut dims = [0; MAX_DIMS];
+        dims[creation::MEMBERS] = some(self.intern(&encoded, string::BINARY))?;
+        dims[creation::SIZE] = u32::try_from(group.members.len()).ok()?;
+        dims[creation::EPOCH] = group.epoch;
+        dims[creation::DESCRIPTION] = self.string(group.description);
+        dims[creation::BACKEND] = self.string(group.backend);
+        Some((name, dims))
+    }
+}

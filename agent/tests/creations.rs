@@ -1,0 +1,95 @@
+//! Groups that are about to be made: what a box says of them, and that they take no room from others.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use ddp_doctor_agent::blackbox::{Creation, GroupCreation, Item, Options, Place, Reader, Writer};
+use ddp_doctor_proto::blackbox::Capacities;
+use ddp_doctor_proto::{Op, RecordKind};
+
+fn pair() -> (tempfile::TempDir, Writer, Reader) {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options {
+        layer: "test".into(),
+        job: "job".into(),
+        capacities: Capacities {
+            records: 256,
+            strings: 32,
+            heap_words: 512,
+            sites: 8,
+            groups: 4,
+            threads: 4,
+        },
+        ..Options::default()
+    };
+    let writer = Writer::create(&Place::within(directory.path()), &options).unwrap();
+    let reader = Reader::open(writer.path()).unwrap();
+    (directory, writer, reader)
+}
+
+fn creating(writer: &Writer, name: &str, members: &[u32]) -> u64 {
+    writer.creating(&Creation {
+        op: Op::NewGroup,
+        name: name.as_bytes(),
+        description: b"pairs",
+        backend: b"gloo",
+        epoch: 3,
+        members,
+        site: 0,
+    })
+}
+
+fn items(reader: &mut Reader) -> Vec<Item> {
+    let mut items = Vec::new();
+    reader.poll(usize::MAX, &mut |item| items.push(item));
+    items
+}
+
+#[test]
+fn a_group_is_told_before_it_is_made_also_where_it_is_not_ones_own() {
+    let (_directory, writer, mut reader) = pair();
+    let call = creating(&writer, "7", &[4, 6, 8]);
+    writer.returned(call);
+    let found = items(&mut reader);
+    let creation = found.iter().find_map(|item| match item {
+        Item::Creation(read, group) => Some((read, group)),
+        _ => None,
+    });
+    let (read, group) = creation.unwrap();
+    assert_eq!(
+        (read.record.kind, read.record.op, read.record.call),
+        (RecordKind::Issued, Op::NewGroup, call)
+    );
+    let told = GroupCreation {
+        name: "7".into(),
+        description: "pairs".into(),
+        backend: "gloo".into(),
+        epoch: 3,
+        members: vec![4, 6, 8],
+    };
+    assert_eq!(*group, told);
+    assert!(!found.iter().any(|item| matches!(item, Item::Group { .. })));
+}
+
+#[test]
+fn many_creations_leave_room_for_other_texts_and_for_groups() {
+    let (_directory, writer, mut reader) = pair();
+    for n in 0..40 {
+        let call = creating(&writer, &n.to_string(), &[n, n + 1]);
+        assert_ne!(call, 0, "it is recorded all the same");
+        writer.returned(call);
+    }
+    let told = items(&mut reader);
+    let described = told
+        .iter()
+        .filter(|it| matches!(it, Item::Creation(..)))
+        .count();
+    assert!((1..16).contains(&described), "{described}");
+    let only_that = told.iter().filter(|item| match item {
+        Item::Record(read) => {
+            read.record.op == Op::NewGroup && read.record.kind == RecordKind::Issued
+        }
+        _ => false,
+    });
+    assert!(only_that.count() > 10);
+    assert_ne!(writer.string(b"an exception"), 0);
+    assert_ne!(writer.group(b"own", b"", b"gloo", 0, &[0, 1]), 0);
+}

@@ -1,0 +1,264 @@
+//! The protocols of the black box under a model checker: every interleaving of a few threads, and
+//! every value that the memory orders allow a load to see, up to a bound of preemptions.
+//!
+//! It is the code of the library that runs here, word for word: the files below are compiled a second
+//! time, over `loom`'s atomics. `LOOM_MAX_PREEMPTIONS` raises the bound (`make loom`).
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(dead_code, reason = "of what the library uses, the models use a part")]
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::blackbox::{THREAD_WORDS, thread as words};
+use loom::thread;
+
+use protocol::ring::{self, Copied, Cursor};
+use protocol::strings::Strings;
+use recent::{Known, RecentCalls};
+use sync::{AtomicU64, Ordering};
+
+#[path = "../src/blackbox/protocol/mod.rs"]
+mod protocol;
+#[path = "../src/blackbox/recent.rs"]
+mod recent;
+#[path = "../src/blackbox/text.rs"]
+mod text;
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+    pub(crate) use loom::thread::yield_now as spin_loop;
+}
+
+/// Words of a slot: its lock and two more, which tell a torn record.
+const SLOT: usize = 3;
+
+fn word() -> AtomicU64 {
+    AtomicU64::new(0)
+}
+
+/// Runs a model with the bound that the environment gives, or with a small one.
+fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(body);
+}
+
+/// A ring as the black box has it, over words of its own.
+struct Ring {
+    head: AtomicU64,
+    dropped: AtomicU64,
+    slots: Vec<[AtomicU64; SLOT]>,
+}
+
+impl Ring {
+    fn new(capacity: usize) -> Arc<Self> {
+        Arc::new(Self {
+            head: word(),
+            dropped: word(),
+            slots: (0..capacity).map(|_| [word(), word(), word()]).collect(),
+        })
+    }
+
+    fn slot(&self, ticket: u64) -> &[AtomicU64; SLOT] {
+        &self.slots[ticket as usize % self.slots.len()]
+    }
+
+    /// As `Writer::append` does; whether there was room.
+    fn append(&self, value: u64) {
+        let ticket = self.head.fetch_add(1, Ordering::Relaxed);
+        if !ring::write(self.slot(ticket), ticket, &[value, !value]) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// As `Reader::copy` does; the values that were read.
+    fn copy(&self, cursor: &mut Cursor, dead: bool) -> Vec<u64> {
+        let mut batch = Vec::new();
+        cursor.copy(
+            &mut batch,
+            8,
+            self.slots.len() as u64,
+            || self.head.load(Ordering::Acquire),
+            |ticket| ring::read::<SLOT, 2>(self.slot(ticket), ticket),
+            |_, _| dead,
+        );
+        let mut values = Vec::new();
+        for copied in batch {
+            if let Copied::Record(_, [value, inverse]) = copied {
+                assert_eq!(value, !inverse, "a torn record was accepted");
+                values.push(value);
+            }
+        }
+        values
+    }
+}
+
+/// Two producers write over each other's records while a reader goes along.
+fn overwritten_while_read(capacity: usize, each: u64) {
+    let ring = Ring::new(capacity);
+    let producers: Vec<_> = (0..2)
+        .map(|producer| {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || (0..each).for_each(|i| ring.append(10 * (producer + 1) + i)))
+        })
+        .collect();
+    let mut cursor = Cursor::default();
+    let mut values = ring.copy(&mut cursor, false);
+    for producer in producers {
+        producer.join().unwrap();
+    }
+    values.extend(ring.copy(&mut cursor, true));
+    assert_eq!(cursor.next, 2 * each, "the reader came to the end");
+    assert_eq!(
+        values.len() as u64 + cursor.lost,
+        2 * each,
+        "what was not read was counted"
+    );
+    assert!(ring.dropped.load(Ordering::Relaxed) <= cursor.lost);
+    let mut once = values.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), values.len(), "no record was read twice");
+}
+
+#[test]
+fn no_torn_record_is_accepted_and_lost_ones_are_counted() {
+    model(2, || overwritten_while_read(1, 1));
+}
+
+#[test]
+fn producers_may_lap_each_other() {
+    model(1, || overwritten_while_read(2, 2));
+}
+
+/// A record names a text that another thread may have added: whoever has copied the record finds it.
+#[test]
+fn what_a_record_names_was_published_before_it() {
+    struct Shared {
+        ring: Arc<Ring>,
+        index: [AtomicU64; 2],
+        heap: [AtomicU64; 2],
+        count: AtomicU64,
+        used: AtomicU64,
+        /// Number of a text that was added, as the writer remembers it.
+        known: AtomicU64,
+    }
+    impl Shared {
+        fn strings(&self) -> Strings<'_> {
+            Strings {
+                index: &self.index,
+                heap: &self.heap,
+            }
+        }
+    }
+    model(2, || {
+        let shared = Arc::new(Shared {
+            ring: Ring::new(2),
+            index: [word(), word()],
+            heap: [word(), word()],
+            count: word(),
+            used: word(),
+            known: word(),
+        });
+        let adds = Arc::clone(&shared);
+        let adds = thread::spawn(move || {
+            let id = adds.strings().add(&adds.count, &adds.used, b"train.py", 0);
+            let id = u64::from(id.unwrap());
+            adds.known.store(id, Ordering::Release);
+            adds.ring.append(id);
+        });
+        let names = Arc::clone(&shared);
+        let names = thread::spawn(move || {
+            let id = match names.known.load(Ordering::Acquire) {
+                0 => {
+                    let id = names
+                        .strings()
+                        .add(&names.count, &names.used, b"train.py", 0);
+                    u64::from(id.unwrap())
+                }
+                known => known,
+            };
+            names.ring.append(id);
+        });
+        let mut cursor = Cursor::default();
+        for id in shared.ring.copy(&mut cursor, false) {
+            let (words, length) = shared.strings().get(id as u32).unwrap();
+            assert_eq!(text::load(words, length), b"train.py");
+        }
+        adds.join().unwrap();
+        names.join().unwrap();
+    });
+}
+
+type Entry = [AtomicU64; THREAD_WORDS];
+
+/// An entry that thread 1 has, whose name is text 100.
+fn entry() -> Arc<Entry> {
+    let entry: Arc<Entry> = Arc::new(std::array::from_fn(|_| word()));
+    protocol::thread::publish(&entry, 1, 0, 100);
+    entry
+}
+
+/// Reads an entry: whoever has it by then is named rightly, and inside of one thing.
+fn read_entry(entry: &Entry) {
+    let Some((first, name, inside)) = protocol::thread::read(entry, 1) else {
+        return;
+    };
+    let (tid, generation) = words::parse(first).unwrap();
+    assert_eq!((name, u32::from(generation)), (100 * tid, tid - 1));
+    if let Some(inside) = inside {
+        let own: &[u64] = if tid == 1 { &[0, 5] } else { &[0] };
+        assert!(own.contains(&inside[0]), "{tid} is inside of {inside:?}");
+        assert!(
+            inside.iter().all(|it| *it == inside[0]),
+            "mixed: {inside:?}"
+        );
+    }
+}
+
+#[test]
+fn what_a_thread_is_inside_of_is_never_mixed() {
+    model(2, || {
+        let entry = entry();
+        let writes = Arc::clone(&entry);
+        let writer = thread::spawn(move || protocol::thread::enter(&writes, [5; 4]));
+        read_entry(&entry);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn an_entry_that_passes_to_another_thread_is_the_ones_or_the_others() {
+    model(2, || {
+        let entry = entry();
+        protocol::thread::enter(&entry, [5; 4]);
+        let takes = Arc::clone(&entry);
+        let taker = thread::spawn(move || {
+            let generation = protocol::thread::take(&takes, 2, |_| false).unwrap();
+            protocol::thread::publish(&takes, 2, generation, 200);
+        });
+        read_entry(&entry);
+        taker.join().unwrap();
+    });
+}
+
+/// A call that is looked up while its entry passes to another is itself or unknown.
+#[test]
+fn what_is_known_of_a_call_is_never_anothers() {
+    model(3, || {
+        let known = |call: u64| Known {
+            group: call as u32,
+            op: Op::AllReduce,
+            seq: call,
+        };
+        let calls = Arc::new(RecentCalls::with_room_for(1));
+        calls.remember(1, known(1));
+        let remembers = Arc::clone(&calls);
+        let writer = thread::spawn(move || remembers.remember(2, known(2)));
+        let found = calls.recall(1);
+        assert!(found == known(1) || found == Known::default(), "{found:?}");
+        writer.join().unwrap();
+        assert_eq!(calls.recall(2), known(2));
+    });
+}

@@ -1,0 +1,210 @@
+//! How far a node's clock is ahead of ours.
+//!
+//! Four times of one exchange bound it: we send at `t1`, the node receives at `t2` and answers at
+//! `t3`, and that arrives at `t4`. Whatever the way there and the way back take of the round trip
+//! `(t4 - t1) - (t3 - t2)`, the node's clock is ahead by `((t2 - t1) + (t3 - t4)) / 2`, give or take
+//! half of it; the exchange with the shortest round trip tells best (NTP, RFC 5905, sections 8 and 10).
+
+use std::collections::VecDeque;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::v1;
+
+/// Latest exchanges of which the best counts: clocks drift, by some ten parts in a million.
+const KEPT: usize = 8;
+/// Before the first exchange, a node's own time of sending is believed to be wrong by so much at
+/// least, in nanoseconds, before it is corrected: it also tells how long the way took.
+const ROUGHLY: u64 = 2_000_000_000;
+
+/// What is known of a node's clock.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    /// The time in the Ping that was not answered yet.
+    asked: Option<u64>,
+    samples: VecDeque<Estimate>,
+    rough: i64,
+}
+
+/// How far a clock is ahead of ours, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Estimate {
+    /// So much; negative: it is behind.
+    pub(super) ahead: i64,
+    /// Give or take so much.
+    pub(super) uncertainty: u64,
+}
+
+impl Clock {
+    /// Asks what time it is there.
+    pub(super) fn ask(&mut self, now: Timestamp) -> v1::Ping {
+        self.asked = Some(now.0);
+        v1::Ping { unix_ns: now.0 }
+    }
+
+    /// Whether a question was not answered yet.
+    pub(super) const fn is_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Exchanges that were completed, of the latest ones.
+    pub(super) fn known(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// A report arrived. Returns whether more is known now.
+    pub(super) fn heard(&mut self, report: &v1::Report, arrived: Timestamp) -> bool {
+        let Some(pong) = &report.pong else {
+            if self.samples.is_empty() && self.rough == 0 {
+                let ahead = difference(report.sent_unix_ns, arrived.0);
+                self.rough = ahead.filter(|it| it.unsigned_abs() >= ROUGHLY).unwrap_or(0);
+            }
+            return false;
+        };
+        // An answer to a question that we did not ask says nothing.
+        if self.asked != Some(pong.ping_unix_ns) {
+            return false;
+        }
+        self.asked = None;
+        let sample = exchange([
+            pong.ping_unix_ns,
+            pong.received_unix_ns,
+            report.sent_unix_ns,
+            arrived.0,
+        ]);
+        let Some(sample) = sample else { return false };
+        let before = self.estimate();
+        if self.samples.len() == KEPT {
+            self.samples.pop_front();
+        }
+        self.samples.push_back(sample);
+        before != self.estimate()
+    }
+
+    /// What the best exchange says; `None`: there was none.
+    pub(super) fn estimate(&self) -> Option<Estimate> {
+        let best = self.samples.iter().min_by_key(|it| it.uncertainty);
+        best.copied()
+    }
+
+    /// What its times are to be corrected by: what it is surely ahead.
+    pub(super) fn correction(&self) -> i64 {
+        match self.estimate() {
+            Some(it) if it.ahead.unsigned_abs() > it.uncertainty => it.ahead,
+            Some(_) => 0,
+            None => self.rough,
+        }
+    }
+}
+
+/// What one exchange says; `None` where its times make no sense.
+fn exchange([t1, t2, t3, t4]: [u64; 4]) -> Option<Estimate> {
+    let trip = difference(t4, t1)?.checked_sub(difference(t3, t2)?)?;
+    let away = difference(t2, t1)?.checked_add(difference(t3, t4)?)?;
+    Some(Estimate {
+        ahead: away / 2,
+        uncertainty: u64::try_from(trip).ok()?.div_ceil(2),
+    })
+}
+
+fn difference(a: u64, b: u64) -> Option<i64> {
+    i64::try_from(i128::from(a) - i128::from(b)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const DAY: u64 = 86_400_000 * MS;
+
+    /// An exchange with a node whose clock is so far ahead, which takes so long there and back.
+    fn exchanged(clock: &mut Clock, ahead: i64, there: u64, back: u64) {
+        let start = Timestamp(1000 * DAY);
+        let ping = clock.ask(start);
+        let theirs = |ours: u64| ours.checked_add_signed(ahead).unwrap();
+        let report = v1::Report {
+            sent_unix_ns: theirs(start.0 + there + 5 * MS),
+            events: Vec::new(),
+            pong: Some(v1::Pong {
+                ping_unix_ns: ping.unix_ns,
+                received_unix_ns: theirs(start.0 + there),
+            }),
+        };
+        clock.heard(&report, Timestamp(start.0 + there + 5 * MS + back));
+    }
+
+    #[test]
+    fn the_truth_lies_within_the_uncertainty_however_the_ways_differ() {
+        for ahead in [0, 7, -300_000_000, 90_000_000_000_i64] {
+            for (there, back) in [(MS, MS), (MS, 40 * MS), (40 * MS, MS), (0, 0)] {
+                let mut clock = Clock::default();
+                exchanged(&mut clock, ahead, there, back);
+                let found = clock.estimate().unwrap();
+                assert!(
+                    found.ahead.abs_diff(ahead) <= found.uncertainty + 1,
+                    "{found:?}"
+                );
+                assert_eq!(found.uncertainty, (there + back).div_ceil(2));
+            }
+        }
+    }
+
+    #[test]
+    fn the_shortest_round_trip_counts() {
+        let mut clock = Clock::default();
+        exchanged(&mut clock, 500, 30 * MS, 80 * MS);
+        exchanged(&mut clock, 500, MS, MS);
+        exchanged(&mut clock, 500, 90 * MS, 2 * MS);
+        let found = clock.estimate().unwrap();
+        assert_eq!((found.ahead, found.uncertainty), (500, MS));
+    }
+
+    #[test]
+    fn a_clock_that_may_be_right_is_not_corrected() {
+        let mut clock = Clock::default();
+        exchanged(&mut clock, 0, MS, 40 * MS);
+        assert_eq!(clock.correction(), 0);
+        exchanged(&mut clock, 3_000_000_000, MS, 2 * MS);
+        assert!(clock.correction().abs_diff(3_000_000_000) <= 2 * MS);
+    }
+
+    #[test]
+    fn before_the_first_exchange_only_what_is_far_off_is_corrected() {
+        let sent = |at| v1::Report {
+            sent_unix_ns: at,
+            events: Vec::new(),
+            pong: None,
+        };
+        let mut clock = Clock::default();
+        clock.heard(&sent(1000 * DAY), Timestamp(1000 * DAY + 90 * MS));
+        assert_eq!(clock.correction(), 0);
+        let mut clock = Clock::default();
+        clock.heard(&sent(999 * DAY), Timestamp(1000 * DAY));
+        assert_eq!(clock.correction(), -(DAY as i64));
+    }
+
+    #[test]
+    fn answers_that_nobody_asked_for_and_nonsense_say_nothing() {
+        let mut clock = Clock::default();
+        let report = |ping, received, sent| v1::Report {
+            sent_unix_ns: sent,
+            events: Vec::new(),
+            pong: Some(v1::Pong {
+                ping_unix_ns: ping,
+                received_unix_ns: received,
+            }),
+        };
+        assert!(!clock.heard(&report(5, 6, 7), Timestamp(8)));
+        for (received, sent) in [(0, u64::MAX), (u64::MAX, 0), (9, 5)] {
+            let ping = clock.ask(Timestamp(5));
+            clock.heard(&report(ping.unix_ns, received, sent), Timestamp(6));
+            let found = clock.estimate();
+            assert!(found.is_none_or(|it| it.uncertainty < DAY), "{found:?}");
+        }
+        let ping = clock.ask(Timestamp(5));
+        clock.heard(&report(ping.unix_ns, 6, 7), Timestamp(8));
+        let known = clock.known();
+        clock.heard(&report(ping.unix_ns, 6, 7), Timestamp(8));
+        assert_eq!(clock.known(), known, "an answer counts once");
+    }
+}

@@ -1,0 +1,227 @@
+//! DD904 agent-silent: a rank's process lives, but its reader or connection is silent.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Timestamp};
+
+use super::early_exit::victims;
+use super::view::last_call;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::model::Process;
+use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::words::{Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD904,
+    order: order::EVIDENCE,
+    explanation: Explanation {
+        means: "A node has said nothing for ten seconds, though it says at least once a second that it lives. Its ranks may go on as before; nobody sees them. Their state is unknown, and no rank of it is blamed for not coming.",
+        example: "\
+note[DD904] agent-silent: nothing is heard of ranks 2 and 3 on host node-b any more, since 2027-01-15T08:00:01.200Z
+    supported
+
+    ▸ rank 2, 3   elsewhere   train.py:31      last call all_reduce #1
+
+    why    A node that lives says so every second. Its ranks may well go on: what they have done
+           since then is not seen, and findings that rest on it are not made. Ranks 0 and 1 wait for
+           them.
+    fix    Look whether host node-b is up and reached, and whether ddp-doctor runs there.
+    more   ddp-doctor explain DD904
+",
+        causes: &[
+            "`ddp-doctor run` on that node was killed or stopped, or its host went down.",
+            "The network between the node and the coordinator is interrupted.",
+        ],
+        fix: &[
+            "Look whether the host is up and reached, and whether `ddp-doctor` runs there. A node that comes back attaches again by itself and tells everything that its black boxes still hold.",
+        ],
+        not: &[
+            "A rank that merely makes no calls is none: its node says that it lives.",
+            "It is withdrawn as soon as the node speaks again.",
+            "A process that died is DD201: its node saw it.",
+        ],
+    },
+};
+
+/// DD904: what is not heard of any more.
+pub(super) struct AgentSilent;
+
+impl Detector for AgentSilent {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let mut nodes: BTreeMap<u32, Vec<&Process>> = BTreeMap::new();
+        for process in situation.model.processes.values() {
+            if process.rank.is_some() && situation.model.silent_since(process).is_some() {
+                nodes.entry(process.id.node()).or_default().push(process);
+            }
+        }
+        nodes
+            .into_values()
+            .filter_map(|processes| draft(situation, &processes))
+            .collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
+    let first = processes.first()?;
+    let since: Timestamp = situation.model.silent_since(first)?;
+    let mut ranks: Vec<u32> = processes
+        .iter()
+        .filter_map(|process| process.rank)
+        .collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(ranks.clone()), since);
+    let waits: Vec<&Stall> = situation
+        .stalls
+        .iter()
+        .filter(|stall| match &stall.origin {
+            Origin::Silent(silent) => silent.iter().any(|rank| ranks.contains(rank)),
+            _ => false,
+        })
+        .collect();
+    draft.victims = victims(&waits);
+    draft.victims.retain(|rank| !ranks.contains(rank));
+    draft.blocked_at = waits.iter().map(|stall| stall.since).min();
+    draft.per_rank = ranks
+        .iter()
+        .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
+        .collect();
+    draft.summary = format!(
+        "nothing is heard of {} on host {} any more, since {since}",
+        Ranks(&ranks),
+        first.host,
+    );
+    let mut why = format!(
+        "A node that lives says so every second. {} may well go on: what {} {} since then is not seen, \
+         and findings that rest on it are not made.",
+        number(&ranks, "Its rank", "Its ranks"),
+        number(&ranks, "it", "they"),
+        number(&ranks, "has done", "have done"),
+    );
+    if !draft.victims.is_empty() {
+        why.push_str(&format!(
+            " {} {} for {}.",
+            crate::diagnosis::words::Capital(Ranks(&draft.victims)),
+            number(&draft.victims, "waits", "wait"),
+            number(&ranks, "it", "them"),
+        ));
+    }
+    draft.why = vec![why];
+    draft.next = vec![format!(
+        "Look whether host {} is up and reached, and whether ddp-doctor runs there.",
+        first.host
+    )];
+    draft.root = ranks;
+    draft.root_confidence = Confidence::Supported;
+    Some(draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 4
+            hosts = { node-a = [0, 1], node-b = [2, 3] }
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            2.0 0,1 all_reduce f32[4096] sum @train.py:31
+            12.0 - silent node-b 1.2
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_silent_node_is_a_note_and_its_ranks_are_not_blamed() {
+        holds(
+            r#"
+            world = 4
+            hosts = { a = [0, 1], b = [2, 3] }
+            stall-after = 30
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            1.1 * done
+            2.0 0,1 all_reduce f32[8] sum @train.py:5
+            12.0 - silent b 1.2
+            """
+            look-on = 100
+            verdict = "healthy"
+            [[expect]]
+            code = "DD904"
+            severity = "note"
+            confidence = "supported"
+            root = [2, 3]
+            victims = [0, 1]
+            detected = 12.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn it_is_withdrawn_when_the_node_speaks_again() {
+        holds(
+            r#"
+            world = 4
+            hosts = { a = [0, 1], b = [2, 3] }
+            events = """
+            1.0 0,1 all_reduce f32[8] sum @train.py:5
+            12.0 - silent b 1.2
+            20.0 - speaks b
+            20.1 2,3 all_reduce f32[8] sum @train.py:5
+            20.2 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_merely_makes_no_calls_is_not_silent() {
+        holds(
+            r#"
+            world = 2
+            hosts = { a = [0], b = [1] }
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            1.1 * done
+            """
+            look-on = 500
+            "#,
+        );
+    }
+
+    #[test]
+    fn whoever_is_heard_of_and_missing_is_blamed_all_the_same() {
+        holds(
+            r#"
+            world = 4
+            hosts = { a = [0, 1], b = [2, 3] }
+            stall-after = 30
+            events = """
+            2.0 0 all_reduce f32[8] sum @train.py:5
+            12.0 - silent b 1.2
+            """
+            look-on = 100
+            verdict = "hang"
+            [[expect]]
+            code = "DD101"
+            root = [1]
+            [[expect]]
+            code = "DD904"
+            root = [2, 3]
+            "#,
+        );
+    }
+}

@@ -1,0 +1,324 @@
+//! DD903 clock-skew: clocks differ by more than the answer can bear.
+//!
+//! Times of other hosts are corrected by what was measured, so that the diagnosis bears a wrong clock;
+//! whoever reads the logs of several hosts side by side does not. Where nothing was measured, as in
+//! what a job left behind, causality tells: no collective ends before its last member has come.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
+
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::model::{Clock, Model};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::Ranks;
+
+/// What hosts that keep their time from a server are apart, and far more.
+const BEARABLE: Duration = Duration::from_millis(500);
+
+static ABOUT: About = About {
+    code: &catalogue::DD903,
+    order: order::EVIDENCE,
+    explanation: Explanation {
+        means: "The hosts of the job do not agree what time it is. What happened first on different hosts can then not be told from their times. While the job runs, the coordinator asks every node for its time and corrects for the difference; logs of the ranks and what a job left behind are as their hosts' clocks were.",
+        example: "\
+note[DD903] clock-skew: the clock of host node-a is 12.3 s ahead of that of host node-b
+    proved 0 ms after the deciding event
+
+    why    Measured by asking both hosts for the time, give or take 1.3 ms. The times in this report
+           are corrected by it; those in the logs of ranks 0 and 1 and ranks 2 and 3 are not.
+    fix    Let all hosts take their time from one server (chronyc tracking, timedatectl).
+    more   ddp-doctor explain DD903
+",
+        causes: &[
+            "No time server is reached, or hosts use different ones.",
+            "A virtual machine that was paused or moved and has not caught up.",
+        ],
+        fix: &["Let all hosts take their time from one server: `chronyc tracking`, `timedatectl`."],
+        not: &[
+            "Differences below half a second, or below what the way to a host takes, are none.",
+            "Ranks on one host have one clock.",
+            "It changes nothing for the job.",
+        ],
+    },
+};
+
+/// DD903: the hosts do not agree what time it is.
+pub(super) struct ClockSkew;
+
+impl Detector for ClockSkew {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let model = situation.model;
+        if model.hosts.len() < 2 {
+            return Vec::new();
+        }
+        let skew = measured(model).or_else(|| from_causality(model));
+        skew.map(|skew| draft(model, skew))
+            .or_else(|| unknown(model))
+            .into_iter()
+            .collect()
+    }
+}
+
+/// Two hosts whose clocks differ.
+struct Skew {
+    behind: Arc<str>,
+    ahead: Arc<str>,
+    by: Duration,
+    uncertainty: Duration,
+    at: Timestamp,
+    /// Times are corrected by it.
+    corrected: bool,
+}
+
+fn measured(model: &Model) -> Option<Skew> {
+    let clocks = || model.clocks.iter();
+    let (behind, low) = clocks().min_by_key(|(_, clock)| clock.ahead_ns)?;
+    let (ahead, high) = clocks().max_by_key(|(_, clock)| clock.ahead_ns)?;
+    let by = Duration::from_nanos(high.ahead_ns.abs_diff(low.ahead_ns));
+    let uncertainty = Duration::from_nanos(low.uncertainty_ns.saturating_add(high.uncertainty_ns));
+    (by > BEARABLE.saturating_add(uncertainty)).then(|| Skew {
+        behind: Arc::clone(behind),
+        ahead: Arc::clone(ahead),
+        by,
+        uncertainty,
+        at: low.at.max(high.at),
+        corrected: true,
+    })
+}
+
+/// The collective that ended longest before its last member came, by their clocks.
+fn from_causality(model: &Model) -> Option<Skew> {
+    let mut found: Option<Skew> = None;
+    for group in model.groups() {
+        // On a device a wait is over at once.
+        let complete = group.traffic.transport.waits_complete;
+        let Some(early) = group.ended_early.as_ref().filter(|_| complete) else {
+            continue;
+        };
+        let host = |rank| model.member(group.id, rank).map(|process| &process.host);
+        let (Some(behind), Some(ahead)) = (host(early.ended), host(early.came)) else {
+            continue;
+        };
+        let failed = model
+            .member(group.id, early.ended)
+            .is_some_and(|process| !process.exceptions.is_empty());
+        if behind == ahead || failed || early.by <= BEARABLE {
+            continue;
+        }
+        if found.as_ref().is_none_or(|known| known.by < early.by) {
+            found = Some(Skew {
+                behind: Arc::clone(behind),
+                ahead: Arc::clone(ahead),
+                by: early.by,
+                uncertainty: Duration::ZERO,
+                at: early.at,
+                corrected: false,
+            });
+        }
+    }
+    found
+}
+
+fn draft(model: &Model, skew: Skew) -> Draft {
+    let Skew {
+        behind,
+        ahead,
+        by,
+        uncertainty,
+        at,
+        corrected,
+    } = skew;
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Job, at);
+    let on = |host: &Arc<str>| ranks_of(model, host);
+    let seconds = by.as_secs_f64();
+    let least = if corrected { "" } else { "at least " };
+    draft.summary = format!(
+        "the clock of host {ahead} is {least}{seconds:.1} s ahead of that of host {behind}"
+    );
+    draft.why = vec![if corrected {
+        format!(
+            "Measured by asking both hosts for the time, give or take {:.1} ms. The times in this \
+             report are corrected by it; those in the logs of {} and {} are not.",
+            uncertainty.as_secs_f64() * 1e3,
+            Ranks(&on(&ahead)),
+            Ranks(&on(&behind)),
+        )
+    } else {
+        format!(
+            "By their own clocks, a collective ended on host {behind} before a rank on host {ahead} \
+             had entered it. What happened first on different hosts cannot be told from these times."
+        )
+    }];
+    draft.next = vec![
+        "Let all hosts take their time from one server (chronyc tracking, timedatectl).".into(),
+    ];
+    let facts = vec![Fact::ClocksDiffer {
+        ahead: ahead.to_string(),
+        behind: behind.to_string(),
+        by_ms: by.as_millis() as u64,
+        uncertainty_ms: uncertainty.as_millis() as u64 + u64::from(corrected),
+    }];
+    // Which of the two is wrong is not known here, and no rank is to blame.
+    draft.root_confidence = Confidence::Suspected;
+    draft.victims = ranks_of(model, &behind);
+    draft.victims.extend(ranks_of(model, &ahead));
+    draft.victims.sort_unstable();
+    draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    }))
+}
+
+/// The clocks were asked, and the ways are too long to tell.
+fn unknown(model: &Model) -> Option<Draft> {
+    let uncertainty = model.clock_uncertainty();
+    let mut clocks: Vec<(&Arc<str>, &Clock)> = model.clocks.iter().collect();
+    clocks.sort_by_key(|(_, clock)| clock.uncertainty_ns);
+    let (host, clock) = clocks.last()?;
+    if uncertainty <= BEARABLE {
+        return None;
+    }
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Job, clock.at);
+    draft.summary = format!(
+        "the clocks of the hosts may be {:.1} s apart: the way to host {host} is too long to tell",
+        uncertainty.as_secs_f64(),
+    );
+    draft.why = vec![
+        "What happened first on different hosts cannot be told from times that are closer together \
+         than this."
+            .into(),
+    ];
+    draft.next =
+        vec!["Run the coordinator near the ranks, on a network that is not loaded.".into()];
+    Some(draft)
+}
+
+fn ranks_of(model: &Model, host: &Arc<str>) -> Vec<u32> {
+    let ranks: BTreeMap<u32, ()> = model
+        .processes
+        .values()
+        .filter(|process| process.host == *host)
+        .filter_map(|process| Some((process.rank?, ())))
+        .collect();
+    ranks.into_keys().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 4
+            hosts = { node-a = [0, 1], node-b = [2, 3] }
+            events = """
+            1.0 - clock node-a 0.0 0.0004
+            1.1 - clock node-b -12.3 0.0009
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn hosts_whose_clocks_differ_are_named() {
+        holds(
+            r#"
+            world = 4
+            hosts = { a = [0, 1], b = [2, 3] }
+            events = """
+            1.0 - clock a 0.0 0.001
+            1.1 - clock b -12.3 0.002
+            """
+            verdict = "healthy"
+            [[expect]]
+            code = "DD903"
+            severity = "note"
+            confidence = "proved"
+            root = []
+            victims = [0, 1, 2, 3]
+            detected = 1.1
+            summary-has = "the clock of host a is 12.3 s ahead of that of host b"
+            "#,
+        );
+    }
+
+    #[test]
+    fn clocks_that_agree_well_enough_are_nothing() {
+        holds(
+            r#"
+            world = 4
+            hosts = { a = [0, 1], b = [2, 3] }
+            events = """
+            1.0 - clock a 0.0 0.001
+            1.1 - clock b -0.3 0.002
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_difference_within_its_uncertainty_is_none_but_the_uncertainty_may_be() {
+        holds(
+            r#"
+            world = 4
+            hosts = { a = [0, 1], b = [2, 3] }
+            events = """
+            1.0 - clock a 0.0 0.001
+            1.1 - clock b 0.8 0.9
+            """
+            [[expect]]
+            code = "DD903"
+            confidence = "supported"
+            summary-has = "the way to host b is too long to tell"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_collective_that_ended_before_its_last_member_came_shows_it() {
+        holds(
+            r#"
+            world = 2
+            hosts = { a = [0], b = [1] }
+            events = """
+            1.0 0 all_reduce f32[8] sum @train.py:5
+            1.1 0 done
+            4.0 1 all_reduce f32[8] sum @train.py:5
+            4.1 1 done
+            """
+            verdict = "healthy"
+            [[expect]]
+            code = "DD903"
+            confidence = "proved"
+            summary-has = "the clock of host b is at least 2.9 s ahead of that of host a"
+            "#,
+        );
+    }
+
+    #[test]
+    fn on_one_host_it_shows_nothing() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 all_reduce f32[8] sum @train.py:5
+            1.1 0 done
+            1.3 1 all_reduce f32[8] sum @train.py:5
+            1.4 1 done
+            """
+            "#,
+        );
+    }
+}

@@ -1,0 +1,852 @@
+//! DD114 group-creation-mismatch: a group created by some ranks only, in another order, or with other
+//! members.
+//!
+//! Makers who met and do not agree come first, then waits in a circle that lead through the making of
+//! a group, then makers who have waited too long. What follows from the first of them in one world is
+//! not said again.
+
+use std::collections::BTreeSet;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{
+    CallState, Certificate, CertificateKind, Confidence, RankCall, Timestamp,
+};
+
+use super::early_exit::victims;
+use super::view::{blocked_call, describe};
+use super::{About, Detector, Draft, Explanation, KeyPlace, creates, cycle, order, rank_calls};
+use crate::diagnosis::align::{self, OddOnes};
+use crate::diagnosis::cause;
+use crate::diagnosis::creations::{self, Mismatch};
+use crate::diagnosis::model::{Group, GroupId, Request, Wait, World, is_inside};
+use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::waits::Blocked;
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD114,
+    order: order::CREATION,
+    explanation: Explanation {
+        means: "Making a process group is a call like any other: its members wait there for each other. They find each other by the group's name, and PyTorch numbers the groups that a process takes part in making. So all ranks have to make all groups, in one order and with the same ranks, also those that do not become members. Here ranks make other groups under one name, or some make a group that others do not.",
+        example: "\
+error[DD114] group-creation-mismatch: ranks 0 and 1 make a group of ranks 0 and 1 at train.py:12, where rank 2 makes a group of ranks 0–2 at train.py:14
+    group 1, 3 ranks · proved 0 ms after the deciding event
+
+      rank 0, 1   went on        train.py:12      new_group
+    ▸ rank 2      waiting 0 ms   train.py:14      new_group
+
+    why    Those who make a group find each other by its name, and PyTorch numbers the groups that a
+           process takes part in making. Both are \"1\" here: the 1st group that these ranks make.
+           Rank 2 needs rank 0 for its group of ranks 0–2, and rank 0 has given that name to another
+           one.
+    fix    Call new_group on every rank, also on those that do not become members, in one order and
+           with the same ranks.
+           Where only members shall call it (use_local_synchronization=True), let every rank make
+           the same number of groups before the next one that all ranks make.
+    more   ddp-doctor explain DD114
+",
+        causes: &[
+            "`new_group` under a condition on the rank, so that only the later members call it. It works once, and shifts the name of the next group for those ranks.",
+            "Lists of ranks that are computed differently on each rank, or groups made in the order of a set or a dict.",
+            "A library that makes groups of its own (a mesh, FSDP, a checkpoint writer) on some ranks only.",
+            "`use_local_synchronization=True` by the members of one group, followed by a group that all ranks make: the names have shifted for the members.",
+        ],
+        fix: &[
+            "Make every group on every rank, in the same order: loop over one list of lists of ranks and keep the group that this rank is in.",
+            "Where only members shall call it, let every rank make as many groups as the others before the next one that all ranks make.",
+            "Prefer `init_device_mesh`, which makes all groups on all ranks.",
+        ],
+        not: &[
+            "A group that some ranks make for themselves is none as long as nobody misses it: all its members made it, and no later name collides.",
+            "Groups of one rank collide with nobody.",
+            "Waits inside `init_process_group` are not told by this finding.",
+            "A rank that has ended before it could make the group is DD102, DD201 or DD202.",
+        ],
+    },
+};
+
+/// DD114: ranks do not make the same groups.
+pub(super) struct GroupCreationMismatch;
+
+impl Detector for GroupCreationMismatch {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let mut explained = BTreeSet::new();
+        let mut drafts = Vec::new();
+        for mismatch in &situation.mismatches {
+            if let Some(draft) = of_mismatch(situation, mismatch) {
+                explained.insert((&mismatch.at.world, mismatch.at.epoch));
+                drafts.push(draft);
+            }
+        }
+        let model = situation.model;
+        let is_new = |explained: &BTreeSet<(&World, u32)>, group: GroupId| {
+            !explained.contains(&creations::place_of(model, group))
+        };
+        for (i, cycle) in situation.waits.cycles.iter().enumerate() {
+            let is_making = creations::is_making_cycle(model, cycle);
+            let stalls = stalls_of(situation, |origin| *origin == Origin::Cycle(i));
+            if is_making
+                && !stalls.is_empty()
+                && is_new(&explained, cycle[0].group)
+                && let Some(draft) = of_cycle(situation, cycle, &stalls)
+            {
+                explained.insert(creations::place_of(model, cycle[0].group));
+                drafts.push(draft);
+            }
+        }
+        for (origin, stalls) in situation.stalls_by_origin() {
+            let Origin::Making(absent) = origin else {
+                continue;
+            };
+            let overdue = stalls.iter().find(|stall| situation.is_overdue(stall));
+            if let Some(stall) = overdue
+                && is_new(&explained, stall.group)
+                && let Some(draft) = of_stall(situation, stall, absent, &stalls)
+            {
+                explained.insert(creations::place_of(model, stall.group));
+                drafts.push(draft);
+            }
+        }
+        for group in model.groups() {
+            if is_new(&explained, group.id)
+                && let Some(draft) = of_group(situation, group)
+            {
+                explained.insert(creations::place_of(model, group.id));
+                drafts.push(draft);
+            }
+        }
+        drafts
+    }
+}
+
+fn stalls_of<'a>(situation: &'a Situation<'_>, of: impl Fn(&Origin) -> bool) -> Vec<&'a Stall> {
+    let stalls = situation.stalls.iter();
+    stalls.filter(|stall| of(&stall.origin)).collect()
+}
+
+/// Makers met and do not agree.
+fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Draft> {
+    let model = situation.model;
+    let group = model.groups().find(|group| {
+        let members = &group.info.key.members;
+        let wanted = mismatch
+            .pair
+            .map_or(mismatch.requests[0], |[(_, it), _]| it);
+        group.world == mismatch.at.world
+            && group.info.key.epoch == mismatch.at.epoch
+            && group.info.key.name == mismatch.at.name
+            && *members == wanted.group.key.members
+    })?;
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Join(group.id, 0), mismatch.since);
+    draft.place = Some((group.id, 0));
+    let mut classes: Vec<Vec<u32>> = mismatch
+        .requests
+        .iter()
+        .map(|request| request.ranks.keys().copied().collect())
+        .collect();
+    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    blame(&mut draft, &classes);
+    for request in &mismatch.requests {
+        let calls = request.ranks.iter().filter_map(|(&rank, asked)| {
+            let process = creations::process_of(model, asked)?;
+            let inside = is_inside(process, &asked.call);
+            let until = process.end.map_or(situation.now, |end| end.at);
+            let waited = until.since(asked.call.at).as_millis() as u64;
+            let call = match inside {
+                true => describe(rank, CallState::Waiting, Some(waited), &asked.call),
+                false => describe(rank, CallState::Returned, None, &asked.call),
+            };
+            Some((asked.call.op, call))
+        });
+        for (op, call) in calls {
+            draft.op = Some(op);
+            draft.per_rank.push(call);
+        }
+    }
+    draft.per_rank.sort_by_key(|call| call.rank);
+    let stalls = stalls_of(situation, |origin| match origin {
+        Origin::Making(_) => true,
+        Origin::Cycle(i) => creations::is_making_cycle(model, &situation.waits.cycles[*i]),
+        _ => false,
+    });
+    let stalls: Vec<&Stall> = stalls
+        .into_iter()
+        .filter(|stall| model.group(stall.group).world == mismatch.at.world)
+        .collect();
+    draft.blocked_at = stalls.iter().map(|stall| stall.since).min();
+    // Whoever is a member of one of these groups has one that is of no use.
+    draft.victims = victims(&stalls);
+    draft
+        .victims
+        .extend(classes.concat().into_iter().filter(|rank| {
+            let mut requests = mismatch.requests.iter();
+            requests.any(|request| request.group.key.members.contains(rank))
+        }));
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    draft.victims.retain(|rank| !draft.root.contains(rank));
+    draft.cause = Some(cause_of(situation, &draft));
+
+    let part = |request: &&&Request| {
+        let ranks: Vec<u32> = request.ranks.keys().copied().collect();
+        let place = request.ranks.values().next();
+        let place = place.and_then(|asked| asked.call.place.as_deref());
+        format!(
+            "{} {} a group of {}{}",
+            Ranks(&ranks),
+            number(&ranks, "makes", "make"),
+            Ranks(&sorted(&request.group.key.members)),
+            words::at(place),
+        )
+    };
+    let mut requests: Vec<&&Request> = mismatch.requests.iter().collect();
+    requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
+    let parts: Vec<String> = requests.iter().map(part).collect();
+    let order = match mismatch.is_other_order(model) {
+        true => "; they make the same groups in another order",
+        false => "",
+    };
+    draft.summary = format!("{}{order}", parts.join(", where "));
+    let asked = requests.iter().flat_map(|request| request.ranks.values());
+    let mut nths: Vec<String> = asked.map(|asked| nth(asked.nth)).collect();
+    nths.sort_unstable();
+    nths.dedup();
+    draft.why = vec![format!(
+        "Those who make a group find each other by its name, and PyTorch numbers the groups that a \
+         process takes part in making. Both are {:?} here: the {} group that these ranks make.",
+        mismatch.at.name,
+        nths.join(" or "),
+    )];
+    match mismatch.pair {
+        Some([(maker, wanted), (absent, _)]) => draft.why.push(format!(
+            "Rank {maker} needs rank {absent} for its group of {}, and rank {absent} has given that name to another one.",
+            Ranks(&sorted(&wanted.group.key.members))
+        )),
+        None => draft.why.push(
+            "The groups have no rank in common, but their makers look for each other in one place, \
+             and find the wrong ones."
+                .into(),
+        ),
+    }
+    draft.next = next_steps();
+
+    let proof = mismatch.pair.and_then(|[a, b]| {
+        let fact = |(rank, request): (u32, &Request)| {
+            let asked = request.ranks.get(&rank)?;
+            let process = creations::process_of(model, asked)?;
+            let only_thread = process.threads.len() == 1;
+            (process.lost == 0)
+                .then(|| creates(rank, &asked.call, only_thread))
+                .flatten()
+        };
+        Some(Certificate {
+            kind: CertificateKind::Contradiction,
+            facts: vec![fact(a)?, fact(b)?],
+        })
+    });
+    Some(draft.proved_by(proof))
+}
+
+/// Ranks wait for each other in a circle, and one of them makes a group.
+fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> Option<Draft> {
+    let model = situation.model;
+    let next = |i: usize| cycle[(i + 1) % cycle.len()].rank;
+    let at = cycle.iter().enumerate().position(|(i, wait)| {
+        wait.seq == 0 || !model.group(wait.group).members.contains_key(&next(i))
+    })?;
+    let making = &cycle[at];
+    let group = model.group(making.group);
+    let closed: Timestamp = cycle.iter().map(|wait| wait.since).max()?;
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Join(making.group, 0), closed);
+    draft.place = Some((making.group, making.seq));
+    draft.op = Some(making.call.op);
+    makers_and_others(situation, group, &mut draft);
+    draft.blocked_at = cycle.iter().map(|wait| wait.since).min();
+    draft.victims = victims(stalls);
+    draft.victims.extend(cycle.iter().map(|wait| wait.rank));
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    draft.victims.retain(|rank| !draft.root.contains(rank));
+    let elsewhere = cycle
+        .iter()
+        .filter_map(|wait| blocked_call(situation, wait));
+    let elsewhere: Vec<RankCall> = elsewhere.collect();
+    draft.per_rank = rank_calls(situation, making.group, making.seq);
+    draft
+        .per_rank
+        .retain(|call| elsewhere.iter().all(|other| other.rank != call.rank));
+    draft.per_rank.extend(elsewhere);
+    draft.per_rank.sort_by_key(|call| call.rank);
+    draft.cause = Some(cause_of(situation, &draft));
+
+    let makers: Vec<u32> = group.members.keys().copied().collect();
+    let absent = model.not_made_by(group);
+    draft.summary = format!(
+        "{} {} a group that {} {} not: {} wait for each other",
+        Ranks(&makers),
+        number(&makers, "makes", "make"),
+        Ranks(&absent),
+        number(&absent, "does", "do"),
+        if makers.len() + absent.len() == 2 {
+            "they"
+        } else {
+            "ranks"
+        },
+    );
+    draft.why = vec![
+        format!("{}.", cycle::steps(situation, cycle).join("; ")),
+        "None of these waits can end before the other rank does its part, and no rank can do it \
+         before its present wait ends."
+            .into(),
+    ];
+    draft.why.extend(other_name(situation, group, &absent));
+    draft.next = next_steps();
+
+    Some(draft.proved_by(cycle::proof(situation, cycle)))
+}
+
+/// Makers have waited too long for ranks that live.
+fn of_stall(
+    situation: &Situation<'_>,
+    stall: &Stall,
+    absent: &[u32],
+    stalls: &[&Stall],
+) -> Option<Draft> {
+    let model = situation.model;
+    let group = model.group(stall.group);
+    let waiting = situation
+        .join(stall.group, stall.seq)?
+        .calls
+        .iter()
+        .find(|(rank, _)| stall.waiting.contains(rank))?;
+    let mut draft = Draft::new(
+        &ABOUT,
+        KeyPlace::Join(stall.group, 0),
+        situation.overdue_at(stall),
+    );
+    draft.place = Some((stall.group, stall.seq));
+    draft.op = Some(waiting.1.call.op);
+    draft.root = absent.to_vec();
+    draft.victims = victims(stalls);
+    draft.victims.retain(|rank| !absent.contains(rank));
+    draft.per_rank = rank_calls(situation, stall.group, stall.seq);
+    draft.blocked_at = Some(stall.since);
+    draft.cause = Some(cause_of(situation, &draft));
+    let complete = absent.iter().all(|&rank| {
+        model
+            .member(stall.group, rank)
+            .is_some_and(|process| process.lost == 0)
+    });
+    if !complete || situation.is_cut_short(stall) {
+        draft.confidence = Confidence::Suspected;
+    }
+    let outside: Vec<u32> = absent
+        .iter()
+        .copied()
+        .filter(|rank| !group.members.contains_key(rank))
+        .collect();
+    let does = if outside.len() == absent.len() {
+        number(absent, "has not made", "have not made")
+    } else {
+        number(
+            absent,
+            "does not come back from making",
+            "do not come back from making",
+        )
+    };
+    draft.summary = format!(
+        "{} {does} {}; {} {} for {} in {}",
+        Ranks(absent),
+        words::group(&group.info),
+        Ranks(&draft.victims),
+        number(&draft.victims, "waits", "wait"),
+        number(absent, "it", "them"),
+        words::call(&waiting.1.call),
+    );
+    draft.why = vec![format!(
+        "{} is of {}; {} {} begun to make it.",
+        Sentence(&words::group(&group.info)),
+        Ranks(&sorted(&group.info.key.members)),
+        Ranks(&group.members.keys().copied().collect::<Vec<_>>()),
+        number(
+            &group.members.keys().copied().collect::<Vec<_>>(),
+            "has",
+            "have"
+        ),
+    )];
+    for &rank in absent {
+        let Some(process) = model.member(stall.group, rank) else {
+            continue;
+        };
+        draft.why.push(format!(
+            "Rank {rank} is alive; {}; it has made {} {}.",
+            process.last_call.as_ref().map_or_else(
+                || "it has made no call yet".to_owned(),
+                |call| format!(
+                    "its last call was {}{}",
+                    words::call(call),
+                    words::at(call.place.as_deref())
+                )
+            ),
+            process.groups_made,
+            if process.groups_made == 1 {
+                "group"
+            } else {
+                "groups"
+            },
+        ));
+    }
+    draft.why.extend(other_name(situation, group, &outside));
+    draft.next = next_steps();
+    Some(draft)
+}
+
+/// All members make the group, and it does not come to be.
+fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
+    let join = group.join(0)?;
+    let inside: Vec<(u32, Timestamp)> = join
+        .calls
+        .iter()
+        .filter(|(rank, joined)| {
+            joined.wait == Wait::NotSeen
+                && situation
+                    .model
+                    .member(group.id, **rank)
+                    .is_some_and(|process| is_inside(process, &joined.call) && !process.has_ended())
+        })
+        .map(|(&rank, joined)| (rank, joined.call.at))
+        .collect();
+    let all = situation.model.not_made_by(group).is_empty() && group.is_fully_seen();
+    // The last of them came at that moment.
+    let begun = join.calls.values().map(|joined| joined.call.at).max()?;
+    let due = begun.plus(situation.config.stall_after);
+    if inside.is_empty() || !all || due > situation.until {
+        return None;
+    }
+    let stopped = |(rank, _): &(u32, Timestamp)| {
+        situation
+            .model
+            .member(group.id, *rank)
+            .is_some_and(|process| process.is_stopped())
+    };
+    if inside.iter().any(stopped) {
+        return None;
+    }
+    let ranks: Vec<u32> = inside.iter().map(|(rank, _)| *rank).collect();
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Join(group.id, 0), due);
+    draft.place = Some((group.id, 0));
+    draft.op = join.calls.values().next().map(|joined| joined.call.op);
+    draft.root = ranks.clone();
+    draft.per_rank = rank_calls(situation, group.id, 0);
+    draft.blocked_at = inside.iter().map(|(_, at)| *at).min();
+    draft.cause = Some(cause_of(situation, &draft));
+    draft.summary = format!(
+        "{} {} not come back from making {}, although all its members make it",
+        Ranks(&ranks),
+        number(&ranks, "has", "have"),
+        words::group(&group.info),
+    );
+    draft.why = vec![
+        "Every member has begun to make it, and connects to the others now: nobody is missing."
+            .into(),
+    ];
+    draft.next = vec![
+        "Check that ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
+         NCCL_SOCKET_IFNAME), firewalls, and the host of the store (MASTER_ADDR)."
+            .into(),
+    ];
+    Some(draft)
+}
+
+/// Blames those who are fewer: the members that make the group, or those that do not.
+fn makers_and_others(situation: &Situation<'_>, group: &Group, draft: &mut Draft) {
+    let makers: Vec<u32> = group.members.keys().copied().collect();
+    let mut classes = vec![makers, situation.model.not_made_by(group)];
+    classes.retain(|ranks| !ranks.is_empty());
+    classes.sort_by_key(|ranks| (std::cmp::Reverse(ranks.len()), ranks[0]));
+    blame(draft, &classes);
+}
+
+fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
+    (draft.root, draft.root_confidence) = match align::odd_ones(classes) {
+        OddOnes::Outnumbered(odd) => (odd, Confidence::Supported),
+        OddOnes::Tie(all) => (all, Confidence::Suspected),
+        OddOnes::None => (classes.concat(), Confidence::Suspected),
+    };
+}
+
+fn cause_of(situation: &Situation<'_>, draft: &Draft) -> ddp_doctor_proto::report::Cause {
+    cause::of(situation, &draft.root, &draft.victims, draft.evidence_at)
+}
+
+/// Where absent members make a group of the same members under another name: they have counted on
+/// differently before.
+fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Option<String> {
+    let twin = situation.model.groups().find(|other| {
+        other.id != group.id
+            && other.world == group.world
+            && other.info.key.epoch == group.info.key.epoch
+            && other.info.key.members == group.info.key.members
+            && other.joins.contains_key(&0)
+            && other.members.keys().any(|rank| absent.contains(rank))
+    })?;
+    let made = |ranks: Vec<u32>| {
+        let first = ranks.first()?;
+        let process = situation.model.member(group.id, *first)?;
+        Some(
+            format!(
+                "{} {} {:?}",
+                Ranks(&ranks),
+                number(&ranks, "is at its", "are at their"),
+                nth(process.groups_made),
+            )
+            .replace('"', ""),
+        )
+    };
+    let here = made(group.members.keys().copied().collect())?;
+    let there = made(twin.members.keys().copied().collect())?;
+    Some(format!(
+        "Others make a group of the same ranks under another name ({:?}, not {:?}): {here} group, {there}. \
+         A group that only some ranks took part in making shifts the names of all later ones, also \
+         with use_local_synchronization=True.",
+        twin.info.key.name, group.info.key.name,
+    ))
+}
+
+fn next_steps() -> Vec<String> {
+    vec![
+        "Call new_group on every rank, also on those that do not become members, in one order and \
+         with the same ranks."
+            .into(),
+        "Where only members shall call it (use_local_synchronization=True), let every rank make the \
+         same number of groups before the next one that all ranks make."
+            .into(),
+    ]
+}
+
+fn sorted(members: &[u32]) -> Vec<u32> {
+    let mut members = members.to_vec();
+    members.sort_unstable();
+    members
+}
+
+/// "1st", "2nd", …
+fn nth(n: u64) -> String {
+    let ending = match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{n}{ending}")
+}
+
+/// Text at the beginning of a sentence.
+struct Sentence<'a>(&'a str);
+
+impl std::fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut letters = self.0.chars();
+        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+        write!(f, "{}{}", first.unwrap_or_default(), letters.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            1.0 0,1 makes 1 0,1 @train.py:12
+            1.1 0,1 made 1
+            1.2 0,1 makes 2 0-2 @train.py:14
+            1.5 2 makes 1 0-2 @train.py:14
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn makers_that_do_not_agree_are_found_when_they_meet() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 0 makes 1 0,1 @train.py:5
+            1.1 1 makes 1 0,1 @train.py:5
+            1.2 0,1 made 1
+            1.3 0,1 makes 2 0-2 @train.py:6
+            2.0 2 makes 1 0-2 @train.py:6
+            """
+            verdict = "hang"
+            [[expect]]
+            code = "DD114"
+            confidence = "proved"
+            certificate = "contradiction"
+            root = [2]
+            root-confidence = "supported"
+            victims = [0, 1]
+            op = "new_group"
+            detected = 2.0
+            lines = { 0 = "train.py:5", 2 = "train.py:6" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn groups_made_by_some_ranks_are_nothing_while_nobody_misses_them() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 0,1 makes 1 0,1 @train.py:5
+            1.2 0,1 made 1
+            2.0 0,1 all_reduce/1 f32[8] sum @train.py:7
+            2.1 0,1 done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn groups_of_one_collide_with_nobody() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 0 makes 1 0 @train.py:5
+            1.0 1 makes 1 1 @train.py:5
+            1.0 2 makes 1 2 @train.py:5
+            1.2 * made 1
+            2.0 * all_reduce/1 f32[8] sum @train.py:7
+            2.1 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn names_that_collide_are_a_fault_only_where_makers_do_not_come_back() {
+        holds(
+            r#"
+            world = 4
+            events = """
+            1.0 0,1 makes 1 0,1 @train.py:5
+            1.0 2,3 makes 1 2,3 @train.py:5
+            1.2 0,3 made 1
+            2.0 0,3 barrier @train.py:7
+            """
+            look-on = 10
+            silent-until = 4
+            [[expect]]
+            code = "DD114"
+            confidence = "supported"
+            root = [0, 1, 2, 3]
+            root-confidence = "suspected"
+            "#,
+        );
+        holds(
+            r#"
+            world = 4
+            events = """
+            1.0 0,1 makes 1 0,1 @train.py:5
+            1.0 2,3 makes 1 2,3 @train.py:5
+            1.2 * made 1
+            2.0 * barrier @train.py:7
+            2.1 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_circle_through_the_making_of_a_group_is_found_when_it_closes() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 0 makes 1 0-2 @train.py:5
+            2.0 1,2 barrier @train.py:7
+            """
+            [[expect]]
+            code = "DD114"
+            confidence = "proved"
+            certificate = "cycle"
+            root = [0]
+            root-confidence = "supported"
+            victims = [1, 2]
+            detected = 2.0
+            lines = { 0 = "train.py:5", 1 = "train.py:7" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_group_that_is_made_without_its_members_closes_no_circle() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 0 makes 1 0-2 lazy @train.py:5
+            2.0 1,2 barrier @train.py:7
+            2.1 0 made 1
+            2.2 0 barrier @train.py:7
+            2.3 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn makers_wait_for_a_rank_that_lives_until_the_limit() {
+        holds(
+            r#"
+            world = 3
+            stall-after = 30
+            events = """
+            1.0 0,2 makes 1 0-2 @train.py:5
+            """
+            look-on = 40
+            silent-until = 31
+            [[expect]]
+            code = "DD114"
+            confidence = "supported"
+            root = [1]
+            victims = [0, 2]
+            detected = 31.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_comes_late_makes_it_all_the_same() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 0,2 makes 1 0-2 @train.py:5
+            50.0 1 makes 1 0-2 @train.py:5
+            50.1 * made 1
+            """
+            look-on = 200
+            "#,
+        );
+    }
+
+    #[test]
+    fn other_ranks_wait_for_those_that_make_a_group() {
+        holds(
+            r#"
+            world = 3
+            stall-after = 30
+            events = """
+            1.0 0 makes 1 0,1 @train.py:5
+            2.0 2 barrier @train.py:7
+            """
+            look-on = 60
+            [[expect]]
+            code = "DD114"
+            root = [1]
+            victims = [0, 2]
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_ended_never_makes_it() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 makes 1 0,1 @train.py:5
+            2.0 1 exits 0
+            """
+            [[expect]]
+            code = "DD102"
+            confidence = "proved"
+            certificate = "terminal-rank"
+            root = [1]
+            victims = [0]
+            detected = 2.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn the_same_group_under_two_names_is_a_circle() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 0,1 makes 4a2a 0,1 @train.py:5
+            1.2 0,1 made 4a2a
+            1.3 0,1 makes 2 0-2 @train.py:6
+            2.0 2 makes 1 0-2 @train.py:6
+            """
+            [[expect]]
+            code = "DD114"
+            confidence = "proved"
+            certificate = "cycle"
+            root = [2]
+            victims = [0, 1]
+            detected = 2.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_group_that_does_not_come_to_be_is_found_at_the_limit() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 0 makes 1 0,1 @train.py:5
+            2.0 1 makes 1 0,1 @train.py:5
+            """
+            look-on = 60
+            silent-until = 32
+            [[expect]]
+            code = "DD114"
+            root = [0, 1]
+            detected = 32.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_a_group_nobody_else_made_is_told_from_a_missing_one() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 0 makes 1 0,1 lazy @train.py:5
+            1.1 0 made 1
+            2.0 0 all_reduce/1 f32[8] sum @train.py:6
+            """
+            look-on = 60
+            [[expect]]
+            code = "DD114"
+            root = [1]
+            victims = [0]
+            "#,
+        );
+    }
+}

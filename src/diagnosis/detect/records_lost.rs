@@ -1,0 +1,188 @@
+//! DD902 records-lost: the ring was overwritten, or messages were dropped, before they were read.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
+
+use super::view::last_call;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::model::Process;
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD902,
+    order: order::EVIDENCE,
+    explanation: Explanation {
+        means: "Each rank keeps its latest records in a black box of fixed size. Some were overwritten before whoever follows the box had read them, so that a stretch of what these ranks did is not known. How far they came in each group is counted apart and loses nothing.",
+        example: "\
+note[DD902] records-lost: 120 records of rank 1 were lost before anybody read them: what it did then is not known
+    proved 100 ms after the deciding event
+
+    ▸ rank 1   elsewhere   train.py:31      last call all_reduce #1
+
+    why    A black box keeps the latest records of its process, and new ones take the place of old
+           ones that were not read in time: rank 1 120.
+           How far it came in each group is counted apart and loses nothing. Findings that rest on
+           what it did in between are told with less confidence, and none of them as proved.
+    fix    Give whoever reads the boxes (ddp-doctor run) a chance to run: a core that the ranks
+           leave free, or less load on the node.
+    more   ddp-doctor explain DD902
+",
+        causes: &[
+            "A node without a free core: whoever reads the boxes did not get to run for seconds.",
+            "A rank that makes tens of thousands of calls in a second.",
+            "`ddp-doctor run` itself was stopped while the ranks went on.",
+        ],
+        fix: &["Leave a core to `ddp-doctor run`, or some of one."],
+        not: &[
+            "It changes nothing for the job, and invents no finding: what rests on these ranks is told with less confidence, and never as proved.",
+            "A rank that was never seen at all is DD901, a node that fell silent DD904.",
+        ],
+    },
+};
+
+/// DD902: what was seen for a while, and then had gaps.
+pub(super) struct RecordsLost;
+
+impl Detector for RecordsLost {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        draft(situation).into_iter().collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>) -> Option<Draft> {
+    let lossy = situation.model.processes.values();
+    let mut lossy: Vec<(u32, &Process)> = lossy
+        .filter(|process| process.lost > 0)
+        .filter_map(|process| Some((process.rank?, process)))
+        .collect();
+    lossy.sort_by_key(|(rank, process)| (*rank, process.pid));
+    let (_, first) = lossy.first()?;
+    let since = lossy.iter().map(|(_, process)| process.lost_at).min()?;
+    // One that lost its very first records has said nothing before.
+    let since = since.max(situation.model.started.unwrap_or_default());
+    let lost: u64 = lossy.iter().map(|(_, process)| process.lost).sum();
+    let mut ranks: Vec<u32> = lossy.iter().map(|(rank, _)| *rank).collect();
+    ranks.dedup();
+
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Job, since);
+    draft.per_rank = ranks
+        .iter()
+        .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
+        .collect();
+    draft.summary = format!(
+        "{lost} {} of {} {} lost before anybody read them: what {} did then is not known",
+        if lost == 1 { "record" } else { "records" },
+        Ranks(&ranks),
+        if lost == 1 { "was" } else { "were" },
+        number(&ranks, "it", "they"),
+    );
+    let each: Vec<String> = lossy
+        .iter()
+        .map(|(rank, process)| format!("rank {rank} {}", process.lost))
+        .collect();
+    draft.why = vec![
+        format!(
+            "A black box keeps the latest records of its process, and new ones take the place of old \
+             ones that were not read in time: {}.",
+            each.join(", ")
+        ),
+        format!(
+            "How far {} came in each group is counted apart and loses nothing. Findings that rest on \
+             what {} did in between are told with less confidence, and none of them as proved.",
+            number(&ranks, "it", "they"),
+            number(&ranks, "it", "they"),
+        ),
+    ];
+    draft.next = vec![
+        "Give whoever reads the boxes (ddp-doctor run) a chance to run: a core that the ranks leave \
+         free, or less load on the node."
+            .into(),
+    ];
+    draft.root = ranks;
+    draft.root_confidence = Confidence::Proved;
+    let facts = vec![Fact::Missing {
+        rank: Some(lossy.first()?.0),
+        pid: Some(first.pid),
+        what: format!("{} records", first.lost),
+    }];
+    Some(draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            1.2 1 lost 120
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn lost_records_are_a_note_that_names_ranks_and_numbers() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            1.1 * done
+            1.2 1 lost 12
+            1.3 2 lost 30
+            1.4 2 lost 1
+            2.0 * all_reduce f32[8] sum @train.py:5
+            2.1 * done
+            """
+            look-on = 100
+            verdict = "healthy"
+            [[expect]]
+            code = "DD902"
+            severity = "note"
+            effect = "none"
+            confidence = "proved"
+            root = [1, 2]
+            summary-has = "43 records of ranks 1 and 2 were lost"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_lost_records_is_blamed_with_less_confidence() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            0.5 1 lost 12
+            1.0 0 barrier @train.py:5
+            """
+            look-on = 40
+            verdict = "hang"
+            [[expect]]
+            code = "DD101"
+            confidence = "suspected"
+            root = [1]
+            [[expect]]
+            code = "DD902"
+            role = "initiating"
+            "#,
+        );
+    }
+}

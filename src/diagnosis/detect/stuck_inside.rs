@@ -1,0 +1,379 @@
+//! DD116 stuck-inside: every member entered, none completes: network, device or kernel.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CallState, Confidence};
+
+use super::early_exit::victims;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
+use crate::diagnosis::cause;
+use crate::diagnosis::model::{Ending, Process};
+use crate::diagnosis::situation::{Inside, Origin, Situation, Stall};
+use crate::diagnosis::words::{self, Capital, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD116,
+    order: order::TIME,
+    explanation: Explanation {
+        means: "Every rank of the group has entered the collective, the calls agree, and it does not complete. Nobody is missing, so no line of the program is at fault: what does not move is below it.",
+        example: "\
+error[DD116] stuck-inside: all 3 ranks have entered all_reduce #2 of the default group, and none comes back from it
+    group default_pg, 3 ranks · supported
+
+      rank 0–2   waiting 1 min 0 s   train.py:31      all_reduce #2 float32[4096] sum
+
+    why    Nobody is missing and the calls agree: what does not move is below them, the network, a
+           device or its driver.
+    fix    Look at the connections of the ranks: ss -tinp | grep -A1 pid=1000 shows what was sent
+           and is not acknowledged. Does the interface that is used (GLOO_SOCKET_IFNAME) lead to
+           every host (node)?
+    more   ddp-doctor explain DD116
+",
+        causes: &[
+            "The network between hosts: a firewall that drops packets silently, an interface that is up and leads nowhere, a switch or a cable that failed in the middle of the job, MTU or PFC settings.",
+            "A device or its driver: a GPU that fell off the bus (Xid), a kernel that spins, an NVLink error.",
+            "A transport bug, or settings of the communication library that fit some hosts only.",
+        ],
+        fix: &[
+            "Where some ranks came back and others did not, look at what is between them; where none did, look at what all of them share.",
+            "`ss -tin` shows what was sent and is not acknowledged, `dmesg` what the devices say, `NCCL_DEBUG=INFO` which way NCCL takes.",
+            "Name the interface that leads to every host: `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`, `NCCL_IB_HCA`.",
+        ],
+        not: &[
+            "A collective that one member has not entered is never this one, however long the others wait: that is DD101 or what that member does.",
+            "A large collective that takes long and completes is none: the limit is three times the longest time at its line.",
+            "A member that is stopped or has died inside is DD203 or DD201.",
+            "On a device a wait is over as soon as the stream has it, and DDP's own waits are not seen: a hang there shows at the next call.",
+        ],
+    },
+};
+
+/// DD116: a collective that all its ranks have entered does not complete.
+pub(super) struct StuckInside;
+
+impl Detector for StuckInside {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let overdue = |inside: &&Inside| inside.overdue_at <= situation.until;
+        let inside = situation.inside.iter().filter(overdue);
+        inside
+            .filter_map(|inside| draft(situation, inside))
+            .collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
+    let group = situation.model.group(inside.group);
+    let members: Option<Vec<&Process>> = group
+        .members
+        .keys()
+        .map(|&rank| situation.model.member(inside.group, rank))
+        .collect();
+    let members = members?;
+    // Whoever has ended or is stopped is what the others wait for; of whom nothing is heard may be.
+    let moves = |process: &&Process| {
+        situation.model.ending_of(process) == Ending::None
+            && !process.is_stopped()
+            && situation.model.silent_since(process).is_none()
+    };
+    if !members.iter().all(moves) {
+        return None;
+    }
+    let call = &group
+        .entered
+        .get(&inside.seq)?
+        .calls
+        .get(inside.waiting.first()?)?
+        .call;
+    let following: Vec<&Stall> = situation
+        .stalls
+        .iter()
+        .filter(|stall| stall.origin == Origin::Inside(inside.group, inside.seq))
+        .collect();
+
+    let mut draft = Draft::new(
+        &ABOUT,
+        KeyPlace::Join(inside.group, inside.seq),
+        inside.overdue_at,
+    );
+    draft.place = Some((inside.group, inside.seq));
+    draft.op = Some(call.op);
+    draft.per_rank = rank_calls(situation, inside.group, inside.seq);
+    draft.blocked_at = Some(inside.since);
+    let back: Vec<u32> = draft
+        .per_rank
+        .iter()
+        .filter(|it| matches!(it.state, CallState::Returned | CallState::Completed))
+        .map(|it| it.rank)
+        .collect();
+    // Where most came back, the others are the odd ones; where none did, nobody is.
+    if back.len() > inside.waiting.len() {
+        draft.root.clone_from(&inside.waiting);
+    }
+    draft.root_confidence = Confidence::Suspected;
+    draft.victims = victims(&following);
+    draft.victims.extend(&inside.waiting);
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    draft.victims.retain(|rank| !draft.root.contains(rank));
+    if members.iter().any(|process| process.lost > 0) {
+        draft.confidence = Confidence::Suspected;
+    }
+    draft.cause = Some(cause::of(situation, &[], &draft.victims, inside.since));
+
+    let name = words::call(call);
+    let entered = format!(
+        "all {} ranks have entered {name} of {}",
+        members.len(),
+        words::group(&group.info)
+    );
+    draft.summary = if back.is_empty() {
+        format!("{entered}, and none comes back from it")
+    } else {
+        format!(
+            "{entered}; {} {} back from it, {} {} not",
+            Ranks(&back),
+            number(&back, "is", "are"),
+            Ranks(&inside.waiting),
+            number(&inside.waiting, "is", "are"),
+        )
+    };
+    draft.why = vec![
+        "Nobody is missing and the calls agree: what does not move is below them, the network, a \
+         device or its driver."
+            .into(),
+    ];
+    if !back.is_empty() {
+        draft.why.push(format!(
+            "{} got what {} needed; look at what is between {} and the others.",
+            Capital(Ranks(&back)),
+            number(&back, "it", "they"),
+            Ranks(&inside.waiting),
+        ));
+    }
+    draft.next = next_steps(&members, &group.info.backend);
+    Some(draft)
+}
+
+fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
+    let mut hosts: Vec<&str> = members.iter().map(|process| &*process.host).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let pid = members.first().map_or(0, |process| process.pid);
+    let mut next = vec![format!(
+        "Look at the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent and \
+         is not acknowledged. Does the interface that is used ({}) lead to every host ({})?",
+        if backend.contains("nccl") {
+            "NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
+        } else {
+            "GLOO_SOCKET_IFNAME"
+        },
+        hosts.join(", "),
+    )];
+    if backend.contains("nccl") {
+        next.push(
+            "Look for errors of the devices (dmesg | grep -i xid; nvidia-smi -q), and run again with \
+             NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET."
+                .into(),
+        );
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            stall-after = 60
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            2.0 * all_reduce f32[4096] sum @train.py:31
+            """
+            look-on = 60
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_collective_that_all_entered_is_found_at_the_limit_after_the_last_came() {
+        holds(
+            r#"
+            world = 3
+            stall-after = 30
+            events = """
+            1.0 0,1 all_reduce f32[8] sum @train.py:5
+            20.0 2 all_reduce f32[8] sum @train.py:5
+            """
+            look-on = 40
+            silent-until = 50
+            verdict = "hang"
+            [[expect]]
+            code = "DD116"
+            confidence = "supported"
+            root = []
+            victims = [0, 1, 2]
+            seq = 1
+            detected = 50.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn whoever_came_back_is_told_from_those_who_did_not() {
+        holds(
+            r#"
+            world = 3
+            stall-after = 30
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            1.1 0,2 done
+            """
+            look-on = 40
+            [[expect]]
+            code = "DD116"
+            root = [1]
+            root-confidence = "suspected"
+            states = { 0 = "returned", 1 = "waiting", 2 = "returned" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn one_that_takes_long_and_completes_is_none() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            25.0 * done
+            26.0 * all_reduce f32[8] sum @train.py:5
+            80.0 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn it_is_withdrawn_when_it_completes() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            50.0 * done
+            51.0 * exits 0
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_has_not_come_is_never_it() {
+        holds(
+            r#"
+            world = 3
+            stall-after = 30
+            events = """
+            1.0 0,1 all_reduce f32[8] sum @train.py:5
+            """
+            look-on = 100
+            [[expect]]
+            code = "DD101"
+            root = [2]
+            "#,
+        );
+    }
+
+    #[test]
+    fn asynchronous_work_is_inside_once_somebody_waits_for_it() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            events = """
+            1.0 * all_reduce async as a f32[8] sum @train.py:5
+            50.0 0 wait a
+            """
+            look-on = 40
+            silent-until = 80
+            [[expect]]
+            code = "DD116"
+            root = []
+            victims = [0]
+            detected = 80.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn those_who_wait_for_a_rank_that_is_stuck_inside_are_its_victims() {
+        holds(
+            r#"
+            world = 3
+            stall-after = 30
+            events = """
+            0.5 0,1 group pair 0,1
+            1.0 2 barrier @train.py:9
+            5.0 0,1 all_reduce/pair f32[8] sum @train.py:5
+            """
+            look-on = 60
+            silent-until = 35
+            [[expect]]
+            code = "DD116"
+            group = "pair"
+            victims = [0, 1, 2]
+            detected = 35.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_is_stopped_inside_is_what_the_others_wait_for() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            1.5 1 stops
+            """
+            look-on = 100
+            silent-until = 4
+            [[expect]]
+            code = "DD203"
+            confidence = "proved"
+            root = [1]
+            victims = [0]
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_died_inside_is_no_network() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            1.5 1 killed 9
+            """
+            look-on = 100
+            [[expect]]
+            code = "DD201"
+            root = [1]
+            "#,
+        );
+    }
+}

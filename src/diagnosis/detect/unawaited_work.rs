@@ -1,0 +1,415 @@
+//! DD115 unawaited-work: an asynchronous collective never waited for, or two threads racing on one
+//! group.
+//!
+//! Told only while nothing is blocked. That a program gets away without waiting cannot be excluded
+//! from outside, so only what leaves no other way is taken for it: a Work that was freed though nobody
+//! had waited for it, asked how it fares or taken its future, several times at one line of which no
+//! Work was ever waited for, and on a backend that orders nothing by itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
+
+use super::view::last_call;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::cause;
+use crate::diagnosis::event::{GroupInfo, ThreadId};
+use crate::diagnosis::model::{Crossing, Group, Process, Unawaited};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks, number};
+
+/// Calls of one line before it is no accident.
+const SEVERAL: usize = 3;
+
+static ABOUT: About = About {
+    code: &catalogue::DD115,
+    order: order::HINT,
+    explanation: Explanation {
+        means: "The job runs on, and its results may be wrong. With `async_op=True` a collective comes back at once, and its result is there only after `wait()`: what is read or changed before that is neither the old value nor the new one. Or two threads use one group: calls of a group pair up in the order in which each rank makes them, and which thread comes first is left to chance, so that one thread gets the result of the other.",
+        example: "\
+warning[DD115] unawaited-work: nobody waits for all_reduce at train.py:27: ranks 0 and 1 have made such calls and never waited for one
+    group default_pg, 2 ranks · supported
+
+    ▸ rank 0, 1   issued   train.py:27      all_reduce
+
+    why    With async_op=True the call comes back at once, and its result is there only after
+           wait(). At least 3 Works of that line were freed without a wait, a look at how they fare,
+           or their future taken.
+    fix    Keep what the call returns, and call wait() on it before the tensor is used or changed;
+           or leave out async_op=True.
+    more   ddp-doctor explain DD115
+",
+        causes: &[
+            "`dist.all_reduce(tensor, async_op=True)` whose result nobody keeps, written for overlap or copied from a call on a device, where the stream orders.",
+            "A logging, checkpointing or evaluating thread that uses the default group beside the training loop.",
+        ],
+        fix: &[
+            "Keep what the call returns and `wait()` for it before the tensor is used or changed; or leave out `async_op=True`.",
+            "Give every thread a group of its own, made on all ranks by `new_group`, or let one thread make all calls.",
+        ],
+        not: &[
+            "Works that are waited for through their future, asked how they fare, gathered by a coalescing manager or waited for much later are awaited.",
+            "Only what reduces or gathers on every rank, on Gloo, is told: a sender needs no result, and on a device a later call or a synchronisation of the stream may wait for it.",
+            "A single forgotten wait is none: three of one line are, if no Work of that line was ever waited for.",
+            "One thread that stands at two lines by turns races with nobody.",
+            "While ranks are blocked or fail it is not told: that comes first.",
+        ],
+    },
+};
+
+/// DD115: results that are used before they are there, or that are another thread's.
+pub(super) struct UnawaitedWork;
+
+impl Detector for UnawaitedWork {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let mut lines: BTreeMap<&Arc<Where>, Vec<(u32, &Process, &Unawaited)>> = BTreeMap::new();
+        for process in situation.model.processes.values() {
+            let Some(rank) = process.rank else { continue };
+            for (place, unawaited) in &process.unawaited {
+                if unawaited.at.len() >= SEVERAL && is_lost_without(unawaited) {
+                    lines
+                        .entry(place)
+                        .or_default()
+                        .push((rank, process, unawaited));
+                }
+            }
+        }
+        let unawaited = lines
+            .into_iter()
+            .filter_map(|(place, ranks)| never_waited(situation, place, &ranks));
+        let races = situation
+            .model
+            .groups()
+            .filter_map(|group| race(situation, group));
+        unawaited.chain(races).collect()
+    }
+}
+
+/// Whether every rank that makes such a call gets a result which is there only after a wait. On a
+/// device, a later call or a synchronisation of the stream may wait for it as well.
+fn is_lost_without(unawaited: &Unawaited) -> bool {
+    matches!(&*unawaited.group.backend, "gloo" | "cpu:gloo")
+        && matches!(
+            unawaited.op,
+            Op::AllReduce
+                | Op::AllGather
+                | Op::ReduceScatter
+                | Op::AllToAll
+                | Op::AllReduceCoalesced
+                | Op::AllGatherCoalesced
+                | Op::ReduceScatterCoalesced
+        )
+}
+
+fn never_waited(
+    situation: &Situation<'_>,
+    place: &Where,
+    ranks: &[(u32, &Process, &Unawaited)],
+) -> Option<Draft> {
+    let (_, _, first) = ranks.first()?;
+    let evidence = ranks.iter().filter_map(|(_, _, it)| it.at.get(SEVERAL - 1));
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Line(place.clone()), *evidence.min()?);
+    draft.op = Some(first.op);
+    draft.root = ranks.iter().map(|(rank, ..)| *rank).collect();
+    draft.root.sort_unstable();
+    draft.root.dedup();
+    draft.root_confidence = Confidence::Supported;
+    draft.per_rank = draft
+        .root
+        .iter()
+        .filter_map(|&rank| {
+            let (_, process, unawaited) = ranks.iter().find(|(other, ..)| *other == rank)?;
+            Some(made(rank, process, Some(unawaited.op), place))
+        })
+        .collect();
+    draft.place = group_of(situation, &first.group).map(|group| (group.id, 0));
+    draft.cause = Some(cause::of(situation, &draft.root, &[], draft.evidence_at));
+    draft.summary = format!(
+        "nobody waits for {} at {}: {} {} made such calls and never waited for one",
+        first.op,
+        words::line(place),
+        Ranks(&draft.root),
+        number(&draft.root, "has", "have"),
+    );
+    let most = ranks.iter().map(|(.., it)| it.count).max()?;
+    draft.why = vec![format!(
+        "With async_op=True the call comes back at once, and its result is there only after \
+         wait(). At least {most} Works of that line were freed without a wait, a look at how they \
+         fare, or their future taken."
+    )];
+    draft.next = vec![
+        "Keep what the call returns, and call wait() on it before the tensor is used or changed; or \
+         leave out async_op=True."
+            .into(),
+    ];
+    Some(draft)
+}
+
+/// Lines of two threads that met in both orders: which of them comes first is left to chance.
+fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
+    group.crossings.iter().nth(1)?;
+    let crossings: Vec<&Crossing> = group.crossings.iter().collect();
+    let threads = threads_of(&crossings);
+    let (one, other, [a, b]) = crossings.iter().enumerate().find_map(|(i, one)| {
+        crossings[i + 1..].iter().find_map(|other| {
+            let ranks = swapped(one, other, &threads)?;
+            Some((*one, *other, ranks))
+        })
+    })?;
+    let process = |rank| situation.model.member(group.id, rank);
+    let (x, y) = (&one.calls.get(&a)?.0, &one.calls.get(&b)?.0);
+    let at = one.at.max(other.at);
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Join(group.id, 0), at);
+    draft.place = Some((group.id, one.seq));
+    draft.root = one.calls.keys().copied().collect();
+    draft.per_rank = one
+        .calls
+        .iter()
+        .filter_map(|(&rank, (place, _))| Some(made(rank, process(rank)?, None, place)))
+        .collect();
+    draft.cause = Some(cause::of(situation, &draft.root, &[], at));
+    draft.summary = format!(
+        "two threads of each rank race on {}: {} and {} meet now this way, now that",
+        words::group(&group.info),
+        words::line(x),
+        words::line(y),
+    );
+    draft.why = vec![format!(
+        "At #{} rank {a} came from {} and rank {b} from {}; at #{} it was the other way round. Calls of \
+         one group pair up in the order in which they are made, and each line has a thread of its own \
+         on these ranks: results go to the wrong thread.",
+        one.seq,
+        words::line(x),
+        words::line(y),
+        other.seq,
+    )];
+    draft.next = vec![
+        "Give every thread a group of its own (new_group on all ranks), or let one thread make all \
+         calls."
+            .into(),
+    ];
+    Some(draft)
+}
+
+/// The thread that stands at a line of a rank; `None`: several do.
+type ThreadsOf<'a> = BTreeMap<(u32, &'a Where), Option<ThreadId>>;
+
+fn threads_of<'a>(crossings: &[&'a Crossing]) -> ThreadsOf<'a> {
+    let mut threads = ThreadsOf::new();
+    for crossing in crossings {
+        for (&rank, (place, thread)) in &crossing.calls {
+            let known = threads.entry((rank, &**place)).or_insert(Some(*thread));
+            if *known != Some(*thread) {
+                *known = None;
+            }
+        }
+    }
+    threads
+}
+
+/// Two ranks whose lines met in both orders, where each line has a thread of its own on both.
+fn swapped(one: &Crossing, other: &Crossing, threads: &ThreadsOf<'_>) -> Option<[u32; 2]> {
+    let own = |rank: u32, x: &Where, y: &Where| {
+        let of = |place| threads.get(&(rank, place)).copied().flatten();
+        matches!((of(x), of(y)), (Some(x), Some(y)) if x != y)
+    };
+    for (&a, (x, _)) in &one.calls {
+        for (&b, (y, _)) in one.calls.range(a + 1..) {
+            let (Some((then_a, _)), Some((then_b, _))) = (other.calls.get(&a), other.calls.get(&b))
+            else {
+                continue;
+            };
+            if x != y && then_a == y && then_b == x && own(a, x, y) && own(b, x, y) {
+                return Some([a, b]);
+            }
+        }
+    }
+    None
+}
+
+fn group_of<'a>(situation: &Situation<'a>, info: &Arc<GroupInfo>) -> Option<&'a Group> {
+    let mut groups = situation.model.groups();
+    groups.find(|group| group.info.key == info.key)
+}
+
+fn made(rank: u32, process: &Process, op: Option<Op>, place: &Where) -> RankCall {
+    RankCall {
+        state: CallState::Issued,
+        op: op.and_then(Op::name).map(str::to_owned),
+        seq: None,
+        dtype: None,
+        shapes: None,
+        numel: None,
+        reduce_op: None,
+        root: None,
+        step: None,
+        place: Some(place.clone()),
+        ..last_call(rank, process)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            1.0 * all_reduce async f32[4096] sum @train.py:27
+            1.1 * unawaited @train.py:27
+            1.2 * unawaited @train.py:27
+            1.3 * unawaited @train.py:27
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn several_works_of_one_line_that_nobody_waited_for_are_found() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * all_reduce async f32[8] sum @train.py:5
+            1.1 * unawaited @train.py:5
+            1.2 * unawaited @train.py:5
+            1.3 * unawaited @train.py:5
+            """
+            verdict = "healthy"
+            look-on = 100
+            silent-until = 1.3
+            [[expect]]
+            code = "DD115"
+            severity = "warning"
+            effect = "none"
+            confidence = "supported"
+            root = [0, 1]
+            op = "all_reduce"
+            detected = 1.3
+            lines = { 0 = "train.py:5", 1 = "train.py:5" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_single_one_may_be_meant() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * all_reduce async f32[8] sum @train.py:5
+            1.1 * unawaited @train.py:5
+            1.2 * unawaited @train.py:5
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn on_a_device_the_stream_may_wait_for_it() {
+        holds(
+            r#"
+            world = 2
+            backend = "nccl"
+            events = """
+            1.1 * unawaited @train.py:5
+            1.2 * unawaited @train.py:5
+            1.3 * unawaited @train.py:5
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn it_is_not_told_beside_what_blocks() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.1 * unawaited @train.py:5
+            1.2 * unawaited @train.py:5
+            1.3 * unawaited @train.py:5
+            2.0 0 barrier @train.py:7
+            2.1 1 exits 0
+            """
+            [[expect]]
+            code = "DD102"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn two_threads_that_meet_now_this_way_now_that_race() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 all_reduce async t1 f32[8] sum @train.py:5
+            1.0 1 all_reduce async t2 f32[8] sum @train.py:9
+            1.1 0 all_reduce async t2 f32[8] sum @train.py:9
+            1.2 1 all_reduce async t1 f32[8] sum @train.py:5
+            """
+            look-on = 10
+            [[expect]]
+            code = "DD115"
+            severity = "warning"
+            root = [0, 1]
+            root-confidence = "suspected"
+            "#,
+        );
+    }
+
+    #[test]
+    fn one_thread_may_stand_at_two_lines_by_turns() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 broadcast root=0 f32[8] @train.py:5
+            1.0 1 broadcast root=0 f32[8] @train.py:9
+            1.1 * done
+            1.2 0 broadcast root=1 f32[8] @train.py:9
+            1.2 1 broadcast root=1 f32[8] @train.py:5
+            1.3 * done
+            """
+            look-on = 10
+            "#,
+        );
+    }
+
+    #[test]
+    fn two_threads_may_take_turns_at_both_lines() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 broadcast root=0 t1 f32[8] @train.py:5
+            1.0 1 broadcast root=0 t1 f32[8] @train.py:9
+            1.1 * done
+            1.2 0 broadcast root=1 t1 f32[8] @train.py:9
+            1.2 1 broadcast root=1 t1 f32[8] @train.py:5
+            1.3 * done
+            1.4 0 broadcast root=0 t2 f32[8] @train.py:5
+            1.4 1 broadcast root=0 t2 f32[8] @train.py:9
+            1.5 * done
+            """
+            look-on = 10
+            "#,
+        );
+    }
+}

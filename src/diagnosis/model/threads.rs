@@ -1,0 +1,62 @@
+//! Where calls that several ranks made at different lines met: what a race of two threads looks like.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Timestamp, Where};
+
+use super::group::Join;
+use crate::diagnosis::event::ThreadId;
+
+/// Latest crossings that are kept.
+const KEPT: usize = 16;
+/// Ranks of a crossing that are kept: if threads race, they do on few ranks as on many.
+const KEPT_RANKS: usize = 64;
+
+/// Calls of different lines that met and agreed otherwise.
+#[derive(Clone, Debug)]
+pub struct Crossing {
+    /// Where they met.
+    pub seq: u64,
+    /// When.
+    pub at: Timestamp,
+    /// Line and thread of each rank.
+    pub calls: BTreeMap<u32, (Arc<Where>, ThreadId)>,
+}
+
+/// The latest crossings of a group.
+#[derive(Debug, Default)]
+pub struct Crossings(VecDeque<Crossing>);
+
+impl Crossings {
+    /// The latest ones, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Crossing> {
+        self.0.iter()
+    }
+
+    /// Calls of all ranks have met and agree.
+    pub(super) fn met(&mut self, seq: u64, join: &Join) {
+        let lines = || {
+            let places = join.calls.values().map(|joined| &joined.call.place);
+            places.map(|place| place.as_ref().map(|place| place.line))
+        };
+        let first = lines().next();
+        if lines().all(|line| Some(line) == first) {
+            return;
+        }
+        let calls = join.calls.iter().take(KEPT_RANKS);
+        let calls = calls.filter(|(_, joined)| !joined.call.hidden);
+        let calls = calls.filter_map(|(&rank, joined)| {
+            let place = joined.call.place.as_ref()?;
+            Some((rank, (Arc::clone(place), joined.call.thread)))
+        });
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Crossing {
+            seq,
+            at: join.last_at(),
+            calls: calls.collect(),
+        });
+    }
+}

@@ -1,0 +1,52 @@
+//! Collectives that every member has entered.
+
+use std::time::Duration;
+
+use super::{Inside, Situation};
+use crate::diagnosis::model::{Group, Join, Wait, is_inside};
+
+/// The first of each group that somebody waits for.
+pub(super) fn all(situation: &Situation<'_>) -> Vec<Inside> {
+    let groups = situation.model.groups();
+    groups
+        .filter_map(|group| {
+            let mut entered = group.entered.iter();
+            entered.find_map(|(&seq, join)| inside(situation, group, seq, join))
+        })
+        .collect()
+}
+
+fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
+    // What ranks do after they diverged says nothing.
+    if group.diverged.is_some_and(|at| at <= seq) {
+        return None;
+    }
+    let mut limit = situation.config.stall_after;
+    let mut waiting = Vec::new();
+    let mut begun = Vec::new();
+    for (&rank, joined) in &join.calls {
+        let process = situation.model.member(group.id, rank)?;
+        let since = match joined.wait {
+            Wait::Since(at) => at,
+            Wait::NotSeen if is_inside(process, &joined.call) => joined.call.at,
+            Wait::NotSeen | Wait::Over(_) => continue,
+        };
+        // What is waited for on the way out is another matter.
+        if process.has_ended() || process.is_leaving() {
+            continue;
+        }
+        let place = joined.call.place.as_ref();
+        let before = place.and_then(|place| process.waits.get(place));
+        limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
+        waiting.push(rank);
+        begun.push(since);
+    }
+    let since = join.last_at().max(begun.into_iter().min()?);
+    Some(Inside {
+        group: group.id,
+        seq,
+        waiting,
+        since,
+        overdue_at: since.plus(limit),
+    })
+}

@@ -1,0 +1,557 @@
+//! Compares what the engine says of an execution with what is true of it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ddp_doctor::diagnosis::event::Event;
+use ddp_doctor_proto::report::{
+    CallSignature, CertificateKind, Confidence, Fact, Finding, Report, Timestamp,
+};
+
+use super::course::{self, Course};
+use super::generate::Planted;
+use super::machine::{Life, Machine, State};
+use super::program::{Random, Step, group_name};
+use super::truth::{Closure, Explored, explore};
+use crate::support::scenario::{Scenario, Script, check_proof, gist};
+
+/// States that are gone through for one execution, at most.
+const MOST_STATES: usize = 20_000;
+/// After every moment of patience, before the limit of any stall.
+const SOON: Duration = Duration::from_secs(30);
+/// Long after the limit of every stall.
+const LATER: Duration = Duration::from_secs(600);
+
+/// What the engine said, or did not say, and should not have, or should.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    /// Its kind: a smaller case must be wrong in the same way.
+    pub(crate) kind: String,
+    pub(crate) words: String,
+    pub(crate) scenario: String,
+}
+
+/// What a case was like, for the statistics.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) codes: Vec<String>,
+    pub(crate) proved: usize,
+    pub(crate) stuck: usize,
+    pub(crate) states: usize,
+    pub(crate) quiet: bool,
+    pub(crate) healthy: bool,
+    pub(crate) events: usize,
+}
+
+/// Runs a program once, at random, and compares.
+pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> {
+    let Some(machine) = Machine::new(&planted.program) else {
+        return Ok(Outcome::default());
+    };
+    let mut random = Random::new(seed);
+    let course = course::run(&machine, &mut random);
+    let wrong = |kind: String, words: String| Violation {
+        kind,
+        words,
+        scenario: course.scenario.clone(),
+    };
+    let scenario = Scenario::parse(&course.scenario).map_err(|e| wrong("scenario".into(), e))?;
+    let script = Script::of(&scenario).map_err(|e| wrong("scenario".into(), e))?;
+
+    let truth = Truth::of(&machine, &course, planted)
+        .map_err(|(kind, words)| wrong(kind.to_owned(), words))?;
+
+    // Heard as it happened; then long after it happened.
+    let mut engine = Script::engine(&scenario);
+    for (_, _, event) in &script.events {
+        engine.handle(event.clone(), script.end);
+    }
+    engine.poll_change();
+    let report = engine.report();
+    engine.handle_timeout(script.end.plus(SOON));
+    engine.poll_change();
+    let soon = engine.report();
+    engine.handle_timeout(script.end.plus(LATER));
+    engine.poll_change();
+    let later = engine.report();
+
+    let fault = |(kind, words): (String, String)| wrong(kind, words + &listed(&report));
+    truth.check(&report).map_err(fault)?;
+    let fault =
+        |(kind, words): (String, String)| wrong(format!("soon {kind}"), words + &listed(&soon));
+    truth.check_time(&soon).map_err(fault)?;
+    truth.check_blame(&soon).map_err(fault)?;
+    if course.quiet {
+        let fault = |(kind, words): (String, String)| wrong(kind, words + &listed(&later));
+        truth.check_blame(&later).map_err(fault)?;
+    }
+
+    // Heard in other orders, and looked at in between.
+    for turn in 0..3 {
+        let mut engine = Script::engine(&scenario);
+        let mut now = Timestamp(0);
+        for (at, event) in shuffled(&script, turn, &mut random) {
+            now = now.max(at);
+            engine.handle(event, now);
+            if turn == 2 || random.chance(10) {
+                engine.poll_change();
+                let early = engine.report();
+                for finding in early.findings.iter().filter(|f| f.certificate.is_some()) {
+                    truth.check_claim(finding).map_err(|(kind, words)| {
+                        wrong(format!("early {kind}"), words + &listed(&early))
+                    })?;
+                }
+            }
+        }
+        engine.handle_timeout(script.end);
+        engine.poll_change();
+        let other = engine.report();
+        if gist(&other) != gist(&report) {
+            return Err(wrong(
+                "order".into(),
+                format!(
+                    "heard in another order, it is another diagnosis:{}{}",
+                    listed(&report),
+                    listed(&other)
+                ),
+            ));
+        }
+    }
+    Ok(Outcome {
+        codes: later.findings.iter().map(|f| f.code.clone()).collect(),
+        proved: report
+            .findings
+            .iter()
+            .filter(|f| f.certificate.is_some())
+            .count(),
+        stuck: truth.closure.stuck.len(),
+        states: truth
+            .explored
+            .as_ref()
+            .map_or(0, |explored| explored.states),
+        quiet: course.quiet,
+        healthy: planted.mutated.is_empty(),
+        events: script.events.len(),
+    })
+}
+
+/// The events with the order within each rank kept: rank by rank from the last, or mixed.
+fn shuffled(script: &Script, turn: usize, random: &mut Random) -> Vec<(Timestamp, Event)> {
+    let mut queues: Vec<(Option<u32>, Vec<(Timestamp, Event)>)> = Vec::new();
+    for (at, who, event) in script.events.iter().rev() {
+        match queues.iter_mut().find(|(other, _)| other == who) {
+            Some((_, queue)) => queue.push((*at, event.clone())),
+            None => queues.push((*who, vec![(*at, event.clone())])),
+        }
+    }
+    let mut mixed = Vec::new();
+    while !queues.is_empty() {
+        let at = match turn {
+            0 => queues.len() - 1,
+            _ => random.below(queues.len()),
+        };
+        match queues[at].1.pop() {
+            Some(event) => mixed.push(event),
+            None => drop(queues.remove(at)),
+        }
+    }
+    mixed
+}
+
+/// Everything that is known of an execution.
+struct Truth<'a> {
+    machine: &'a Machine<'a>,
+    course: &'a Course,
+    planted: &'a Planted,
+    closure: Closure,
+    explored: Option<Explored>,
+    /// Calls met that do not fit, or make garbage.
+    met_wrongly: bool,
+}
+
+type Fault = (String, String);
+
+impl<'a> Truth<'a> {
+    fn of(
+        machine: &'a Machine<'a>,
+        course: &'a Course,
+        planted: &'a Planted,
+    ) -> Result<Self, (&'static str, String)> {
+        let state = &course.state;
+        let closure = Closure::of(machine, state);
+        let explored = explore(machine, *state, MOST_STATES, false);
+        let reduced = explore(machine, *state, MOST_STATES, true);
+        if let (Some(a), Some(b)) = (&explored, &reduced)
+            && (a.completable, a.may_end_well) != (b.completable, b.may_end_well)
+        {
+            return Err((
+                "oracle",
+                format!("all executions and fewer differ: {a:?} {b:?}"),
+            ));
+        }
+        let explored = explored.or(reduced);
+        let issued = (0..machine.calls.len())
+            .filter(|&call| state.seq[call] > 0)
+            .fold(0_u64, |calls, call| calls | 1 << call);
+        if let Some(explored) = &explored
+            && explored.completable & issued & !closure.completable != 0
+        {
+            let words =
+                format!("what completes here may complete anywhere: {explored:?} {closure:?}");
+            return Err(("oracle", words));
+        }
+        Ok(Self {
+            machine,
+            course,
+            planted,
+            closure,
+            explored,
+            met_wrongly: met_wrongly(machine, state),
+        })
+    }
+
+    fn check(&self, report: &Report) -> Result<(), Fault> {
+        self.check_time(report)?;
+        for finding in &report.findings {
+            check_proof(finding).map_err(|e| (format!("proof {}", finding.code), e))?;
+            self.check_claim(finding)?;
+        }
+        self.check_blame(report)?;
+        // Nobody knows that a thread which has made no call yet is there.
+        if self.hidden_thread() {
+            return Ok(());
+        }
+        for finding in &report.findings {
+            self.check_victims(finding)?;
+            let cycle = finding.code == "DD111";
+            let free = finding
+                .ranks
+                .root
+                .iter()
+                .find(|&&rank| !self.is_hopeless(rank));
+            if let Some(rank) = free.filter(|_| cycle) {
+                let words = format!("rank {rank} may go on");
+                return Err(("root DD111".into(), words));
+            }
+        }
+        for &rank in &self.closure.stuck {
+            let named = |finding: &&Finding| {
+                finding.ranks.root.contains(&u32::from(rank))
+                    || finding.ranks.victims.contains(&u32::from(rank))
+            };
+            let proved =
+                |finding: &Finding| finding.certificate.is_some() || self.may_be_unproved(finding);
+            if !report.findings.iter().filter(named).any(proved) {
+                let words = format!("rank {rank} stands still for ever, and no proof says so");
+                return Err(("missed".into(), words));
+            }
+        }
+        Ok(())
+    }
+
+    /// Before its time nothing is found without a proof, and nothing where all may end well.
+    fn check_time(&self, report: &Report) -> Result<(), Fault> {
+        for finding in &report.findings {
+            if finding.certificate.is_none() && !self.may_be_unproved(finding) {
+                let words = format!("{} without a proof before its time", finding.code);
+                return Err((format!("unproved {}", finding.code), words));
+            }
+        }
+        let healthy = self.planted.mutated.is_empty() && self.course.raised.is_empty();
+        let may_end_well = self.explored.as_ref().is_some_and(|it| it.may_end_well);
+        let fine = healthy || (may_end_well && !self.met_wrongly);
+        let spoken = report
+            .findings
+            .iter()
+            .find(|finding| !(finding.code == "DD111" && self.hidden_thread()));
+        match spoken.filter(|_| fine) {
+            Some(finding) => {
+                let words = format!("{} though all may end well", finding.code);
+                Err((format!("false {}", finding.code), words))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A cycle through a rank of several threads is believed, not proved; and what a wait that failed
+    /// was for.
+    fn may_be_unproved(&self, finding: &Finding) -> bool {
+        if finding.code == "DD101" && !self.course.raised.is_empty() {
+            return true;
+        }
+        finding.code == "DD111"
+            && finding
+                .ranks
+                .root
+                .iter()
+                .any(|&rank| self.threads(rank) > 1)
+    }
+
+    fn threads(&self, rank: u32) -> usize {
+        let threads = &self.machine.program.threads;
+        threads
+            .iter()
+            .filter(|it| u32::from(it.rank) == rank)
+            .count()
+    }
+
+    fn hidden_thread(&self) -> bool {
+        let threads = &self.machine.program.threads;
+        threads.iter().enumerate().any(|(t, thread)| {
+            let made = |made: &super::machine::Made| usize::from(made.thread) == t;
+            let silent = (self.machine.calls.iter().enumerate())
+                .all(|(c, it)| !made(it) || self.course.state.seq[c] == 0);
+            silent
+                && threads
+                    .iter()
+                    .any(|other| other.rank == thread.rank && other.number != thread.number)
+        })
+    }
+
+    /// Whoever is named with confidence has made a mistake.
+    fn check_blame(&self, report: &Report) -> Result<(), Fault> {
+        let mutated: BTreeSet<u32> = self.planted.mutated.iter().map(|&r| u32::from(r)).collect();
+        if mutated.len() != 1 {
+            return Ok(());
+        }
+        for finding in &report.findings {
+            let root = &finding.ranks.root;
+            let fair = match finding.code.as_str() {
+                _ if finding.ranks.root_confidence == Confidence::Suspected => true,
+                // Everybody in a cycle is its root.
+                "DD111" if self.hidden_thread() => true,
+                "DD111" => root.iter().any(|rank| mutated.contains(rank)),
+                _ => root.iter().all(|rank| mutated.contains(rank)),
+            };
+            if !fair {
+                let words = format!(
+                    "{} blames {root:?}, the mistake is in {mutated:?}",
+                    finding.code
+                );
+                return Err((format!("blame {}", finding.code), words));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what a finding states of ranks and calls is so.
+    fn check_claim(&self, finding: &Finding) -> Result<(), Fault> {
+        let fault = |what: &str, words: String| Err((format!("{what} {}", finding.code), words));
+        // A thread is only known of once it was heard.
+        if finding.code == "DD111"
+            && (self.hidden_thread()
+                || finding
+                    .ranks
+                    .root
+                    .iter()
+                    .any(|&rank| self.threads(rank) > 1))
+        {
+            return Ok(());
+        }
+        let kind = finding.certificate.as_ref().map(|proof| proof.kind);
+        let facts = finding
+            .certificate
+            .as_ref()
+            .map_or(&[][..], |proof| &proof.facts);
+        for fact in facts {
+            if !self.holds(fact) {
+                return fault("fact", format!("it is not so: {fact:?}"));
+            }
+        }
+        let issued: Vec<(u32, u8)> = facts.iter().filter_map(|fact| self.call_of(fact)).collect();
+        match (kind, issued.as_slice()) {
+            (Some(CertificateKind::UnsatisfiableJoin), &[(_, a), (_, b)]) => {
+                let (a, b) = (
+                    self.machine.calls[usize::from(a)],
+                    self.machine.calls[usize::from(b)],
+                );
+                if a.call.fits(&b.call, self.machine.program.transport) {
+                    return fault("mismatch", format!("these can match: {a:?} {b:?}"));
+                }
+            }
+            (Some(CertificateKind::Contradiction), &[(_, a), (_, b)]) => {
+                let (a, b) = (
+                    self.machine.calls[usize::from(a)],
+                    self.machine.calls[usize::from(b)],
+                );
+                if !a.call.contradicts(&b.call) {
+                    return fault("mismatch", format!("these agree: {a:?} {b:?}"));
+                }
+            }
+            (Some(CertificateKind::TerminalRank | CertificateKind::Cycle), calls) => {
+                for &(rank, call) in calls {
+                    if Machine::is_complete(&self.course.state, call)
+                        || self.closure.completable & 1 << call != 0
+                    {
+                        return fault("wait", format!("the call of rank {rank} may complete"));
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether those who are said to suffer do. Others may turn out to while not all is heard.
+    fn check_victims(&self, finding: &Finding) -> Result<(), Fault> {
+        let fault = |what: &str, words: String| Err((format!("{what} {}", finding.code), words));
+        let wire = finding.certificate.as_ref().is_some_and(|proof| {
+            matches!(
+                proof.kind,
+                CertificateKind::UnsatisfiableJoin | CertificateKind::Contradiction
+            )
+        });
+        for &rank in &finding.ranks.victims {
+            let in_join = || {
+                let group = finding
+                    .group
+                    .as_ref()
+                    .and_then(|group| self.group(&group.name));
+                group.zip(finding.seq).is_some_and(|(group, seq)| {
+                    let state = &self.course.state;
+                    self.machine
+                        .call_at(state, group, rank as u8, seq as u8)
+                        .is_some()
+                })
+            };
+            if finding.ranks.root.contains(&rank) {
+                return fault("both", format!("rank {rank} is root and victim"));
+            }
+            // What a broken transport still delivers is not known.
+            let broken = !self.course.raised.is_empty();
+            if !(self.is_hopeless(rank) || broken || wire && in_join()) {
+                return fault("victim", format!("rank {rank} may go on"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a rank waits, or waited, for a call that never completes.
+    fn is_hopeless(&self, rank: u32) -> bool {
+        let state = &self.course.state;
+        (0..self.machine.calls.len() as u8).any(|call| {
+            let made = &self.machine.calls[usize::from(call)];
+            let never =
+                state.seq[usize::from(call)] > 0 && self.closure.completable & 1 << call == 0;
+            u32::from(made.rank) == rank && never && self.is_awaited(call)
+        })
+    }
+
+    /// Whether the program has waited for a call, or is about to.
+    fn is_awaited(&self, call: u8) -> bool {
+        let made = &self.machine.calls[usize::from(call)];
+        let thread = usize::from(made.thread);
+        let past = usize::from(self.course.state.at[thread]);
+        let steps = &self.machine.program.threads[thread].steps;
+        !made.call.is_async
+            || steps[..past]
+                .iter()
+                .any(|step| matches!(step, Step::Wait(label) if *label == made.call.label))
+    }
+
+    fn group(&self, name: &str) -> Option<u8> {
+        (0..self.machine.program.groups.len() as u8).find(|&group| group_name(group) == name)
+    }
+
+    /// The call that a fact is about.
+    fn call_of(&self, fact: &Fact) -> Option<(u32, u8)> {
+        match fact {
+            Fact::Issued {
+                rank, group, seq, ..
+            }
+            | Fact::Waits {
+                rank, group, seq, ..
+            } => {
+                let group = self.group(&group.name)?;
+                let call =
+                    self.machine
+                        .call_at(&self.course.state, group, *rank as u8, *seq as u8)?;
+                Some((*rank, call))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a fact is so in the end.
+    fn holds(&self, fact: &Fact) -> bool {
+        let state = &self.course.state;
+        let life = |rank: u32| self.machine.life(state, rank as u8);
+        match fact {
+            Fact::Issued { call, .. } => self
+                .call_of(fact)
+                .is_some_and(|(_, made)| self.is_signature(made, call)),
+            Fact::Waits { rank, call, .. } => self.call_of(fact).is_some_and(|(_, made)| {
+                let waits = (0..self.machine.program.threads.len() as u8)
+                    .any(|t| self.machine.awaited(state, t) == Some(made));
+                let there = matches!(life(*rank), Life::Runs | Life::Died(_));
+                waits && there && self.is_signature(made, call)
+            }),
+            Fact::NeverIssued { rank, group, last } => {
+                self.group(&group.name).is_some_and(|group| {
+                    u64::from(self.machine.issued(state, group, *rank as u8)) == *last
+                })
+            }
+            Fact::Ended {
+                rank, code, signal, ..
+            } => match life(*rank) {
+                Life::Exited => *code == Some(0) && signal.is_none(),
+                Life::Died(_) => signal.is_some() || code.is_some_and(|code| code != 0),
+                Life::Runs | Life::Stopped => false,
+            },
+            Fact::GroupDestroyed { rank, group } => self
+                .group(&group.name)
+                .is_some_and(|group| state.left[usize::from(group)] & 1 << rank != 0),
+            Fact::Stopped { rank, .. } => life(*rank) == Life::Stopped,
+            Fact::Raised { rank, .. } => matches!(life(*rank), Life::Died(_)),
+            Fact::Missing { .. }
+            | Fact::NeverPosted { .. }
+            | Fact::Creates { .. }
+            | Fact::NeverCreated { .. }
+            | Fact::ClocksDiffer { .. } => false,
+        }
+    }
+
+    fn is_signature(&self, made: u8, signature: &CallSignature) -> bool {
+        let call = self.machine.calls[usize::from(made)].call;
+        let words = call.to_string();
+        let op = words.split([' ', '/']).next().unwrap_or_default();
+        signature.op == op
+            && signature
+                .numel
+                .is_none_or(|numel| numel == u64::from(call.numel))
+            && signature
+                .root
+                .is_none_or(|root| root == u32::from(call.root))
+    }
+}
+
+/// Whether calls have met that cannot be one collective, or make garbage as one.
+fn met_wrongly(machine: &Machine<'_>, state: &State) -> bool {
+    let transport = machine.program.transport;
+    machine.calls.iter().enumerate().any(|(a, one)| {
+        machine.calls.iter().enumerate().any(|(b, other)| {
+            state.seq[a] > 0
+                && state.seq[a] == state.seq[b]
+                && one.call.group == other.call.group
+                && (!one.call.fits(&other.call, transport) || one.call.contradicts(&other.call))
+        })
+    })
+}
+
+fn listed(report: &Report) -> String {
+    let mut text = format!("\nfound (verdict {}):", report.verdict);
+    for f in &report.findings {
+        text += &format!(
+            "\n  {} {} {} root {:?} ({}) victims {:?} {}: {}",
+            f.role,
+            f.code,
+            f.confidence,
+            f.ranks.root,
+            f.ranks.root_confidence,
+            f.ranks.victims,
+            f.seq.map_or_else(String::new, |seq| format!("seq {seq}")),
+            f.summary
+        );
+    }
+    text
+}

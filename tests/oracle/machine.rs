@@ -1,0 +1,328 @@
+//! What a program may do: its states, and the steps between them.
+//!
+//! Knows as little of the engine as possible: calls are numbered here by counting, and complete by the
+//! rules of their transport. Wherever a call *may* complete early (leaves of rooted collectives, calls
+//! that a dead peer had begun), both are possible.
+
+use super::program::{Call, End, Program, Step, Transport};
+
+/// Most threads and most calls of a program.
+pub(crate) const THREADS: usize = 10;
+const CALLS: usize = 64;
+const RANKS: usize = 5;
+const GROUPS: usize = 4;
+
+/// A program with its calls numbered.
+pub(crate) struct Machine<'a> {
+    pub(crate) program: &'a Program,
+    /// Every call of the program, with its thread.
+    pub(crate) calls: Vec<Made>,
+    /// By thread and step: the index of the call that is made there, or waited for there.
+    index: Vec<Vec<Option<u8>>>,
+    /// By group and rank: calls that the rank may make there.
+    places: Vec<Vec<Vec<u8>>>,
+}
+
+/// A call of the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    pub(crate) thread: u8,
+    pub(crate) rank: u8,
+    pub(crate) call: Call,
+}
+
+/// How a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Life {
+    Runs,
+    /// With status 0.
+    Exited,
+    /// With another status, by a signal, or by an exception.
+    Died(u8),
+    Stopped,
+}
+
+/// Everything that the further course depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    /// The next step of each thread.
+    pub(crate) at: [u8; THREADS],
+    /// Threads that wait for the call of the step before.
+    pub(crate) waits: u16,
+    pub(crate) lives: [Life; RANKS],
+    /// Sequence number of each call in its group, once it is issued; 0: it is not.
+    pub(crate) seq: [u8; CALLS],
+    /// Calls that are complete.
+    pub(crate) complete: u64,
+    /// By group, the ranks that left it.
+    pub(crate) left: [u8; GROUPS],
+}
+
+/// Something that may happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// A thread makes its next step.
+    Step(u8),
+    /// A thread finds the call complete that it waits for.
+    Wake(u8),
+    /// A call completes.
+    Complete(u8),
+    /// All threads of a rank are through.
+    Finish(u8),
+    /// Somebody kills a rank.
+    Kill(u8),
+}
+
+impl<'a> Machine<'a> {
+    /// `None`: the program is too large.
+    pub(crate) fn new(program: &'a Program) -> Option<Self> {
+        let mut calls = Vec::new();
+        let mut index: Vec<Vec<Option<u8>>> = Vec::new();
+        let mut places = vec![vec![Vec::new(); usize::from(program.world)]; program.groups.len()];
+        for (t, thread) in program.threads.iter().enumerate() {
+            let mut own = Vec::new();
+            for step in &thread.steps {
+                own.push(match step {
+                    Step::Call(call) => {
+                        let at = calls.len() as u8;
+                        places[usize::from(call.group)][usize::from(thread.rank)].push(at);
+                        calls.push(Made {
+                            thread: t as u8,
+                            rank: thread.rank,
+                            call: *call,
+                        });
+                        Some(at)
+                    }
+                    Step::Wait(label) => (0..calls.len())
+                        .find(|&i| {
+                            let made: Made = calls[i];
+                            usize::from(made.thread) == t && made.call.label == *label
+                        })
+                        .map(|i| i as u8),
+                    Step::Destroy(_) | Step::End(_) => None,
+                });
+            }
+            index.push(own);
+        }
+        let fits = program.threads.len() <= THREADS
+            && calls.len() <= CALLS
+            && usize::from(program.world) <= RANKS
+            && program.groups.len() <= GROUPS;
+        fits.then_some(Self {
+            program,
+            calls,
+            index,
+            places,
+        })
+    }
+
+    pub(crate) fn start(&self) -> State {
+        State {
+            at: [0; THREADS],
+            waits: 0,
+            lives: [Life::Runs; RANKS],
+            seq: [0; CALLS],
+            complete: 0,
+            left: [0; GROUPS],
+        }
+    }
+
+    /// The step that a thread makes next.
+    pub(crate) fn next(&self, state: &State, thread: u8) -> Option<Step> {
+        let steps = &self.program.threads[usize::from(thread)].steps;
+        steps
+            .get(usize::from(state.at[usize::from(thread)]))
+            .copied()
+    }
+
+    /// The call that a thread stands still for.
+    pub(crate) fn awaited(&self, state: &State, thread: u8) -> Option<u8> {
+        let t = usize::from(thread);
+        (state.waits & 1 << t != 0)
+            .then(|| self.index[t][usize::from(state.at[t]) - 1])
+            .flatten()
+    }
+
+    pub(crate) fn life(&self, state: &State, rank: u8) -> Life {
+        state.lives[usize::from(rank)]
+    }
+
+    /// A rank's call in a group by its sequence number.
+    pub(crate) fn call_at(&self, state: &State, group: u8, rank: u8, seq: u8) -> Option<u8> {
+        let places = &self.places[usize::from(group)][usize::from(rank)];
+        places
+            .iter()
+            .copied()
+            .find(|&c| state.seq[usize::from(c)] == seq)
+    }
+
+    /// How many calls a rank has made in a group.
+    pub(crate) fn issued(&self, state: &State, group: u8, rank: u8) -> u8 {
+        let places = &self.places[usize::from(group)][usize::from(rank)];
+        places
+            .iter()
+            .map(|&c| state.seq[usize::from(c)])
+            .max()
+            .unwrap_or(0)
+    }
+
+    pub(crate) fn is_complete(state: &State, call: u8) -> bool {
+        state.complete & 1 << call != 0
+    }
+
+    /// Whether a call that is issued has begun: on NCCL not before the earlier ones are complete.
+    pub(crate) fn has_begun(&self, state: &State, call: u8) -> bool {
+        let made = &self.calls[usize::from(call)];
+        let seq = state.seq[usize::from(call)];
+        seq > 0 && (self.program.transport == Transport::Gloo || self.is_next(state, made, seq))
+    }
+
+    /// Whether all calls of the rank in the group with lower numbers are complete.
+    pub(crate) fn is_next(&self, state: &State, made: &Made, seq: u8) -> bool {
+        self.places[usize::from(made.call.group)][usize::from(made.rank)]
+            .iter()
+            .all(|&c| {
+                let other = state.seq[usize::from(c)];
+                other == 0 || other >= seq || Self::is_complete(state, c)
+            })
+    }
+
+    /// Whether a call may complete now.
+    pub(crate) fn may_complete(&self, state: &State, call: u8) -> bool {
+        let made = &self.calls[usize::from(call)];
+        let seq = state.seq[usize::from(call)];
+        if seq == 0 || Self::is_complete(state, call) || !self.has_begun(state, call) {
+            return false;
+        }
+        let group = made.call.group;
+        let members = &self.program.groups[usize::from(group)];
+        made.call.needs(made.rank, members).iter().all(|&needed| {
+            self.call_at(state, group, needed, seq).is_some_and(|peer| {
+                let other = &self.calls[usize::from(peer)].call;
+                self.has_begun(state, peer) && made.call.fits(other, self.program.transport)
+            })
+        })
+    }
+
+    /// Whether a call that may complete surely will: whoever it exchanges data with has come too, and
+    /// lives or was done with it before it ended.
+    pub(crate) fn surely_completes(&self, state: &State, call: u8) -> bool {
+        let made = &self.calls[usize::from(call)];
+        let seq = state.seq[usize::from(call)];
+        let (op, root) = (made.call.op, made.call.root);
+        let partners: Vec<u8> = if op.is_rooted() && made.rank != root {
+            vec![root]
+        } else {
+            self.program.groups[usize::from(made.call.group)].clone()
+        };
+        self.life(state, made.rank) == Life::Runs
+            && partners.iter().all(|&partner| {
+                let there = self.call_at(state, made.call.group, partner, seq);
+                there.is_some_and(|peer| {
+                    let other = &self.calls[usize::from(peer)].call;
+                    let lives = self.life(state, partner) == Life::Runs;
+                    self.has_begun(state, peer)
+                        && made.call.fits(other, self.program.transport)
+                        && (lives || Self::is_complete(state, peer))
+                })
+            })
+    }
+
+    /// Everything that may happen.
+    pub(crate) fn actions(&self, state: &State) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (t, thread) in self.program.threads.iter().enumerate() {
+            if self.life(state, thread.rank) != Life::Runs {
+                continue;
+            }
+            match self.awaited(state, t as u8) {
+                Some(call) if Self::is_complete(state, call) => {
+                    actions.push(Action::Wake(t as u8));
+                }
+                Some(_) => {}
+                None => match self.next(state, t as u8) {
+                    Some(Step::End(End::Sleeps)) | None => {}
+                    Some(_) => actions.push(Action::Step(t as u8)),
+                },
+            }
+        }
+        for rank in 0..self.program.world {
+            let through = |(t, thread): (usize, &super::program::Thread)| {
+                thread.rank != rank
+                    || (state.waits & 1 << t == 0 && self.next(state, t as u8).is_none())
+            };
+            // Before its end, a process waits for its device.
+            let device = |(c, made): (usize, &Made)| {
+                made.rank != rank
+                    || self.program.transport == Transport::Gloo
+                    || state.seq[c] == 0
+                    || Self::is_complete(state, c as u8)
+            };
+            if self.life(state, rank) == Life::Runs
+                && self.program.threads.iter().enumerate().all(through)
+                && self.calls.iter().enumerate().all(device)
+            {
+                actions.push(Action::Finish(rank));
+            }
+        }
+        let victim = self.program.victim;
+        actions.extend(
+            victim
+                .filter(|&rank| self.life(state, rank) == Life::Runs)
+                .map(Action::Kill),
+        );
+        // Also of ranks that have ended: what was complete when they did is not known.
+        actions.extend(
+            (0..self.calls.len() as u8)
+                .filter(|&call| self.may_complete(state, call))
+                .map(Action::Complete),
+        );
+        actions
+    }
+
+    /// The state after something has happened.
+    pub(crate) fn after(&self, state: &State, action: Action) -> State {
+        let mut next = *state;
+        match action {
+            Action::Complete(call) => next.complete |= 1 << call,
+            Action::Wake(thread) => next.waits &= !(1 << thread),
+            Action::Kill(rank) => next.lives[usize::from(rank)] = Life::Died(9),
+            Action::Finish(rank) => next.lives[usize::from(rank)] = Life::Exited,
+            Action::Step(thread) => {
+                let t = usize::from(thread);
+                let rank = self.program.threads[t].rank;
+                let step = self.program.threads[t].steps[usize::from(state.at[t])];
+                next.at[t] += 1;
+                match step {
+                    Step::Call(call) => {
+                        if let Some(index) = self.index[t][usize::from(state.at[t])] {
+                            next.seq[usize::from(index)] = self.issued(state, call.group, rank) + 1;
+                        }
+                        if !call.is_async && call.holds(self.program.transport) {
+                            next.waits |= 1 << t;
+                        }
+                    }
+                    Step::Wait(_) => {
+                        let made = self.index[t][usize::from(state.at[t])];
+                        let call = made.map(|made| self.calls[usize::from(made)].call);
+                        if call.is_some_and(|call| call.holds(self.program.transport)) {
+                            next.waits |= 1 << t;
+                        }
+                    }
+                    Step::Destroy(group) => next.left[usize::from(group)] |= 1 << rank,
+                    Step::End(end) => {
+                        let life = &mut next.lives[usize::from(rank)];
+                        match end {
+                            End::Exits => *life = Life::Exited,
+                            End::Fails | End::Raises => *life = Life::Died(1),
+                            End::Killed => *life = Life::Died(9),
+                            End::Stops => *life = Life::Stopped,
+                            End::Sleeps => next.at[t] -= 1,
+                        }
+                    }
+                }
+            }
+        }
+        next
+    }
+}

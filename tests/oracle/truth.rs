@@ -1,0 +1,216 @@
+//! What is true of a state, whatever happens next.
+//!
+//! Two answers to "which waits are hopeless", found in different ways. [`explore`] goes through every
+//! execution of this very program. [`Closure`] asks for any program at all: it lets every thread that
+//! does not stand still make whatever calls others need. A proof must hold for any program, since
+//! nobody knows what a thread will do next; what is hopeless for any program is so for this one.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::machine::{Action, Life, Machine, State};
+use super::program::Transport;
+
+/// What all executions from a state have in common.
+#[derive(Debug)]
+pub(crate) struct Explored {
+    /// States reached.
+    pub(crate) states: usize,
+    /// Calls that complete in some execution.
+    pub(crate) completable: u64,
+    /// In some execution all ranks end in order.
+    pub(crate) may_end_well: bool,
+}
+
+/// Goes through all executions from a state; `None` where they are more than `limit` states.
+///
+/// `reduced`: of actions that nothing else depends on the order of, one is taken and the others come
+/// later. What completes does not depend on such an order: a step of a rank's only thread, and a
+/// completion, enable others and disable none.
+pub(crate) fn explore(
+    machine: &Machine<'_>,
+    from: State,
+    limit: usize,
+    reduced: bool,
+) -> Option<Explored> {
+    let mut seen: HashSet<State, BuildHasherDefault<Mixer>> = HashSet::default();
+    let mut found = Explored {
+        states: 0,
+        completable: 0,
+        may_end_well: false,
+    };
+    let mut open = vec![from];
+    seen.insert(from);
+    while let Some(state) = open.pop() {
+        found.completable |= state.complete;
+        let mut ranks = 0..machine.program.world;
+        found.may_end_well |=
+            state.waits == 0 && ranks.all(|rank| machine.life(&state, rank) == Life::Exited);
+        let mut actions = machine.actions(&state);
+        if let Some(&one) = actions
+            .iter()
+            .find(|action| commutes(machine, **action))
+            .filter(|_| reduced)
+        {
+            actions = vec![one];
+        }
+        for action in actions {
+            let next = machine.after(&state, action);
+            if seen.insert(next) {
+                open.push(next);
+            }
+        }
+        if seen.len() > limit {
+            return None;
+        }
+    }
+    found.states = seen.len();
+    Some(found)
+}
+
+fn commutes(machine: &Machine<'_>, action: Action) -> bool {
+    match action {
+        Action::Wake(_) | Action::Complete(_) => true,
+        Action::Finish(rank) => machine.program.victim != Some(rank),
+        Action::Kill(_) => false,
+        Action::Step(thread) => {
+            let threads = &machine.program.threads;
+            let rank = threads[usize::from(thread)].rank;
+            if machine.program.victim == Some(rank) {
+                return false;
+            }
+            threads.iter().filter(|other| other.rank == rank).count() == 1
+        }
+    }
+}
+
+/// What helpful programs could still bring about.
+#[derive(Debug)]
+pub(crate) struct Closure {
+    /// Calls that complete if everybody who can helps.
+    pub(crate) completable: u64,
+    /// Ranks with a thread that stands still for a call which never completes.
+    pub(crate) stuck: Vec<u8>,
+}
+
+impl Closure {
+    pub(crate) fn of(machine: &Machine<'_>, state: &State) -> Self {
+        let mut state = *state;
+        let mut free: Vec<bool> = Vec::new();
+        loop {
+            let before = (state.complete, state.waits);
+            free.clear();
+            free.extend((0..machine.program.world).map(|rank| is_free(machine, &state, rank)));
+            for call in 0..machine.calls.len() as u8 {
+                if could_complete(machine, &state, call, &free) {
+                    state.complete |= 1 << call;
+                }
+            }
+            for t in 0..machine.program.threads.len() as u8 {
+                if machine
+                    .awaited(&state, t)
+                    .is_some_and(|call| Machine::is_complete(&state, call))
+                {
+                    state.waits &= !(1 << t);
+                }
+            }
+            if before == (state.complete, state.waits) {
+                break;
+            }
+        }
+        let mut stuck: Vec<u8> = (0..machine.program.threads.len() as u8)
+            .filter(|&t| machine.awaited(&state, t).is_some())
+            .map(|t| machine.program.threads[usize::from(t)].rank)
+            .filter(|&rank| machine.life(&state, rank) == Life::Runs)
+            .collect();
+        stuck.sort_unstable();
+        stuck.dedup();
+        Self {
+            completable: state.complete,
+            stuck,
+        }
+    }
+}
+
+/// Whether a rank has a thread that may make calls.
+fn is_free(machine: &Machine<'_>, state: &State, rank: u8) -> bool {
+    machine.life(state, rank) == Life::Runs
+        && machine
+            .program
+            .threads
+            .iter()
+            .enumerate()
+            .any(|(t, thread)| thread.rank == rank && state.waits & 1 << t == 0)
+}
+
+/// Whether a call could complete if the free ranks made the calls that it needs.
+fn could_complete(machine: &Machine<'_>, state: &State, call: u8, free: &[bool]) -> bool {
+    let made = machine.calls[usize::from(call)];
+    let seq = state.seq[usize::from(call)];
+    if seq == 0 || Machine::is_complete(state, call) || !machine.has_begun(state, call) {
+        return false;
+    }
+    let group = made.call.group;
+    let members = &machine.program.groups[usize::from(group)];
+    made.call.needs(made.rank, members).iter().all(|&needed| {
+        match machine.call_at(state, group, needed, seq) {
+            Some(peer) => {
+                let other = &machine.calls[usize::from(peer)].call;
+                machine.has_begun(state, peer) && made.call.fits(other, machine.program.transport)
+            }
+            None => {
+                let left = state.left[usize::from(group)] & 1 << needed != 0;
+                // On NCCL its new call would stand behind those that are not complete.
+                let behind = machine.program.transport == Transport::Nccl
+                    && (1..seq).any(|earlier| {
+                        machine
+                            .call_at(state, group, needed, earlier)
+                            .is_some_and(|c| !Machine::is_complete(state, c))
+                    });
+                free[usize::from(needed)] && !left && !behind
+            }
+        }
+    })
+}
+
+/// Whether nothing is left that surely happens: what may still happen need not.
+pub(crate) fn is_quiet(machine: &Machine<'_>, state: &State) -> bool {
+    machine.actions(state).iter().all(|action| match action {
+        Action::Complete(call) => !machine.surely_completes(state, *call),
+        Action::Step(_) | Action::Wake(_) | Action::Finish(_) | Action::Kill(_) => false,
+    })
+}
+
+/// Hashes states fast (FxHash): the search spends its time here.
+#[derive(Default)]
+pub(crate) struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            let mut word = [0; 8];
+            word.copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+        for &byte in chunks.remainder() {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+}
