@@ -4,7 +4,7 @@
 # root = [1]
 # root_confidence = "supported"
 # hang = true
-# run_options = ["--stall-after", "3"]
+# run_options = ["--stall-after", "8"]
 # decisive = "stamp"
 # ///
 """Rank 1 sleeps outside any collective while rank 0 waits."""
