@@ -284,6 +284,9 @@ impl<'a> Truth<'a> {
         if finding.code == "DD112" || finding.op.as_deref() == Some("send") {
             return true;
         }
+        if finding.code == "DD113" && finding.ranks.root.iter().any(|&it| self.is_hopeless(it)) {
+            return true;
+        }
         is_of_waits(finding)
             && finding
                 .ranks
@@ -323,6 +326,14 @@ impl<'a> Truth<'a> {
             let root = &finding.ranks.root;
             let fair = match finding.code.as_str() {
                 _ if finding.ranks.root_confidence == Confidence::Suspected => true,
+                // Whoever ended is named by that, also where it is the one that waits who made a call too
+                // many, or to the wrong peer.
+                "DD102" => finding
+                    .ranks
+                    .victims
+                    .iter()
+                    .chain(root)
+                    .any(|rank| mutated.contains(rank)),
                 // Everybody in a cycle is its root.
                 "DD111" | "DD112" if self.hidden_thread() => true,
                 "DD111" | "DD112" => root.iter().any(|rank| mutated.contains(rank)),

@@ -253,11 +253,15 @@ fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
                 4 => call.tag = 1 - call.tag,
                 _ => call.max = !call.max,
             }
-            if call.op.is_message() {
+            let wrong = if call.op.is_message() {
                 call.root != rank && before != *call
             } else {
                 !before.fits(call, transport) || before.contradicts(call)
+            };
+            if !wrong {
+                *call = before;
             }
+            wrong
         }
         6 => {
             // An asynchronous call is waited for at once.

@@ -157,7 +157,11 @@ fn could_complete(machine: &Machine<'_>, state: &State, call: u8, free: &[bool])
     let members = &machine.program.groups[usize::from(group)];
     made.call.needs(made.rank, members).iter().all(|&needed| {
         match machine.counterpart(state, call, needed) {
-            Some(peer) => machine.has_begun(state, peer) && machine.is_served(call, peer),
+            // What a message that is too large does to its receiver, it does for others to see.
+            Some(peer) => {
+                machine.has_begun(state, peer)
+                    && (made.call.op.is_message() || machine.is_served(call, peer))
+            }
             None => {
                 let left = state.left[usize::from(group)] & 1 << needed != 0;
                 // On NCCL its new call would stand behind those that are not complete.
