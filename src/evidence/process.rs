@@ -526,6 +526,7 @@ impl Process {
 
     fn call(&mut self, mut record: v1::Record, limits: &mut Limits) -> Option<Call> {
         let op = number(record.op, Op::from_number);
+        let takes_all = record.creation.as_ref().is_some_and(|it| it.takes_all);
         let group = match record.group {
             _ if op.creates_group() => self.created(record.creation.take(), limits),
             0 => None,
@@ -550,6 +551,7 @@ impl Process {
                 .shape_known
                 .then(|| record.dims.into_iter().take(64).collect()),
             tensors: record.tensors,
+            takes_all,
             is_async: has(flags::ASYNC),
             hidden: has(flags::HIDDEN),
             splits: [Vec::new(), Vec::new()],

@@ -14,7 +14,9 @@ static ABOUT: About = About {
     code: &catalogue::DD116,
     order: order::TIME,
     explanation: Explanation {
-        means: "Every rank of the group has entered the collective, the calls agree, and it does not complete. Nobody is missing, so no line of the program is at fault: what does not move is below it.",
+        means: "Every rank of the group has entered the collective, the calls agree, and it does \
+         not complete. Nobody is missing, so no line of the program is at fault: what does not \
+         move is below it.",
         example: "\
 error[DD116] stuck-inside: all 3 ranks have entered all_reduce #2 of the default group, and none comes back from it
     group default_pg, 3 ranks · supported
@@ -29,20 +31,29 @@ error[DD116] stuck-inside: all 3 ranks have entered all_reduce #2 of the default
     more   ddp-doctor explain DD116
 ",
         causes: &[
-            "The network between hosts: a firewall that drops packets silently, an interface that is up and leads nowhere, a switch or a cable that failed in the middle of the job, MTU or PFC settings.",
-            "A device or its driver: a GPU that fell off the bus (Xid), a kernel that spins, an NVLink error.",
+            "The network between hosts: a firewall that drops packets silently, an interface that \
+             is up and leads nowhere, a switch or a cable that failed in the middle of the job, \
+             MTU or PFC settings.",
+            "A device or its driver: a GPU that fell off the bus (Xid), a kernel that spins, an \
+             NVLink error.",
             "A transport bug, or settings of the communication library that fit some hosts only.",
         ],
         fix: &[
-            "Where some ranks came back and others did not, look at what is between them; where none did, look at what all of them share.",
-            "`ss -tin` shows what was sent and is not acknowledged, `dmesg` what the devices say, `NCCL_DEBUG=INFO` which way NCCL takes.",
-            "Name the interface that leads to every host: `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`, `NCCL_IB_HCA`.",
+            "Where some ranks came back and others did not, look at what is between them; where \
+             none did, look at what all of them share.",
+            "`ss -tin` shows what was sent and is not acknowledged, `dmesg` what the devices say, \
+             `NCCL_DEBUG=INFO` which way NCCL takes.",
+            "Name the interface that leads to every host: `GLOO_SOCKET_IFNAME`, \
+             `NCCL_SOCKET_IFNAME`, `NCCL_IB_HCA`.",
         ],
         not: &[
-            "A collective that one member has not entered is never this one, however long the others wait: that is DD101 or what that member does.",
-            "A large collective that takes long and completes is none: the limit is three times the longest time at its line.",
+            "A collective that one member has not entered is never this one, however long the \
+             others wait: that is DD101 or what that member does.",
+            "A large collective that takes long and completes is none: the limit is three times \
+             the longest time at its line.",
             "A member that is stopped or has died inside is DD203 or DD201.",
-            "On a device a wait is over as soon as the stream has it, and DDP's own waits are not seen: a hang there shows at the next call.",
+            "On a device a wait is over as soon as the stream has it, and DDP's own waits are not \
+             seen: a hang there shows at the next call.",
         ],
     },
 };

@@ -151,6 +151,14 @@ impl Group {
         }
     }
 
+    /// Another member tells what the group is. Who is about to make one may not know all of it.
+    pub(super) fn describe(&mut self, info: &Arc<GroupInfo>) {
+        if self.info.backend.is_empty() && !info.backend.is_empty() {
+            self.traffic = Traffic::new(&info.backend);
+            self.info = Arc::clone(info);
+        }
+    }
+
     /// Whether a probe sees every member.
     #[must_use]
     pub fn is_fully_seen(&self) -> bool {
@@ -446,20 +454,13 @@ impl JoinedCall {
         !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
     }
 
-    /// Whether it makes a group that cannot be made before all its members make it.
-    #[must_use]
-    pub fn takes_all_members(&self) -> bool {
-        let group = self.call.group.as_ref();
-        self.call.op.creates_group() && group.is_some_and(|group| !group.backend.is_empty())
-    }
-
     /// Which of the members that have not come this rank's call must wait for.
     #[must_use]
     pub fn needs(&self, rank: u32, missing: &[u32]) -> Vec<u32> {
         if self.call.op.creates_group() {
             // One that came back did without them, unless there is no such way back but a failure.
             let over = matches!(self.wait, Wait::Over(_));
-            return if over && !self.takes_all_members() {
+            return if over && !self.call.takes_all {
                 Vec::new()
             } else {
                 missing.to_vec()

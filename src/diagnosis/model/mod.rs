@@ -803,8 +803,9 @@ fn group_of(
 ) -> GroupId {
     let next = GroupId(groups.len() as u32);
     let id = *ids.entry((world.clone(), info.key.clone())).or_insert(next);
-    if id == next {
-        groups.push(Group::new(id, world, Arc::clone(info)));
+    match groups.get_mut(id.0 as usize) {
+        Some(group) => group.describe(info),
+        None => groups.push(Group::new(id, world, Arc::clone(info))),
     }
     id
 }
