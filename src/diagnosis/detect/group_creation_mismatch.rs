@@ -435,7 +435,8 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     // The last of them came at that moment.
     let begun = join.calls.values().map(|joined| joined.call.at).max()?;
     let due = begun.plus(situation.config.stall_after);
-    if inside.is_empty() || !all || due > situation.until {
+    let known = situation.known_of(group.id, group.members.keys().copied());
+    if inside.is_empty() || !all || due > known {
         return None;
     }
     let stopped = |(rank, _): &(u32, Timestamp)| {

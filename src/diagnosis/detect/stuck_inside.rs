@@ -67,7 +67,10 @@ impl Detector for StuckInside {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let overdue = |inside: &&Inside| inside.overdue_at <= situation.until;
+        let overdue = |inside: &&Inside| {
+            let members = situation.model.group(inside.group).members.keys();
+            inside.overdue_at <= situation.known_of(inside.group, members.copied())
+        };
         let inside = situation.inside.iter().filter(overdue);
         inside
             .filter_map(|inside| draft(situation, inside))
@@ -85,7 +88,13 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     let members = members?;
     // Whoever has ended or is stopped is what the others wait for; of whom nothing is heard may be.
     let moves = |process: &&Process| {
-        situation.model.ending_of(process) == Ending::None
+        let ended = process.uncaught().map(|exception| exception.at);
+        let ended = ended.or(process.end.map(|end| end.at));
+        let later = inside
+            .timed_out
+            .zip(ended)
+            .is_some_and(|(out, end)| out <= end);
+        (situation.model.ending_of(process) == Ending::None || later)
             && !process.is_stopped()
             && situation.model.silent_since(process).is_none()
     };
@@ -112,6 +121,11 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.place = Some((inside.group, inside.seq));
     draft.op = Some(call.op);
     draft.per_rank = rank_calls(situation, inside.group, inside.seq);
+    for call in &mut draft.per_rank {
+        if inside.waiting.contains(&call.rank) {
+            call.state = CallState::Waiting;
+        }
+    }
     draft.blocked_at = Some(inside.since);
     let back: Vec<u32> = draft
         .per_rank
@@ -163,6 +177,11 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
             number(&back, "it", "they"),
             Ranks(&inside.waiting),
         ));
+    }
+    if inside.timed_out.is_some() {
+        draft.why.push(
+            "A wait for it has been given up: it lasted longer than the group allows.".into(),
+        );
     }
     draft.next = next_steps(&members, &group.info.backend);
     Some(draft)
@@ -287,6 +306,38 @@ mod tests {
             50.0 * done
             51.0 * exits 0
             """
+            "#,
+        );
+    }
+
+    #[test]
+    fn it_stays_the_cause_when_the_transport_gives_up() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            timeout = 20
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            21.0 0 raises left-collective "RuntimeError: Timed out waiting 20000ms for recv operation to complete" @train.py:5
+            21.0 0 done
+            21.1 0 raises uncaught "RuntimeError: Timed out waiting 20000ms for recv operation to complete" @train.py:5
+            21.5 0 exits 1
+            22.0 1 raises left-collective "RuntimeError: Connection closed by peer" @train.py:5
+            22.0 1 done
+            22.1 1 raises uncaught "RuntimeError: Connection closed by peer" @train.py:5
+            22.5 1 exits 1
+            """
+            silent-until = 21
+            verdict = "hang"
+            [[expect]]
+            code = "DD116"
+            role = "initiating"
+            seq = 1
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD116"
             "#,
         );
     }
