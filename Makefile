@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test lint bench build
+.PHONY: demo test lint bench build oracle loom
 
 # Expanded only where it is needed: making the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -40,3 +40,13 @@ lint:
 bench: build
 	$(CARGO) bench --bench record --no-run
 	venv=$(VENV) && "$$venv/bin/python" benches/run.py $(BENCHES)
+
+# The engine against the oracle of tests/oracle, on two cores: a million random programs, or
+# ORACLE_PROGRAMS=20000 of them, from number ORACLE_FROM on.
+oracle:
+	$(CARGO) test --profile oracle -p ddp-doctor --test tests -- --ignored --nocapture oracle::
+
+# The black box's protocols under the model checker, more deeply than `make test` looks at them.
+loom:
+	LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-3} \
+	    $(CARGO) test --profile oracle -p ddp-doctor-agent --test loom

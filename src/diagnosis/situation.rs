@@ -567,9 +567,9 @@ impl<'a> Situation<'a> {
             )
         };
         let ended = |rank: &u32| {
-            self.model
-                .member(group.id, *rank)
-                .is_some_and(|process| self.model.ending_of(process) != Ending::None)
+            let process = self.model.member(group.id, *rank);
+            process.is_some_and(|process| self.model.ending_of(process) != Ending::None)
+                && !self.waits.in_cycle(*rank)
         };
         let gave_up = stall.failed || stall.timed_out.is_some();
         !gave_up && stall.waiting.iter().all(ended) && !stall.missing.iter().any(terminal)

@@ -196,7 +196,7 @@ fn blocked_threads(
             // Where a wait does not hold its thread, it is over in a moment, whatever becomes of the
             // call.
             let group = model.group(blocked.group);
-            let holds = blocked.message.is_some() || group.holds_threads(blocked.call.op);
+            let holds = group.holds_threads(blocked.call.op);
             if !holds && now.since(thread.last_at) < HIDDEN_WAIT {
                 continue;
             }

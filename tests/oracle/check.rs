@@ -10,8 +10,8 @@ use ddp_doctor_proto::report::{
 
 use super::course::{self, Course};
 use super::generate::Planted;
-use super::machine::{Life, Machine, State};
-use super::program::{Random, Step, group_name};
+use super::machine::{Life, Machine, Made, State};
+use super::program::{Call, Op, Random, Step, group_name};
 use super::truth::{Closure, Explored, explore};
 use crate::support::scenario::{Scenario, Script, check_proof, gist};
 
@@ -137,7 +137,8 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
 
 /// The events with the order within each rank kept: rank by rank from the last, or mixed.
 fn shuffled(script: &Script, turn: usize, random: &mut Random) -> Vec<(Timestamp, Event)> {
-    let mut queues: Vec<(Option<u32>, Vec<(Timestamp, Event)>)> = Vec::new();
+    type Queue = Vec<(Timestamp, Event)>;
+    let mut queues: Vec<(Option<u32>, Queue)> = Vec::new();
     for (at, who, event) in script.events.iter().rev() {
         match queues.iter_mut().find(|(other, _)| other == who) {
             Some((_, queue)) => queue.push((*at, event.clone())),
@@ -223,7 +224,7 @@ impl<'a> Truth<'a> {
         }
         for finding in &report.findings {
             self.check_victims(finding)?;
-            let cycle = finding.code == "DD111";
+            let cycle = matches!(finding.code.as_str(), "DD111" | "DD112");
             let free = finding
                 .ranks
                 .root
@@ -231,7 +232,7 @@ impl<'a> Truth<'a> {
                 .find(|&&rank| !self.is_hopeless(rank));
             if let Some(rank) = free.filter(|_| cycle) {
                 let words = format!("rank {rank} may go on");
-                return Err(("root DD111".into(), words));
+                return Err((format!("root {}", finding.code), words));
             }
         }
         for &rank in &self.closure.stuck {
@@ -263,7 +264,7 @@ impl<'a> Truth<'a> {
         let spoken = report
             .findings
             .iter()
-            .find(|finding| !(finding.code == "DD111" && self.hidden_thread()));
+            .find(|finding| !(is_of_waits(finding) && self.hidden_thread()));
         match spoken.filter(|_| fine) {
             Some(finding) => {
                 let words = format!("{} though all may end well", finding.code);
@@ -276,10 +277,17 @@ impl<'a> Truth<'a> {
     /// A cycle through a rank of several threads is believed, not proved; and what a wait that failed
     /// was for.
     fn may_be_unproved(&self, finding: &Finding) -> bool {
-        if finding.code == "DD101" && !self.course.raised.is_empty() {
+        if matches!(finding.code.as_str(), "DD101" | "DD113") && !self.course.raised.is_empty() {
             return true;
         }
-        finding.code == "DD111"
+        // Nor is what waits in a send, of which nobody promises that it waits.
+        if finding.code == "DD112" || finding.op.as_deref() == Some("send") {
+            return true;
+        }
+        if finding.code == "DD113" && finding.ranks.root.iter().any(|&it| self.is_hopeless(it)) {
+            return true;
+        }
+        is_of_waits(finding)
             && finding
                 .ranks
                 .root
@@ -298,7 +306,7 @@ impl<'a> Truth<'a> {
     fn hidden_thread(&self) -> bool {
         let threads = &self.machine.program.threads;
         threads.iter().enumerate().any(|(t, thread)| {
-            let made = |made: &super::machine::Made| usize::from(made.thread) == t;
+            let made = |made: &Made| usize::from(made.thread) == t;
             let silent = (self.machine.calls.iter().enumerate())
                 .all(|(c, it)| !made(it) || self.course.state.seq[c] == 0);
             silent
@@ -318,9 +326,17 @@ impl<'a> Truth<'a> {
             let root = &finding.ranks.root;
             let fair = match finding.code.as_str() {
                 _ if finding.ranks.root_confidence == Confidence::Suspected => true,
+                // Whoever ended is named by that, also where it is the one that waits who made a call too
+                // many, or to the wrong peer.
+                "DD102" => finding
+                    .ranks
+                    .victims
+                    .iter()
+                    .chain(root)
+                    .any(|rank| mutated.contains(rank)),
                 // Everybody in a cycle is its root.
-                "DD111" if self.hidden_thread() => true,
-                "DD111" => root.iter().any(|rank| mutated.contains(rank)),
+                "DD111" | "DD112" if self.hidden_thread() => true,
+                "DD111" | "DD112" => root.iter().any(|rank| mutated.contains(rank)),
                 _ => root.iter().all(|rank| mutated.contains(rank)),
             };
             if !fair {
@@ -338,7 +354,7 @@ impl<'a> Truth<'a> {
     fn check_claim(&self, finding: &Finding) -> Result<(), Fault> {
         let fault = |what: &str, words: String| Err((format!("{what} {}", finding.code), words));
         // A thread is only known of once it was heard.
-        if finding.code == "DD111"
+        if is_of_waits(finding)
             && (self.hidden_thread()
                 || finding
                     .ranks
@@ -365,16 +381,26 @@ impl<'a> Truth<'a> {
                     self.machine.calls[usize::from(a)],
                     self.machine.calls[usize::from(b)],
                 );
-                if a.call.fits(&b.call, self.machine.program.transport) {
+                if a.call.fits(&b.call, self.machine.program.transport) || a.call.op.is_message() {
                     return fault("mismatch", format!("these can match: {a:?} {b:?}"));
                 }
             }
-            (Some(CertificateKind::Contradiction), &[(_, a), (_, b)]) => {
+            (Some(CertificateKind::Contradiction), &[(_, first), (_, second)]) => {
+                let (a, b) = (first, second);
                 let (a, b) = (
                     self.machine.calls[usize::from(a)],
                     self.machine.calls[usize::from(b)],
                 );
-                if !a.call.contradicts(&b.call) {
+                let transport = self.machine.program.transport;
+                let agree = match (a.call.op, b.call.op) {
+                    (Op::Send, Op::Recv) => Call::has_room(&a.call, &b.call, transport),
+                    // That they wait with different tags is seen by their waiting for ever.
+                    (Op::Recv, Op::Send) => {
+                        self.closure.completable & (1 << first | 1 << second) != 0
+                    }
+                    _ => !a.call.contradicts(&b.call),
+                };
+                if agree {
                     return fault("mismatch", format!("these agree: {a:?} {b:?}"));
                 }
             }
@@ -457,19 +483,59 @@ impl<'a> Truth<'a> {
     fn call_of(&self, fact: &Fact) -> Option<(u32, u8)> {
         match fact {
             Fact::Issued {
-                rank, group, seq, ..
+                rank,
+                group,
+                seq,
+                call,
+                ..
             }
             | Fact::Waits {
-                rank, group, seq, ..
+                rank,
+                group,
+                seq,
+                call,
+                ..
             } => {
                 let group = self.group(&group.name)?;
-                let call =
-                    self.machine
-                        .call_at(&self.course.state, group, *rank as u8, *seq as u8)?;
+                let state = &self.course.state;
+                if matches!(call.op.as_str(), "send" | "recv") {
+                    let (peer, tag) = (call.root?, call.tag);
+                    let call = self
+                        .messages(*rank, group, &call.op, peer, tag)
+                        .find(|&c| u64::from(state.seq[usize::from(c)]) == *seq)?;
+                    return Some((*rank, call));
+                }
+                let call = self
+                    .machine
+                    .call_at(state, group, *rank as u8, *seq as u8)?;
                 Some((*rank, call))
             }
             _ => None,
         }
+    }
+
+    /// The sends or receives of a rank with a peer.
+    fn messages<'s>(
+        &'s self,
+        rank: u32,
+        group: u8,
+        op: &'s str,
+        peer: u32,
+        tag: Option<i32>,
+    ) -> impl Iterator<Item = u8> + 's {
+        let calls = self.machine.calls.iter().enumerate();
+        let like = move |made: &Made| {
+            let call = &made.call;
+            u32::from(made.rank) == rank
+                && call.group == group
+                && call.op.is_message()
+                && (call.op == Op::Send) == (op == "send")
+                && u32::from(call.root) == peer
+                && tag.is_none_or(|tag| tag == i32::from(call.tag))
+        };
+        calls
+            .filter(move |(_, made)| like(made))
+            .map(|(c, _)| c as u8)
     }
 
     /// Whether a fact is so in the end.
@@ -503,8 +569,19 @@ impl<'a> Truth<'a> {
                 .is_some_and(|group| state.left[usize::from(group)] & 1 << rank != 0),
             Fact::Stopped { rank, .. } => life(*rank) == Life::Stopped,
             Fact::Raised { rank, .. } => matches!(life(*rank), Life::Died(_)),
+            Fact::NeverPosted {
+                rank,
+                group,
+                op,
+                peer,
+                tag,
+                last,
+            } => self.group(&group.name).is_some_and(|group| {
+                let made = self.messages(*rank, group, op, *peer, *tag);
+                let last_made = made.map(|c| state.seq[usize::from(c)]).max().unwrap_or(0);
+                u64::from(last_made) == *last
+            }),
             Fact::Missing { .. }
-            | Fact::NeverPosted { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::ClocksDiffer { .. } => false,
@@ -525,17 +602,33 @@ impl<'a> Truth<'a> {
     }
 }
 
+/// Findings of waits: a thread that has made no call yet may be what they wait for.
+fn is_of_waits(finding: &Finding) -> bool {
+    matches!(finding.code.as_str(), "DD111" | "DD112" | "DD113")
+}
+
 /// Whether calls have met that cannot be one collective, or make garbage as one.
 fn met_wrongly(machine: &Machine<'_>, state: &State) -> bool {
     let transport = machine.program.transport;
-    machine.calls.iter().enumerate().any(|(a, one)| {
+    let messages = (0..machine.calls.len() as u8).any(|c| {
+        let call = &machine.calls[usize::from(c)].call;
+        state.seq[usize::from(c)] > 0
+            && call.op == Op::Recv
+            && machine
+                .counterpart(state, c, call.root)
+                .is_some_and(|send| !machine.is_served(c, send))
+    });
+    let collectives = machine.calls.iter().enumerate().any(|(a, one)| {
         machine.calls.iter().enumerate().any(|(b, other)| {
             state.seq[a] > 0
                 && state.seq[a] == state.seq[b]
                 && one.call.group == other.call.group
+                && !one.call.op.is_message()
+                && !other.call.op.is_message()
                 && (!one.call.fits(&other.call, transport) || one.call.contradicts(&other.call))
         })
-    })
+    });
+    messages || collectives
 }
 
 fn listed(report: &Report) -> String {

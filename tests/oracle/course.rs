@@ -1,7 +1,5 @@
 //! One execution of a program, as far as it came, in the words of a scenario.
 
-use std::fmt::Write as _;
-
 use super::machine::{Action, Life, Machine, State};
 use super::program::{End, Program, Random, Step, Transport, group_name};
 use super::truth::is_quiet;
@@ -78,15 +76,13 @@ fn fails(machine: &Machine<'_>, state: &State, thread: u8) -> bool {
     machine.life(state, rank) == Life::Runs
         && machine.awaited(state, thread).is_some_and(|call| {
             let group = machine.calls[usize::from(call)].call.group;
-            let seq = state.seq[usize::from(call)];
             let members = &machine.program.groups[usize::from(group)];
             let needs = machine.calls[usize::from(call)].call.needs(rank, members);
             !Machine::is_complete(state, call)
                 && needs.iter().any(|&peer| {
-                    matches!(machine.life(state, peer), Life::Exited | Life::Died(_))
-                        && machine
-                            .call_at(state, group, peer, seq)
-                            .is_none_or(|other| !Machine::is_complete(state, other))
+                    let gone = matches!(machine.life(state, peer), Life::Exited | Life::Died(_));
+                    let there = machine.counterpart(state, call, peer);
+                    gone && there.is_none_or(|other| !Machine::is_complete(state, other))
                 })
         })
 }
@@ -165,25 +161,19 @@ fn say(machine: &Machine<'_>, state: &State, action: Action, lines: &mut Vec<Str
 }
 
 fn scenario(program: &Program, lines: &[String]) -> String {
-    let mut text = String::from("about = \"a random program\"\n");
-    let _ = writeln!(text, "world = {}", program.world);
+    let mut text = format!("about = \"a random program\"\nworld = {}\n", program.world);
     if program.transport == Transport::Nccl {
-        text.push_str("backend = \"nccl\"\n");
+        text += "backend = \"nccl\"\n";
     }
-    text.push_str("events = \"\"\"\n");
+    text += "events = \"\"\"\n";
     for (group, members) in program.groups.iter().enumerate().skip(1) {
         let ranks: Vec<String> = members.iter().map(u8::to_string).collect();
-        let ranks = ranks.join(",");
-        let _ = writeln!(
-            text,
-            "0.5 {ranks} group {} {ranks}",
-            group_name(group as u8)
-        );
+        let (ranks, name) = (ranks.join(","), group_name(group as u8));
+        text += &format!("0.5 {ranks} group {name} {ranks}\n");
     }
     for (i, line) in lines.iter().enumerate() {
         let hundredths = 100 + i;
-        let _ = writeln!(text, "{}.{:02} {line}", hundredths / 100, hundredths % 100);
+        text += &format!("{}.{:02} {line}\n", hundredths / 100, hundredths % 100);
     }
-    text.push_str("\"\"\"\n");
-    text
+    text + "\"\"\"\n"
 }

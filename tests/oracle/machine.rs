@@ -4,7 +4,7 @@
 //! rules of their transport. Wherever a call *may* complete early (leaves of rooted collectives, calls
 //! that a dead peer had begun), both are possible.
 
-use super::program::{Call, End, Program, Step, Transport};
+use super::program::{Call, End, Op, Program, Step, Transport};
 
 /// Most threads and most calls of a program.
 pub(crate) const THREADS: usize = 10;
@@ -19,7 +19,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) calls: Vec<Made>,
     /// By thread and step: the index of the call that is made there, or waited for there.
     index: Vec<Vec<Option<u8>>>,
-    /// By group and rank: calls that the rank may make there.
+    /// By group and rank: collectives that the rank may make there.
     places: Vec<Vec<Vec<u8>>>,
 }
 
@@ -85,7 +85,9 @@ impl<'a> Machine<'a> {
                 own.push(match step {
                     Step::Call(call) => {
                         let at = calls.len() as u8;
-                        places[usize::from(call.group)][usize::from(thread.rank)].push(at);
+                        if !call.op.is_message() {
+                            places[usize::from(call.group)][usize::from(thread.rank)].push(at);
+                        }
                         calls.push(Made {
                             thread: t as u8,
                             rank: thread.rank,
@@ -156,7 +158,63 @@ impl<'a> Machine<'a> {
             .find(|&c| state.seq[usize::from(c)] == seq)
     }
 
-    /// How many calls a rank has made in a group.
+    /// Whether two messages are counted together: from one rank, to or from one other, on Gloo with one
+    /// tag.
+    fn in_one_lane(&self, one: &Made, other: &Made) -> bool {
+        let tags = self.program.transport == Transport::Gloo;
+        one.rank == other.rank
+            && one.call.group == other.call.group
+            && one.call.op == other.call.op
+            && one.call.root == other.call.root
+            && (one.call.tag == other.call.tag || !tags)
+    }
+
+    /// How many messages like this one were issued.
+    pub(crate) fn issued_in_lane(&self, state: &State, one: &Made) -> u8 {
+        let like = |(c, other): (usize, &Made)| self.in_one_lane(one, other).then(|| state.seq[c]);
+        let seqs = self.calls.iter().enumerate().filter_map(like);
+        seqs.max().unwrap_or(0)
+    }
+
+    /// The call of the other rank that a call of this one meets there.
+    pub(crate) fn counterpart(&self, state: &State, call: u8, other: u8) -> Option<u8> {
+        let made = self.calls[usize::from(call)];
+        let seq = state.seq[usize::from(call)];
+        if !made.call.op.is_message() {
+            return self.call_at(state, made.call.group, other, seq);
+        }
+        let op = match made.call.op {
+            Op::Send => Op::Recv,
+            _ => Op::Send,
+        };
+        let (rank, root) = (made.call.root, made.rank);
+        let call = Call {
+            op,
+            root,
+            ..made.call
+        };
+        let wanted = Made { rank, call, ..made };
+        let fits = |(c, it): (usize, &Made)| self.in_one_lane(&wanted, it) && state.seq[c] == seq;
+        let found = self.calls.iter().enumerate().position(fits);
+        found.map(|c| c as u8)
+    }
+
+    /// Whether a call gets from another what it needs.
+    pub(crate) fn is_served(&self, call: u8, by: u8) -> bool {
+        let (one, other) = (
+            &self.calls[usize::from(call)].call,
+            &self.calls[usize::from(by)].call,
+        );
+        let transport = self.program.transport;
+        match one.op {
+            // Gloo's sender is content, whatever becomes of its receiver.
+            Op::Send => transport == Transport::Gloo || Call::has_room(one, other, transport),
+            Op::Recv => Call::has_room(other, one, transport),
+            _ => one.fits(other, transport),
+        }
+    }
+
+    /// How many collectives a rank has made in a group.
     pub(crate) fn issued(&self, state: &State, group: u8, rank: u8) -> u8 {
         let places = &self.places[usize::from(group)][usize::from(rank)];
         places
@@ -174,7 +232,8 @@ impl<'a> Machine<'a> {
     pub(crate) fn has_begun(&self, state: &State, call: u8) -> bool {
         let made = &self.calls[usize::from(call)];
         let seq = state.seq[usize::from(call)];
-        seq > 0 && (self.program.transport == Transport::Gloo || self.is_next(state, made, seq))
+        let any_order = self.program.transport == Transport::Gloo || made.call.op.is_message();
+        seq > 0 && (any_order || self.is_next(state, made, seq))
     }
 
     /// Whether all calls of the rank in the group with lower numbers are complete.
@@ -194,13 +253,14 @@ impl<'a> Machine<'a> {
         if seq == 0 || Self::is_complete(state, call) || !self.has_begun(state, call) {
             return false;
         }
-        let group = made.call.group;
-        let members = &self.program.groups[usize::from(group)];
+        // A message of NCCL may leave before its receiver comes.
+        if made.call.op == Op::Send && self.program.transport == Transport::Nccl {
+            return true;
+        }
+        let members = &self.program.groups[usize::from(made.call.group)];
         made.call.needs(made.rank, members).iter().all(|&needed| {
-            self.call_at(state, group, needed, seq).is_some_and(|peer| {
-                let other = &self.calls[usize::from(peer)].call;
-                self.has_begun(state, peer) && made.call.fits(other, self.program.transport)
-            })
+            self.counterpart(state, call, needed)
+                .is_some_and(|peer| self.has_begun(state, peer) && self.is_served(call, peer))
         })
     }
 
@@ -208,21 +268,23 @@ impl<'a> Machine<'a> {
     /// lives or was done with it before it ended.
     pub(crate) fn surely_completes(&self, state: &State, call: u8) -> bool {
         let made = &self.calls[usize::from(call)];
-        let seq = state.seq[usize::from(call)];
         let (op, root) = (made.call.op, made.call.root);
-        let partners: Vec<u8> = if op.is_rooted() && made.rank != root {
+        let partners: Vec<u8> = if op.is_message() || (op.is_rooted() && made.rank != root) {
             vec![root]
         } else {
             self.program.groups[usize::from(made.call.group)].clone()
         };
         self.life(state, made.rank) == Life::Runs
             && partners.iter().all(|&partner| {
-                let there = self.call_at(state, made.call.group, partner, seq);
+                let there = if partner == made.rank {
+                    Some(call)
+                } else {
+                    self.counterpart(state, call, partner)
+                };
                 there.is_some_and(|peer| {
-                    let other = &self.calls[usize::from(peer)].call;
                     let lives = self.life(state, partner) == Life::Runs;
                     self.has_begun(state, peer)
-                        && made.call.fits(other, self.program.transport)
+                        && (peer == call || self.is_served(call, peer))
                         && (lives || Self::is_complete(state, peer))
                 })
             })
@@ -296,7 +358,13 @@ impl<'a> Machine<'a> {
                 match step {
                     Step::Call(call) => {
                         if let Some(index) = self.index[t][usize::from(state.at[t])] {
-                            next.seq[usize::from(index)] = self.issued(state, call.group, rank) + 1;
+                            let made = &self.calls[usize::from(index)];
+                            let before = if call.op.is_message() {
+                                self.issued_in_lane(state, made)
+                            } else {
+                                self.issued(state, call.group, rank)
+                            };
+                            next.seq[usize::from(index)] = before + 1;
                         }
                         if !call.is_async && call.holds(self.program.transport) {
                             next.waits |= 1 << t;

@@ -35,7 +35,7 @@ use generate::{Planted, planted};
 use program::Random;
 
 /// Programs that every run of the tests tries.
-const SAMPLE: u64 = 2000;
+const SAMPLE: u64 = 500;
 
 /// What was tried.
 #[derive(Debug, Default)]
@@ -109,6 +109,17 @@ fn a_sample_of_programs_is_diagnosed_as_it_is() {
         }
     }
     println!("{statistics:?}");
+    // A generator whose programs are all healthy, or all broken at once, shows nothing.
+    let often = |count: u64| count >= SAMPLE / 20;
+    assert!(often(statistics.healthy) && often(statistics.quiet) && often(statistics.stuck));
+    for code in [
+        "DD102", "DD103", "DD104", "DD105", "DD111", "DD201", "DD202", "DD203",
+    ] {
+        assert!(
+            statistics.codes.contains_key(code),
+            "no {code}: {statistics:?}"
+        );
+    }
 }
 
 /// `make oracle`: as many programs as `ORACLE_PROGRAMS` says, from the one that `ORACLE_FROM` names.

@@ -60,7 +60,7 @@ pub(crate) enum End {
     Sleeps,
 }
 
-/// A collective call.
+/// A call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     /// Names it within its rank, and the line it stands on.
@@ -70,12 +70,14 @@ pub(crate) struct Call {
     pub(crate) numel: u8,
     pub(crate) wide: bool,
     pub(crate) max: bool,
-    /// A member of the group.
+    /// A member of the group: the root, or the peer.
     pub(crate) root: u8,
+    /// Of a message; tells it apart on Gloo.
+    pub(crate) tag: u8,
     pub(crate) is_async: bool,
 }
 
-/// The collectives.
+/// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     AllReduce,
@@ -87,9 +89,12 @@ pub(crate) enum Op {
     Scatter,
     Reduce,
     Gather,
+    Send,
+    Recv,
 }
 
 impl Op {
+    /// The collectives.
     pub(crate) const ALL: [Self; 9] = [
         Self::AllReduce,
         Self::AllGather,
@@ -113,6 +118,8 @@ impl Op {
             Self::Scatter => "scatter",
             Self::Reduce => "reduce",
             Self::Gather => "gather",
+            Self::Send => "send",
+            Self::Recv => "recv",
         }
     }
 
@@ -126,6 +133,10 @@ impl Op {
 
     pub(crate) const fn is_to_root(self) -> bool {
         matches!(self, Self::Reduce | Self::Gather)
+    }
+
+    pub(crate) const fn is_message(self) -> bool {
+        matches!(self, Self::Send | Self::Recv)
     }
 
     pub(crate) const fn reduces(self) -> bool {
@@ -150,6 +161,15 @@ impl Call {
             && (self.root == other.root || !self.op.is_rooted())
     }
 
+    /// Whether what a send brings has room in its receive.
+    pub(crate) fn has_room(send: &Self, receive: &Self, transport: Transport) -> bool {
+        let bytes = |call: &Self| if call.wide { 8 } else { 4 } * u32::from(call.numel);
+        match transport {
+            Transport::Gloo => bytes(send) <= bytes(receive),
+            Transport::Nccl => bytes(send) == bytes(receive),
+        }
+    }
+
     /// Whether two calls that can be one collective make garbage.
     pub(crate) fn contradicts(&self, other: &Self) -> bool {
         self.op == other.op
@@ -160,6 +180,9 @@ impl Call {
     /// Members whose call this one of `rank` needs in order to complete.
     pub(crate) fn needs(&self, rank: u8, members: &[u8]) -> Vec<u8> {
         let others = || members.iter().copied().filter(|&member| member != rank);
+        if self.op.is_message() {
+            return vec![self.root];
+        }
         if self.op.is_from_root() {
             others().filter(|&member| member == self.root).collect()
         } else if self.op.is_to_root() && self.root != rank {
@@ -209,6 +232,9 @@ impl fmt::Display for Call {
         }
         if self.op.is_rooted() {
             write!(f, " root={}", self.root)?;
+        }
+        if self.op.is_message() {
+            write!(f, " peer={} tag={}", self.root, self.tag)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ const TRIES: u64 = 40;
 pub(crate) fn shrink(planted: &Planted, seed: u64, found: Violation) -> (Planted, Violation) {
     let (mut best, mut violation) = (planted.clone(), found);
     loop {
-        let smaller = candidates(&best.program).into_iter().find_map(|program| {
+        let smaller = candidates(&best).into_iter().find_map(|program| {
             let planted = Planted {
                 program,
                 mutated: best.mutated.clone(),
@@ -40,8 +40,9 @@ pub(crate) fn shrink(planted: &Planted, seed: u64, found: Violation) -> (Planted
     (best, violation)
 }
 
-/// Programs that are a little smaller.
-fn candidates(program: &Program) -> Vec<Program> {
+/// Programs that are a little smaller, and wrong in the same ranks only.
+fn candidates(planted: &Planted) -> Vec<Program> {
+    let program = &planted.program;
     let mut found = Vec::new();
     // Without the last rank.
     if program.world > 2 {
@@ -97,6 +98,8 @@ fn candidates(program: &Program) -> Vec<Program> {
         for (s, step) in thread.steps.iter().enumerate() {
             let mut smaller = program.clone();
             match step {
+                // Others would miss it.
+                Step::Call(_) if !planted.mutated.contains(&thread.rank) => continue,
                 Step::Call(call) => {
                     smaller.threads[t]
                         .steps
@@ -115,7 +118,7 @@ fn candidates(program: &Program) -> Vec<Program> {
             for thread in &mut smaller.threads {
                 for step in &mut thread.steps {
                     let Step::Call(call) = step else { continue };
-                    if call.label != label {
+                    if call.label != label || (call.op.is_message() && simpler == 0) {
                         continue;
                     }
                     let before = *call;

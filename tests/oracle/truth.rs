@@ -150,18 +150,23 @@ fn could_complete(machine: &Machine<'_>, state: &State, call: u8, free: &[bool])
     if seq == 0 || Machine::is_complete(state, call) || !machine.has_begun(state, call) {
         return false;
     }
+    if machine.may_complete(state, call) {
+        return true;
+    }
     let group = made.call.group;
     let members = &machine.program.groups[usize::from(group)];
     made.call.needs(made.rank, members).iter().all(|&needed| {
-        match machine.call_at(state, group, needed, seq) {
+        match machine.counterpart(state, call, needed) {
+            // What a message that is too large does to its receiver, it does for others to see.
             Some(peer) => {
-                let other = &machine.calls[usize::from(peer)].call;
-                machine.has_begun(state, peer) && made.call.fits(other, machine.program.transport)
+                machine.has_begun(state, peer)
+                    && (made.call.op.is_message() || machine.is_served(call, peer))
             }
             None => {
                 let left = state.left[usize::from(group)] & 1 << needed != 0;
                 // On NCCL its new call would stand behind those that are not complete.
                 let behind = machine.program.transport == Transport::Nccl
+                    && !made.call.op.is_message()
                     && (1..seq).any(|earlier| {
                         machine
                             .call_at(state, group, needed, earlier)

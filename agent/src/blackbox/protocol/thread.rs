@@ -70,7 +70,7 @@ fn read_inside(entry: &Entry, tries: usize) -> Option<Inside> {
             *to = from.load(Ordering::Relaxed);
         }
         fence(Ordering::Acquire);
-        if before % 2 == 0 && entry[thread::LOCK].load(Ordering::Relaxed) == before {
+        if before.is_multiple_of(2) && entry[thread::LOCK].load(Ordering::Relaxed) == before {
             return Some(inside);
         }
         spin_loop();
