@@ -31,6 +31,7 @@ fn creating(writer: &Writer, name: &str, members: &[u32]) -> u64 {
         name: name.as_bytes(),
         description: b"pairs",
         backend: b"gloo",
+        takes_all: true,
         epoch: 3,
         members,
         site: 0,
@@ -62,6 +63,7 @@ fn a_group_is_told_before_it_is_made_also_where_it_is_not_ones_own() {
         name: "7".into(),
         description: "pairs".into(),
         backend: "gloo".into(),
+        takes_all: true,
         epoch: 3,
         members: vec![4, 6, 8],
     };

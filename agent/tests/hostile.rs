@@ -53,6 +53,7 @@ fn valid(directory: &Path) -> Vec<u8> {
         name: b"1",
         description: b"pair",
         backend: b"gloo",
+        takes_all: true,
         epoch: 0,
         members: &members,
         site,

@@ -610,6 +610,8 @@ pub mod creation {
     pub const DESCRIPTION: usize = 3;
     /// String id of the backend.
     pub const BACKEND: usize = 4;
+    /// 1: whoever makes the group is kept until all its members make it; 0: that is not known.
+    pub const TAKES_ALL: usize = 5;
 }
 
 /// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 9 for what the process knows of

@@ -461,8 +461,9 @@ pub enum Fact {
         thread: u32,
         /// The group, as this rank asked for it.
         group: GroupRef,
-        /// Its backend, where making the group takes all its members; else empty.
-        backend: String,
+        /// Whoever makes it is kept until all its members make it, as on Gloo, which connects every
+        /// member with every other.
+        takes_all: bool,
         /// Whether that thread is the only one of the process that ever made a collective call.
         only_thread: bool,
     },

@@ -344,7 +344,7 @@ pub struct Call {
     /// The thread that made it.
     pub thread: ThreadId,
     /// The group; `None` for calls of no group (initialisation, …). Of a call that makes a group, the
-    /// one it is about to make: then its backend is known only where making it takes all its members.
+    /// one it is about to make.
     pub group: Option<Arc<GroupInfo>>,
     /// Sequence number in the group, from 1; 0: it has none. Point-to-point calls count per peer
     /// and direction.
@@ -368,6 +368,8 @@ pub struct Call {
     pub shape: Option<Vec<u32>>,
     /// Number of tensors.
     pub tensors: u32,
+    /// Of a call that makes a group: whoever makes it is known to be kept until all its members do.
+    pub takes_all: bool,
     /// The caller did not ask to wait for it.
     pub is_async: bool,
     /// Issued by the framework (DDP's reducer, …), not by a call of the user's.

@@ -71,6 +71,8 @@ pub struct Inside {
     pub since: Timestamp,
     /// When it is a finding without a proof.
     pub overdue_at: Timestamp,
+    /// When the first of those waits was given up because it lasted longer than the group allows.
+    pub timed_out: Option<Timestamp>,
 }
 
 /// Ranks of a group wait for members that have not made their call.
@@ -298,9 +300,14 @@ impl<'a> Situation<'a> {
     /// records of each of them are.
     fn known_until(&self, stall: &Stall) -> Timestamp {
         let missing = stall.missing.iter().map(|absent| absent.rank);
-        let everybody = stall.waiting.iter().copied().chain(missing);
-        everybody
-            .filter_map(|rank| self.model.member(stall.group, rank)?.known_until)
+        self.known_of(stall.group, stall.waiting.iter().copied().chain(missing))
+    }
+
+    /// Up to when it is known what all of these ranks of a group do.
+    #[must_use]
+    pub fn known_of(&self, group: GroupId, ranks: impl Iterator<Item = u32>) -> Timestamp {
+        ranks
+            .filter_map(|rank| self.model.member(group, rank)?.known_until)
             .fold(self.until, Timestamp::min)
     }
 

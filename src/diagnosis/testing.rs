@@ -89,6 +89,7 @@ pub(crate) fn call(op: Op) -> CallBuilder {
         numel: None,
         shape: None,
         tensors: 1,
+        takes_all: false,
         is_async: false,
         hidden: false,
         splits: [Vec::new(), Vec::new()],

@@ -227,7 +227,7 @@ fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<B
         until: None,
         needs,
         message: None,
-        certain: seq > 0 || joined.takes_all_members(),
+        certain: seq > 0 || joined.call.takes_all,
         only_thread: false,
         recorded: false,
     })

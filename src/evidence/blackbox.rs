@@ -87,6 +87,7 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
                 name: group.name,
                 description: group.description,
                 backend: group.backend,
+                takes_all: group.takes_all,
                 epoch: group.epoch,
                 members: group.members,
             }),

@@ -25,6 +25,8 @@ const MAX_CALLERS: usize = 8;
 const MAX_TEST: usize = 256;
 /// Most process groups of a process.
 const MAX_GROUPS: usize = 8192;
+/// Most groups that a process may be about to make.
+const MAX_CREATIONS: usize = 65_536;
 /// Most split sizes kept of one `all_to_all`, each way.
 const MAX_SPLITS: usize = 65_536;
 /// Bytes that the tables of all processes of a node may take together.
@@ -86,6 +88,8 @@ pub(super) struct Process {
     /// That thread is in the middle of a call that it made after that.
     held_up: bool,
     ended: bool,
+    /// Groups that it said it was about to make.
+    creations: usize,
     /// How far its node's clock was ahead of ours when it joined, in nanoseconds.
     ahead: i64,
 }
@@ -94,6 +98,7 @@ impl Process {
     pub(super) fn new(layer: Arc<str>, ahead: i64) -> Self {
         Self {
             ahead,
+            creations: 0,
             layer,
             identity: v1::ProcessJoined::default(),
             sites: HashMap::new(),
@@ -526,6 +531,7 @@ impl Process {
 
     fn call(&mut self, mut record: v1::Record, limits: &mut Limits) -> Option<Call> {
         let op = number(record.op, Op::from_number);
+        let takes_all = record.creation.as_ref().is_some_and(|it| it.takes_all);
         let group = match record.group {
             _ if op.creates_group() => self.created(record.creation.take(), limits),
             0 => None,
@@ -550,6 +556,7 @@ impl Process {
                 .shape_known
                 .then(|| record.dims.into_iter().take(64).collect()),
             tensors: record.tensors,
+            takes_all,
             is_async: has(flags::ASYNC),
             hidden: has(flags::HIDDEN),
             splits: [Vec::new(), Vec::new()],
@@ -561,11 +568,15 @@ impl Process {
 
     /// The group that a call is about to make; `None`: it was not said, or is too large to be kept.
     fn created(
-        &self,
+        &mut self,
         group: Option<v1::GroupCreation>,
         limits: &mut Limits,
     ) -> Option<Arc<GroupInfo>> {
         let group = group.filter(|group| !group.name.is_empty() && !group.members.is_empty())?;
+        if self.creations >= MAX_CREATIONS {
+            return None;
+        }
+        self.creations += 1;
         limits.take(group.members.len() * 4 + group.name.len() + group.description.len() + 256)?;
         Some(Arc::new(GroupInfo {
             key: GroupRef {

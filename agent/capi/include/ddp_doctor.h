@@ -158,12 +158,11 @@ typedef struct ddp_doctor_creation {
     uint32_t epoch;
     ddp_doctor_text name; /* what its makers meet by */
     ddp_doctor_text description;
-    /* Empty where it is not known to keep whoever makes the group until all its members do. */
     ddp_doctor_text backend;
     const uint32_t *members; /* global ranks in group order */
     size_t member_count;
     uint32_t site;
-    uint32_t reserved;
+    uint32_t takes_all; /* 1: whoever makes it is known to be kept until all its members make it */
 } ddp_doctor_creation;
 
 /*

@@ -66,7 +66,7 @@ pub struct CCreation {
     pub members: *const u32,
     pub member_count: usize,
     pub site: u32,
-    pub reserved: u32,
+    pub takes_all: u32,
 }
 
 /// `ddp_doctor_options`.

@@ -233,6 +233,7 @@ pub unsafe extern "C" fn ddp_doctor_creating(group: *const CCreation) -> u64 {
             name,
             description,
             backend,
+            takes_all: group.takes_all == 1,
             epoch: group.epoch,
             members,
             site: group.site,

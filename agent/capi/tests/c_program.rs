@@ -205,6 +205,7 @@ fn a_c_program_says_all_that_the_header_offers() {
         name: "new".into(),
         description: String::new(),
         backend: "gloo".into(),
+        takes_all: true,
         epoch: 2,
         members: vec![1, 3],
     };

@@ -114,7 +114,7 @@ int main(void)
     CHECK(ddp_doctor_group(text("bad"), empty, empty, 0, NULL, 2) == 0);
     ddp_doctor_creation creation = {
         .op = 33, .epoch = 2, .name = text("new"), .description = empty, .backend = text("gloo"),
-        .members = members, .member_count = 2, .site = site,
+        .members = members, .member_count = 2, .site = site, .takes_all = 1,
     };
     CHECK(sizeof creation == 80 && offsetof(ddp_doctor_creation, members) == 56);
 

@@ -76,7 +76,7 @@ def _making(op):
             if _box.is_open:
                 try:
                     _note_in_flight()
-                    parent = _parent_ranks(args, kwargs) if op == _words.SPLIT_GROUP else None
+                    parent = _parent(args, kwargs) if op == _words.SPLIT_GROUP else None
                     _creations.enter(op, _sites.site_of(_getframe(1)), parent)
                     entered = True
                 except Exception:
@@ -116,10 +116,11 @@ def _group_argument(args, kwargs):
     return _groups.number_of(pg if pg is not None else _default_group())
 
 
-def _parent_ranks(args, kwargs):
-    """Global ranks of the parent group, in group order."""
-    ranks = _c10d._world.pg_group_ranks[_argument(args, kwargs, 0, "parent_pg") or _default_group()]
-    return sorted(ranks, key=ranks.get)
+def _parent(args, kwargs):
+    """Global ranks of the parent group, in group order, and its backend."""
+    pg = _argument(args, kwargs, 0, "parent_pg") or _default_group()
+    ranks = _c10d._world.pg_group_ranks[pg]
+    return sorted(ranks, key=ranks.get), _groups.backend_of(_c10d, pg)
 
 
 def _begin_init(args, kwargs, frame):
@@ -231,12 +232,14 @@ def _wrap_helper(original):
         tag = _argument(args, kwargs, 8, "pg_tag")
         # The world has its own record; a tag may name a group that there is.
         if ranks and not (tag and _c10d._find_pg_by_ranks_and_tag(tag, ranks)):
+            backend = _argument(args, kwargs, 3, "backend")
             reconfigures = _argument(args, kwargs, 11, "enable_reconfigure")
             _creations.begins(
                 _argument(args, kwargs, 5, "group_name"),
                 ranks,
-                "" if reconfigures else _creations.keeps(_argument(args, kwargs, 3, "backend")),
+                backend,
                 _argument(args, kwargs, 10, "group_desc"),
+                not reconfigures and _creations.takes_all(backend),
             )
 
     @functools.wraps(original)

@@ -11,7 +11,7 @@ from _thread import get_ident
 from . import _box, _groups, _words
 from ._native import Creation, text
 
-# Thread → [op, site, parent group's global ranks, call]: what it makes now.
+# Thread → [op, site, (global ranks, backend) of the parent group, call]: what it makes now.
 _making = {}
 
 
@@ -27,7 +27,7 @@ def leave():
         _box.lib.returned(making[3])
 
 
-def begins(name, ranks, backend, description):
+def begins(name, ranks, backend, description, takes_all):
     """Records what this thread makes, unless that was done. `ranks` are global."""
     making = _making.get(get_ident())
     if making is None or making[3] is not None or not _box.is_open:
@@ -42,6 +42,7 @@ def begins(name, ranks, backend, description):
         members,
         len(ranks),
         making[1],
+        takes_all,
     )
     making[3] = _box.lib.creating(ctypes.byref(group))
 
@@ -50,15 +51,13 @@ def split_begins(name, ranks):
     """The same of a split, which knows its members by their ranks in the parent group."""
     making = _making.get(get_ident())
     if making is not None and making[2] is not None:
-        begins(name, [making[2][rank] for rank in ranks], "", "")
+        of_parent, backend = making[2]
+        begins(name, [of_parent[rank] for rank in ranks], backend, "", False)
 
 
-def keeps(backend):
-    """The backend, if making a group of it takes all the members; else nothing."""
-    backend = str(backend)
-    if "gloo" in backend and not os.environ.get("TORCH_GLOO_LAZY_INIT"):
-        return backend
-    return ""
+def takes_all(backend):
+    """Whether making a group of this backend takes all its members."""
+    return "gloo" in str(backend) and not os.environ.get("TORCH_GLOO_LAZY_INIT")
 
 
 def _reset():

@@ -41,7 +41,7 @@ def name_of(pg):
         return None
 
 
-def _backend(c10d, pg):
+def backend_of(c10d, pg):
     try:
         name = str(c10d._world.pg_map[pg][0])
         if name != "undefined":
@@ -91,7 +91,7 @@ def register(c10d, pg, ranks, name=None):
     ranks = [int(rank) for rank in ranks]
     members = (ctypes.c_uint32 * len(ranks))(*ranks)
     number = _box.lib.group(
-        text(name), text(description), text(_backend(c10d, pg)), epoch, members, len(ranks)
+        text(name), text(description), text(backend_of(c10d, pg)), epoch, members, len(ranks)
     )
     group = Group(name, number, pg)
     _groups[name] = group

@@ -56,7 +56,7 @@ class Creation(ctypes.Structure):
         ("members", ctypes.POINTER(ctypes.c_uint32)),
         ("member_count", ctypes.c_size_t),
         ("site", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("takes_all", ctypes.c_uint32),
     ]
 
 

@@ -87,6 +87,7 @@ class Box:
             number = (self.words[self.words[31] + (number - 1) * 4] & ~PUBLISHED) >> 32
             found += [self.site(number)] if number else []
         return found
+
     def _ranks(self, number):
         ranks = []
         for first, stride, count in struct.iter_unpack("<III", self._bytes(number)):
@@ -94,7 +95,7 @@ class Box:
         return ranks
 
     def _creation(self, name, dims):
-        members, size, epoch, description, backend = dims[:5]
+        members, size, epoch, description, backend, takes_all = dims[:6]
         if not members:
             return None
         ranks = self._ranks(members)
@@ -104,6 +105,7 @@ class Box:
             description=self.text(description),
             backend=self.text(backend),
             epoch=epoch,
+            takes_all=takes_all,
             ranks=ranks,
         )
 

@@ -435,6 +435,7 @@ dist.barrier()
             self.assertEqual((new.group, new.site[1], new.kind), (0, o.line("new"), "issued"))
             made = new.creation
             self.assertEqual((made.name, made.ranks, made.epoch, made.backend), ("1", [1], 0, "gloo"))
+            self.assertEqual(made.takes_all, 1)
             made = turned.creation
             self.assertEqual((made.name, made.ranks, made.description), ("2", [1, 0], "turned"))
             [split] = self.issued(box, SPLIT)

@@ -842,7 +842,7 @@ pub struct GroupCreation {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub description: ::prost::alloc::string::String,
-    /// As far as it is known to keep whoever makes the group until all members do; else empty.
+    /// "gloo", "nccl", …
     #[prost(string, tag = "3")]
     pub backend: ::prost::alloc::string::String,
     /// The n-th initialisation of the world in this process, from 0.
@@ -851,6 +851,9 @@ pub struct GroupCreation {
     /// Global ranks in group order.
     #[prost(uint32, repeated, tag = "5")]
     pub members: ::prost::alloc::vec::Vec<u32>,
+    /// Whoever makes the group is known to be kept until all its members make it.
+    #[prost(bool, tag = "6")]
+    pub takes_all: bool,
 }
 /// Cumulative counters of a group in a process. They survive the overwriting of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

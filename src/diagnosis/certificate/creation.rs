@@ -97,7 +97,7 @@ pub(super) fn check_need(making: &Fact, never: &GroupRef, needed: u32) -> Result
     let Fact::Creates {
         rank,
         group,
-        backend,
+        takes_all,
         ..
     } = making
     else {
@@ -111,8 +111,7 @@ pub(super) fn check_need(making: &Fact, never: &GroupRef, needed: u32) -> Result
     if *rank == needed {
         return Err(Rejection::NeedNot(*rank, needed));
     }
-    // Gloo connects every member with every other before it comes back.
-    if !backend.contains("gloo") {
+    if !takes_all {
         return Err(Rejection::MadeWithout(*rank));
     }
     Ok(())
@@ -140,7 +139,7 @@ mod tests {
             rank,
             thread: 1,
             group,
-            backend: "gloo".into(),
+            takes_all: true,
             only_thread: true,
         }
     }
@@ -208,7 +207,7 @@ mod tests {
             rank: 0,
             thread: 1,
             group: group("1", &[0, 1]),
-            backend: String::new(),
+            takes_all: false,
             only_thread: true,
         };
         assert_eq!(

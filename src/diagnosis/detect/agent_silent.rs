@@ -16,7 +16,9 @@ static ABOUT: About = About {
     code: &catalogue::DD904,
     order: order::EVIDENCE,
     explanation: Explanation {
-        means: "A node has said nothing for ten seconds, though it says at least once a second that it lives. Its ranks may go on as before; nobody sees them. Their state is unknown, and no rank of it is blamed for not coming.",
+        means: "A node has said nothing for ten seconds, though it says at least once a second \
+         that it lives. Its ranks may go on as before; nobody sees them. Their state is unknown, \
+         and no rank of it is blamed for not coming.",
         example: "\
 note[DD904] agent-silent: nothing is heard of ranks 2 and 3 on host node-b any more, since 2027-01-15T08:00:01.200Z
     supported
@@ -34,7 +36,9 @@ note[DD904] agent-silent: nothing is heard of ranks 2 and 3 on host node-b any m
             "The network between the node and the coordinator is interrupted.",
         ],
         fix: &[
-            "Look whether the host is up and reached, and whether `ddp-doctor` runs there. A node that comes back attaches again by itself and tells everything that its black boxes still hold.",
+            "Look whether the host is up and reached, and whether `ddp-doctor` runs there. A node \
+             that comes back attaches again by itself and tells everything that its black boxes \
+             still hold.",
         ],
         not: &[
             "A rank that merely makes no calls is none: its node says that it lives.",

@@ -23,7 +23,10 @@ static ABOUT: About = About {
     code: &catalogue::DD903,
     order: order::EVIDENCE,
     explanation: Explanation {
-        means: "The hosts of the job do not agree what time it is. What happened first on different hosts can then not be told from their times. While the job runs, the coordinator asks every node for its time and corrects for the difference; logs of the ranks and what a job left behind are as their hosts' clocks were.",
+        means: "The hosts of the job do not agree what time it is. What happened first on \
+         different hosts can then not be told from their times. While the job runs, the \
+         coordinator asks every node for its time and corrects for the difference; logs of the \
+         ranks and what a job left behind are as their hosts' clocks were.",
         example: "\
 note[DD903] clock-skew: the clock of host node-a is 12.3 s ahead of that of host node-b
     proved 0 ms after the deciding event

@@ -181,7 +181,7 @@ pub(super) fn never_comes(
     }
     let (waits, never) = match &stall.message {
         // A group that may be made without all its members may be made without this one.
-        None if stall.seq == 0 && call.group.as_ref()?.backend.is_empty() => return None,
+        None if stall.seq == 0 && !call.takes_all => return None,
         None => (
             creates(waiter, call, false).or_else(|| issued(waiter, call))?,
             message::never_issued(situation, stall.group, gone),

@@ -27,7 +27,11 @@ static ABOUT: About = About {
     code: &catalogue::DD114,
     order: order::CREATION,
     explanation: Explanation {
-        means: "Making a process group is a call like any other: its members wait there for each other. They find each other by the group's name, and PyTorch numbers the groups that a process takes part in making. So all ranks have to make all groups, in one order and with the same ranks, also those that do not become members. Here ranks make other groups under one name, or some make a group that others do not.",
+        means: "Making a process group is a call like any other: its members wait there for each \
+         other. They find each other by the group's name, and PyTorch numbers the groups that a \
+         process takes part in making. So all ranks have to make all groups, in one order and with \
+         the same ranks, also those that do not become members. Here ranks make other groups under \
+         one name, or some make a group that others do not.",
         example: "\
 error[DD114] group-creation-mismatch: ranks 0 and 1 make a group of ranks 0 and 1 at train.py:12, where rank 2 makes a group of ranks 0–2 at train.py:14
     group 1, 3 ranks · proved 0 ms after the deciding event
@@ -46,18 +50,25 @@ error[DD114] group-creation-mismatch: ranks 0 and 1 make a group of ranks 0 and 
     more   ddp-doctor explain DD114
 ",
         causes: &[
-            "`new_group` under a condition on the rank, so that only the later members call it. It works once, and shifts the name of the next group for those ranks.",
-            "Lists of ranks that are computed differently on each rank, or groups made in the order of a set or a dict.",
-            "A library that makes groups of its own (a mesh, FSDP, a checkpoint writer) on some ranks only.",
-            "`use_local_synchronization=True` by the members of one group, followed by a group that all ranks make: the names have shifted for the members.",
+            "`new_group` under a condition on the rank, so that only the later members call it. It \
+             works once, and shifts the name of the next group for those ranks.",
+            "Lists of ranks that are computed differently on each rank, or groups made in the \
+             order of a set or a dict.",
+            "A library that makes groups of its own (a mesh, FSDP, a checkpoint writer) on some \
+             ranks only.",
+            "`use_local_synchronization=True` by the members of one group, followed by a group \
+             that all ranks make: the names have shifted for the members.",
         ],
         fix: &[
-            "Make every group on every rank, in the same order: loop over one list of lists of ranks and keep the group that this rank is in.",
-            "Where only members shall call it, let every rank make as many groups as the others before the next one that all ranks make.",
+            "Make every group on every rank, in the same order: loop over one list of lists of \
+             ranks and keep the group that this rank is in.",
+            "Where only members shall call it, let every rank make as many groups as the others \
+             before the next one that all ranks make.",
             "Prefer `init_device_mesh`, which makes all groups on all ranks.",
         ],
         not: &[
-            "A group that some ranks make for themselves is none as long as nobody misses it: all its members made it, and no later name collides.",
+            "A group that some ranks make for themselves is none as long as nobody misses it: all \
+             its members made it, and no later name collides.",
             "Groups of one rank collide with nobody.",
             "Waits inside `init_process_group` are not told by this finding.",
             "A rank that has ended before it could make the group is DD102, DD201 or DD202.",
@@ -424,7 +435,8 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     // The last of them came at that moment.
     let begun = join.calls.values().map(|joined| joined.call.at).max()?;
     let due = begun.plus(situation.config.stall_after);
-    if inside.is_empty() || !all || due > situation.until {
+    let known = situation.known_of(group.id, group.members.keys().copied());
+    if inside.is_empty() || !all || due > known {
         return None;
     }
     let stopped = |(rank, _): &(u32, Timestamp)| {

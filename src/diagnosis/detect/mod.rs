@@ -369,7 +369,7 @@ pub fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact> {
         rank,
         thread: call.thread.0,
         group: group.key.clone(),
-        backend: group.backend.to_string(),
+        takes_all: call.takes_all,
         only_thread,
     })
 }

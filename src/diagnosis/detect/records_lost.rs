@@ -13,7 +13,10 @@ static ABOUT: About = About {
     code: &catalogue::DD902,
     order: order::EVIDENCE,
     explanation: Explanation {
-        means: "Each rank keeps its latest records in a black box of fixed size. Some were overwritten before whoever follows the box had read them, so that a stretch of what these ranks did is not known. How far they came in each group is counted apart and loses nothing.",
+        means: "Each rank keeps its latest records in a black box of fixed size. Some were \
+         overwritten before whoever follows the box had read them, so that a stretch of what these \
+         ranks did is not known. How far they came in each group is counted apart and loses \
+         nothing.",
         example: "\
 note[DD902] records-lost: 120 records of rank 1 were lost before anybody read them: what it did then is not known
     proved 100 ms after the deciding event
@@ -35,7 +38,8 @@ note[DD902] records-lost: 120 records of rank 1 were lost before anybody read th
         ],
         fix: &["Leave a core to `ddp-doctor run`, or some of one."],
         not: &[
-            "It changes nothing for the job, and invents no finding: what rests on these ranks is told with less confidence, and never as proved.",
+            "It changes nothing for the job, and invents no finding: what rests on these ranks is \
+             told with less confidence, and never as proved.",
             "A rank that was never seen at all is DD901, a node that fell silent DD904.",
         ],
     },

@@ -14,7 +14,9 @@ static ABOUT: About = About {
     code: &catalogue::DD116,
     order: order::TIME,
     explanation: Explanation {
-        means: "Every rank of the group has entered the collective, the calls agree, and it does not complete. Nobody is missing, so no line of the program is at fault: what does not move is below it.",
+        means: "Every rank of the group has entered the collective, the calls agree, and it does \
+         not complete. Nobody is missing, so no line of the program is at fault: what does not \
+         move is below it.",
         example: "\
 error[DD116] stuck-inside: all 3 ranks have entered all_reduce #2 of the default group, and none comes back from it
     group default_pg, 3 ranks · supported
@@ -29,20 +31,29 @@ error[DD116] stuck-inside: all 3 ranks have entered all_reduce #2 of the default
     more   ddp-doctor explain DD116
 ",
         causes: &[
-            "The network between hosts: a firewall that drops packets silently, an interface that is up and leads nowhere, a switch or a cable that failed in the middle of the job, MTU or PFC settings.",
-            "A device or its driver: a GPU that fell off the bus (Xid), a kernel that spins, an NVLink error.",
+            "The network between hosts: a firewall that drops packets silently, an interface that \
+             is up and leads nowhere, a switch or a cable that failed in the middle of the job, \
+             MTU or PFC settings.",
+            "A device or its driver: a GPU that fell off the bus (Xid), a kernel that spins, an \
+             NVLink error.",
             "A transport bug, or settings of the communication library that fit some hosts only.",
         ],
         fix: &[
-            "Where some ranks came back and others did not, look at what is between them; where none did, look at what all of them share.",
-            "`ss -tin` shows what was sent and is not acknowledged, `dmesg` what the devices say, `NCCL_DEBUG=INFO` which way NCCL takes.",
-            "Name the interface that leads to every host: `GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`, `NCCL_IB_HCA`.",
+            "Where some ranks came back and others did not, look at what is between them; where \
+             none did, look at what all of them share.",
+            "`ss -tin` shows what was sent and is not acknowledged, `dmesg` what the devices say, \
+             `NCCL_DEBUG=INFO` which way NCCL takes.",
+            "Name the interface that leads to every host: `GLOO_SOCKET_IFNAME`, \
+             `NCCL_SOCKET_IFNAME`, `NCCL_IB_HCA`.",
         ],
         not: &[
-            "A collective that one member has not entered is never this one, however long the others wait: that is DD101 or what that member does.",
-            "A large collective that takes long and completes is none: the limit is three times the longest time at its line.",
+            "A collective that one member has not entered is never this one, however long the \
+             others wait: that is DD101 or what that member does.",
+            "A large collective that takes long and completes is none: the limit is three times \
+             the longest time at its line.",
             "A member that is stopped or has died inside is DD203 or DD201.",
-            "On a device a wait is over as soon as the stream has it, and DDP's own waits are not seen: a hang there shows at the next call.",
+            "On a device a wait is over as soon as the stream has it, and DDP's own waits are not \
+             seen: a hang there shows at the next call.",
         ],
     },
 };
@@ -56,7 +67,10 @@ impl Detector for StuckInside {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let overdue = |inside: &&Inside| inside.overdue_at <= situation.until;
+        let overdue = |inside: &&Inside| {
+            let members = situation.model.group(inside.group).members.keys();
+            inside.overdue_at <= situation.known_of(inside.group, members.copied())
+        };
         let inside = situation.inside.iter().filter(overdue);
         inside
             .filter_map(|inside| draft(situation, inside))
@@ -74,7 +88,13 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     let members = members?;
     // Whoever has ended or is stopped is what the others wait for; of whom nothing is heard may be.
     let moves = |process: &&Process| {
-        situation.model.ending_of(process) == Ending::None
+        let ended = process.uncaught().map(|exception| exception.at);
+        let ended = ended.or(process.end.map(|end| end.at));
+        let later = inside
+            .timed_out
+            .zip(ended)
+            .is_some_and(|(out, end)| out <= end);
+        (situation.model.ending_of(process) == Ending::None || later)
             && !process.is_stopped()
             && situation.model.silent_since(process).is_none()
     };
@@ -101,6 +121,11 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.place = Some((inside.group, inside.seq));
     draft.op = Some(call.op);
     draft.per_rank = rank_calls(situation, inside.group, inside.seq);
+    for call in &mut draft.per_rank {
+        if inside.waiting.contains(&call.rank) {
+            call.state = CallState::Waiting;
+        }
+    }
     draft.blocked_at = Some(inside.since);
     let back: Vec<u32> = draft
         .per_rank
@@ -152,6 +177,11 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
             number(&back, "it", "they"),
             Ranks(&inside.waiting),
         ));
+    }
+    if inside.timed_out.is_some() {
+        draft.why.push(
+            "A wait for it has been given up: it lasted longer than the group allows.".into(),
+        );
     }
     draft.next = next_steps(&members, &group.info.backend);
     Some(draft)
@@ -276,6 +306,38 @@ mod tests {
             50.0 * done
             51.0 * exits 0
             """
+            "#,
+        );
+    }
+
+    #[test]
+    fn it_stays_the_cause_when_the_transport_gives_up() {
+        holds(
+            r#"
+            world = 2
+            stall-after = 30
+            timeout = 20
+            events = """
+            1.0 * all_reduce f32[8] sum @train.py:5
+            21.0 0 raises left-collective "RuntimeError: Timed out waiting 20000ms for recv operation to complete" @train.py:5
+            21.0 0 done
+            21.1 0 raises uncaught "RuntimeError: Timed out waiting 20000ms for recv operation to complete" @train.py:5
+            21.5 0 exits 1
+            22.0 1 raises left-collective "RuntimeError: Connection closed by peer" @train.py:5
+            22.0 1 done
+            22.1 1 raises uncaught "RuntimeError: Connection closed by peer" @train.py:5
+            22.5 1 exits 1
+            """
+            silent-until = 21
+            verdict = "hang"
+            [[expect]]
+            code = "DD116"
+            role = "initiating"
+            seq = 1
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD116"
             "#,
         );
     }

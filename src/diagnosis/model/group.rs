@@ -117,6 +117,8 @@ pub struct JoinedCall {
     pub wait: Wait,
     /// Where it stands in its rank's steps.
     pub position: Position,
+    /// An exception ended that wait.
+    pub failed: bool,
     /// When it came back to its caller.
     pub returned: Option<Timestamp>,
 }
@@ -148,6 +150,14 @@ impl Group {
             history: History::default(),
             crossings: Crossings::default(),
             ended_early: None,
+        }
+    }
+
+    /// Another member tells what the group is. Who is about to make one may not know all of it.
+    pub(super) fn describe(&mut self, info: &Arc<GroupInfo>) {
+        if self.info.backend.is_empty() && !info.backend.is_empty() {
+            self.traffic = Traffic::new(&info.backend);
+            self.info = Arc::clone(info);
         }
     }
 
@@ -212,7 +222,7 @@ impl Group {
 
     /// A member came back from making the group, well or badly.
     pub(super) fn made(&mut self, rank: u32, at: Timestamp) {
-        self.set_wait(rank, 0, Wait::Over(at));
+        self.set_wait(rank, 0, Wait::Over(at), false);
         let everybody = self.is_fully_seen()
             && self.joins.get(&0).is_some_and(|join| {
                 let over = |joined: &JoinedCall| matches!(joined.wait, Wait::Over(_));
@@ -325,7 +335,7 @@ impl Group {
     /// Everybody has entered the collective: keeps it as long as somebody may be seen to wait for it.
     fn enter(&mut self, seq: u64, join: Join) {
         // The waits for DDP's own calls are never seen.
-        let no_more = |it: &JoinedCall| it.call.hidden || matches!(it.wait, Wait::Over(_));
+        let no_more = |it: &JoinedCall| it.call.hidden || it.is_done();
         if join.mismatch.is_some() || join.calls.values().all(no_more) {
             return;
         }
@@ -360,24 +370,29 @@ impl Group {
         (well && alone).then(|| Arc::clone(&joined.call))
     }
 
-    /// A member waits for its call, or does no more. Returns the call, if it was waited for all the
-    /// time and that wait has ended after everybody had come.
-    pub(super) fn set_wait(&mut self, rank: u32, seq: u64, wait: Wait) -> Option<Arc<Call>> {
+    /// A member waits for its call, or does no more (`failed`: because of an exception). Returns the
+    /// call, if it was waited for all the time and that wait has ended well, after everybody had come.
+    pub(super) fn set_wait(
+        &mut self,
+        rank: u32,
+        seq: u64,
+        wait: Wait,
+        failed: bool,
+    ) -> Option<Arc<Call>> {
         let entered = self.entered.get_mut(&seq);
         let well = entered.is_some();
         let join = entered.or_else(|| self.joins.get_mut(&seq))?;
         let joined = join.calls.get_mut(&rank)?;
         joined.wait = wait;
+        joined.failed = failed;
         let joined = joined.clone();
         if well {
             self.ended_early = longest(self.ended_early, join, rank, &joined);
         }
-        let call = joined.call;
-        let is_over = |joined: &JoinedCall| matches!(joined.wait, Wait::Over(_));
-        if well && join.calls.values().all(is_over) {
+        if well && join.calls.values().all(JoinedCall::is_done) {
             self.entered.remove(&seq);
         }
-        (well && !call.is_async && matches!(wait, Wait::Over(_))).then_some(call)
+        (well && joined.is_done() && !joined.call.is_async).then_some(joined.call)
     }
 }
 
@@ -393,6 +408,9 @@ fn longest(
     let Wait::Over(over) = joined.wait else {
         return known;
     };
+    if joined.failed {
+        return known;
+    }
     let by = at.since(over);
     if !symmetric || by <= known.map_or(Duration::ZERO, |known| known.by) {
         return known;
@@ -435,8 +453,15 @@ impl JoinedCall {
             call: Arc::clone(call),
             wait: Wait::NotSeen,
             position: Position::default(),
+            failed: false,
             returned: None,
         }
+    }
+
+    /// Whether it was waited for, and well.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self.wait, Wait::Over(_)) && !self.failed
     }
 
     /// Whether the program surely waits for this call: it asked to, or waits, or did; or DDP issued
@@ -446,20 +471,13 @@ impl JoinedCall {
         !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
     }
 
-    /// Whether it makes a group that cannot be made before all its members make it.
-    #[must_use]
-    pub fn takes_all_members(&self) -> bool {
-        let group = self.call.group.as_ref();
-        self.call.op.creates_group() && group.is_some_and(|group| !group.backend.is_empty())
-    }
-
     /// Which of the members that have not come this rank's call must wait for.
     #[must_use]
     pub fn needs(&self, rank: u32, missing: &[u32]) -> Vec<u32> {
         if self.call.op.creates_group() {
             // One that came back did without them, unless there is no such way back but a failure.
             let over = matches!(self.wait, Wait::Over(_));
-            return if over && !self.takes_all_members() {
+            return if over && !self.call.takes_all {
                 Vec::new()
             } else {
                 missing.to_vec()

@@ -360,7 +360,7 @@ impl Model {
                 };
                 let target = process.wait_begin(thread, call, place, at);
                 let rank = process.rank;
-                self.set_wait(rank, target, Wait::Since(at));
+                self.set_wait(rank, target, Wait::Since(at), false);
             }
             Event::WaitEnd {
                 process,
@@ -372,9 +372,12 @@ impl Model {
                     return;
                 };
                 let target = process.wait_end(thread, call, at);
+                let failed = process.threads.get(&thread).and_then(|it| it.failed);
+                let failed = failed.is_some_and(|(it, _, over)| Some(it) == target && over == at);
                 let rank = process.rank;
                 self.completed(rank, target);
-                if let Some((group, rank, call)) = self.set_wait(rank, target, Wait::Over(at)) {
+                let over = Wait::Over(at);
+                if let Some((group, rank, call)) = self.set_wait(rank, target, over, failed) {
                     self.waited(group, rank, &call, at);
                 }
             }
@@ -763,10 +766,12 @@ impl Model {
         rank: Option<u32>,
         target: Option<Target>,
         wait: Wait,
+        failed: bool,
     ) -> Option<(GroupId, u32, Arc<Call>)> {
         match target? {
             Target::Join(id, seq) => {
-                let call = self.groups[id.0 as usize].set_wait(rank?, seq, wait)?;
+                let group = &mut self.groups[id.0 as usize];
+                let call = group.set_wait(rank?, seq, wait, failed)?;
                 Some((id, rank?, call))
             }
             Target::Message(group, post) => {
@@ -803,8 +808,9 @@ fn group_of(
 ) -> GroupId {
     let next = GroupId(groups.len() as u32);
     let id = *ids.entry((world.clone(), info.key.clone())).or_insert(next);
-    if id == next {
-        groups.push(Group::new(id, world, Arc::clone(info)));
+    match groups.get_mut(id.0 as usize) {
+        Some(group) => group.describe(info),
+        None => groups.push(Group::new(id, world, Arc::clone(info))),
     }
     id
 }

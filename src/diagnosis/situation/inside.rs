@@ -24,17 +24,22 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     let mut limit = situation.config.stall_after;
     let mut waiting = Vec::new();
     let mut begun = Vec::new();
+    let mut timed_out = Vec::new();
     for (&rank, joined) in &join.calls {
         let process = situation.model.member(group.id, rank)?;
-        let since = match joined.wait {
-            Wait::Since(at) => at,
-            Wait::NotSeen if is_inside(process, &joined.call) => joined.call.at,
-            Wait::NotSeen | Wait::Over(_) => continue,
-        };
+        let given_up = || situation.timed_out_at(group, rank, joined);
         // What is waited for on the way out is another matter.
-        if process.has_ended() || process.is_leaving() {
-            continue;
-        }
+        let lives = !process.has_ended() && !process.is_leaving();
+        let since = match joined.wait {
+            Wait::Since(at) if lives => at,
+            Wait::NotSeen if lives && is_inside(process, &joined.call) => joined.call.at,
+            Wait::Over(_) if joined.failed => {
+                let Some(at) = given_up() else { continue };
+                timed_out.push(at);
+                joined.call.at
+            }
+            _ => continue,
+        };
         let place = joined.call.place.as_ref();
         let before = place.and_then(|place| process.waits.get(place));
         limit = limit.max(Duration::from_nanos(before.copied().unwrap_or(0)) * 3);
@@ -42,11 +47,14 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
         begun.push(since);
     }
     let since = join.last_at().max(begun.into_iter().min()?);
+    let timed_out = timed_out.into_iter().min();
+    let overdue_at = since.plus(limit);
     Some(Inside {
         group: group.id,
         seq,
         waiting,
         since,
-        overdue_at: since.plus(limit),
+        overdue_at: timed_out.map_or(overdue_at, |at| at.min(overdue_at)),
+        timed_out,
     })
 }

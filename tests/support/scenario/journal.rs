@@ -552,6 +552,7 @@ impl Process {
                 name: group.key.name.clone(),
                 description: group.description.as_ref().into(),
                 backend: group.backend.as_ref().into(),
+                takes_all: call.takes_all,
                 epoch: group.key.epoch,
                 members: group.key.members.clone(),
             }),

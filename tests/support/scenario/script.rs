@@ -474,9 +474,10 @@ impl<'a> Writer<'a> {
         let id = self.next_call.entry(rank).or_default();
         *id += 1;
         let id = CallId(*id);
-        let backend = if lazy { "" } else { &self.scenario.backend };
+        let backend = &self.scenario.backend;
         let call = Call {
             group: Some(Arc::new(info(name, "", backend, &members))),
+            takes_all: !lazy,
             place,
             ..blank(id, seconds(at), Op::NewGroup)
         };
@@ -621,6 +622,7 @@ fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
         numel: None,
         shape: None,
         tensors: 1,
+        takes_all: false,
         is_async: false,
         hidden: false,
         splits: [Vec::new(), Vec::new()],

@@ -92,8 +92,10 @@ pub struct GroupCreation {
     pub name: String,
     /// The framework's description.
     pub description: String,
-    /// The backend, as far as it keeps whoever makes the group until all its members do; else empty.
+    /// The backend.
     pub backend: String,
+    /// Whoever makes the group is known to be kept until all its members make it.
+    pub takes_all: bool,
     /// The n-th initialisation of the world, from 0.
     pub epoch: u32,
     /// Global ranks in group order.

@@ -148,6 +148,7 @@ impl Reader {
             name: text.clone(),
             description: self.text(word(creation::DESCRIPTION)),
             backend: self.text(word(creation::BACKEND)),
+            takes_all: word(creation::TAKES_ALL) == 1,
             epoch: word(creation::EPOCH),
             members,
         })

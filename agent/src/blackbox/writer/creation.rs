@@ -20,9 +20,10 @@ pub struct Creation<'a> {
     pub name: &'a [u8],
     /// The framework's description.
     pub description: &'a [u8],
-    /// The backend, as far as it is known to keep whoever makes the group until all its members do;
-    /// else empty.
+    /// The backend.
     pub backend: &'a [u8],
+    /// Whoever makes the group is known to be kept until all its members make it.
+    pub takes_all: bool,
     /// The n-th initialisation of the world in this process, from 0.
     pub epoch: u32,
     /// Global ranks in group order. This process may be none of them.
@@ -90,6 +91,7 @@ impl Writer {
         dims[creation::EPOCH] = group.epoch;
         dims[creation::DESCRIPTION] = self.string(group.description);
         dims[creation::BACKEND] = self.string(group.backend);
+        dims[creation::TAKES_ALL] = u32::from(group.takes_all);
         Some((name, dims))
     }
 }
