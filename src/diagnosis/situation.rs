@@ -649,7 +649,12 @@ impl<'a> Situation<'a> {
             if died && !in_cycle && end.at.since(since) < self.config.stall_after {
                 return None;
             }
-            failed |= self.model.is_own_doing(end.at);
+            failed |= self.has_failed(group, lone.rank, &lone.joined);
+            let ending = self.model.ending_of(process);
+            // It did not wait, or ended for a reason of its own.
+            if matches!(ending, Ending::InOrder | Ending::Raised(_)) && !failed && !in_cycle {
+                return None;
+            }
         }
         let timed_out = self.timed_out_at(group, lone.rank, &lone.joined);
         Some(Stall {
