@@ -1,8 +1,8 @@
 //! What happened to a job, out of what it left behind.
 //!
-//! Paths lead to evidence ([`collect`]): journals, which the watch of a node wrote, and black boxes,
-//! which the ranks themselves wrote. What belongs together makes a job ([`jobs`]), and its evidence
-//! is told to the engine as a live node would have told it ([`play`]).
+//! Paths lead to evidence (`collect`): journals, which the watch of a node wrote, and black boxes,
+//! which the ranks themselves wrote. What belongs together makes a job (`jobs`), and its evidence
+//! is told to the engine as a live node would have told it (`play`).
 //!
 //! A journal that tells the end of its job gives the report of the live run, but for the times of
 //! detection. Where it breaks off, or there is none, black boxes give what their ranks recorded up to
