@@ -649,7 +649,12 @@ impl<'a> Situation<'a> {
             if died && !in_cycle && end.at.since(since) < self.config.stall_after {
                 return None;
             }
-            failed |= self.model.is_own_doing(end.at);
+            failed |= self.has_failed(group, lone.rank, &lone.joined);
+            let ending = self.model.ending_of(process);
+            // It did not wait, or ended for a reason of its own.
+            if matches!(ending, Ending::InOrder | Ending::Raised(_)) && !failed && !in_cycle {
+                return None;
+            }
         }
         let timed_out = self.timed_out_at(group, lone.rank, &lone.joined);
         Some(Stall {
@@ -780,12 +785,17 @@ impl<'a> Situation<'a> {
             .then_some(Absence::Blocked(blocked.group, blocked.seq))
     }
 
-    /// Whether all threads of a process wait for others.
+    /// Whether all threads of a process wait for others, and none of several may be released by ranks that
+    /// are free: one that stood for more than a moment will hardly.
     fn is_held(&self, process: &Process) -> bool {
         let blocked = process.rank.and_then(|rank| self.waits.blocked.get(&rank));
         let blocked = blocked.map_or(&[][..], Vec::as_slice);
+        let is_stuck = process.threads.len() == 1
+            || process
+                .rank
+                .is_some_and(|rank| self.waits.stuck.contains(&rank));
         self.stands_still(process, |thread| {
-            blocked.iter().any(|it| it.thread == thread)
+            is_stuck && blocked.iter().any(|it| it.thread == thread)
         })
     }
 
