@@ -97,6 +97,16 @@ def _wrap_forward(original):
     return forward
 
 
+def _wrap_swap(original):
+    @functools.wraps(original)
+    def swap_tensors(*args, **kwargs):
+        global _last_input
+        _last_input = None  # it refuses tensors that anybody refers to weakly
+        return original(*args, **kwargs)
+
+    return swap_tensors
+
+
 def patch(module, late):
     global _grad_enabled, _compiling, _tensor
     import torch
@@ -109,6 +119,9 @@ def patch(module, late):
     build = getattr(ddp, "_build_params_for_reducer", None)
     if build is not None:
         ddp._build_params_for_reducer = _parameters.wrap_build(build, sys._getframe)
+    swap = getattr(torch.utils, "swap_tensors", None)
+    if swap is not None:
+        torch.utils.swap_tensors = _wrap_swap(swap)
 
 
 def _reset():
