@@ -17,7 +17,18 @@ static ABOUT: About = About {
          refuses models of different sizes in its constructor, where one rank gets the useful \
          message and the others a connection error, or wait; a mere difference in order it does not \
          notice at all, and gives each parameter the values and the gradients of another one.",
-        example: "",
+        example: "\
+error[DD404] model-mismatch: the models of the default group differ, first in parameter 1: rank 0 has 2 parameters, there head.weight float32[10, 16], rank 1 has 3 parameters, there extra.weight float32[16, 16]
+    group default_pg, 2 ranks · proved 0 ms after the deciding event
+
+    ▸ rank 0, 1   ended, status 1   train.py:12      last call all_gather #1
+
+    why    DDP matches the parameters of ranks by their order alone, and refuses models of other
+           numbers or shapes in its constructor.
+    fix    Make the model from values that all ranks share: broadcast the configuration from rank 0,
+           and sort what layers are made from.
+    more   ddp-doctor explain DD404
+",
         causes: &[
             "The model depends on the rank: on a vocabulary, a number of classes or a configuration \
              that is read from files or data which differ.",

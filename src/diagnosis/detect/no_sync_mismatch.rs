@@ -17,7 +17,22 @@ static ABOUT: About = About {
         means: "Gradients are accumulated under `no_sync` and averaged after some micro-batches. \
          The ranks disagree after which: at the same forward some ranks synchronise, and others \
          only accumulate. The first wait for a bucket that the others do not send.",
-        example: "",
+        example: "\
+error[DD406] no-sync-mismatch: at their training forward 5, rank 1 averages gradients and rank 0 only accumulates; the first waits, in all_reduce #2 of the default group
+    group default_pg, 2 ranks · step 5 · supported
+
+    ▸ rank 0   ended, status 0   train.py:19      last call all_reduce #1, step 3
+    ▸ rank 1   waiting 400 ms    train.py:19      all_reduce #2 float32[64]
+
+    why    All of them had made 5 training forwards. Under no_sync a backward sends nothing, so that
+           ranks must leave it at the same forward. They never did, from the beginning.
+    cause  a decision on state that differs between ranks (suspected)
+    fix    Let one rank decide and broadcast the decision, or all_reduce it, before any rank acts on
+           it.
+           Derive the boundary from the index of the batch on every rank, and give all ranks the
+           same number of batches.
+    more   ddp-doctor explain DD406
+",
         causes: &[
             "The boundary is counted from another start: `step % k` on one rank, `(step + 1) % k` on \
              another, or a counter that a skipped step did not advance.",

@@ -15,7 +15,20 @@ static ABOUT: About = About {
          ready a second time (`Expected to mark a variable ready only once`), or the graph was \
          promised to be the same in each step and was not (`static_graph=True`, `Your training \
          graph has changed`): DDP raises in the backward.",
-        example: "",
+        example: "\
+error[DD403] ready-twice: head.weight was ready twice in one backward at train.py:19, on ranks 0 and 1
+    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
+
+    ▸ rank 0, 1   ended, status 1   train.py:19      no call yet
+
+    why    DDP counts each gradient once in a backward: a second time, the bucket that it is in may
+           be on its way already.
+    fix    With checkpointing: use_reentrant=False. If each step uses the same parameters in the
+           same way: static_graph=True, without find_unused_parameters.
+           Without it: one forward through DDP for each backward, and no use of its parameters
+           outside.
+    more   ddp-doctor explain DD403
+",
         causes: &[
             "Reentrant checkpointing (`use_reentrant=True`) of a module that is used twice in one \
              forward, or together with `find_unused_parameters=True`.",

@@ -15,7 +15,20 @@ static ABOUT: About = About {
          rank. DDP waits for all gradients before it averages them, so that it never finishes; it \
          raises at the next forward (`Expected to have finished reduction in the prior iteration`) \
          and names the parameters by their indices alone.",
-        example: "",
+        example: "\
+error[DD401] unused-parameters: no rank has a gradient for aux.weight, aux.bias after the backward at train.py:19
+    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
+
+    ▸ rank 0, 1   ended, status 1   train.py:19      no call yet
+
+    why    DDP averages gradients once it has all of them. 2 parameters of the model had none when
+           the backward was over, the same on every rank: nothing was averaged to its end, and DDP
+           raises at the next forward.
+    fix    Delete these parameters, or freeze them before the model is wrapped; or let what they
+           compute be part of the loss.
+           If that depends on the batch: DistributedDataParallel(…, find_unused_parameters=True).
+    more   ddp-doctor explain DD401
+",
         causes: &[
             "A layer is made in `__init__` and not used in `forward`, or its output is not part of \
              the loss.",

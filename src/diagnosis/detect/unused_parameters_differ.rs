@@ -19,7 +19,24 @@ static ABOUT: About = About {
          it are there: the ranks that have them wait for the others, for ever or until the \
          transport fails, while those that lack them go on and raise at the next forward, or not at \
          all.",
-        example: "",
+        example: "\
+error[DD402] unused-parameters-differ: rank 1 has no gradient for head.weight, head.bias; rank 0 waits for them in all_reduce #1 of the default group
+    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
+
+      rank 0   waiting 200 ms    train.py:19      all_reduce #1 float32[580]
+    ▸ rank 1   ended, status 1   train.py:19      no call yet
+
+    why    DDP sends a bucket of gradients once all of them are there, and a backward is over for it
+           once all buckets are.
+           Rank 0 had them all. On rank 1 the backward was over without these: the bucket that they
+           are in never came.
+    cause  a path that depends on the content of the batch (suspected)
+    fix    Take the same path on every rank whatever its batch holds (on a dummy input, times zero),
+           or agree on the path by an all_reduce first.
+           DistributedDataParallel(…, find_unused_parameters=True), if which parts are used depends
+           on the batch.
+    more   ddp-doctor explain DD402
+",
         causes: &[
             "A branch of `forward` that depends on the batch: a head, an expert or a modality that \
              only some samples need.",
