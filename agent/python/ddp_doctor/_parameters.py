@@ -176,8 +176,8 @@ def forward_raised(module, error):
 def backward_raised(error, frame):
     """An exception leaves a backward: a reducer's, that does not say which one it is of."""
     _running.pop()
-    if not _box.is_open or not isinstance(error, RuntimeError):
-        return
+    if _running or not _box.is_open or not isinstance(error, RuntimeError):
+        return  # it leaves the backward around this one as well
     message = str(error)
     twice = _READY_TWICE in message
     models = [model for model in _models if model.reference() is not None]
