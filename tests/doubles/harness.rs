@@ -8,7 +8,14 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// Options for every program in C.
-const C: [&str; 6] = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread", "-O1"];
+const C: [&str; 6] = [
+    "-std=gnu11",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-pthread",
+    "-O1",
+];
 
 /// Where the doubles are.
 pub(crate) struct Doubles {
@@ -92,7 +99,9 @@ fn sources() -> &'static Path {
     SOURCES.get_or_init(|| {
         let above = Path::new(FROM).ancestors();
         let mut candidates = above.map(|it| it.join("tests/doubles"));
-        candidates.find(|it| it.join("harness.rs").exists()).unwrap()
+        candidates
+            .find(|it| it.join("harness.rs").exists())
+            .unwrap()
     })
 }
 

@@ -25,6 +25,11 @@ static CUstream stream;
         fputc('\n', stderr);                                                  \
         exit(1);                                                              \
     } while (0)
+#define EXPECT(is_so)                                                         \
+    do {                                                                      \
+        if (!(is_so))                                                         \
+            FAIL("%s", #is_so);                                               \
+    } while (0)
 #define CU(call)                                                              \
     do {                                                                      \
         CUresult result_ = (call);                                            \

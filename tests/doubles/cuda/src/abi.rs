@@ -1,6 +1,5 @@
 //! The exported functions, with the driver's signatures.
 #![expect(unsafe_code, reason = "exports functions by their C names")]
-#![expect(non_snake_case, reason = "the names are the driver's")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 

@@ -1,5 +1,8 @@
 //! Pointers of callers, and the host functions that they hand over.
-#![expect(unsafe_code, reason = "writes through pointers of C programs and calls their functions")]
+#![expect(
+    unsafe_code,
+    reason = "writes through pointers of C programs and calls their functions"
+)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{CStr, c_char, c_void};
@@ -68,7 +71,7 @@ impl Text {
         }
         // SAFETY: not null; the caller vouches for a text that ends in a zero.
         let text = unsafe { CStr::from_ptr(self.0) };
-        text.to_str().map_err(|_| Status::INVALID_VALUE)
+        text.to_str().or(Err(Status::INVALID_VALUE))
     }
 }
 
@@ -100,7 +103,7 @@ impl HostFunction {
 
 /// As aligned as the memory of a device.
 fn layout(bytes: usize) -> Result<Layout> {
-    Layout::from_size_align(bytes, 256).map_err(|_| Status::OUT_OF_MEMORY)
+    Layout::from_size_align(bytes, 256).or(Err(Status::OUT_OF_MEMORY))
 }
 
 /// The address of that many bytes of zeros, of which those take room that are written to.

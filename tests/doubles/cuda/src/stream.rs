@@ -163,7 +163,7 @@ impl Stream {
                 .name("cuda-stream".into())
                 .stack_size(STACK);
             let started = thread.spawn(move || stream.work());
-            started.map_err(|_| Status::OUT_OF_MEMORY)?;
+            started.or(Err(Status::OUT_OF_MEMORY))?;
             queue.has_thread = true;
         }
         self.changed.notify_all();
@@ -236,9 +236,15 @@ impl Stream {
             let Some(task) = queue.tasks.pop_front() else {
                 return;
             };
-            drop(queue);
-            task.run();
-            lock(&self.queue).done += 1;
+            if let Task::Pass(event, mark) = &task {
+                // Whoever has seen that the event was passed finds that the stream has come so far.
+                event.pass(*mark);
+                queue.done += 1;
+            } else {
+                drop(queue);
+                task.run();
+                lock(&self.queue).done += 1;
+            }
             self.changed.notify_all();
         }
     }

@@ -1,6 +1,5 @@
 //! The exported functions: all of NCCL 2.27, under both of their names.
 #![expect(unsafe_code, reason = "exports functions by their C names")]
-#![expect(non_snake_case, reason = "the names are NCCL's")]
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -269,7 +268,10 @@ exports! {
 fn forget(handle: Handle) -> Result<()> {
     match REGISTERED.remove(handle) {
         Some(()) => Ok(()),
-        None => refuse(Status::INVALID_ARGUMENT, "nothing is registered there".into()),
+        None => refuse(
+            Status::INVALID_ARGUMENT,
+            "nothing is registered there".into(),
+        ),
     }
 }
 

@@ -115,7 +115,11 @@ impl<const E: u32, const M: u32, const B: usize> Short<E, M, B> {
         let (exponent, mantissa) = ((bits >> M) & Self::FULL, bits & ((1 << M) - 1));
         let unit = |exponent: i32| f64::from(exponent - M as i32).exp2();
         if exponent == Self::FULL && !Self::IS_FINITE {
-            return if mantissa == 0 { sign * f64::INFINITY } else { f64::NAN };
+            return if mantissa == 0 {
+                sign * f64::INFINITY
+            } else {
+                f64::NAN
+            };
         }
         if Self::IS_FINITE && exponent == Self::FULL && mantissa == (1 << M) - 1 {
             return f64::NAN;
@@ -128,7 +132,11 @@ impl<const E: u32, const M: u32, const B: usize> Short<E, M, B> {
 
     fn encode(value: f64) -> u32 {
         let sign = u32::from(value.is_sign_negative()) << (E + M);
-        let infinity = if Self::IS_FINITE { (1 << (E + M)) - 1 } else { Self::FULL << M };
+        let infinity = if Self::IS_FINITE {
+            (1 << (E + M)) - 1
+        } else {
+            Self::FULL << M
+        };
         if value.is_nan() {
             return infinity | ((1 << M) - 1);
         }
@@ -141,8 +149,7 @@ impl<const E: u32, const M: u32, const B: usize> Short<E, M, B> {
         }
         // An exponent of zero is that of the smallest normal numbers, without their first bit; one that
         // rounding has made longer carries into the exponent.
-        let bits = (units.round_ties_even() as i64)
-            + ((i64::from(exponent + Self::BIAS) - 1) << M);
+        let bits = (units.round_ties_even() as i64) + ((i64::from(exponent + Self::BIAS) - 1) << M);
         if bits >= i64::from(infinity) {
             return sign | infinity;
         }
@@ -232,13 +239,33 @@ mod tests {
 
     #[test]
     fn short_numbers_are_what_their_formats_say() {
-        for (bits, value) in [(0x3c00, 1.0), (0xc000, -2.0), (0x7bff, 65504.0), (0x0001, 2f64.powi(-24)), (0x0400, 2f64.powi(-14)), (0x7c00, f64::INFINITY)] {
+        for (bits, value) in [
+            (0x3c00, 1.0),
+            (0xc000, -2.0),
+            (0x7bff, 65504.0),
+            (0x0001, 2f64.powi(-24)),
+            (0x0400, 2f64.powi(-14)),
+            (0x7c00, f64::INFINITY),
+        ] {
             assert_eq!((Half::decode(bits), Half::encode(value)), (value, bits));
         }
-        for (bits, value) in [(0x3f80, 1.0), (0x4049, 3.140625), (0x0001, 2f64.powi(-133)), (0xff80, f64::NEG_INFINITY)] {
-            assert_eq!((Bfloat16::decode(bits), Bfloat16::encode(value)), (value, bits));
+        for (bits, value) in [
+            (0x3f80, 1.0),
+            (0x4049, 3.140625),
+            (0x0001, 2f64.powi(-133)),
+            (0xff80, f64::NEG_INFINITY),
+        ] {
+            assert_eq!(
+                (Bfloat16::decode(bits), Bfloat16::encode(value)),
+                (value, bits)
+            );
         }
-        for (bits, value) in [(0x38, 1.0), (0x7e, 448.0), (0x01, 2f64.powi(-9)), (0xb8, -1.0)] {
+        for (bits, value) in [
+            (0x38, 1.0),
+            (0x7e, 448.0),
+            (0x01, 2f64.powi(-9)),
+            (0xb8, -1.0),
+        ] {
             assert_eq!((E4M3::decode(bits), E4M3::encode(value)), (value, bits));
         }
         for (bits, value) in [(0x3c, 1.0), (0x7b, 57344.0), (0x01, 2f64.powi(-16))] {
@@ -258,7 +285,10 @@ mod tests {
         for bits in 0..=0xffff {
             for (decoded, encoded) in [
                 (Half::decode(bits), Half::encode(Half::decode(bits))),
-                (Bfloat16::decode(bits), Bfloat16::encode(Bfloat16::decode(bits))),
+                (
+                    Bfloat16::decode(bits),
+                    Bfloat16::encode(Bfloat16::decode(bits)),
+                ),
             ] {
                 assert!(encoded == bits || decoded.is_nan(), "{bits:x} {encoded:x}");
             }

@@ -38,7 +38,10 @@ pub(crate) fn collective(what: What, asked: &Asked) -> Result<()> {
             Ok(root) if root < comm.ranks => Ok(root),
             _ => refuse(
                 Status::INVALID_ARGUMENT,
-                format!("{function} : invalid root {root} (root should be in the 0..{} range)", comm.ranks),
+                format!(
+                    "{function} : invalid root {root} (root should be in the 0..{} range)",
+                    comm.ranks
+                ),
             ),
         };
         let (kind, by) = match what {
@@ -52,7 +55,10 @@ pub(crate) fn collective(what: What, asked: &Asked) -> Result<()> {
         let gives = !matches!(kind, Kind::Broadcast(root) if root != comm.rank);
         let gets = !matches!(kind, Kind::Reduce(root) if root != comm.rank);
         if bytes > 0 && (gives && asked.input.is_null() || gets && asked.output.is_null()) {
-            return refuse(Status::INVALID_ARGUMENT, format!("{function} : a buffer is NULL"));
+            return refuse(
+                Status::INVALID_ARGUMENT,
+                format!("{function} : a buffer is NULL"),
+            );
         }
         comm.mesh()?;
         let fault = fault::meet(function, comm.rank)?;
@@ -81,10 +87,18 @@ pub(crate) fn transfer(is_sent: bool, peer: i32, asked: &Asked) -> Result<()> {
         let bytes = bytes(asked.count, dtype)?;
         let peer = match usize::try_from(peer) {
             Ok(peer) if peer < comm.ranks => peer,
-            _ => return refuse(Status::INVALID_ARGUMENT, format!("{function} : invalid peer {peer}")),
+            _ => {
+                return refuse(
+                    Status::INVALID_ARGUMENT,
+                    format!("{function} : invalid peer {peer}"),
+                );
+            }
         };
         if bytes > 0 && asked.input.is_null() {
-            return refuse(Status::INVALID_ARGUMENT, format!("{function} : the buffer is NULL"));
+            return refuse(
+                Status::INVALID_ARGUMENT,
+                format!("{function} : the buffer is NULL"),
+            );
         }
         comm.mesh()?;
         let fault = fault::meet(function, comm.rank)?;
@@ -93,7 +107,11 @@ pub(crate) fn transfer(is_sent: bool, peer: i32, asked: &Asked) -> Result<()> {
             bytes,
             peer,
         };
-        let call = if is_sent { Call::Send(transfer) } else { Call::Receive(transfer) };
+        let call = if is_sent {
+            Call::Send(transfer)
+        } else {
+            Call::Receive(transfer)
+        };
         group::call(comm, call, fault, asked.stream);
         Ok(())
     })
@@ -104,7 +122,10 @@ pub(crate) fn define(scalar: Buffer, dtype: i32, is_on_host: bool, comm: usize) 
     let comm = Comm::of(comm, "RedOpCreatePreMulSum")?;
     let dtype = DataType::new(dtype)?;
     if scalar.is_null() {
-        return refuse(Status::INVALID_ARGUMENT, "RedOpCreatePreMulSum : the scalar is NULL".into());
+        return refuse(
+            Status::INVALID_ARGUMENT,
+            "RedOpCreatePreMulSum : the scalar is NULL".into(),
+        );
     }
     let factor = if is_on_host {
         Factor::Value(scalar.read(dtype.size()))
@@ -118,14 +139,20 @@ pub(crate) fn undefine(op: i32, comm: usize) -> Result<()> {
     let comm = Comm::of(comm, "RedOpDestroy")?;
     match comm.undefine(op) {
         Some(()) => Ok(()),
-        None => refuse(Status::INVALID_ARGUMENT, format!("RedOpDestroy : {op} is no defined reduction")),
+        None => refuse(
+            Status::INVALID_ARGUMENT,
+            format!("RedOpDestroy : {op} is no defined reduction"),
+        ),
     }
 }
 
 fn bytes(count: usize, dtype: DataType) -> Result<usize> {
     match count.checked_mul(dtype.size()) {
         Some(bytes) => Ok(bytes),
-        None => refuse(Status::INVALID_ARGUMENT, format!("{count} elements are too many")),
+        None => refuse(
+            Status::INVALID_ARGUMENT,
+            format!("{count} elements are too many"),
+        ),
     }
 }
 
@@ -139,7 +166,10 @@ fn reduction(comm: &Comm, by: i32, dtype: DataType) -> Result<(Reduction, Option
         _ => {
             return match comm.defined(by) {
                 Some((of, factor)) if of == dtype => Ok((Reduction::Sum, Some(factor))),
-                _ => refuse(Status::INVALID_ARGUMENT, format!("invalid reduction operation {by}")),
+                _ => refuse(
+                    Status::INVALID_ARGUMENT,
+                    format!("invalid reduction operation {by}"),
+                ),
             };
         }
     };

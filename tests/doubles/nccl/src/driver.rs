@@ -114,9 +114,7 @@ pub(crate) fn context_of(device: c_int) -> Result<Handle> {
 
 pub(crate) fn make_current(context: Handle) -> Result<()> {
     // SAFETY: contexts that do not exist are refused.
-    check("context", unsafe {
-        (driver()?.cuCtxSetCurrent)(context)
-    })
+    check("context", unsafe { (driver()?.cuCtxSetCurrent)(context) })
 }
 
 /// The device of the current context.
@@ -142,7 +140,11 @@ pub(crate) fn is_capturing(stream: Handle) -> Result<bool> {
 /// Puts work into a stream. Work that is captured is done as often as the graph is.
 pub(crate) fn launch(work: Work, stream: Handle) -> Result<()> {
     let driver = driver()?;
-    let function: Callback = if work.is_captured() { run_again } else { run_once };
+    let function: Callback = if work.is_captured() {
+        run_again
+    } else {
+        run_once
+    };
     let work = Box::into_raw(Box::new(work));
     // SAFETY: the function takes what is handed over with it.
     let answer = unsafe { (driver.cuLaunchHostFunc)(stream, function, work.cast()) };

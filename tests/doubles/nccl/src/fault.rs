@@ -128,8 +128,16 @@ fn entry(text: &str) -> Option<Entry> {
     Some(Entry {
         fault,
         function,
-        nth: if all(nth) { None } else { Some(nth.parse().ok()?) },
-        rank: if all(rank) { None } else { Some(rank.parse().ok()?) },
+        nth: if all(nth) {
+            None
+        } else {
+            Some(nth.parse().ok()?)
+        },
+        rank: if all(rank) {
+            None
+        } else {
+            Some(rank.parse().ok()?)
+        },
     })
 }
 
@@ -148,12 +156,30 @@ mod tests {
         assert_eq!(
             parse("delay 250 AllReduce 3 on 1; hang Send * on *;;fail 5 CommSplit 1 on 0 ;"),
             Ok(vec![
-                entry(Fault::Delay(Duration::from_millis(250)), "AllReduce", Some(3), Some(1)),
+                entry(
+                    Fault::Delay(Duration::from_millis(250)),
+                    "AllReduce",
+                    Some(3),
+                    Some(1)
+                ),
                 entry(Fault::Hang, "Send", None, None),
-                entry(Fault::Fail(Status::INVALID_USAGE), "CommSplit", Some(1), Some(0)),
+                entry(
+                    Fault::Fail(Status::INVALID_USAGE),
+                    "CommSplit",
+                    Some(1),
+                    Some(0)
+                ),
             ])
         );
-        for bad in ["hang", "hang Send", "hang Send 1 on", "hang Send x on 1", "delay Send 1 on 1", "delay -1 Send 1 on 1", "hang Send 1 on 1 2"] {
+        for bad in [
+            "hang",
+            "hang Send",
+            "hang Send 1 on",
+            "hang Send x on 1",
+            "delay Send 1 on 1",
+            "delay -1 Send 1 on 1",
+            "hang Send 1 on 1 2",
+        ] {
             assert_eq!(parse(bad), Err(format!("not understood: {bad:?}")));
         }
     }

@@ -62,7 +62,10 @@ pub(crate) fn simulate_end() -> Result<()> {
 fn leave() -> Result<Option<Group>> {
     GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
-            return refuse(Status::INVALID_USAGE, "ncclGroupEnd: not in a group call.".into());
+            return refuse(
+                Status::INVALID_USAGE,
+                "ncclGroupEnd: not in a group call.".into(),
+            );
         }
         group.depth -= 1;
         Ok((group.depth == 0).then(|| mem::take(group)))
@@ -101,14 +104,11 @@ impl Group {
         if let Some(error) = self.error {
             return Err(error);
         }
-        let is_blocking = match self.is_blocking() {
-            Some(is_blocking) => is_blocking,
-            None => {
-                return refuse(
-                    Status::INVALID_ARGUMENT,
-                    "blocking and nonblocking communicators in one group".into(),
-                );
-            }
+        let Some(is_blocking) = self.is_blocking() else {
+            return refuse(
+                Status::INVALID_ARGUMENT,
+                "blocking and nonblocking communicators in one group".into(),
+            );
         };
         if self.meetings.is_empty() && self.calls.is_empty() {
             return Ok(());
@@ -211,7 +211,10 @@ fn connect(calls: &[Queued]) -> Result<()> {
 fn launch(calls: Vec<Queued>) -> Result<()> {
     let mut by_comm: Vec<(Arc<Comm>, Vec<Queued>)> = Vec::new();
     for queued in calls {
-        match by_comm.iter_mut().find(|(comm, _)| Arc::ptr_eq(comm, &queued.comm)) {
+        match by_comm
+            .iter_mut()
+            .find(|(comm, _)| Arc::ptr_eq(comm, &queued.comm))
+        {
             Some((_, calls)) => calls.push(queued),
             None => by_comm.push((Arc::clone(&queued.comm), vec![queued])),
         }

@@ -33,15 +33,20 @@ impl Config {
     fn blocking(given: &In<Self>) -> Result<Option<bool>> {
         match given.get() {
             None => Ok(None),
-            Some(config) if config.magic != Self::MAGIC || config.size < size_of::<Self>() => refuse(
-                Status::INVALID_ARGUMENT,
-                "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER".into(),
-            ),
+            Some(config) if config.magic != Self::MAGIC || config.size < size_of::<Self>() => {
+                refuse(
+                    Status::INVALID_ARGUMENT,
+                    "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER".into(),
+                )
+            }
             Some(config) => match config.blocking {
                 Self::UNDEFINED => Ok(None),
                 0 => Ok(Some(false)),
                 1 => Ok(Some(true)),
-                other => refuse(Status::INVALID_ARGUMENT, format!("invalid config blocking {other}")),
+                other => refuse(
+                    Status::INVALID_ARGUMENT,
+                    format!("invalid config blocking {other}"),
+                ),
             },
         }
     }
@@ -72,7 +77,10 @@ pub(crate) fn init_all(
 ) -> Result<()> {
     group::within(|| {
         if count < 1 {
-            return refuse(Status::INVALID_ARGUMENT, format!("Invalid device count requested : {count}"));
+            return refuse(
+                Status::INVALID_ARGUMENT,
+                format!("Invalid device count requested : {count}"),
+            );
         }
         let mut devices = devices.values(usize::try_from(count).unwrap_or(0));
         if devices.is_empty() {
@@ -82,7 +90,10 @@ pub(crate) fn init_all(
         sorted.sort_unstable();
         sorted.dedup();
         if sorted.len() < devices.len() {
-            return refuse(Status::INVALID_USAGE, "a device is used by several ranks".into());
+            return refuse(
+                Status::INVALID_USAGE,
+                "a device is used by several ranks".into(),
+            );
         }
         let id = unique_id()?;
         let before = driver::context()?;
@@ -107,10 +118,16 @@ fn init_on(
 ) -> Result<()> {
     let asked = (usize::try_from(ranks), usize::try_from(rank));
     let (Ok(ranks @ 1..=MAX_RANKS), Ok(rank)) = asked else {
-        return refuse(Status::INVALID_ARGUMENT, format!("Invalid rank requested : {rank}/{ranks}"));
+        return refuse(
+            Status::INVALID_ARGUMENT,
+            format!("Invalid rank requested : {rank}/{ranks}"),
+        );
     };
     if rank >= ranks {
-        return refuse(Status::INVALID_ARGUMENT, format!("Invalid rank requested : {rank}/{ranks}"));
+        return refuse(
+            Status::INVALID_ARGUMENT,
+            format!("Invalid rank requested : {rank}/{ranks}"),
+        );
     }
     fault::meet(function, rank)?;
     let new = Comm::new(rank, ranks, driver::device()?, is_blocking);
@@ -158,7 +175,8 @@ pub(crate) fn split(
         group::meet(Meeting {
             comm: Arc::clone(&parent),
             run: Box::new(move || {
-                let others: Vec<usize> = (0..parent.ranks).filter(|it| *it != parent.rank).collect();
+                let others: Vec<usize> =
+                    (0..parent.ranks).filter(|it| *it != parent.rank).collect();
                 let (listener, port) = listen()?;
                 let said = [i64::from(color), i64::from(key), i64::from(port)];
                 let answers = exchange(&parent, &others, Control::Split, said)?;
@@ -170,7 +188,12 @@ pub(crate) fn split(
                     return Ok(());
                 }
                 let members = members.into_iter().map(|(rank, [.., port])| (rank, port));
-                let comm = make(&parent, &listener, &members.collect::<Vec<_>>(), is_blocking)?;
+                let comm = make(
+                    &parent,
+                    &listener,
+                    &members.collect::<Vec<_>>(),
+                    is_blocking,
+                )?;
                 child.put(comm)
             }),
         });
@@ -192,14 +215,24 @@ pub(crate) fn shrink(
         let is_blocking = Config::blocking(config)?.unwrap_or(parent.is_blocking);
         let mut is_member = vec![true; parent.ranks];
         for rank in excluded {
-            let known = usize::try_from(*rank).ok().and_then(|it| is_member.get_mut(it));
+            let known = usize::try_from(*rank)
+                .ok()
+                .and_then(|it| is_member.get_mut(it));
             match known {
                 Some(is_member) => *is_member = false,
-                None => return refuse(Status::INVALID_ARGUMENT, format!("invalid rank {rank} to exclude")),
+                None => {
+                    return refuse(
+                        Status::INVALID_ARGUMENT,
+                        format!("invalid rank {rank} to exclude"),
+                    );
+                }
             }
         }
         if !is_member[parent.rank] {
-            return refuse(Status::INVALID_ARGUMENT, "an excluded rank must not call".into());
+            return refuse(
+                Status::INVALID_ARGUMENT,
+                "an excluded rank must not call".into(),
+            );
         }
         fault::meet("CommShrink", parent.rank)?;
         parent.mesh()?;
@@ -209,7 +242,11 @@ pub(crate) fn shrink(
             comm: Arc::clone(&parent),
             run: Box::new(move || {
                 let members: Vec<usize> = (0..parent.ranks).filter(|it| is_member[*it]).collect();
-                let others: Vec<usize> = members.iter().copied().filter(|it| *it != parent.rank).collect();
+                let others: Vec<usize> = members
+                    .iter()
+                    .copied()
+                    .filter(|it| *it != parent.rank)
+                    .collect();
                 let (listener, port) = listen()?;
                 let said = [i64::from(port), 0, 0];
                 let answers = exchange(&parent, &others, Control::Shrink, said)?;
@@ -217,7 +254,12 @@ pub(crate) fn shrink(
                 members.push((parent.rank, said));
                 members.sort_unstable();
                 let members = members.into_iter().map(|(rank, [port, ..])| (rank, port));
-                let comm = make(&parent, &listener, &members.collect::<Vec<_>>(), is_blocking)?;
+                let comm = make(
+                    &parent,
+                    &listener,
+                    &members.collect::<Vec<_>>(),
+                    is_blocking,
+                )?;
                 if flags == ABORT {
                     parent.abort();
                 }

@@ -211,7 +211,8 @@ fn read(stream: &mut TcpStream) -> io::Result<(Lane, Message)> {
         return Err(io::ErrorKind::InvalidData.into());
     }
     let mut bytes = Vec::new();
-    stream.by_ref().take(length).read_to_end(&mut bytes)?;
+    let mut rest = Read::by_ref(stream).take(length);
+    rest.read_to_end(&mut bytes)?;
     if bytes.len() as u64 != length {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

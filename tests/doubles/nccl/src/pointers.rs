@@ -1,5 +1,8 @@
 //! Pointers of callers.
-#![expect(unsafe_code, reason = "reads and writes through pointers of C programs")]
+#![expect(
+    unsafe_code,
+    reason = "reads and writes through pointers of C programs"
+)]
 
 use std::mem::MaybeUninit;
 use std::{ptr, slice};

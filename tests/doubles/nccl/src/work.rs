@@ -103,10 +103,11 @@ impl Work {
     /// Does it, in the thread of the stream.
     pub(crate) fn run(&self) {
         let ticket = self.ticket.unwrap_or_else(|| self.comm.ticket());
-        // Whoever aborts gives up the results.
-        let done: Result<(), Aborted> = self.comm.wait_for_turn(ticket).and_then(|()| self.carry_out());
+        if self.comm.wait_for_turn(ticket).is_ok() {
+            // Whoever aborts gives up the results.
+            self.carry_out().ok();
+        }
         self.comm.is_done();
-        drop(done);
     }
 
     fn carry_out(&self) -> Result<(), Aborted> {
@@ -194,7 +195,13 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
     };
     // One part of every rank, this one's among them.
     let take_all = |mine: Vec<u8>| -> Result<Vec<Vec<u8>>, Aborted> {
-        let part = |rank| if rank == me { Ok(mine.clone()) } else { take(rank) };
+        let part = |rank| {
+            if rank == me {
+                Ok(mine.clone())
+            } else {
+                take(rank)
+            }
+        };
         (0..ranks).map(part).collect()
     };
     match it.kind {
@@ -202,7 +209,8 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
             let mine = given(it.bytes);
             to_all(&mine);
             let parts = take_all(mine)?;
-            it.output.write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
+            it.output
+                .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
         }
         Kind::AllGather => {
             let mine = given(it.bytes);
@@ -218,7 +226,8 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
                 mesh.send(peer, Lane::Collective, tag, part(peer));
             }
             let parts = take_all(part(me).to_vec())?;
-            it.output.write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
+            it.output
+                .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
         }
         Kind::Broadcast(root) if root == me => {
             let mine = given(it.bytes);
@@ -228,7 +237,8 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
         Kind::Broadcast(root) => it.output.write(0, &take(root)?),
         Kind::Reduce(root) if root == me => {
             let parts = take_all(given(it.bytes))?;
-            it.output.write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
+            it.output
+                .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
         }
         Kind::Reduce(root) => mesh.send(root, Lane::Collective, tag, &given(it.bytes)),
     }

@@ -5,10 +5,11 @@ enum { N = 5 };
 
 static ncclComm_t comm;
 
-#define EXPECT(is_so, ...)          \
+/* Says what was there instead. */
+#define EXPECT_(is_so, format, ...) \
     do {                            \
         if (!(is_so))               \
-            FAIL(#is_so ": " __VA_ARGS__); \
+            FAIL("%s: " format, #is_so, __VA_ARGS__); \
     } while (0)
 
 static void floats_are_reduced(void)
@@ -23,45 +24,45 @@ static void floats_are_reduced(void)
             in[i] = (float)(1 + rank + i);
         NCCL(ncclAllReduce(in, out, N, ncclFloat32, ops[k].op, comm, stream));
         synchronize();
-        EXPECT(out[1] == ops[k].expected, "op %d: %g", ops[k].op, out[1]);
+        EXPECT_(out[1] == ops[k].expected, "op %d: %g", ops[k].op, out[1]);
     }
     /* In place, to the root alone. */
     for (int i = 0; i < N; ++i)
         out[i] = (float)(10 * rank + i);
     NCCL(ncclReduce(out, rank == 1 ? out : NULL, N, ncclFloat32, ncclSum, 1, comm, stream));
     synchronize();
-    EXPECT(out[2] == (rank == 1 ? 36 : 10 * rank + 2), "%g", out[2]);
+    EXPECT_(out[2] == (rank == 1 ? 36 : 10 * rank + 2), "%g", out[2]);
     /* From the root. */
     for (int i = 0; i < N; ++i)
         in[i] = (float)(rank + i);
     NCCL(ncclBroadcast(rank == 2 ? in : NULL, out, N, ncclFloat32, 2, comm, stream));
     NCCL(ncclBcast(in, N, ncclFloat32, 2, comm, stream));
     synchronize();
-    EXPECT(out[3] == 5 && in[3] == 5, "%g %g", out[3], in[3]);
+    EXPECT_(out[3] == 5 && in[3] == 5, "%g %g", out[3], in[3]);
     /* All from all: rank r's part at r * N. */
     for (int i = 0; i < N; ++i)
         in[i] = (float)(100 * rank + i);
     NCCL(ncclAllGather(in, out, N, ncclFloat32, comm, stream));
     synchronize();
     for (int r = 0; r < world; ++r)
-        EXPECT(out[r * N + 4] == 100 * r + 4, "%g", out[r * N + 4]);
+        EXPECT_(out[r * N + 4] == 100 * r + 4, "%g", out[r * N + 4]);
     for (int i = 0; i < N * world; ++i)
         in[i] = (float)(i + rank);
     NCCL(ncclReduceScatter(in, out, N, ncclFloat32, ncclSum, comm, stream));
     synchronize();
-    EXPECT(out[1] == 3 * (rank * N + 1) + 3, "%g", out[1]);
+    EXPECT_(out[1] == 3 * (rank * N + 1) + 3, "%g", out[1]);
     /* Each rank's own factor: 2 * 1 + 3 * 2 + 4 * 3. */
     ncclRedOp_t scaled;
     float factor = (float)(2 + rank);
     NCCL(ncclRedOpCreatePreMulSum(&scaled, &factor, ncclFloat32, ncclScalarHostImmediate, comm));
-    EXPECT((int)scaled == 5 + rank, "%d", scaled);
+    EXPECT_((int)scaled == 5 + rank, "%d", scaled);
     factor = 0; /* was read */
     in[0] = (float)(1 + rank);
     NCCL(ncclAllReduce(in, out, 1, ncclFloat32, scaled, comm, stream));
     NCCL(ncclRedOpDestroy(scaled, comm));
     synchronize();
-    EXPECT(out[0] == 20, "%g", out[0]);
-    EXPECT(ncclAllReduce(in, out, 1, ncclFloat32, scaled, comm, stream) == ncclInvalidArgument, "");
+    EXPECT_(out[0] == 20, "%g", out[0]);
+    EXPECT(ncclAllReduce(in, out, 1, ncclFloat32, scaled, comm, stream) == ncclInvalidArgument);
 }
 
 static void all_types_are_reduced(void)
@@ -77,7 +78,7 @@ static void all_types_are_reduced(void)
         *value = ones[type];
         NCCL(ncclAllReduce(value, value, 1, (ncclDataType_t)type, ncclSum, comm, stream));
         synchronize();
-        EXPECT(*value == threes[type], "type %d: %llx", type, *value);
+        EXPECT_(*value == threes[type], "type %d: %llx", type, *value);
     }
 }
 
@@ -92,7 +93,7 @@ static void messages_arrive(void)
         NCCL(ncclRecv(out, N, ncclFloat32, before, comm, stream));
         NCCL(ncclGroupEnd());
         synchronize();
-        EXPECT(out[0] == 10 * round + before, "%g", out[0]);
+        EXPECT_(out[0] == 10 * round + before, "%g", out[0]);
     }
     /* To oneself. */
     NCCL(ncclGroupStart());
@@ -100,7 +101,7 @@ static void messages_arrive(void)
     NCCL(ncclSend(in, N, ncclFloat32, rank, comm, stream));
     NCCL(ncclGroupEnd());
     synchronize();
-    EXPECT(out[0] == 20 + rank, "%g", out[0]);
+    EXPECT_(out[0] == 20 + rank, "%g", out[0]);
     /* Several of one pair, in their order; and none of nothing. */
     if (rank < 2) {
         in[0] = 1, in[1] = 2;
@@ -113,7 +114,7 @@ static void messages_arrive(void)
         }
         NCCL(ncclGroupEnd());
         synchronize();
-        EXPECT(rank == 0 || (out[0] == 1 && out[1] == 2), "%g %g", out[0], out[1]);
+        EXPECT_(rank == 0 || (out[0] == 1 && out[1] == 2), "%g %g", out[0], out[1]);
     }
 }
 
@@ -128,7 +129,7 @@ static void one_alone_and_nothing_at_all(void)
     if (rank == 1)
         NCCL(ncclAllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, comm, stream));
     synchronize();
-    EXPECT(*out == 7, "%g", *out);
+    EXPECT_(*out == 7, "%g", *out);
     NCCL(ncclCommDestroy(alone));
 }
 

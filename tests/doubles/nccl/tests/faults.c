@@ -1,12 +1,6 @@
 /* Scripted faults do what the script says. Two ranks. */
 #include <rank.h>
 
-#define EXPECT(is_so)      \
-    do {                   \
-        if (!(is_so))      \
-            FAIL(#is_so);  \
-    } while (0)
-
 static ncclComm_t comm;
 static float *value;
 

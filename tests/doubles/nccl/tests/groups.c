@@ -8,12 +8,6 @@ enum { N = 4 };
 static ncclComm_t comm;
 static float *in, *out;
 
-#define EXPECT(is_so)      \
-    do {                   \
-        if (!(is_so))      \
-            FAIL(#is_so);  \
-    } while (0)
-
 static void all_reduce(void)
 {
     NCCL(ncclAllReduce(in, out, N, ncclFloat32, ncclSum, comm, stream));

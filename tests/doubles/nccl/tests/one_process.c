@@ -1,12 +1,6 @@
 /* One process with all ranks; the driver by itself. One rank. */
 #include <rank.h>
 
-#define EXPECT(is_so)      \
-    do {                   \
-        if (!(is_so))      \
-            FAIL(#is_so);  \
-    } while (0)
-
 enum { DEVICES = 3 };
 
 static void several_devices_of_one_process(void)

@@ -3,12 +3,6 @@
 
 #include <pthread.h>
 
-#define EXPECT(is_so)      \
-    do {                   \
-        if (!(is_so))      \
-            FAIL(#is_so);  \
-    } while (0)
-
 static ncclComm_t comm;
 static CUevent event;
 static float *value;
