@@ -162,7 +162,8 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         .find_map(|(model, copies)| differ(group.id, *model, copies))
         .or_else(|| {
             let broken = models.iter().filter_map(|(model, copies)| {
-                said(group.id, *model, copies).or_else(|| unused(situation, group, *model, copies))
+                said(situation, group.id, *model, copies)
+                    .or_else(|| unused(situation, group, *model, copies))
             });
             broken.min_by_key(|breach| breach.at)
         })
@@ -280,17 +281,28 @@ fn is_permuted(a: &Replica, b: &Replica) -> bool {
     differs && sorted(a) == sorted(b)
 }
 
-/// What a reducer found out by itself, and raises for.
-fn said(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
+/// What a reducer found out by itself, and raised for: unless that was caught, and nobody waits.
+fn said(
+    situation: &Situation<'_>,
+    group: GroupId,
+    model: u32,
+    copies: &[Copy<'_>],
+) -> Option<Breach> {
+    let is_missed = |rank: u32| {
+        let mut stalls = situation.stalls.iter().filter(|it| it.group == group);
+        stalls.any(|stall| stall.missing.iter().any(|it| it.rank == rank))
+    };
     type Pick = fn(&Replica) -> Option<&Said>;
     let kinds: [(Kind, Pick); 2] = [
         (Kind::ReadyTwice, |it| it.ready_twice.as_ref()),
         (Kind::GraphChanged, |it| it.graph_changed.as_ref()),
     ];
     kinds.into_iter().find_map(|(kind, pick)| {
-        let those = copies
-            .iter()
-            .filter_map(|copy| Some((copy.rank, pick(copy.replica)?)));
+        let those = copies.iter().filter_map(|copy| {
+            let said = pick(copy.replica)?;
+            let matters = copy.process.uncaught().is_some() || is_missed(copy.rank);
+            matters.then_some((copy.rank, said))
+        });
         let at = those.clone().map(|(_, said)| said.at).min()?;
         let root: Vec<u32> = those.map(|(rank, _)| rank).collect();
         Some(Breach {
@@ -316,6 +328,8 @@ fn unused(
     let lack: Vec<(&Copy<'_>, &Said)> = copies
         .iter()
         .filter_map(|copy| Some((copy, copy.replica.without.as_ref()?)))
+        // What came later may have been lost.
+        .filter(|(copy, said)| copy.process.lost == 0 || raised_at(copy.process, said).is_some())
         .collect();
     let (_, first) = lack.first()?;
     let root: Vec<u32> = lack.iter().map(|(copy, _)| copy.rank).collect();

@@ -155,6 +155,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_caught_and_held_up_nobody_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 * layout "float32 4,16 head.weight" @train.py:12
+            1.1 * raises left-backward "RuntimeError: Expected to mark a variable ready only once. This error is" @train.py:19
+            1.1 * ready-twice "float32 4,16 head.weight" @train.py:19
+            1.2 * barrier @train.py:22
+            1.3 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
     fn a_graph_that_changed_on_one_rank_has_the_others_wait() {
         holds(
             r#"

@@ -102,6 +102,12 @@ impl Models {
 
     pub(super) fn take(&mut self, group: GroupId, said: Parameters, at: Timestamp) {
         let key = (group, said.model);
+        if said.fact == ParameterFact::Layout && said.first == 0 {
+            // Whoever wraps a model again is done with what those before it lacked.
+            for (_, replica) in self.replicas.range_mut((group, 0)..key) {
+                (replica.without, replica.ready_twice, replica.graph_changed) = (None, None, None);
+            }
+        }
         if !self.replicas.contains_key(&key) && self.replicas.len() >= KEPT_MODELS {
             return;
         }
@@ -193,6 +199,20 @@ mod tests {
             layout,
             [(0, "a", vec![8, 4]), (1, "b c", vec![]), (2, "d", vec![2])]
         );
+    }
+
+    #[test]
+    fn a_model_that_is_wrapped_again_lacks_nothing() {
+        let mut models = Models::default();
+        let group = GroupId(0);
+        let without = said(ParameterFact::WithoutGradient, 0, 1, "float32 8,4 a\n");
+        models.take(group, without, Timestamp(5));
+        let again = Parameters {
+            model: 2,
+            ..said(ParameterFact::Layout, 0, 1, "float32 8,4 a\n")
+        };
+        models.take(group, again, Timestamp(6));
+        assert!(models.get(group, 1).unwrap().without.is_none());
     }
 
     #[test]
