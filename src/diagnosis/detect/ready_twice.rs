@@ -17,7 +17,7 @@ static ABOUT: About = About {
          graph has changed`): DDP raises in the backward.",
         example: "\
 error[DD403] ready-twice: head.weight was ready twice in one backward at train.py:19, on ranks 0 and 1
-    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
+    group default_pg, 2 ranks · step 1 · proved 100 ms after the deciding event
 
     ▸ rank 0, 1   ended, status 1   train.py:19      no call yet
 
