@@ -68,9 +68,12 @@ pub struct App {
 /// Rows that take work to put together, kept until something changes.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    sides: HashMap<usize, (u64, Rc<Vec<[String; 5]>>)>,
+    sides: HashMap<usize, Sides>,
     parties: RefCell<Option<Parties>>,
 }
+
+/// Both sides of a finding, and what version of the state they were made of.
+type Sides = (u64, Rc<Vec<[String; 5]>>);
 
 /// Who called what at a place of a group, and what it was made of.
 type Parties = (u64, (u32, u64), Rc<Vec<[String; 4]>>);
@@ -446,9 +449,8 @@ impl RankList {
             Sort::Step => listed.sort_by_key(|(_, it)| it.status.step),
             Sort::Waited => listed.sort_by_key(|(_, it)| Reverse(it.waited_ms())),
             Sort::StepTime => listed.sort_by_key(|(_, it)| Reverse(it.step_ms)),
-            Sort::Gauge => listed.sort_by_key(|(_, it)| {
-                Reverse(it.detail.gauges.first().map(|gauge| gauge.value))
-            }),
+            Sort::Gauge => listed
+                .sort_by_key(|(_, it)| Reverse(it.detail.gauges.first().map(|gauge| gauge.value))),
         }
         if self.reverse {
             listed.reverse();
@@ -487,11 +489,11 @@ mod tests {
         let mut ranks: Vec<_> = (0..16).map(|it| rank(it, "running", 5)).collect();
         ranks[9].state = "dead".into();
         ranks[3].state = "waiting".into();
-        app.feed(
-            Input::Update(Box::new(update(1, ranks))),
-            Timestamp(1),
+        app.feed(Input::Update(Box::new(update(1, ranks))), Timestamp(1));
+        app.draw(
+            Rect::new(0, 0, 80, 24),
+            &mut Buffer::empty(Rect::new(0, 0, 80, 24)),
         );
-        app.draw(Rect::new(0, 0, 80, 24), &mut Buffer::empty(Rect::new(0, 0, 80, 24)));
         app
     }
 

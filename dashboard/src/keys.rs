@@ -62,7 +62,7 @@ const NONE: KeyModifiers = KeyModifiers::NONE;
 const CONTROL: KeyModifiers = KeyModifiers::CONTROL;
 
 macro_rules! bindings {
-    ($($keys:expr => $action:expr, $says:literal $(, on $on:expr)? $(, $shown:ident)?;)*) => {
+    ($($keys:expr => $action:expr, $says:literal $(, on $on:expr)? $(=> $shown:ident)?;)*) => {
         &[$(Binding {
             keys: &$keys,
             action: $action,
@@ -91,10 +91,10 @@ const fn control(letter: char) -> (KeyCode, KeyModifiers) {
 
 /// The table.
 pub const BINDINGS: &[Binding] = bindings! {
-    [letter('1')] => Action::Show(Screen::Overview), "overview", shown;
-    [letter('2')] => Action::Show(Screen::Ranks), "ranks", shown;
-    [letter('3')] => Action::Show(Screen::Groups), "groups", shown;
-    [letter('4')] => Action::Show(Screen::Finding), "finding", shown;
+    [letter('1')] => Action::Show(Screen::Overview), "overview" => shown;
+    [letter('2')] => Action::Show(Screen::Ranks), "ranks" => shown;
+    [letter('3')] => Action::Show(Screen::Groups), "groups" => shown;
+    [letter('4')] => Action::Show(Screen::Finding), "finding" => shown;
     [key(KeyCode::Tab)] => Action::NextScreen, "next screen";
     [key(KeyCode::Enter)] => Action::Open, "look closer at the selection";
     [key(KeyCode::Esc), key(KeyCode::Backspace)] => Action::Back, "back";
@@ -108,14 +108,14 @@ pub const BINDINGS: &[Binding] = bindings! {
     [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "sequence number before", on [Screen::Groups];
     [key(KeyCode::Right), letter('l')] => Action::Sideways(1), "next finding", on [Screen::Finding];
     [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "finding before", on [Screen::Finding];
-    [letter('s')] => Action::Sort, "sort by the next column", on [Screen::Ranks], shown;
-    [letter('r')] => Action::Reverse, "sort the other way round", on [Screen::Ranks];
-    [letter('o')] => Action::OnlyOdd, "only the odd", on [Screen::Ranks], shown;
-    [letter('/')] => Action::Search, "search", on [Screen::Ranks], shown;
+    [letter('s')] => Action::Sort, "sort by next", on [Screen::Ranks] => shown;
+    [letter('r')] => Action::Reverse, "reverse", on [Screen::Ranks];
+    [letter('o')] => Action::OnlyOdd, "only the odd", on [Screen::Ranks] => shown;
+    [letter('/')] => Action::Search, "search", on [Screen::Ranks] => shown;
     [control('l')] => Action::Redraw, "draw everything anew";
-    [letter('?'), key(KeyCode::F(1))] => Action::Help, "help", shown;
+    [letter('?'), key(KeyCode::F(1))] => Action::Help, "help" => shown;
     [control('z')] => Action::Suspend, "suspend";
-    [letter('q'), control('c')] => Action::Quit, "quit", shown;
+    [letter('q'), control('c')] => Action::Quit, "quit" => shown;
 };
 
 /// What a key asks for on a screen.
@@ -184,7 +184,10 @@ mod tests {
     #[test]
     fn capitals_are_letters_of_their_own() {
         let press = |letter, modifiers| {
-            action(KeyEvent::new(KeyCode::Char(letter), modifiers), Screen::Ranks)
+            action(
+                KeyEvent::new(KeyCode::Char(letter), modifiers),
+                Screen::Ranks,
+            )
         };
         assert_eq!(press('G', KeyModifiers::SHIFT), Some(Action::Last));
         assert_eq!(press('g', NONE), Some(Action::First));

@@ -21,7 +21,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// `here`: the directory below which paths are short.
+    /// `here`: the directory below which paths are short, without a slash at its end.
     #[must_use]
     pub fn new(here: String, read: Read) -> Self {
         Self {
@@ -49,8 +49,9 @@ impl Sources {
         };
         let first = place.line.saturating_sub(more).max(1);
         let lines = text.lines().enumerate().skip(first as usize - 1);
+        let count = place.line.saturating_sub(first).saturating_add(more);
         lines
-            .take((place.line.saturating_sub(first) + more + 1) as usize)
+            .take((count as usize).saturating_add(1))
             .map(|(index, line)| {
                 let line = line.replace('\t', "    ");
                 (index as u32 + 1, words::plain(&line))
@@ -61,12 +62,11 @@ impl Sources {
     /// How a place is written: below the directory here, and not longer than so many characters.
     #[must_use]
     pub fn shown(&self, place: &Where, width: usize) -> String {
-        let below = place.file.strip_prefix(&self.here).unwrap_or(&place.file);
-        let below = match self.here.is_empty() {
-            true => &place.file,
-            false => below.trim_start_matches('/'),
-        };
-        let text = words::plain(&format!("{below}:{}", place.line));
+        let here = Some(&self.here).filter(|here| !here.is_empty());
+        let below = here.and_then(|here| place.file.strip_prefix(here));
+        let below = below.and_then(|it| it.strip_prefix('/'));
+        let file = below.unwrap_or(&place.file);
+        let text = words::plain(&format!("{file}:{}", place.line));
         let length = text.chars().count();
         if length <= width {
             return text;
@@ -114,7 +114,8 @@ mod tests {
     fn lines_around_a_place_end_with_the_file() {
         let read = |_: &str| Some("a\nb\nc\x1b\n".to_owned());
         let mut sources = Sources::new(String::new(), Box::new(read));
-        let numbers = |lines: Vec<(u32, String)>| lines.into_iter().map(|it| it.0).collect::<Vec<_>>();
+        let numbers =
+            |lines: Vec<(u32, String)>| lines.into_iter().map(|it| it.0).collect::<Vec<_>>();
         assert_eq!(numbers(sources.around(&place("x", 1), 1)), [1, 2]);
         assert_eq!(numbers(sources.around(&place("x", 3), 1)), [2, 3]);
         assert_eq!(numbers(sources.around(&place("x", 0), 0)), [1]);
@@ -125,8 +126,14 @@ mod tests {
     #[test]
     fn places_are_short_and_keep_their_end() {
         let sources = Sources::new("/home/me".into(), Box::new(|_| None));
-        assert_eq!(sources.shown(&place("/home/me/a/train.py", 9), 20), "a/train.py:9");
-        assert_eq!(sources.shown(&place("/opt/long/path/train.py", 9), 12), "…train.py:9");
+        assert_eq!(
+            sources.shown(&place("/home/me/a/train.py", 9), 20),
+            "a/train.py:9"
+        );
+        assert_eq!(
+            sources.shown(&place("/opt/long/path/train.py", 9), 11),
+            "…train.py:9"
+        );
         assert_eq!(Sources::none().shown(&place("/x.py", 1), 20), "/x.py:1");
     }
 }

@@ -154,7 +154,9 @@ impl Screen {
         }));
         enter()?;
         let backend = CrosstermBackend::new(io::stdout());
-        Terminal::new(backend).map(Self).inspect_err(|_| give_back())
+        Terminal::new(backend)
+            .map(Self)
+            .inspect_err(|_| give_back())
     }
 
     fn draw(&mut self, app: &mut App) -> io::Result<()> {

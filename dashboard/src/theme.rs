@@ -180,9 +180,7 @@ mod tests {
     #[test]
     fn the_environment_says_how_many_colours_there_are() {
         let of = |term: &str, more: &str| {
-            Depth::of_environment(|name| {
-                Some(if name == "TERM" { term } else { more }.to_owned())
-            })
+            Depth::of_environment(|name| Some(if name == "TERM" { term } else { more }.to_owned()))
         };
         assert_eq!(of("xterm", ""), Depth::Sixteen);
         assert_eq!(of("screen-256color", ""), Depth::Indexed);
@@ -192,7 +190,13 @@ mod tests {
 
     #[test]
     fn without_colours_there_are_none_and_marks_still_differ() {
-        let tones = [Tone::Good, Tone::Warn, Tone::Bad, Tone::Label, Tone::Heat(3)];
+        let tones = [
+            Tone::Good,
+            Tone::Warn,
+            Tone::Bad,
+            Tone::Label,
+            Tone::Heat(3),
+        ];
         for tone in tones {
             let style = Theme::BARE.style(tone);
             assert_eq!((style.fg, style.bg), (None, None));

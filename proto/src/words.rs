@@ -289,7 +289,13 @@ pub fn source_line(text: &str, line: u32) -> Option<String> {
 pub fn plain(text: &str) -> String {
     let is_turning = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars()
-        .map(|c| if c.is_control() || is_turning(c) { '\u{fffd}' } else { c })
+        .map(|c| {
+            if c.is_control() || is_turning(c) {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
         .collect()
 }
 
@@ -299,7 +305,10 @@ mod tests {
 
     #[test]
     fn nothing_controls_a_terminal_or_turns_its_text() {
-        assert_eq!(plain("a\x1b[2J\u{9b}b\u{202e}c\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}");
+        assert_eq!(
+            plain("a\x1b[2J\u{9b}b\u{202e}c\n"),
+            "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}"
+        );
     }
 
     #[test]

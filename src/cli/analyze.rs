@@ -73,7 +73,10 @@ impl Analyze {
             ..global.style(io::stdout().is_terminal())
         };
         self.print(&analysis.reports, style, global)?;
-        let statuses = analysis.reports.iter().map(|report| self.fail_on.status(report));
+        let statuses = analysis
+            .reports
+            .iter()
+            .map(|report| self.fail_on.status(report));
         // Something found is worse than something not known.
         let grave = |&status: &u8| match status {
             0 => 0,

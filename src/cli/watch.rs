@@ -44,7 +44,9 @@ impl Watch {
         let target = viewing::find(self.target.as_deref(), self.job.as_deref())?;
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         if !self.once && !is_terminal {
-            bail!("this is no terminal; --once prints the first screen, `ddp-doctor status` the facts");
+            bail!(
+                "this is no terminal; --once prints the first screen, `ddp-doctor status` the facts"
+            );
         }
         let variable = |name: &str| std::env::var(name).ok();
         let theme = Theme {

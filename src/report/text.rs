@@ -4,15 +4,13 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
-use ddp_doctor_proto::report::{
-    CallState, Confidence, Exit, Finding, Rank, RankCall, RankState, Report, Role, Severity, Where,
-};
+use ddp_doctor_proto::report::{Finding, Rank, Report, Severity, Where};
 
-use ddp_doctor_proto::words::{sides, source_line};
 pub(super) use ddp_doctor_proto::words::{context, duration, ended};
 pub use ddp_doctor_proto::words::{plain, wrapped};
+use ddp_doctor_proto::words::{sides, source_line};
 
-use crate::diagnosis::{cause, detect, words};
+use crate::diagnosis::{cause, detect};
 
 /// Columns that running text is broken at.
 pub(super) const WIDTH: usize = 100;

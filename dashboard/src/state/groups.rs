@@ -8,7 +8,7 @@ use ddp_doctor_proto::v1;
 use super::ranks::share;
 
 /// Cells that a group is summarized into, at most: more than fit on a screen.
-pub const CELLS: usize = 4096;
+const CELLS: usize = 4096;
 /// Groups that are kept.
 const MOST: usize = 16_384;
 
@@ -39,7 +39,7 @@ pub struct Group {
     pub back: u64,
     /// How many members are behind the front.
     pub behind: usize,
-    /// How far its members are behind, in at most [`CELLS`] cells, each the worst of its members;
+    /// How far its members are behind, in at most 4096 cells, each the worst of its members;
     /// `None`: it was never seen.
     pub cells: Vec<Option<u64>>,
 }
@@ -64,7 +64,14 @@ impl Group {
         let mut issued = status.issued;
         issued.resize(status.ranks.len(), 0);
         let seen = |&(rank, _): &(&u32, &u64)| unseen.binary_search(rank).is_err();
-        let known = || status.ranks.iter().zip(&issued).filter(seen).map(|it| *it.1);
+        let known = || {
+            status
+                .ranks
+                .iter()
+                .zip(&issued)
+                .filter(seen)
+                .map(|it| *it.1)
+        };
         let (front, back) = (known().max().unwrap_or(0), known().min().unwrap_or(0));
         let behind = known().filter(|&it| it < front).count();
         let title = match status.description.as_str() {

@@ -71,7 +71,12 @@ impl State {
         self.ended = update.ended;
         self.at = at;
         if update.findings_changed {
-            self.findings = update.findings.into_iter().map(Finding::from).map(Rc::new).collect();
+            self.findings = update
+                .findings
+                .into_iter()
+                .map(Finding::from)
+                .map(Rc::new)
+                .collect();
         }
         self.ranks
             .apply(update.ranks, update.details, &self.evidence, at);
@@ -168,7 +173,10 @@ mod tests {
             ..Default::default()
         }];
         state.apply(new);
-        assert_eq!((state.verdict.as_str(), state.known_verdict()), ("puzzled", None));
+        assert_eq!(
+            (state.verdict.as_str(), state.known_verdict()),
+            ("puzzled", None)
+        );
         assert_eq!(state.findings[0].code, "DD999");
         assert_eq!(state.evidence.layers, ["warp"]);
         let view = state.ranks.get(0).unwrap();
@@ -180,11 +188,18 @@ mod tests {
     fn what_was_known_stays_until_the_new_connection_tells_everything() {
         let mut state = State::default();
         state.connected(Link::Live, Timestamp(1));
-        state.apply(update(1, vec![rank(0, "running", 1), rank(1, "running", 1)]));
+        state.apply(update(
+            1,
+            vec![rank(0, "running", 1), rank(1, "running", 1)],
+        ));
         let lost = || Link::Lost { why: "gone".into() };
         state.connected(lost(), Timestamp(50));
         state.connected(lost(), Timestamp(60));
-        assert_eq!(state.blind_since, Some(Timestamp(50)), "since the first time");
+        assert_eq!(
+            state.blind_since,
+            Some(Timestamp(50)),
+            "since the first time"
+        );
         state.connected(Link::Live, Timestamp(70));
         assert_eq!((state.blind_since, state.ranks.len()), (None, 2));
         state.apply(update(80, vec![rank(0, "running", 1)]));

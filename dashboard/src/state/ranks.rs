@@ -284,7 +284,12 @@ impl Ranks {
             };
             self.counts[view.health as usize] += 1;
         }
-        let steps = || self.list.iter().filter(|it| it.seen).map(|it| it.status.step);
+        let steps = || {
+            self.list
+                .iter()
+                .filter(|it| it.seen)
+                .map(|it| it.status.step)
+        };
         self.steps = (steps().min().unwrap_or(0), steps().max().unwrap_or(0));
         self.longest_step_ms = self.list.iter().filter_map(|it| it.step_ms).max();
         let cells = self.list.len().min(STRIP);
@@ -306,8 +311,8 @@ pub(crate) const fn share(things: usize, cells: usize, cell: usize) -> std::ops:
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{rank, update};
     use super::super::State;
+    use super::super::testing::{rank, update};
     use super::*;
 
     #[test]
@@ -332,7 +337,11 @@ mod tests {
             ..Default::default()
         });
         state.apply(new);
-        let healths: Vec<_> = state.ranks.iter().map(|it| (it.rank(), it.health)).collect();
+        let healths: Vec<_> = state
+            .ranks
+            .iter()
+            .map(|it| (it.rank(), it.health))
+            .collect();
         assert_eq!(
             healths,
             [
@@ -344,14 +353,20 @@ mod tests {
         let mut new = update(2, vec![rank(3, "running", 1)]);
         new.evidence = Some(v1::Evidence::default());
         state.apply(new);
-        assert_eq!(state.ranks.get(3).map(|it| it.health), Some(Health::Running));
+        assert_eq!(
+            state.ranks.get(3).map(|it| it.health),
+            Some(Health::Running)
+        );
     }
 
     #[test]
     fn the_time_of_a_step_is_that_between_its_changes() {
         let mut state = State::default();
         for (second, step) in [(1, 10), (3, 14), (4, 14), (5, 18)] {
-            state.apply(update(second * 1_000_000_000, vec![rank(0, "running", step)]));
+            state.apply(update(
+                second * 1_000_000_000,
+                vec![rank(0, "running", step)],
+            ));
         }
         assert_eq!(state.ranks.get(0).unwrap().step_ms, Some(500));
     }

@@ -86,12 +86,8 @@ fn listed(app: &App, index: usize) -> Line<'static> {
 fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     let theme = app.theme;
     let head = format!("{} {}", finding.code, plain(&finding.name));
-    let about = format!(
-        "   {} · {} · {}",
-        finding.severity,
-        finding.effect,
-        words::context(finding, app.state.ended)
-    );
+    let about = format!("  {} · {}", finding.severity, finding.effect);
+    let context = words::context(finding, app.state.ended);
     let mut lines = vec![Line::from(vec![
         Span::styled(head, theme.style(Tone::Bad)),
         Span::styled(about, theme.style(Tone::Dim)),
@@ -99,6 +95,7 @@ fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     for line in words::wrapped(&plain(&finding.summary), width) {
         lines.push(Line::styled(line, theme.style(Tone::Strong)));
     }
+    lines.push(Line::styled(context, theme.style(Tone::Dim)));
     let mut section = |part: Vec<Line<'static>>| {
         if !part.is_empty() {
             lines.push(Line::default());
@@ -198,7 +195,12 @@ fn proof(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     }
     let more = certificate.facts.len().saturating_sub(FACTS);
     if more > 0 {
-        lines.extend(labelled(app.theme, "", &format!("… {more} more facts"), width));
+        lines.extend(labelled(
+            app.theme,
+            "",
+            &format!("… {more} more facts"),
+            width,
+        ));
     }
     lines
 }

@@ -48,7 +48,12 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
         "group", "backend", "ranks", "calls", "behind", "ranks, by how far they are behind"
     );
     let style = theme.style(Tone::Label);
-    buffer.put(area.x + 1, area.y, area.width - 1, Line::styled(title, style));
+    buffer.put(
+        area.x + 1,
+        area.y,
+        area.width - 1,
+        Line::styled(title, style),
+    );
     let rows = usize::from(area.height).saturating_sub(1);
     let first = window(app.group, app.state.groups.len(), rows);
     for (row, index) in (first..app.state.groups.len()).take(rows).enumerate() {
@@ -74,23 +79,37 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// Every member, or as many as cells, by how far it is behind.
+/// Every member, or as many as cells, by how far it is behind. Where they take several lines, each
+/// says whose its first cell is.
 fn heat_map(theme: Theme, group: &Group, width: usize, most: usize) -> Vec<Line<'static>> {
-    let width = width.max(8) / 8 * 8;
-    let rows = group.ranks.len().div_ceil(width).clamp(1, most.max(1));
+    const LABEL: usize = 8;
+    let members = group.ranks.len();
+    let width = (width.max(LABEL + 8) - LABEL) / 8 * 8;
+    let rows = members.div_ceil(width).clamp(1, most.max(1));
     let mut spans = cells(theme, group, rows * width);
+    let shown = spans.len().max(1);
     let mut lines = Vec::new();
     while !spans.is_empty() {
         let rest = spans.split_off(spans.len().min(width));
+        let first = share(members, shown, lines.len() * width).start;
+        let rank = group.ranks.get(first).copied().unwrap_or_default();
+        let label = format!("{:>width$}  ", rank, width = LABEL - 2);
+        spans.insert(0, Span::styled(label, theme.style(Tone::Dim)));
         lines.push(Line::from(spans));
         spans = rest;
     }
-    let mut legend = vec![Span::styled("behind ", theme.style(Tone::Dim))];
-    for (lag, word) in [(0, "0 "), (1, "1 "), (2, "2–3 "), (4, "4–15 "), (16, "16+ ")] {
-        legend.push(heat(theme, Some(lag)));
-        legend.push(Span::styled(format!(" {word}"), theme.style(Tone::Dim)));
+    let mut legend = vec![Span::raw(" ".repeat(LABEL))];
+    for (lag, word) in [
+        (Some(0), "first"),
+        (Some(1), "a call behind"),
+        (Some(2), "2–3"),
+        (Some(4), "4–15"),
+        (Some(16), "more"),
+        (None, "never seen"),
+    ] {
+        legend.push(heat(theme, lag));
+        legend.push(Span::styled(format!(" {word}   "), theme.style(Tone::Dim)));
     }
-    legend.push(Span::styled("- never seen", theme.style(Tone::Dim)));
     lines.push(Line::from(legend));
     lines
 }
@@ -133,7 +152,10 @@ fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
         theme.style(Tone::Strong),
     )];
     if seq.mismatch {
-        head.push(Span::styled("  these calls cannot match", theme.style(Tone::Bad)));
+        head.push(Span::styled(
+            "  these calls cannot match",
+            theme.style(Tone::Bad),
+        ));
     }
     let of = format!(
         "   {} of {} that are under way: ← →",
@@ -142,9 +164,11 @@ fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
     );
     head.push(Span::styled(of, theme.style(Tone::Dim)));
     let mut lines = vec![Line::from(head)];
-    let rows = app.kept.parties(app.state.version, (group.number, seq.seq), || {
-        rows(app, group, seq)
-    });
+    let rows = app
+        .kept
+        .parties(app.state.version, (group.number, seq.seq), || {
+            rows(app, group, seq)
+        });
     let style = |_: usize, column: usize| match column {
         0 => theme.style(Tone::Strong),
         2 => theme.style(Tone::Label),

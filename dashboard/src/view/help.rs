@@ -15,7 +15,7 @@ pub(super) fn draw(app: &App, area: Rect, buffer: &mut Buffer) {
     let mut lines = Vec::new();
     for binding in keys::bindings_on(app.screen) {
         let keys: Vec<String> = binding.keys.iter().map(|&key| keys::label(key)).collect();
-        let key = format!("{:<16}", keys.join(" "));
+        let key = format!("{:<18}", keys.join(" "));
         lines.push(Line::from(vec![
             Span::styled(key, theme.style(Tone::Label)),
             Span::raw(binding.says),
@@ -25,7 +25,7 @@ pub(super) fn draw(app: &App, area: Rect, buffer: &mut Buffer) {
     for health in Health::ALL {
         let style = theme.style(Theme::of_health(health));
         legend.push(Line::from(vec![
-            Span::styled(format!("{:<16}", Theme::mark(health)), style),
+            Span::styled(format!("{:<18}", Theme::mark(health)), style),
             Span::raw(health.word()),
         ]));
     }
@@ -38,7 +38,11 @@ pub(super) fn draw(app: &App, area: Rect, buffer: &mut Buffer) {
             let (column, row) = ((row / rows.max(1)) as u16, (row % rows.max(1)) as u16);
             buffer.put(area.x + 1 + column * left, area.y + row, left - 1, line);
         }
-        let first = if columns > 1 { rows.saturating_sub(legend.len()) } else { 0 };
+        let first = if columns > 1 {
+            rows.saturating_sub(legend.len())
+        } else {
+            0
+        };
         for (row, line) in legend.into_iter().enumerate() {
             let y = area.y + (first + row) as u16;
             buffer.put(area.x + 1 + left, y, left.saturating_sub(1), line);

@@ -207,6 +207,16 @@ fn clock(at: Timestamp) -> String {
     format!("{}Z", text.get(11..19).unwrap_or_default())
 }
 
+/// "180 ms", "16.9 s", "12m03s", "3h12m": never more than seven columns in a human life.
+fn brief(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..60 => duration(ms),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
 /// "1.4 GiB".
 fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -283,6 +293,15 @@ mod tests {
             assert_eq!(bytes(value), text);
         }
         assert!((0..64).all(|shift| bytes(1 << shift).len() <= 9));
+    }
+
+    #[test]
+    fn brief_times_fit_their_column() {
+        for (ms, text) in [(180, "180 ms"), (16_900, "16.9 s"), (723_000, "12m03s")] {
+            assert_eq!(brief(ms), text);
+        }
+        assert_eq!(brief(u64::from(u32::MAX)), "1193h02m");
+        assert!(brief(999 * 3_600_000).len() <= 7);
     }
 
     #[test]

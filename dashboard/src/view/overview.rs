@@ -9,7 +9,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::text::{Part, Put, aligned, fit, labelled};
+use super::text::{Put, aligned, fit, labelled};
 use super::{ranks, strip, verdict};
 use crate::app::App;
 use crate::state::Health;
@@ -30,7 +30,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     // Of the notes of a healthy job none is the reason for anything.
     let leads = |finding: &&Rc<Finding>| finding.severity >= Severity::Warning;
     if let Some(leading) = app.state.leading().filter(leads).map(Rc::clone) {
-        let left = room.saturating_sub(below.len() + 1);
+        let left = room.saturating_sub(below.len() + 2);
         lines.extend(leading_lines(app, &leading, width.min(WIDEST), left));
     }
     lines.push(Line::default());
@@ -84,7 +84,11 @@ fn pace(app: &App) -> String {
         (low, high) if low == high => parts.push(format!("all ranks at step {high}")),
         (low, high) => parts.push(format!("ranks at steps {low}–{high}")),
     }
-    parts.extend(ranks.longest_step_ms().map(|ms| format!("{} a step", duration(ms))));
+    parts.extend(
+        ranks
+            .longest_step_ms()
+            .map(|ms| format!("{} a step", duration(ms))),
+    );
     if parts.is_empty() {
         parts.push("nothing wrong was found".into());
     }
@@ -106,34 +110,30 @@ fn leading_lines(
     let past = app.state.ended;
     let context = Line::styled(words::context(finding, past), theme.style(Tone::Dim));
     let mut parts = [
-        Part {
-            lines: summary.collect(),
-            least: 2,
-        },
-        Part {
-            lines: vec![context],
-            least: 0,
-        },
-        Part {
-            lines: side_lines(app, 0, width, SIDES),
-            least: 2,
-        },
-        Part {
-            lines: paragraphs(theme, "why", &finding.why, width),
-            least: 1,
-        },
-        Part {
-            lines: cause(app, finding, width),
-            least: 1,
-        },
-        Part {
-            lines: paragraphs(theme, "fix", &finding.next, width),
-            least: 1,
-        },
+        summary.collect(),
+        vec![context],
+        side_lines(app, 0, width, SIDES),
+        paragraphs(theme, "why", &finding.why, width),
+        cause(app, finding, width),
+        paragraphs(theme, "fix", &finding.next, width),
     ];
     // A line between the parts where there is room for it.
     let gaps = if room >= 14 { 3 } else { 1 };
-    fit(&mut parts, &[3, 5, 4, 2, 1, 0], room.saturating_sub(gaps));
+    let steps = [
+        (3, 3),
+        (5, 3),
+        (2, 5),
+        (5, 2),
+        (3, 2),
+        (4, 1),
+        (2, 3),
+        (5, 1),
+        (3, 1),
+        (1, 0),
+        (0, 2),
+        (4, 0),
+    ];
+    fit(&mut parts, &steps, room.saturating_sub(gaps));
     let mut lines = Vec::new();
     for (index, part) in parts.into_iter().enumerate() {
         let begins = match index {
@@ -141,10 +141,10 @@ fn leading_lines(
             2 | 3 => gaps > 1,
             _ => false,
         };
-        if begins && !part.lines.is_empty() {
+        if begins && !part.is_empty() {
             lines.push(Line::default());
         }
-        lines.extend(part.lines);
+        lines.extend(part);
     }
     lines
 }
@@ -299,4 +299,3 @@ fn evidence(app: &App) -> Line<'static> {
     }
     Line::from(spans)
 }
-

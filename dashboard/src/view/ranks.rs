@@ -1,13 +1,13 @@
 //! Rank by rank: how it fares, what it is in, for how long, whom it waits for.
 
-use ddp_doctor_proto::words::{self, duration, plain};
+use ddp_doctor_proto::words::{self, plain};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::text::Put;
-use super::{curve, measured, strip, window};
+use super::{brief, curve, measured, strip, window};
 use crate::app::App;
 use crate::state::{Health, RankView};
 use crate::theme::{Theme, Tone};
@@ -72,7 +72,12 @@ pub(super) fn table(app: &App, area: Rect, buffer: &mut Buffer, selected: Option
     let title = |column: &Column| Span::raw(padded(&column.title, column));
     let titles: Vec<Span<'_>> = columns.iter().map(title).collect();
     let style = theme.style(Tone::Label);
-    buffer.put(area.x + 1, area.y, area.width - 1, Line::from(titles).style(style));
+    buffer.put(
+        area.x + 1,
+        area.y,
+        area.width - 1,
+        Line::from(titles).style(style),
+    );
     let first = window(selected.unwrap_or(0), app.ranks.len(), rows);
     for (row, index) in (first..app.ranks.len()).take(rows).enumerate() {
         let Some(view) = app.ranks.nth(index, &app.state) else {
@@ -95,7 +100,12 @@ pub(super) fn table(app: &App, area: Rect, buffer: &mut Buffer, selected: Option
     if left > 0 && selected.is_none() {
         let text = format!(" … {left} more: press 2 ");
         let x = area.right().saturating_sub(text.len() as u16);
-        buffer.put(x, area.bottom() - 1, area.width, Line::styled(text, theme.style(Tone::Dim)));
+        buffer.put(
+            x,
+            area.bottom() - 1,
+            area.width,
+            Line::styled(text, theme.style(Tone::Dim)),
+        );
     }
 }
 
@@ -110,27 +120,27 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
     let digits = app.state.ranks.len().max(1000).ilog10() as u16 + 1;
     // In the order in which they stand, with the turn in which they get room.
     let mut wanted = vec![
-        (0, column("", 10, false, Cell::State)),
+        (0, column("", 9, false, Cell::State)),
         (0, column("rank", digits.max(4), true, Cell::Rank)),
-        (3, column("host", 12, false, Cell::Host)),
-        (6, column("pid", 8, true, Cell::Pid)),
-        (0, column("step", 7, true, Cell::Step)),
-        (4, column("a step", 9, true, Cell::StepTime)),
-        (1, column("in", 22, false, Cell::In)),
-        (1, column("for", 10, true, Cell::Waited)),
-        (2, column("waits for", 14, false, Cell::WaitsFor)),
+        (4, column("host", 10, false, Cell::Host)),
+        (7, column("pid", 8, true, Cell::Pid)),
+        (0, column("step", 6, true, Cell::Step)),
+        (5, column("a step", 7, true, Cell::StepTime)),
+        (1, column("in", 16, false, Cell::In)),
+        (1, column("for", 7, true, Cell::Waited)),
+        (2, column("waits for", 9, false, Cell::WaitsFor)),
     ];
     for (index, name) in app.state.ranks.gauges().iter().enumerate() {
         let title = plain(name);
         let width = (title.chars().count() as u16).clamp(8, 16);
-        let turn = if index == 0 { 5 } else { 8 + index };
+        let turn = if index == 0 { 6 } else { 9 + index };
         let cell = Cell::Gauge(name.clone());
         wanted.push((turn, column(&title, width, true, cell)));
         if index == 0 {
-            wanted.push((7, column("trend", 12, false, Cell::Trend)));
+            wanted.push((8, column("trend", 12, false, Cell::Trend)));
         }
     }
-    wanted.push((2, column("at", 24, false, Cell::Place)));
+    wanted.push((3, column("at", 14, false, Cell::Place)));
     let mut turns: Vec<usize> = wanted.iter().map(|it| it.0).collect();
     turns.sort_unstable();
     turns.dedup();
@@ -138,7 +148,9 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
         let until = wanted.iter().filter(|it| it.0 <= turn);
         until.map(|it| it.1.width + 2).sum()
     };
-    let last = turns.into_iter().take_while(|&turn| needs(turn) <= width + 2);
+    let last = turns
+        .into_iter()
+        .take_while(|&turn| needs(turn) <= width + 2);
     let last = last.last().unwrap_or(0);
     let spare = width.saturating_sub(needs(last));
     let mut columns: Vec<Column> = wanted
@@ -147,7 +159,10 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
         .map(|it| it.1)
         .collect();
     // Lines of the program are long.
-    if let Some(place) = columns.last_mut().filter(|it| matches!(it.cell, Cell::Place)) {
+    if let Some(place) = columns
+        .last_mut()
+        .filter(|it| matches!(it.cell, Cell::Place))
+    {
         place.width += spare.min(40);
     }
     columns
@@ -158,7 +173,11 @@ fn padded(text: &str, column: &Column) -> String {
     let length = super::text::width(text);
     let pad = " ".repeat(width.saturating_sub(length));
     let text = match length > width {
-        true => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+        true => text
+            .chars()
+            .take(width.saturating_sub(1))
+            .chain(['…'])
+            .collect(),
         false => text.to_owned(),
     };
     match column.right {
@@ -188,7 +207,7 @@ fn cell(app: &App, view: &RankView, cell: &Cell, width: u16) -> (String, Style) 
         Cell::Pid => (status.pid.to_string(), style(Tone::Dim)),
         Cell::Step if !view.seen => plain_text(String::new()),
         Cell::Step => plain_text(status.step.to_string()),
-        Cell::StepTime => plain_text(view.step_ms.map(duration).unwrap_or_default()),
+        Cell::StepTime => plain_text(view.step_ms.map(brief).unwrap_or_default()),
         Cell::In => plain_text(match waiting {
             Some(waiting) => {
                 let seq = waiting.seq.map(|seq| format!(" #{seq}"));
@@ -197,7 +216,7 @@ fn cell(app: &App, view: &RankView, cell: &Cell, width: u16) -> (String, Style) 
             None => plain(&view.detail.phase),
         }),
         Cell::Waited => {
-            let waited = view.waited_ms().map(duration).unwrap_or_default();
+            let waited = view.waited_ms().map(brief).unwrap_or_default();
             (waited, style(Tone::Warn))
         }
         Cell::WaitsFor => plain_text(waits_for(view)),

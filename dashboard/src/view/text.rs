@@ -87,23 +87,17 @@ pub(super) fn aligned<const N: usize>(
     lines
 }
 
-/// A piece of a screen that may lose lines where there is no room for all.
-pub(super) struct Part {
-    pub(super) lines: Vec<Line<'static>>,
-    /// Lines that it keeps as long as there is any room.
-    pub(super) least: usize,
-}
-
-/// Takes lines from parts, the last part first, until all fit into so many; what was taken leaves "…".
-pub(super) fn fit(parts: &mut [Part], order: &[usize], room: usize) {
-    let total = |parts: &[Part]| parts.iter().map(|it| it.lines.len()).sum::<usize>();
-    for &index in order {
-        let over = total(parts).saturating_sub(room);
+/// Takes lines from parts where not all fit into so many: step by step, from the part that a step names,
+/// and not more than that so many are left to it. What was taken leaves "…".
+pub(super) fn fit(parts: &mut [Vec<Line<'static>>], steps: &[(usize, usize)], room: usize) {
+    for &(index, least) in steps {
+        let total: usize = parts.iter().map(Vec::len).sum();
+        let over = total.saturating_sub(room);
         let part = &mut parts[index];
-        let keep = part.lines.len().saturating_sub(over).max(part.least);
-        if keep < part.lines.len() {
-            part.lines.truncate(keep);
-            if let Some(last) = part.lines.last_mut() {
+        let keep = part.len().saturating_sub(over).max(least);
+        if keep < part.len() {
+            part.truncate(keep);
+            if let Some(last) = part.last_mut() {
                 last.push_span(" …");
             }
         }
@@ -115,7 +109,10 @@ mod tests {
     use super::*;
 
     fn plain(lines: &[Line<'_>]) -> Vec<String> {
-        lines.iter().map(|it| it.to_string().trim_end().to_owned()).collect()
+        lines
+            .iter()
+            .map(|it| it.to_string().trim_end().to_owned())
+            .collect()
     }
 
     #[test]
@@ -135,13 +132,10 @@ mod tests {
 
     #[test]
     fn parts_lose_lines_in_order_and_say_so() {
-        let part = |lines: usize, least| Part {
-            lines: (0..lines).map(|it| Line::raw(it.to_string())).collect(),
-            least,
-        };
-        let mut parts = [part(5, 1), part(5, 2)];
-        fit(&mut parts, &[1, 0], 6);
-        let left: Vec<_> = parts.iter().map(|it| plain(&it.lines)).collect();
+        let part = |lines: usize| (0..lines).map(|it| Line::raw(it.to_string())).collect();
+        let mut parts = [part(5), part(5)];
+        fit(&mut parts, &[(1, 3), (0, 4), (1, 1)], 6);
+        let left: Vec<_> = parts.iter().map(|it| plain(it)).collect();
         assert_eq!(left, [vec!["0", "1", "2", "3 …"], vec!["0", "1 …"]]);
     }
 }
