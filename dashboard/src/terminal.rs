@@ -165,8 +165,12 @@ impl Screen {
         Ok(())
     }
 
+    /// Draws everything anew, whatever stands there. `Terminal::clear` would ask the terminal where the
+    /// cursor is, whose answer goes to whoever reads keys.
     fn clear(&mut self) -> io::Result<()> {
-        self.0.clear()
+        execute!(io::stdout(), terminal::Clear(terminal::ClearType::All))?;
+        self.0 = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        Ok(())
     }
 
     fn suspend(&mut self) -> io::Result<()> {
@@ -174,7 +178,7 @@ impl Screen {
         low_level::emulate_default_handler(SIGTSTP)?;
         // Here again, once somebody has let us go on.
         enter()?;
-        self.0.clear()
+        self.clear()
     }
 }
 
