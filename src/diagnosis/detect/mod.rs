@@ -49,7 +49,7 @@ mod stuck_in_teardown;
 mod stuck_inside;
 mod stuck_outside;
 mod unawaited_work;
-mod view;
+pub(crate) mod view;
 
 pub use view::rank_calls;
 
