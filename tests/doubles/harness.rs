@@ -68,21 +68,43 @@ impl Doubles {
         &self.folder
     }
 
-    /// Compiles a program in C, linked with the doubles.
+    /// Compiles a program, linked with the doubles.
     pub(crate) fn compile(&self, source: &Path, name: &str, options: &[&str]) -> PathBuf {
         let program = self.folder.join(name);
+        let rpath = format!("-Wl,-rpath,{}", self.folder.display());
         in_one_go(&program, |new| {
-            let mut gcc = Command::new("gcc");
-            gcc.args(C).args(options).arg("-o").arg(new).arg(source);
-            gcc.arg("-I").arg(sources().join("include"));
-            gcc.arg("-L").arg(&self.folder);
-            gcc.args(["-l:libnccl.so.2", "-l:libcuda.so.1"]);
-            gcc.arg(format!("-Wl,-rpath,{}", self.folder.display()));
-            let compiled = gcc.output().unwrap();
+            let mut compiler;
+            if source.extension().is_some_and(|it| it == "rs") {
+                compiler = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
+                compiler
+                    .args(["--edition=2024", "-Dwarnings"])
+                    .arg(format!("-Clink-arg={rpath}"));
+            } else {
+                compiler = Command::new("gcc");
+                compiler.args(C).arg(rpath);
+                compiler.arg("-I").arg(sources().join("include"));
+            }
+            compiler.args(options).arg(source).arg("-o").arg(new);
+            compiler.arg("-L").arg(&self.folder);
+            if source.extension().is_some_and(|it| it == "c") {
+                compiler.args(["-l:libnccl.so.2", "-l:libcuda.so.1"]);
+            }
+            let compiled = compiler.output().unwrap();
             let said = String::from_utf8_lossy(&compiled.stderr);
             assert!(compiled.status.success(), "{said}");
         });
         program
+    }
+
+    /// Compiles a program of `tests/jobs/nccl` with its fault, or as its healthy twin.
+    pub(crate) fn compile_job(&self, source: &Path, is_faulty: bool) -> PathBuf {
+        let name = source.file_stem().unwrap().to_str().unwrap();
+        let kind = source.extension().unwrap().to_str().unwrap();
+        match (is_faulty, kind) {
+            (false, _) => self.compile(source, &format!("healthy-{name}"), &[]),
+            (true, "rs") => self.compile(source, &format!("faulty-{name}"), &["--cfg=faulty"]),
+            (true, _) => self.compile(source, &format!("faulty-{name}"), &["-DFAULTY"]),
+        }
     }
 
     /// What starts so many ranks of a program.
