@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Options for every program in C.
 const C: [&str; 6] = [
@@ -107,6 +108,13 @@ impl Doubles {
         }
     }
 
+    /// The stand-in for the side of NCCL that drives profiler plugins; `profiler/host.c` says how it is
+    /// called.
+    pub(crate) fn profiler_host(&self) -> PathBuf {
+        let host = sources().join("profiler/host.c");
+        self.compile(&host, "profiler_host", &["-ldl"])
+    }
+
     /// What starts so many ranks of a program.
     pub(crate) fn launch(&self, ranks: u32, program: &Path) -> Vec<PathBuf> {
         let launcher = self.folder.join("launch");
@@ -129,8 +137,10 @@ fn sources() -> &'static Path {
 
 /// Makes a file which nobody sees before it is whole: other tests may make it at the same time.
 fn in_one_go(path: &Path, make: impl FnOnce(&Path)) {
+    static LAST: AtomicU32 = AtomicU32::new(0);
     let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}", std::process::id()));
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    new.push(format!(".{}-{number}", std::process::id()));
     let new = PathBuf::from(new);
     fs::remove_file(&new).ok();
     make(&new);

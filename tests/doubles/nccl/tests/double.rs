@@ -9,6 +9,7 @@
 #[path = "../../harness.rs"]
 mod harness;
 mod jobs;
+mod profiler;
 
 use std::collections::BTreeSet;
 use std::path::Path;
