@@ -97,24 +97,6 @@ impl Doubles {
         program
     }
 
-    /// Compiles a program of `tests/jobs/nccl` with its fault, or as its healthy twin.
-    pub(crate) fn compile_job(&self, source: &Path, is_faulty: bool) -> PathBuf {
-        let name = source.file_stem().unwrap().to_str().unwrap();
-        let kind = source.extension().unwrap().to_str().unwrap();
-        match (is_faulty, kind) {
-            (false, _) => self.compile(source, &format!("healthy-{name}"), &[]),
-            (true, "rs") => self.compile(source, &format!("faulty-{name}"), &["--cfg=faulty"]),
-            (true, _) => self.compile(source, &format!("faulty-{name}"), &["-DFAULTY"]),
-        }
-    }
-
-    /// The stand-in for the side of NCCL that drives profiler plugins; `profiler/host.c` says how it is
-    /// called.
-    pub(crate) fn profiler_host(&self) -> PathBuf {
-        let host = sources().join("profiler/host.c");
-        self.compile(&host, "profiler_host", &["-ldl"])
-    }
-
     /// What starts so many ranks of a program.
     pub(crate) fn launch(&self, ranks: u32, program: &Path) -> Vec<PathBuf> {
         let launcher = self.folder.join("launch");

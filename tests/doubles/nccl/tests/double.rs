@@ -8,6 +8,9 @@
 
 #[path = "../../harness.rs"]
 mod harness;
+#[path = "../../programs.rs"]
+mod programs;
+
 mod jobs;
 mod profiler;
 
