@@ -23,6 +23,8 @@ pub mod dump;
 #[cfg(feature = "report")]
 pub mod report;
 pub mod vocabulary;
+#[cfg(feature = "report")]
+pub mod words;
 
 #[cfg(feature = "messages")]
 mod generated;

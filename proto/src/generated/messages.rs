@@ -1384,6 +1384,12 @@ pub struct Update {
     /// Nothing more will come.
     #[prost(bool, tag = "8")]
     pub ended: bool,
+    /// Groups that changed since the update before.
+    #[prost(message, repeated, tag = "9")]
+    pub groups: ::prost::alloc::vec::Vec<GroupStatus>,
+    /// Ranks of which the following changed since the update before.
+    #[prost(message, repeated, tag = "10")]
+    pub details: ::prost::alloc::vec::Vec<RankDetail>,
 }
 /// The job as a whole.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1454,4 +1460,93 @@ pub struct WaitingIn {
     pub op: ::prost::alloc::string::String,
     #[prost(uint64, tag = "4")]
     pub waited_ms: u64,
+}
+/// What viewers show of a rank beside its status.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankDetail {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// What was measured of it, in the order in which it is shown.
+    #[prost(message, repeated, tag = "2")]
+    pub gauges: ::prost::alloc::vec::Vec<Gauge>,
+    /// Ranks that it waits for, a few of them, ascending.
+    #[prost(uint32, repeated, tag = "3")]
+    pub waits_for: ::prost::alloc::vec::Vec<u32>,
+    /// How many there are beside those.
+    #[prost(uint32, tag = "4")]
+    pub waits_for_more: u32,
+    /// The phase that its program marked, the innermost one; empty: none.
+    #[prost(string, tag = "5")]
+    pub phase: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "6")]
+    pub records: u64,
+    #[prost(uint64, tag = "7")]
+    pub records_lost: u64,
+}
+/// Something that is measured. A viewer shows one of a name that it has never heard of.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Gauge {
+    /// "rss", "gpu 0", …
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// "B": bytes; "‰": thousandths of one processor.
+    #[prost(string, tag = "2")]
+    pub unit: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub value: u64,
+    /// The most it was.
+    #[prost(uint64, tag = "4")]
+    pub peak: u64,
+    /// The most it can be; absent: nobody knows.
+    #[prost(uint64, optional, tag = "5")]
+    pub limit: ::core::option::Option<u64>,
+}
+/// One process group now: how far each member has come.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GroupStatus {
+    /// Names it as long as the coordinator lives.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub description: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub layer: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub backend: ::prost::alloc::string::String,
+    /// Global ranks in group order. The lists below are in this order, too.
+    #[prost(uint32, repeated, tag = "6")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    /// Highest sequence number issued; 0: none, or the rank was not seen in the group.
+    #[prost(uint64, repeated, tag = "7")]
+    pub issued: ::prost::alloc::vec::Vec<u64>,
+    /// Highest sequence number whose completion was seen.
+    #[prost(uint64, repeated, tag = "8")]
+    pub completed: ::prost::alloc::vec::Vec<u64>,
+    /// Members that were never seen in it.
+    #[prost(uint32, repeated, tag = "9")]
+    pub unseen: ::prost::alloc::vec::Vec<u32>,
+    /// Sequence number at which calls first met that cannot match.
+    #[prost(uint64, optional, tag = "10")]
+    pub diverged: ::core::option::Option<u64>,
+    /// What is known of its latest sequence numbers, ascending. Of what all members have called and
+    /// waited for, nothing is known any more.
+    #[prost(message, repeated, tag = "11")]
+    pub calls: ::prost::alloc::vec::Vec<CallsAt>,
+}
+/// The calls of a group's members at one sequence number.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CallsAt {
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    /// They cannot match.
+    #[prost(bool, tag = "2")]
+    pub mismatch: bool,
+    /// Ascending by rank; without `waited_ms`, so that what stands still stays the same.
+    #[prost(message, repeated, tag = "3")]
+    pub calls: ::prost::alloc::vec::Vec<RankCall>,
+    /// Calls that are known and not listed here: there are too many.
+    #[prost(uint32, tag = "4")]
+    pub more: u32,
 }

@@ -57,7 +57,7 @@ mod stuck_outside;
 mod unawaited_work;
 mod unused_parameters;
 mod unused_parameters_differ;
-mod view;
+pub(crate) mod view;
 
 pub use view::rank_calls;
 

@@ -674,28 +674,5 @@ pub mod libc_signal {
         matches!(signal, HUP | INT | QUIT | ABRT | TERM)
     }
 
-    /// Name of a signal as people write it.
-    #[must_use]
-    pub fn name(signal: i32) -> String {
-        let known = match signal {
-            HUP => "SIGHUP",
-            INT => "SIGINT",
-            QUIT => "SIGQUIT",
-            4 => "SIGILL",
-            5 => "SIGTRAP",
-            ABRT => "SIGABRT",
-            7 => "SIGBUS",
-            8 => "SIGFPE",
-            KILL => "SIGKILL",
-            10 => "SIGUSR1",
-            11 => "SIGSEGV",
-            12 => "SIGUSR2",
-            13 => "SIGPIPE",
-            14 => "SIGALRM",
-            TERM => "SIGTERM",
-            19 => "SIGSTOP",
-            other => return format!("signal {other}"),
-        };
-        known.to_owned()
-    }
+    pub use ddp_doctor_proto::words::signal_name as name;
 }
