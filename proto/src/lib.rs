@@ -36,7 +36,8 @@ pub mod v1 {
 }
 
 pub use vocabulary::{
-    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ProcessState, RecordKind, ReduceOp,
+    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
+    RecordKind, ReduceOp,
 };
 
 /// Version of this build, as it appears in reports, black boxes and messages.

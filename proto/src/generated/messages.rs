@@ -264,6 +264,11 @@ pub enum RecordKind {
     /// Nobody waits for the call any more, and nobody did: what it returned to wait for is gone. `site`
     /// is where the call was made.
     Unawaited = 30,
+    /// Parameters of a model whose gradients ranks average; `code` is a ParameterFact, `group` the group
+    /// that averages, `seq` the how-manieth model of that group it is, `numel` how many parameters it is
+    /// about. `text` has a line for each: element type, sizes with commas between ("-": none), name.
+    /// `tensors` is the index of the first line's, where they are numbered.
+    Parameters = 40,
 }
 impl RecordKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -291,6 +296,7 @@ impl RecordKind {
             Self::Memory => "RECORD_KIND_MEMORY",
             Self::Setting => "RECORD_KIND_SETTING",
             Self::Unawaited => "RECORD_KIND_UNAWAITED",
+            Self::Parameters => "RECORD_KIND_PARAMETERS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -315,6 +321,52 @@ impl RecordKind {
             "RECORD_KIND_MEMORY" => Some(Self::Memory),
             "RECORD_KIND_SETTING" => Some(Self::Setting),
             "RECORD_KIND_UNAWAITED" => Some(Self::Unawaited),
+            "RECORD_KIND_PARAMETERS" => Some(Self::Parameters),
+            _ => None,
+        }
+    }
+}
+/// What is said of the parameters of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ParameterFact {
+    Unspecified = 0,
+    /// They are those of the model that need a gradient, in the order in which ranks compare them. Sent
+    /// when the model is wrapped, and before any call that it takes.
+    Layout = 1,
+    /// A backward is over and these have no gradient, so that not all of the model is averaged.
+    WithoutGradient = 2,
+    /// A later backward gave all of them their gradients.
+    Complete = 3,
+    /// Their gradients were ready twice in one backward.
+    ReadyTwice = 4,
+    /// The graph was promised to stay the same, and did not.
+    GraphChanged = 5,
+}
+impl ParameterFact {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PARAMETER_FACT_UNSPECIFIED",
+            Self::Layout => "PARAMETER_FACT_LAYOUT",
+            Self::WithoutGradient => "PARAMETER_FACT_WITHOUT_GRADIENT",
+            Self::Complete => "PARAMETER_FACT_COMPLETE",
+            Self::ReadyTwice => "PARAMETER_FACT_READY_TWICE",
+            Self::GraphChanged => "PARAMETER_FACT_GRAPH_CHANGED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PARAMETER_FACT_UNSPECIFIED" => Some(Self::Unspecified),
+            "PARAMETER_FACT_LAYOUT" => Some(Self::Layout),
+            "PARAMETER_FACT_WITHOUT_GRADIENT" => Some(Self::WithoutGradient),
+            "PARAMETER_FACT_COMPLETE" => Some(Self::Complete),
+            "PARAMETER_FACT_READY_TWICE" => Some(Self::ReadyTwice),
+            "PARAMETER_FACT_GRAPH_CHANGED" => Some(Self::GraphChanged),
             _ => None,
         }
     }

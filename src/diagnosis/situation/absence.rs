@@ -58,6 +58,22 @@ pub enum Absence {
     Elsewhere,
 }
 
+impl Absence {
+    /// 0: it cannot come; 1: it is held up itself; 2: it may come.
+    pub(super) const fn hopelessness(self) -> u8 {
+        match self {
+            Self::Raised | Self::Died | Self::Stopped | Self::Left => 0,
+            Self::Diverged(..)
+            | Self::Leaving
+            | Self::Blocked(..)
+            | Self::Inside(..)
+            | Self::Making
+            | Self::Unpartnered(_) => 1,
+            Self::Silent | Self::LongPhase | Self::StandsStill | Self::Elsewhere => 2,
+        }
+    }
+}
+
 impl Situation<'_> {
     /// Why a member has not come to a call, or to its side of a message. Where a wait for it was given up
     /// before it ended, its end is not why: the launcher ends whoever is left.

@@ -80,7 +80,9 @@ impl Stall {
                 };
                 *group == self.group && message.is_some_and(between)
             }
-            Origin::Diverged(..) | Origin::Cycle(_) | Origin::Inside(..) => false,
+            Origin::Diverged(..) | Origin::Cycle(_) | Origin::Breach(_) | Origin::Inside(..) => {
+                false
+            }
         }
     }
 
@@ -92,6 +94,18 @@ impl Stall {
         }
         let is_missing = |needed: &u32| self.missing.iter().any(|absent| absent.rank == *needed);
         open.iter().all(is_missing)
+    }
+
+    /// Whether such a later wait is for somebody whom this stall comes from, or will: not only for members
+    /// that may come while others can not.
+    fn holds(&self, open: &[u32]) -> bool {
+        let hopeless = |absents: &mut dyn Iterator<Item = &Absent>| {
+            absents.map(|absent| absent.why.hopelessness()).min()
+        };
+        let needed = |absent: &&Absent| open.contains(&absent.rank);
+        open.is_empty()
+            || hopeless(&mut self.missing.iter().filter(needed))
+                == hopeless(&mut self.missing.iter())
     }
 
     fn misses(&self, why: Absence) -> bool {
@@ -134,7 +148,9 @@ impl Situation<'_> {
                 };
                 let open: Vec<u32> = needs.iter().copied().filter(|it| !waits(it)).collect();
                 match found.iter_mut().find(|it| it.explains(&needs, &open)) {
-                    Some(before) => before.waiting.push(rank),
+                    Some(before) if before.holds(&open) => before.waiting.push(rank),
+                    // Whom it waits for may still come: it is held by nothing that is known.
+                    Some(_) => {}
                     None => {
                         waiters.push((rank, joined));
                         needed.extend(open);
