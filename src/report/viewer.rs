@@ -1,6 +1,7 @@
 //! What is known of a job, as messages to those who watch it: everything once, then what changed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ddp_doctor_proto::report::{CallState, Finding, Rank, Report, Timestamp};
 use ddp_doctor_proto::v1;
@@ -149,8 +150,8 @@ fn rank_detail(
     let mut waits_for = waits_for(model, rank, process, missing);
     let waits_for_more = waits_for.len().saturating_sub(NAMED) as u32;
     waits_for.truncate(NAMED);
-    let is_there =
-        |stacks: &&std::sync::Arc<Stacks>| stacks.at >= process.last_at && !process.has_ended();
+    // Of one that has gone on since, they say nothing any more.
+    let is_there = |stacks: &&Arc<Stacks>| stacks.at >= process.last_at;
     let stacks = process.stacks.last().filter(is_there);
     let main = stacks.and_then(|stacks| stacks.main());
     v1::RankDetail {

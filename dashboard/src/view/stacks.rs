@@ -12,6 +12,7 @@ use super::clock;
 use super::text::{Put, aligned};
 use crate::app::App;
 use crate::feed::Link;
+use crate::sources::in_library;
 use crate::theme::Tone;
 
 /// Stacks that are shown.
@@ -106,7 +107,13 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
             .frames
             .iter()
             .map(|frame| {
-                let source = app.sources.line(frame).unwrap_or_default();
+                // What a library does there, nobody can change.
+                let is_library = in_library(&frame.file).is_some();
+                let source = match is_library {
+                    true => None,
+                    false => app.sources.line(frame),
+                };
+                let source = source.unwrap_or_default();
                 [plain(&frame.function), app.sources.shown(frame, 44), source]
             })
             .collect();

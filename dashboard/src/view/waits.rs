@@ -110,6 +110,7 @@ impl Waits {
             behind(app, &waiters, rank, 1, &mut shown, &mut rows);
             rows.push(row("", "", Tone::Plain, String::new()));
         }
+        rows.extend(others(app, &shown));
         rows.truncate(LINES);
         Self(rows)
     }
@@ -122,6 +123,32 @@ fn row(lead: &str, who: &str, tone: Tone, what: String) -> Row {
         tone,
         what,
     }
+}
+
+/// Those who wait although nobody is known to be missing: their calls do not match, or what they wait
+/// for is not between ranks.
+fn others(app: &App, shown: &BTreeSet<u32>) -> Vec<Row> {
+    let mut parties: BTreeMap<String, (Vec<u32>, u64)> = BTreeMap::new();
+    for view in app.state.ranks.iter() {
+        if let Some(waited) = view.waited_ms()
+            && view.detail.waits_for.is_empty()
+            && !shown.contains(&view.rank())
+        {
+            let (ranks, longest) = parties.entry(call(view)).or_default();
+            ranks.push(view.rank());
+            *longest = (*longest).max(waited);
+        }
+    }
+    let mut rows = Vec::new();
+    if !parties.is_empty() {
+        let text = "these wait, and nobody is missing where they do:";
+        rows.push(row("", text, Tone::Warn, String::new()));
+    }
+    for (call, (ranks, waited)) in parties {
+        let what = format!("  {call} for {}", brief(waited));
+        rows.push(row("   ", &name(&ranks), Tone::Strong, what));
+    }
+    rows
 }
 
 /// Those who wait for a rank, equal waits together, and those who wait for them.
