@@ -69,8 +69,9 @@ impl Drop for Job {
 /// The terminal is the shell's again.
 #[track_caller]
 fn is_given_back(terminal: &Terminal) {
-    terminal
-        .line("stty -a | grep -ow -e -icanon -e icanon -e -echo -e echo | tr '\\n' ' '; echo end");
+    // The words as they are typed are not those that are printed.
+    let settings = r"stty -a | grep -ow -e -icanon -e icanon -e -echo -e echo | tr '\n' ' '";
+    terminal.line(&format!("{settings}; echo 'e'nd"));
     let screen = terminal.until("the settings", |screen| screen.contains(" end"));
     assert!(screen.contains("icanon echo end"), "{screen}");
     let flags = terminal.asked("#{alternate_on} #{cursor_flag}");
@@ -194,8 +195,10 @@ fn a_panic_leaves_a_terminal_that_can_be_used() {
     let Some(terminal) = Terminal::start(80, 24) else {
         return;
     };
-    terminal.line(&example.display().to_string());
-    terminal.until("the panic", |screen| screen.contains("as planned"));
+    terminal.line(&format!("RUST_BACKTRACE=0 {}", example.display()));
+    terminal.until("the panic and a prompt", |screen| {
+        screen.contains("as planned") && screen.matches("bash-").count() == 2
+    });
     is_given_back(&terminal);
 }
 
