@@ -22,7 +22,7 @@ from common import HERE, ROOT
 
 PARTS = {
     "record": ["cargo", "bench", "--quiet", "--bench", "record"],
-    "frames": ["cargo", "bench", "--quiet", "--bench", "frames"],
+    "frames": ["cargo", "bench", "--quiet", "-p", "ddp-doctor-dashboard", "--bench", "frames"],
     "hooks": [sys.executable, os.path.join(HERE, "hooks.py")],
     "job": [sys.executable, os.path.join(HERE, "job.py")],
     "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],

@@ -221,6 +221,7 @@ fn does(app: &App, rank: u32) -> String {
     };
     let doing = match &view.status.waiting_in {
         Some(waiting) => format!("waits {} for {}", call(view), brief(waiting.waited_ms)),
+        None if !view.detail.waits_for.is_empty() => "waits since a moment ago".into(),
         None => view.state.word().to_owned(),
     };
     let place = view.status.place.as_ref();

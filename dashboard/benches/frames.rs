@@ -1,4 +1,4 @@
-//! What a frame of the dashboard costs, and what an update: `cargo bench --bench frames`.
+//! What a frame of the dashboard costs, and what an update: `cargo bench -p ddp-doctor-dashboard`.
 //!
 //! A frame is what a key costs, an update what comes every second. Jobs of 8 to 16 384 ranks, one of
 //! which has not come to the collective that the others wait in; groups of eight within them. Medians of
