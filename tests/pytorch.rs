@@ -66,6 +66,8 @@ macro_rules! jobs {
 
 jobs! {
     faulty {
+        another_address another_port duplicate_rank gloo_against_fake interface_that_is_not_there
+        world_size_differs
         aborts asleep atexit_barrier atexit_barrier_of_the_last checkpoint_not_marked
         computes_for_ever conditional_barrier conditional_barrier_alone dtype_mismatch
         early_stop_on_one_rank evaluation_on_rank_zero exception_and_atexit_barrier
@@ -83,6 +85,8 @@ jobs! {
         work_never_waited_for
     }
     healthy {
+        another_address another_port duplicate_rank gloo_against_fake interface_that_is_not_there
+        world_size_differs
         aborts accumulated_gradients asleep asynchronous_groups_in_opposite_order atexit_barrier
         atexit_barrier_of_the_last broadcast_from_two_lines checkpoint_not_marked computes_for_ever
         conditional_barrier conditional_barrier_alone data_loader_workers different_batch_shapes

@@ -27,12 +27,14 @@ pub mod creations;
 pub mod detect;
 pub mod event;
 pub mod guards;
+pub mod interfaces;
 pub mod judge;
 pub mod model;
 pub mod order;
 pub mod outside;
 pub mod place;
 pub mod situation;
+pub mod startup;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod waits;
