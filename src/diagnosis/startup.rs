@@ -58,7 +58,9 @@ pub fn worlds(model: &Model) -> Vec<Forming<'_>> {
 /// Those who look at several places though they are, together, each rank of one world once.
 #[must_use]
 pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
-    let mut launches: BTreeMap<(u32, Option<(&str, u32)>), Vec<Joiner<'_>>> = BTreeMap::new();
+    /// A launcher, by its host and its number there.
+    type Launcher<'a> = (&'a str, u32);
+    let mut launches: BTreeMap<(u32, Option<Launcher<'_>>), Vec<Joiner<'_>>> = BTreeMap::new();
     let joining: Vec<Joiner<'_>> = model
         .processes
         .values()

@@ -243,7 +243,11 @@ pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
                 .unwrap_or_default(),
             call_text(call),
         ];
-        match rows.iter_mut().find(|(_, _, known)| *known == cells) {
+        let is_root = |rank: &u32| finding.ranks.root.contains(rank);
+        let alike = |(who, _, known): &&mut (Vec<u32>, Option<u64>, [String; 4])| {
+            *known == cells && is_root(&who[0]) == is_root(&call.rank)
+        };
+        match rows.iter_mut().find(alike) {
             Some((who, waited, _)) => {
                 who.push(call.rank);
                 *waited = (*waited).max(call.waited_ms);

@@ -16,7 +16,18 @@ static ABOUT: About = About {
         means: "Ranks of one world ask for different backends. Each backend finds its peers in its \
          own way: they never meet, and those that wait for peers inside `init_process_group` wait \
          for ever. Others come back at once, and hang or fail in their first collective.",
-        example: "",
+        example: "\
+error[DD304] backend-mismatch: ranks use different backends: ranks 0 and 1 at train.py:12 ask for nccl, rank 2 at train.py:12 asks for gloo
+    proved 0 ms after the deciding event
+
+      rank 0–2   waiting 600 ms   train.py:12      init_process_group
+
+    why    All of them join the world at node-a:29500, and what runs on nccl never meets what runs
+           on gloo.
+    fix    Name one backend for all ranks; look why these ones chose another (a GPU that is not seen
+           there?).
+    more   ddp-doctor explain DD304
+",
         causes: &[
             "`backend=\"nccl\" if torch.cuda.is_available() else \"gloo\"` where one rank sees no \
              GPU: a broken driver, an empty `CUDA_VISIBLE_DEVICES`, a container without devices.",

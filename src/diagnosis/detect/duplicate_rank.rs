@@ -25,7 +25,20 @@ static ABOUT: About = About {
          comes second is refused (`EADDRINUSE`, for rank 0), takes the other's place, or waits for \
          peers that talk to its double. As a rule another rank is missing, and everybody waits \
          for it.",
-        example: "",
+        example: "\
+error[DD302] duplicate-rank: two processes join the world at node-a:29500 as rank 1: processes 1001 and 1101 on node
+    proved 0 ms after the deciding event
+
+      rank 0, 1, 1   waiting 600 ms   train.py:12      init_process_group
+
+    why    A world has each rank once. Whoever comes second is refused, or takes the place of the
+           other.
+           Nobody has come as rank 2 of 3 so far.
+    fix    Give every process a rank of its own: look at what sets RANK (or --node-rank) for these
+           processes.
+           If one of them is left of an earlier start, end it, or use another port.
+    more   ddp-doctor explain DD302
+",
         causes: &[
             "`RANK`, `--node-rank` or `SLURM_PROCID` that is the same on two nodes, or that was \
              expanded too early, on the node that submits.",

@@ -139,6 +139,10 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
 fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let world_size = model.world_size()?;
+    if model.processes.values().any(Process::is_joining) {
+        // The world has not come to be: who is missing in it is a finding of its own.
+        return None;
+    }
     let joined = model.world_joined.map(|at| at.plus(SEEN_WITHIN));
     let due = joined.into_iter().chain(model.over()).min()?;
     if due > situation.now {

@@ -25,7 +25,17 @@ static ABOUT: About = About {
          host of some rank there is none by that name, or it is down, has no address, or leads \
          nowhere but to the host itself. That rank fails when it joins the world or at its first \
          collective, and the others wait for it.",
-        example: "",
+        example: "\
+error[DD308] interface-unusable: rank 1 is told to use the network interface eth0 (GLOO_SOCKET_IFNAME), and there is none on node
+    proved 0 ms after the deciding event
+
+      rank 0–2   waiting 100 ms   train.py:12      init_process_group
+
+    why    Process 1001 of rank 1 sees these interfaces: lo (loopback), ens5.
+    fix    Set GLOO_SOCKET_IFNAME to an interface of that host that reaches the others, or leave it
+           unset.
+    more   ddp-doctor explain DD308
+",
         causes: &[
             "Interfaces that are called differently on each host (`eth0`, `ens5`, `eno1`), and one \
              value of `GLOO_SOCKET_IFNAME` or `NCCL_SOCKET_IFNAME` for all.",

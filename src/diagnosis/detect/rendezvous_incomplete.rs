@@ -33,7 +33,22 @@ static ABOUT: About = About {
          ranks. Some never came. Of each the finding says where it is, as far as this can be seen \
          from its host: still at work before it joins, with its line; ended before it joined; or \
          never started.",
-        example: "",
+        example: "\
+error[DD301] rendezvous-incomplete: rank 2 is alive at prepare.py:31 and has not joined the world; no process of rank 3 was seen; ranks 0 and 1 at train.py:12 wait for them in init_process_group
+    supported
+
+      rank 0, 1   waiting 1 min 14 s   train.py:12        init_process_group
+    ▸ rank 2      elsewhere            prepare.py:31      no call yet
+
+    why    The world has 4 ranks and meets at node-a:29500; 2 of them have come.
+           Process 1002 of rank 2 on node stands still in tokenize() at prepare.py:31.
+           WORLD_SIZE is 3 in the environment of these ranks: the program asks for 4.
+           Rank 3 would have been seen on the host that is watched (node), other hosts not.
+    fix    Compare what was launched (nodes × processes per node) with the size of the world; look
+           at nodes that did not start.
+           Look at what keeps the rank at that line, or let all ranks join before they do it.
+    more   ddp-doctor explain DD301
+",
         causes: &[
             "Fewer processes than `WORLD_SIZE`: `--nnodes` or `--nproc-per-node` that differ \
              between nodes, a node that did not start, `world_size=` in the program that is larger \

@@ -23,7 +23,20 @@ static ABOUT: About = About {
          and port, and wait there until as many have come as the world has ranks. These ranks do \
          not look at one place, or do not expect the same number: some of them wait for ranks \
          that never come, and others may have begun without them.",
-        example: "",
+        example: "\
+error[DD303] world-mismatch: ranks disagree on the size of the world: ranks 0 and 1 at train.py:12 expect 3 ranks, rank 2 at train.py:14 expects 4 ranks
+    proved 0 ms after the deciding event
+
+      rank 0, 1   waiting 600 ms   train.py:12      init_process_group
+    ▸ rank 2      waiting 0 ms     train.py:14      init_process_group
+
+    why    All of them meet at node-a:29500. Whoever expects more ranks than there are waits for
+           ever, and whoever expects fewer begins without the others.
+           WORLD_SIZE is 3 in the environment of rank 2: the program asks for 4.
+    fix    Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; look
+           for what changes it on these ranks.
+    more   ddp-doctor explain DD303
+",
         causes: &[
             "`WORLD_SIZE`, `MASTER_ADDR` or `MASTER_PORT` set in the program, in a shell profile \
              or by one node's script, over what the launcher has set.",

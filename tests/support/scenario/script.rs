@@ -386,7 +386,7 @@ impl<'a> Writer<'a> {
         let place = args
             .iter()
             .find_map(|arg| arg.strip_prefix('@'))
-            .filter(|_| verb != "stack")
+            .filter(|_| !matches!(verb, "stack" | "stands"))
             .map(place)
             .transpose()?;
         let changed = |state, exit| Event::ProcessChanged {
