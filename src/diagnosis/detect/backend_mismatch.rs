@@ -20,7 +20,8 @@ static ABOUT: About = About {
 error[DD304] backend-mismatch: ranks use different backends: ranks 0 and 1 at train.py:12 ask for nccl, rank 2 at train.py:12 asks for gloo
     proved 0 ms after the deciding event
 
-      rank 0–2   waiting 600 ms   train.py:12      init_process_group
+      rank 0, 1   waiting 600 ms   train.py:12      init_process_group
+    ▸ rank 2      waiting 0 ms     train.py:12      init_process_group
 
     why    All of them join the world at node-a:29500, and what runs on nccl never meets what runs
            on gloo.

@@ -29,7 +29,8 @@ static ABOUT: About = About {
 error[DD302] duplicate-rank: two processes join the world at node-a:29500 as rank 1: processes 1001 and 1101 on node
     proved 0 ms after the deciding event
 
-      rank 0, 1, 1   waiting 600 ms   train.py:12      init_process_group
+      rank 0      waiting 600 ms   train.py:12      init_process_group
+    ▸ rank 1, 1   waiting 600 ms   train.py:12      init_process_group
 
     why    A world has each rank once. Whoever comes second is refused, or takes the place of the
            other.

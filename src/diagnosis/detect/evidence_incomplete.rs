@@ -139,7 +139,11 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
 fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let world_size = model.world_size()?;
-    if model.processes.values().any(Process::is_joining) {
+    let is_told = |process: &Process| {
+        let place = process.init.as_ref().and_then(|init| init.place.as_ref());
+        process.is_joining() && place.is_some()
+    };
+    if model.processes.values().any(is_told) {
         // The world has not come to be: who is missing in it is a finding of its own.
         return None;
     }

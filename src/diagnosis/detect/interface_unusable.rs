@@ -29,7 +29,8 @@ static ABOUT: About = About {
 error[DD308] interface-unusable: rank 1 is told to use the network interface eth0 (GLOO_SOCKET_IFNAME), and there is none on node
     proved 0 ms after the deciding event
 
-      rank 0–2   waiting 100 ms   train.py:12      init_process_group
+      rank 0, 2   waiting 100 ms   train.py:12      init_process_group
+    ▸ rank 1      waiting 100 ms   train.py:12      init_process_group
 
     why    Process 1001 of rank 1 sees these interfaces: lo (loopback), ens5.
     fix    Set GLOO_SOCKET_IFNAME to an interface of that host that reaches the others, or leave it

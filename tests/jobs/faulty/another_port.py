@@ -25,7 +25,7 @@ def stamp():
 
 rank = int(os.environ["RANK"])
 if rank == 1:
-    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) ^ 1)
+    os.environ["MASTER_PORT"] = str(10000 + int(os.environ["MASTER_PORT"]) % 20000)
 stamp()
 dist.init_process_group("gloo")  # HERE rank 0 1 2
 dist.barrier()

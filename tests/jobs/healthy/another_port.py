@@ -8,7 +8,7 @@ import os
 
 import torch.distributed as dist
 
-os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) ^ 1)
+os.environ["MASTER_PORT"] = str(10000 + int(os.environ["MASTER_PORT"]) % 20000)
 dist.init_process_group("gloo")
 dist.barrier()
 dist.destroy_process_group()
