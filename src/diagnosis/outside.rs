@@ -73,6 +73,12 @@ pub fn of_looks(looks: &[Arc<Stacks>], since: Timestamp) -> Option<Outside<'_>> 
     })
 }
 
+/// The user's line at which the program was at one look.
+#[must_use]
+pub fn line_of(stacks: &Stacks) -> Option<&Where> {
+    program_thread(stacks).and_then(|thread| code::Frames::of(thread).line)
+}
+
 /// The thread that runs the program: the main thread, if it runs Python at all.
 fn program_thread(stacks: &Stacks) -> Option<&ThreadStack> {
     stacks

@@ -20,12 +20,10 @@ use super::stacks::taker::{Taker, Wanted};
 
 /// Names in messages, above those of boxes, by which their stacks are asked for.
 const NAMES: u64 = 1 << 32;
-/// Seconds of their age at which they are looked at; after that, at intervals of the last.
-const LOOKS: [Duration; 3] = [
-    Duration::from_secs(2),
-    Duration::from_secs(4),
-    Duration::from_secs(15),
-];
+/// They are looked at first when they are so old …
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// … and again after that long, then after twice that, and so on.
+const AGAIN: Duration = Duration::from_secs(2);
 /// Looks that are compared.
 const KEPT: usize = 2;
 /// Processes of one node that are followed.
@@ -39,8 +37,8 @@ pub struct StartedRanks(Vec<Started>);
 struct Started {
     told: v1::RankStarted,
     watched: Watched,
-    since: Instant,
     looks: u32,
+    next_look: Instant,
     has_joined: bool,
 }
 
@@ -65,8 +63,8 @@ impl StartedRanks {
         self.0.push(Started {
             told,
             watched,
-            since: Instant::now(),
             looks: 0,
+            next_look: Instant::now() + FIRST_LOOK,
             has_joined: false,
         });
     }
@@ -91,8 +89,9 @@ impl StartedRanks {
                 started.told.exit_code = exit.code;
                 started.told.exit_signal = exit.signal;
                 out.push(Kind::RankStarted(started.told.clone()));
-            } else if somebody_joined && now.duration_since(started.since) >= started.next_look() {
+            } else if somebody_joined && now >= started.next_look {
                 started.looks += 1;
+                started.next_look = now + AGAIN * started.looks;
                 let wanted = Wanted {
                     process: NAMES + u64::from(pid),
                     pid,
@@ -134,14 +133,5 @@ impl Started {
     /// Whether anything may still be found out about it here.
     const fn is_followed(&self) -> bool {
         !self.has_joined && self.told.ended_unix_ns.is_none()
-    }
-
-    /// The age at which it is looked at next.
-    fn next_look(&self) -> Duration {
-        let last = LOOKS.len() as u32 - 1;
-        match LOOKS.get(self.looks as usize) {
-            Some(age) => *age,
-            None => LOOKS[last as usize] * (self.looks - last + 1),
-        }
     }
 }

@@ -58,6 +58,18 @@ def _launcher():
     return ""
 
 
+def _launchers_store():
+    """Where the launcher keeps a store that it tells its ranks to use, and to make none of their own."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return ""
+    # As it was before the program could change it.
+    with open("/proc/self/environ", "rb") as file:
+        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0"))
+        started = {name: os.fsdecode(value) for name, _, value in pairs}
+    address, port = started.get(b"MASTER_ADDR"), started.get(b"MASTER_PORT")
+    return "%s:%s" % (address, port) if address and port else ""
+
+
 def _common_settings():
     """Variables that all ranks should have alike."""
     names = [name for name in os.environ if name.startswith("NCCL_") and not _OWN.search(name)]
@@ -127,6 +139,13 @@ def say(rank, world_size, backend, method, store):
         ("init.launched_world_size", os.environ.get("WORLD_SIZE", "")),
     ):
         _say(name, value)
+    launchers_store = ""
+    if store is None and str(method or "env://").startswith("env://"):
+        try:
+            launchers_store = _launchers_store()
+        except Exception:
+            pass
+    _say("init.launchers_store", launchers_store)
     _versions_and_settings()
 
 

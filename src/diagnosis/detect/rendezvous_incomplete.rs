@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp};
+use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 
 use super::joining::{describe_joiners, who};
 use super::view::no_call;
@@ -255,13 +255,38 @@ fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &m
         number(&draft.root, "has", "have"),
     );
     draft.why = vec![
-        "They agree on the size of the world and on where they meet: nobody is missing.".into(),
+        "They agree on the size of the world and on where they meet: nobody is missing.".to_owned(),
     ];
+    if let Some(store) = store_elsewhere(forming) {
+        draft.confidence = Confidence::Supported;
+        draft.why.push(format!(
+            "The launcher keeps their store at {store} and has told them to make none of their own: \
+             where they look, nobody answers."
+        ));
+        draft.next = vec![
+            "Do not set MASTER_ADDR or MASTER_PORT in the program: the launcher has set them. For a \
+             port of your own, tell the launcher (--master-port, --rdzv-endpoint), or use \
+             init_method=\"tcp://…\"."
+                .into(),
+        ];
+        return;
+    }
     draft.next = vec![
         "Check that the ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
          NCCL_SOCKET_IFNAME), firewalls between the hosts, names that lead to 127.0.0.1."
             .into(),
     ];
+}
+
+/// Where the launcher keeps a store for these ranks, if they look elsewhere as if it were there.
+fn store_elsewhere<'a>(forming: &Forming<'a>) -> Option<&'a str> {
+    let first = &forming.joiners[0];
+    let store = first.init.launchers_store.as_deref()?;
+    let all_obey = forming
+        .joiners
+        .iter()
+        .all(|joiner| joiner.init.launchers_store.as_deref() == Some(store));
+    (all_obey && store != words::place(first.place)).then_some(store)
 }
 
 fn tell(
@@ -288,8 +313,7 @@ fn tell(
         ));
     }
     if !at_work.is_empty() {
-        let mut looks = missing.iter().filter_map(Missing::outside);
-        let line = looks.next().and_then(|outside| outside.line);
+        let line = missing.iter().find_map(Missing::line);
         let line = line.filter(|_| at_work.len() == 1);
         parts.push(format!(
             "{} {} alive{} and {} not joined the world",
@@ -389,14 +413,21 @@ impl Missing<'_> {
         }
     }
 
+    /// The user's line where it was last seen.
+    fn line(&self) -> Option<&Where> {
+        match self.is {
+            Whereabouts::AtWork(started) => outside::line_of(started.looks.last()?),
+            _ => None,
+        }
+    }
+
     /// Its entry in the list of ranks, where anything is known of it.
     fn call(&self) -> Option<RankCall> {
         if matches!(self.is, Whereabouts::NeverSeen) {
             return None;
         }
-        let outside = self.outside();
         Some(RankCall {
-            place: outside.and_then(|outside| outside.line.cloned()),
+            place: self.line().cloned(),
             ..no_call(self.rank)
         })
     }
@@ -436,7 +467,7 @@ impl Missing<'_> {
             ),
             Whereabouts::AtWork(started) => match self.outside() {
                 Some(outside) => format!("{} {}.", of(started), what_it_does(&outside)),
-                None => format!("{} is alive.", of(started)),
+                None => format!("{} is alive{}.", of(started), words::at(self.line())),
             },
             Whereabouts::JoinedElsewhere(process) => {
                 let place = process.init.as_ref().and_then(|init| init.place.as_ref());

@@ -27,6 +27,8 @@ pub struct Init {
     pub launcher: Option<u32>,
     /// How many ranks whoever started it says there are.
     pub launched_world_size: Option<u32>,
+    /// Where the launcher keeps a store for its ranks, which then make none: "localhost:29500".
+    pub launchers_store: Option<Arc<str>>,
     /// When it was over.
     pub over: Option<Timestamp>,
 }
@@ -61,6 +63,7 @@ impl Init {
             backend: text("init.backend").cloned().unwrap_or_default(),
             launcher: number("init.launcher"),
             launched_world_size: number("init.launched_world_size"),
+            launchers_store: text("init.launchers_store").cloned(),
             over: None,
         }
     }

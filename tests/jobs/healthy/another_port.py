@@ -8,7 +8,8 @@ import os
 
 import torch.distributed as dist
 
-os.environ["MASTER_PORT"] = str(10000 + int(os.environ["MASTER_PORT"]) % 20000)
-dist.init_process_group("gloo")
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+port = 10000 + int(os.environ["MASTER_PORT"]) % 20000
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
 dist.barrier()
 dist.destroy_process_group()
