@@ -177,6 +177,9 @@ def say_device(device):
     cuda = sys.modules.get("torch.cuda")
     if cuda is None or not _box.is_open or not cuda.is_initialized():
         return
-    uuid = getattr(cuda.get_device_properties(device), "uuid", None)
-    if uuid is not None:
-        _say("gpu", uuid)
+    try:
+        uuid = getattr(cuda.get_device_properties(device), "uuid", None)
+        if uuid is not None:
+            _say("gpu", uuid)
+    except Exception:  # nothing that is worth a sample of the memory
+        pass
