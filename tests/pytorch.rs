@@ -21,12 +21,12 @@ use crate::support::process::{Finished, run_to_end};
 /// What is true of a program.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Truth {
+pub(crate) struct Truth {
     /// Ranks to start.
-    nproc: u32,
+    pub(crate) nproc: u32,
     /// Nothing is wrong with it.
     #[serde(default)]
-    healthy: bool,
+    pub(crate) healthy: bool,
     /// The initiating finding.
     code: Option<String>,
     /// The one it becomes with more evidence than this version collects.
@@ -38,9 +38,9 @@ struct Truth {
     says: Option<String>,
     /// It never ends by itself.
     #[serde(default)]
-    hang: bool,
+    pub(crate) hang: bool,
     #[serde(default)]
-    run_options: Vec<String>,
+    pub(crate) run_options: Vec<String>,
     /// How it is started; `torchrun` unless said otherwise.
     launcher: Option<String>,
     /// It stamps the time of its decisive call.
@@ -84,6 +84,9 @@ jobs! {
         reduce_op_mismatch root_mismatch shape_mismatch stale_build_lock stopped
         swallowed_exception swapped_calls three_groups_in_a_cycle two_groups_in_opposite_order
         two_threads_on_one_group uneven_then_barrier uneven_then_exit work_never_waited_for
+        head_skipped_by_all head_skipped_by_alternating_ranks head_skipped_by_one_rank
+        head_skipped_in_the_last_step model_in_another_order model_of_other_shapes
+        model_with_a_layer_more no_sync_off_by_one ready_twice
     }
     healthy {
         another_address another_port duplicate_rank ends_before_joining gloo_against_fake
@@ -110,6 +113,10 @@ jobs! {
         three_groups_in_a_cycle two_groups_in_opposite_order two_threads_on_one_group
         uneven_evaluation uneven_then_barrier uneven_then_exit work_never_waited_for
         work_waited_later
+        head_skipped_by_all head_skipped_by_alternating_ranks head_skipped_by_one_rank
+        head_skipped_in_the_last_step model_in_another_order model_of_other_shapes
+        model_with_a_layer_more models_wrapped_in_many_ways no_sync_off_by_one ready_twice
+        two_losses_of_one_forward
     }
 }
 
@@ -154,7 +161,7 @@ fn check(name: &str) {
     let Some(venv) = venv() else { return };
     let program = jobs().join(name);
     let text = fs::read_to_string(&program).unwrap();
-    let truth = truth(&text);
+    let truth = truth(&text, "# ");
     let (scratch, finished) = (0..3)
         .map(|_| run(venv, &program, &truth))
         .find(|(_, finished)| !(truth.healthy && aborted_at_its_end(finished)))
@@ -217,7 +224,7 @@ fn run(venv: &Path, program: &Path, truth: &Truth) -> (tempfile::TempDir, Finish
 }
 
 /// A healthy job ends as without us and hears nothing but the lines of start and end.
-fn silent(name: &str, finished: &Finished, report: &Report) {
+pub(crate) fn silent(name: &str, finished: &Finished, report: &Report) {
     assert_eq!(finished.status, Some(0), "{name}\n{finished}");
     assert_eq!(report.verdict.as_str(), "healthy", "{name}: {report:#?}");
     assert!(report.findings.is_empty(), "{name}: {report:#?}");
@@ -238,7 +245,7 @@ fn silent(name: &str, finished: &Finished, report: &Report) {
 }
 
 /// A planted fault gives its finding: code, culprits, lines, on the terminal and in the report.
-fn found(name: &str, text: &str, truth: &Truth, finished: &Finished, report: &Report) {
+pub(crate) fn found(name: &str, text: &str, truth: &Truth, finished: &Finished, report: &Report) {
     let show = || format!("{name}\n{report:#?}\n{finished}");
     let killed = finished.status == Some(75);
     assert_eq!(
@@ -329,15 +336,14 @@ fn latency(name: &str, truth: &Truth, report: &Report, scratch: &Path) {
     );
 }
 
-/// The TOML at the head of a program.
-fn truth(text: &str) -> Truth {
-    let head = text
-        .lines()
-        .skip_while(|line| *line != "# /// truth")
-        .skip(1);
+/// The TOML at the head of a program, each line of which begins with these characters.
+pub(crate) fn truth(text: &str, comment: &str) -> Truth {
+    let head = text.lines().filter_map(|line| line.strip_prefix(comment));
     let toml: String = head
-        .take_while(|line| *line != "# ///")
-        .map(|line| format!("{}\n", line.trim_start_matches("# ")))
+        .skip_while(|line| *line != "/// truth")
+        .skip(1)
+        .take_while(|line| *line != "///")
+        .map(|line| format!("{line}\n"))
         .collect();
     toml::from_str(&toml).unwrap()
 }

@@ -8,8 +8,10 @@
 #define _GNU_SOURCE
 
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,12 +31,14 @@ static int remove_one(const char *path, const struct stat *status, int kind, str
 
 int main(int argc, char **argv)
 {
-    char folder[] = "/tmp/nccl-double-XXXXXX";
+    char folder[4096];
+    const char *above = getenv("TMPDIR");
     int ranks = argc > 2 ? atoi(argv[1]) : 0, first = 0, status;
     if (ranks < 1) {
         fprintf(stderr, "usage: %s RANKS PROGRAM [ARGUMENT...]\n", argv[0]);
         return 2;
     }
+    snprintf(folder, sizeof folder, "%.4000s/job-XXXXXX", above != NULL ? above : "/tmp");
     if (mkdtemp(folder) == NULL) {
         perror(folder);
         return 1;
@@ -52,6 +56,7 @@ int main(int argc, char **argv)
             perror("fork");
             return 1;
         case 0:
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* whoever ends us means all */
             execvp(argv[2], argv + 2);
             perror(argv[2]);
             _exit(127);

@@ -586,6 +586,7 @@ impl<'a> Truth<'a> {
             | Fact::Interface { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
+            | Fact::Wraps { .. }
             | Fact::ClocksDiffer { .. } => false,
         }
     }

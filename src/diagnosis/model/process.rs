@@ -7,11 +7,13 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
 
+use super::accumulation::Accumulation;
 use super::channel::Post;
 use super::group::GroupId;
 use super::history::Turns;
 use super::init::Init;
 use super::memory::Memory;
+use super::parameters::Models;
 use crate::diagnosis::event::{Call, CallId, GroupInfo, Guard, ProcessId, Stacks, ThreadId};
 
 /// Most places of a process that are remembered.
@@ -62,6 +64,8 @@ pub struct Process {
     pub step_at: Timestamp,
     /// Its steps as far as they are to synchronise gradients.
     pub turns: Turns,
+    /// Which of its training forwards synchronise gradients.
+    pub accumulation: Accumulation,
     /// Phases it is in, outermost first.
     pub phases: Vec<Phase>,
     /// Begin and end of the phase that it left last.
@@ -92,6 +96,8 @@ pub struct Process {
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
     /// How it joined the world, or tries to: the last time that it began to.
     pub init: Option<Init>,
+    /// Models whose gradients it averages with others.
+    pub models: Models,
     /// Records seen.
     pub records: u64,
     /// Records lost.
@@ -275,6 +281,7 @@ impl Process {
             step: 0,
             step_at: Timestamp::default(),
             turns: Turns::default(),
+            accumulation: Accumulation::default(),
             phases: Vec::new(),
             last_phase: None,
             phase_lengths: BTreeMap::new(),
@@ -289,6 +296,7 @@ impl Process {
             memory: Memory::default(),
             settings: BTreeMap::new(),
             init: None,
+            models: Models::default(),
             records: 0,
             lost: 0,
             lost_at: Timestamp::default(),
@@ -687,28 +695,5 @@ pub mod libc_signal {
         matches!(signal, HUP | INT | QUIT | ABRT | TERM)
     }
 
-    /// Name of a signal as people write it.
-    #[must_use]
-    pub fn name(signal: i32) -> String {
-        let known = match signal {
-            HUP => "SIGHUP",
-            INT => "SIGINT",
-            QUIT => "SIGQUIT",
-            4 => "SIGILL",
-            5 => "SIGTRAP",
-            ABRT => "SIGABRT",
-            7 => "SIGBUS",
-            8 => "SIGFPE",
-            KILL => "SIGKILL",
-            10 => "SIGUSR1",
-            11 => "SIGSEGV",
-            12 => "SIGUSR2",
-            13 => "SIGPIPE",
-            14 => "SIGALRM",
-            TERM => "SIGTERM",
-            19 => "SIGSTOP",
-            other => return format!("signal {other}"),
-        };
-        known.to_owned()
-    }
+    pub use ddp_doctor_proto::words::signal_name as name;
 }

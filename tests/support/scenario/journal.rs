@@ -337,6 +337,25 @@ impl Encoder {
                 exit_signal: started.end.and_then(|(_, exit)| exit.signal),
                 looks: started.looks.iter().map(|look| stacked(0, look)).collect(),
             })],
+            Event::Parameters {
+                process,
+                group,
+                said,
+                at,
+            } => {
+                let process = self.process(*process);
+                let record = v1::Record {
+                    group: process.group(group)?,
+                    code: i32::from(said.fact.number()),
+                    seq: u64::from(said.model),
+                    tensors: said.first,
+                    numel: Some(said.total),
+                    text: said.lines.to_string(),
+                    step: said.step as u32,
+                    ..record(RecordKind::Parameters, *at)
+                };
+                process.record(record, said.place.as_ref())
+            }
             Event::Setting {
                 process,
                 name,

@@ -1,12 +1,18 @@
 //! The doubles, used by programs: their data is right, and they block where NCCL does.
 #![expect(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::print_stderr,
     reason = "a test that cannot go on has failed, and may say why"
 )]
 
 #[path = "../../harness.rs"]
 mod harness;
+#[path = "../../programs.rs"]
+mod programs;
+
+mod jobs;
+mod profiler;
 
 use std::collections::BTreeSet;
 use std::path::Path;
