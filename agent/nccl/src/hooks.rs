@@ -36,9 +36,9 @@ macro_rules! hook {
             if address.is_null() {
                 return INTERNAL_ERROR;
             }
+            type Real = unsafe extern "C" fn($($type),*) -> Status;
             // SAFETY: the function of that name has this type in every NCCL that has it.
-            let function: unsafe extern "C" fn($($type),*) -> Status =
-                unsafe { mem::transmute(address) };
+            let function = unsafe { mem::transmute::<*mut c_void, Real>(address) };
             // SAFETY: the caller vouches for what it passes, to us as to NCCL.
             let $real = || unsafe { function($($arg),*) };
             let $name = $second;

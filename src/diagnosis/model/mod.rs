@@ -394,9 +394,10 @@ impl Model {
                     return;
                 };
                 let (rank, target) = (process.rank, process.target(call));
+                let on_device = &*process.layer == NCCL;
                 self.completed(rank, target);
                 // On a device nobody is seen to wait for a call: that it is complete ends what waits.
-                if &*process.layer == NCCL
+                if on_device
                     && let Some((group, rank, call)) =
                         self.set_wait(rank, target, Wait::Over(at), false)
                 {
