@@ -66,42 +66,45 @@ macro_rules! jobs {
 
 jobs! {
     faulty {
-        aborts asleep atexit_barrier atexit_barrier_of_the_last checkpoint_not_marked
-        computes_for_ever conditional_barrier conditional_barrier_alone dtype_mismatch
-        early_stop_on_one_rank evaluation_on_rank_zero exception_and_atexit_barrier
-        exception_and_barrier exits_and_barrier fork_holds_lock keeps_the_gil killed
-        late_beyond_the_timeout loader_lock_held_at_fork loader_worker_stuck lock_taken_twice
-        long_checkpoint nan_skipped_early nan_skipped_on_one_rank nan_skipped_then_barrier
-        network_swallows_everything new_group_by_a_subset new_group_by_members_then_by_all
-        new_group_in_another_order new_group_on_one_rank new_group_with_other_members
-        no_answer_from_a_server op_mismatch op_mismatch_of_four os_exit os_exit_with_status
-        p2p_across_all_reduce p2p_missing_partner p2p_other_size p2p_other_tag p2p_partner_ended
-        p2p_receive_first p2p_ring_of_three p2p_send_first raises_before_joining
-        rank_zero_checkpoint reduce_op_mismatch root_mismatch shape_mismatch stale_build_lock
-        stopped swallowed_exception swapped_calls three_groups_in_a_cycle
-        two_groups_in_opposite_order two_threads_on_one_group uneven_then_barrier uneven_then_exit
-        work_never_waited_for
+        aborts aborts_on_its_way_out asleep atexit_barrier atexit_barrier_of_the_last
+        checkpoint_not_marked computes_for_ever conditional_barrier conditional_barrier_alone
+        dtype_mismatch early_stop_on_one_rank evaluation_on_rank_zero
+        exception_and_atexit_barrier exception_and_barrier exits_and_barrier fork_holds_lock
+        keeps_the_gil killed late_beyond_the_timeout loader_lock_held_at_fork
+        loader_worker_stuck lock_taken_twice long_checkpoint nan_skipped_early
+        nan_skipped_on_one_rank nan_skipped_then_barrier network_swallows_everything
+        new_group_by_a_subset new_group_by_members_then_by_all new_group_in_another_order
+        new_group_on_one_rank new_group_with_other_members no_answer_from_a_server op_mismatch
+        op_mismatch_of_four os_exit os_exit_with_status p2p_across_all_reduce
+        p2p_missing_partner p2p_other_size p2p_other_tag p2p_partner_ended p2p_receive_first
+        p2p_ring_of_three p2p_send_first raises_before_joining rank_zero_checkpoint
+        reduce_op_mismatch root_mismatch shape_mismatch stale_build_lock stopped
+        swallowed_exception swapped_calls three_groups_in_a_cycle two_groups_in_opposite_order
+        two_threads_on_one_group uneven_then_barrier uneven_then_exit work_never_waited_for
     }
     healthy {
-        aborts accumulated_gradients asleep asynchronous_groups_in_opposite_order atexit_barrier
-        atexit_barrier_of_the_last broadcast_from_two_lines checkpoint_not_marked computes_for_ever
-        conditional_barrier conditional_barrier_alone data_loader_workers different_batch_shapes
-        dtype_mismatch early_stop_on_one_rank ends_without_destroying evaluates_for_long
-        evaluation_on_rank_zero exception_and_atexit_barrier exception_and_barrier exits_and_barrier
-        first_step_compiles fork_holds_lock gather_crosses_barrier helper_with_its_own_world
-        join_with_uneven_inputs joined_uneven_inputs keeps_the_gil killed late_beyond_the_timeout
-        loader_lock_held_at_fork loader_worker_stuck lock_taken_twice logged_exception
-        long_checkpoint nan_skipped_early nan_skipped_on_one_rank nan_skipped_then_barrier
-        network_swallows_everything new_group_by_a_subset new_group_in_another_order
-        new_group_on_one_rank new_group_with_other_members no_answer_from_a_server op_mismatch
-        op_mismatch_of_four os_exit os_exit_with_status p2p_across_all_reduce p2p_any_source
-        p2p_batch p2p_missing_partner p2p_other_size p2p_other_tag p2p_partner_ended p2p_pipeline
-        p2p_receive_first p2p_received_later p2p_ring_of_three p2p_send_first raises_before_joining
-        rank_zero_checkpoint reduce_op_mismatch root_mismatch second_generation shape_mismatch
-        slow_first_import spawned stale_build_lock step_tried_again stopped subgroups
-        swallowed_exception swapped_calls three_groups_in_a_cycle two_groups_in_opposite_order
-        two_threads_on_one_group uneven_evaluation uneven_then_barrier uneven_then_exit
-        work_never_waited_for work_waited_later
+        aborts aborts_on_its_way_out accumulated_gradients asleep
+        asynchronous_groups_in_opposite_order atexit_barrier atexit_barrier_of_the_last
+        broadcast_from_two_lines checkpoint_not_marked computes_for_ever conditional_barrier
+        conditional_barrier_alone data_loader_workers different_batch_shapes dtype_mismatch
+        early_stop_on_one_rank ends_without_destroying evaluates_for_long
+        evaluation_on_rank_zero exception_and_atexit_barrier exception_and_barrier
+        exits_and_barrier first_step_compiles fork_holds_lock gather_crosses_barrier
+        helper_with_its_own_world join_with_uneven_inputs joined_uneven_inputs keeps_the_gil
+        killed late_beyond_the_timeout loader_lock_held_at_fork loader_worker_stuck
+        lock_taken_twice logged_exception long_checkpoint nan_skipped_early
+        nan_skipped_on_one_rank nan_skipped_then_barrier network_swallows_everything
+        new_group_by_a_subset new_group_in_another_order new_group_on_one_rank
+        new_group_with_other_members no_answer_from_a_server op_mismatch op_mismatch_of_four
+        os_exit os_exit_with_status p2p_across_all_reduce p2p_any_source p2p_batch
+        p2p_missing_partner p2p_other_size p2p_other_tag p2p_partner_ended p2p_pipeline
+        p2p_receive_first p2p_received_later p2p_ring_of_three p2p_send_first
+        raises_before_joining rank_zero_checkpoint reduce_op_mismatch root_mismatch
+        second_generation shape_mismatch slow_first_import spawned stale_build_lock
+        step_tried_again stopped subgroups swallowed_exception swapped_calls
+        three_groups_in_a_cycle two_groups_in_opposite_order two_threads_on_one_group
+        uneven_evaluation uneven_then_barrier uneven_then_exit work_never_waited_for
+        work_waited_later
     }
 }
 
@@ -147,8 +150,38 @@ fn check(name: &str) {
     let program = jobs().join(name);
     let text = fs::read_to_string(&program).unwrap();
     let truth = truth(&text);
-    let scratch = tempfile::tempdir().unwrap();
+    let (scratch, finished) = (0..3)
+        .map(|_| run(venv, &program, &truth))
+        .find(|(_, finished)| !(truth.healthy && aborted_at_its_end(finished)))
+        .unwrap_or_else(|| panic!("{name} aborts on its way out every time"));
+    let report = fs::read_to_string(scratch.path().join("report.json"));
+    let report = report.unwrap_or_else(|e| panic!("{name}: no report: {e}\n{finished}"));
+    let report: Report = serde_json::from_str(&report).unwrap();
 
+    if truth.healthy {
+        silent(name, &finished, &report);
+    } else {
+        found(name, &text, &truth, &finished, &report);
+        latency(name, &truth, &report, scratch.path());
+    }
+    assert!(
+        report.ranks.len() == truth.nproc as usize || truth.launcher.is_some(),
+        "{report:#?}"
+    );
+    crate::postmortem::is_as_live(&scratch.path().join("run"));
+}
+
+/// Whether a thread of Gloo's wanted the interpreter's lock when the interpreter was going away, which
+/// PyTorch answers by an abort, with us and without us, now and then on a busy machine.
+fn aborted_at_its_end(finished: &Finished) -> bool {
+    finished
+        .stderr
+        .contains("terminate called without an active exception")
+}
+
+/// Runs a job under `ddp-doctor run` in a folder of its own.
+fn run(venv: &Path, program: &Path, truth: &Truth) -> (tempfile::TempDir, Finished) {
+    let scratch = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ddp-doctor"));
     command
         .current_dir(scratch.path())
@@ -169,27 +202,13 @@ fn check(name: &str) {
         Some(launcher) => command.args(["--", launcher]),
         None => command.arg("--nproc-per-node").arg(truth.nproc.to_string()),
     };
-    command.arg(&program);
+    command.arg(program);
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", venv.join("bin").display()));
     command.env("DDP_DOCTOR_TEST_STAMP", scratch.path().join("stamp"));
     command.env("OMP_NUM_THREADS", "1");
     let finished = run_to_end(command);
-    let report = fs::read_to_string(scratch.path().join("report.json"));
-    let report = report.unwrap_or_else(|e| panic!("{name}: no report: {e}\n{finished}"));
-    let report: Report = serde_json::from_str(&report).unwrap();
-
-    if truth.healthy {
-        silent(name, &finished, &report);
-    } else {
-        found(name, &text, &truth, &finished, &report);
-        latency(name, &truth, &report, scratch.path());
-    }
-    assert!(
-        report.ranks.len() == truth.nproc as usize || truth.launcher.is_some(),
-        "{report:#?}"
-    );
-    crate::postmortem::is_as_live(&scratch.path().join("run"));
+    (scratch, finished)
 }
 
 /// A healthy job ends as without us and hears nothing but the lines of start and end.

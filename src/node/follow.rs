@@ -382,15 +382,20 @@ impl Follower {
 
     /// Looks into the boxes, and for ends.
     fn look(&mut self) {
+        let mut ended = Vec::new();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
             // Ended first, read second: nothing is written in between.
-            let ended = rank.is_over();
+            let ended_how = rank.is_over().then(|| rank.status());
             rank.poll(&mut self.out);
-            if ended {
-                rank.end(&mut self.out);
-                // One that cannot be moved stays until the end, when there is another try.
-                drop(self.boxes.keep(rank.path()));
-            }
+            ended.extend(ended_how.map(|exit| (exit, rank)));
+        }
+        // Who is found ended by one look ended at one time, and who was asked to because of another.
+        let now = Timestamp::now();
+        ended.sort_by_key(|(exit, _)| matches!(exit.signal, Some(libc::SIGTERM | libc::SIGKILL)));
+        for (exit, rank) in ended {
+            rank.end(exit, now, &mut self.out);
+            // One that cannot be moved stays until the end, when there is another try.
+            drop(self.boxes.keep(rank.path()));
         }
         self.ask_for_sources();
         for kind in self.sources.answered() {

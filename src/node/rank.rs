@@ -180,15 +180,20 @@ impl Rank {
     }
 
     /// The process is gone: takes what is left in the box, and then says so.
-    pub fn end(&mut self, out: &mut Outbox) {
+    pub fn end(&mut self, mut exit: Exit, at: Timestamp, out: &mut Outbox) {
         self.poll(out);
         self.drain(out);
         self.ended = true;
-        let mut exit = self.watched.as_ref().map(Watched::exit).unwrap_or_default();
         if exit == Exit::default() {
             exit.code = self.announced.filter(|&code| code >= 0);
         }
-        self.change(ProcessState::Dead, exit, Timestamp::now(), out);
+        self.change(ProcessState::Dead, exit, at, out);
+    }
+
+    /// How it ended, by the system's word. To be asked at once: its parent may make the kernel forget.
+    #[must_use]
+    pub fn status(&self) -> Exit {
+        self.watched.as_ref().map(Watched::exit).unwrap_or_default()
     }
 
     /// Says that the state of the process changed.

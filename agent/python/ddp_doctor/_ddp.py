@@ -93,6 +93,16 @@ def _wrap_forward(original):
     return forward
 
 
+def _wrap_swap(original):
+    @functools.wraps(original)
+    def swap_tensors(*args, **kwargs):
+        global _last_input
+        _last_input = None  # it refuses tensors that anybody refers to weakly
+        return original(*args, **kwargs)
+
+    return swap_tensors
+
+
 def patch(module, late):
     global _grad_enabled, _compiling, _tensor
     import torch
@@ -102,6 +112,9 @@ def patch(module, late):
     _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
     ddp = module.DistributedDataParallel
     ddp.forward = _wrap_forward(ddp.forward)
+    swap = getattr(torch.utils, "swap_tensors", None)
+    if swap is not None:
+        torch.utils.swap_tensors = _wrap_swap(swap)
 
 
 def _reset():

@@ -361,6 +361,17 @@ assert gone() is None
 """
         )
 
+    def test_an_input_may_be_swapped_after_its_forward(self):
+        self.run_job(
+            """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+inputs, others = torch.ones(2, 2), torch.zeros(2, 2)
+model(inputs)
+torch.utils.swap_tensors(inputs, others)
+assert inputs.sum() == 0
+"""
+        )
+
     def test_a_place_knows_who_called_first(self):
         o = self.run_job(
             """

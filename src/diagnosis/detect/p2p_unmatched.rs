@@ -5,9 +5,10 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCal
 
 use super::early_exit::{self, victims};
 use super::view::{made_call, waiting_call};
-use super::{About, Detector, Draft, Explanation, KeyPlace, cycle, message, order};
+use super::{About, Detector, Draft, Explanation, KeyPlace, cycle, message, order, stuck_outside};
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
+use crate::diagnosis::outside;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
@@ -49,7 +50,7 @@ error[DD113] p2p-unmatched: rank 0 sends to rank 1 with tag 3 at train.py:30, wh
         ],
         not: &[
             "A partner that has ended is DD102, DD201 or DD202; one that waits for this rank in turn is \
-             DD112; one that stands still outside of any call is DD204.",
+             DD112. One that stands still outside of any call is told here, with what it waits for.",
             "Messages with different tags may be received in another order than they were sent, as \
              long as nobody waits for a send in between.",
             "On Gloo a message may be smaller than the tensor that receives it; the rest stays as it \
@@ -365,7 +366,16 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
                 format!("its last call was {}{at}", words::call(call))
             },
         );
-        draft.why.push(format!("Rank {rank}: {last}."));
+        let still = outside::of(process).filter(|outside| !outside.moves);
+        let told = still.and_then(|outside| {
+            draft
+                .next
+                .extend(stuck_outside::advice(outside.what, process));
+            stuck_outside::where_it_is(process, &outside)
+        });
+        draft
+            .why
+            .push(told.unwrap_or_else(|| format!("Rank {rank}: {last}.")));
     }
     if situation.is_cut_short(stall) {
         draft
@@ -377,7 +387,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
             .why
             .push("The wait has already ended in failure.".into());
     }
-    draft.next = vec![format!(
+    let general = format!(
         "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or none of \
          the two.",
         Ranks(absent),
@@ -389,7 +399,8 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
             "send"
         },
         lone.rank,
-    )];
+    );
+    draft.next.push(general);
     Some(draft)
 }
 

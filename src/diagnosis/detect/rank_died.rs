@@ -51,6 +51,8 @@ error[DD201] rank-died: rank 1 was killed by SIGKILL after all_reduce #1 at trai
              and the status belongs to that.",
             "Ranks that the launcher ends with SIGTERM after one failed are told as cascade: they \
              are victims.",
+            "SIGABRT of a rank whose program had ended in order is told only where the launcher ended \
+             others because of it.",
             "What ends because somebody interrupted the whole job is none.",
         ],
     },
@@ -71,8 +73,10 @@ impl Detector for RankDied {
             .processes
             .values()
             .filter_map(|process| {
-                let Ending::Died(exit) = situation.model.ending_of(process) else {
-                    return None;
+                let exit = match situation.model.ending_of(process) {
+                    Ending::Died(exit) => exit,
+                    _ if ended_others(situation, process) => process.end?.exit,
+                    _ => return None,
                 };
                 let rank = process.rank?;
                 let stalls: Vec<&Stall> = by_origin
@@ -87,6 +91,24 @@ impl Detector for RankDied {
             })
             .collect()
     }
+}
+
+/// Whether a process that aborted on its way out, when all its work was done, had others ended by
+/// whoever started them. Where it did not, it harmed nobody.
+fn ended_others(situation: &Situation<'_>, process: &Process) -> bool {
+    let Some(end) = process.end.filter(|_| process.aborted_on_its_way_out()) else {
+        return false;
+    };
+    situation.model.processes.values().any(|other| {
+        let signal = other
+            .end
+            .filter(|it| it.at >= end.at)
+            .and_then(|it| it.exit.signal);
+        other.id != process.id
+            && other.world == process.world
+            && matches!(signal, Some(libc_signal::TERM | libc_signal::KILL))
+            && matches!(situation.model.ending_of(other), Ending::Died(_))
+    })
 }
 
 /// Whether this very process, not an earlier or later one of the same rank, is what a stall misses.
@@ -131,7 +153,14 @@ fn draft(
         None => draft.per_rank = vec![last_call(rank, process)],
     }
 
+    let on_its_way_out = process.aborted_on_its_way_out();
     let how = match (exit.signal, exit.code) {
+        (Some(signal), _) if on_its_way_out => {
+            format!(
+                "was killed by {} on its way out of the program",
+                libc_signal::name(signal)
+            )
+        }
         (Some(signal), _) => format!("was killed by {}", libc_signal::name(signal)),
         (None, Some(code)) => format!("ended with status {code}"),
         (None, None) => "vanished; nobody saw its status".into(),
@@ -177,6 +206,9 @@ fn draft(
         ),
         Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
             "Look for who asked it to end: the launcher after another rank failed, a batch system, a person.".into()
+        }
+        Some(_) if on_its_way_out => {
+            "Its program had ended, and its work was done: a thread of PyTorch's was still busy when the interpreter went away. If that comes back, flush what is buffered after destroy_process_group() and leave by os._exit(0).".into()
         }
         Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
         None => format!("Look at the output of rank {rank}: it chose to end with that status."),

@@ -65,6 +65,7 @@ error[DD204] stuck-outside: rank 1 is stuck outside any collective: it waits for
              whose stacks could not be had.",
             "A rank in a phase that the program marked (`ddp_doctor.phase`) is DD206. A compilation \
              or a checkpoint that stands still is told here, but only as suspected: it may be slow.",
+            "Where ranks wait for a message, its missing partner is DD113, whatever it does instead.",
             "A stopped process is DD203; one that waits inside `torch.distributed` without a call \
              that was seen is DD101.",
         ],
@@ -145,7 +146,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
 }
 
 /// A rank's place and what the system says of it, in a sentence.
-fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<String> {
+pub(super) fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<String> {
     let mut text = format!("Rank {}", process.rank?);
     match outside.line {
         Some(line) => text.push_str(&format!(
@@ -212,7 +213,7 @@ const fn waits_for(what: What) -> &'static str {
 }
 
 /// What to do about it.
-fn advice(what: What, process: &Process) -> Vec<String> {
+pub(super) fn advice(what: What, process: &Process) -> Vec<String> {
     let pid = process.pid;
     let host = &process.host;
     let text = |text: &str| text.to_owned();

@@ -324,11 +324,7 @@ impl Process {
         };
         match (end.exit.code, end.exit.signal) {
             (Some(0), _) => Ending::InOrder,
-            // PyTorch's threads may abort the process when the interpreter goes away under them,
-            // after all its work was done.
-            (_, Some(libc_signal::ABRT)) if self.announced_in_order() && uncaught.is_none() => {
-                Ending::InOrder
-            }
+            _ if self.aborted_on_its_way_out() => Ending::InOrder,
             _ => match uncaught {
                 Some(exception) => Ending::Raised(&exception.text),
                 None if end.exit.code.is_none()
@@ -340,6 +336,16 @@ impl Process {
                 None => Ending::Died(end.exit),
             },
         }
+    }
+
+    /// Whether it aborted after its program had ended in order, as PyTorch's threads may make it when
+    /// the interpreter goes away under them.
+    #[must_use]
+    pub fn aborted_on_its_way_out(&self) -> bool {
+        self.end
+            .is_some_and(|end| end.exit.signal == Some(libc_signal::ABRT))
+            && self.announced_in_order()
+            && self.uncaught().is_none()
     }
 
     /// The exception that nobody caught.

@@ -2,8 +2,27 @@
 
 use std::time::Duration;
 
-use super::{Inside, Situation};
-use crate::diagnosis::model::{Group, Join, Wait, is_inside};
+use ddp_doctor_proto::report::Timestamp;
+
+use super::Situation;
+use crate::diagnosis::model::{Group, GroupId, Join, Wait, is_inside};
+
+/// A collective that every member has entered, and that does not complete.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    /// The group.
+    pub group: GroupId,
+    /// The collective.
+    pub seq: u64,
+    /// Ranks that wait for it.
+    pub waiting: Vec<u32>,
+    /// When the last member had entered it, and the first of them waited.
+    pub since: Timestamp,
+    /// When it is a finding without a proof.
+    pub overdue_at: Timestamp,
+    /// When the first of those waits was given up because it lasted longer than the group allows.
+    pub timed_out: Option<Timestamp>,
+}
 
 /// The first of each group that somebody waits for.
 pub(super) fn all(situation: &Situation<'_>) -> Vec<Inside> {

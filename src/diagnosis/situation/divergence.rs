@@ -1,0 +1,171 @@
+//! Calls that met and cannot match: what they are, and what they come from.
+
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Where;
+
+use super::{Origin, Situation, Stall};
+use crate::diagnosis::align::Mismatch;
+use crate::diagnosis::guards::{self, Parting};
+use crate::diagnosis::model::{Group, GroupId, Join, JoinedCall, Slip};
+use crate::diagnosis::order::{self, Permutation};
+
+/// Calls before a divergence at which ranks may have parted.
+const PARTED_BEFORE: usize = 16;
+
+/// Calls that met and cannot match.
+#[derive(Clone, Debug)]
+pub struct Divergence {
+    /// The group.
+    pub group: GroupId,
+    /// The sequence number.
+    pub seq: u64,
+    /// What it comes from: the mismatch itself, an exception that diverted a rank, or a call that
+    /// ranks make on their way out.
+    pub origin: Origin,
+    /// What the mismatch is.
+    pub nature: Nature,
+}
+
+/// What it is that met and cannot match.
+#[derive(Clone, Debug)]
+pub enum Nature {
+    /// Different calls.
+    Mismatch,
+    /// The same calls in another order.
+    Order(Permutation),
+    /// A call that a test on the rank keeps from other ranks.
+    Parted(Parting),
+}
+
+impl<'a> Situation<'a> {
+    pub(super) fn divergence(&self, group: &Group) -> Option<Divergence> {
+        let seq = group.diverged?;
+        let join = group.join(seq)?;
+        let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
+        let (raised, leaving) = self.on_their_way_out(group.id, calls);
+        let some = |ranks: &Vec<u32>| !ranks.is_empty() && ranks.len() < join.calls.len();
+        let origin = if some(&raised) {
+            Origin::Raised(raised)
+        } else if some(&leaving) {
+            Origin::Leaving(leaving)
+        } else {
+            Origin::Diverged(group.id, seq)
+        };
+        let nature = match order::permutation(group, seq) {
+            Some(permutation) => Nature::Order(permutation),
+            // Sizes and types are not a matter of who comes.
+            None if join.mismatch != Some(Mismatch::Op) => Nature::Mismatch,
+            None => self
+                .parting(group, seq, join)
+                .map_or(Nature::Mismatch, Nature::Parted),
+        };
+        Some(Divergence {
+            group: group.id,
+            seq,
+            origin,
+            nature,
+        })
+    }
+
+    /// The ranks that made these calls because of an exception, and those that made them on their way
+    /// out of the program.
+    pub(super) fn on_their_way_out<'b>(
+        &self,
+        group: GroupId,
+        calls: impl Iterator<Item = (u32, &'b JoinedCall)>,
+    ) -> (Vec<u32>, Vec<u32>) {
+        let (mut raised, mut leaving) = (Vec::new(), Vec::new());
+        for (rank, joined) in calls {
+            let Some(process) = self.model.member(group, rank) else {
+                continue;
+            };
+            if process.raised_before(&joined.call).is_some() {
+                raised.push(rank);
+            } else if process.is_leaving_at(&joined.call) {
+                leaving.push(rank);
+            }
+        }
+        (raised, leaving)
+    }
+
+    /// The test on the rank because of which calls met that cannot match: around one of them, or
+    /// around a call before it that met another line, and since which no line has met its like.
+    #[must_use]
+    pub fn parting(&self, group: &Group, seq: u64, join: &Join) -> Option<Parting> {
+        let sides = join.classes();
+        let place_of = |rank: u32| join.calls.get(&rank).and_then(|it| it.call.place.clone());
+        let here = self.part(group, seq, &sides, &place_of);
+        let mut before = group.history.recent().take(PARTED_BEFORE);
+        here.or_else(|| {
+            let mut next = seq;
+            before.find_map(|meeting| {
+                let place_of = |rank: u32| {
+                    let met = meeting.calls.iter().find(|met| met.rank == rank);
+                    met.and_then(|met| met.place.clone())
+                };
+                let apart = next == meeting.seq + 1
+                    && sides
+                        .iter()
+                        .skip(1)
+                        .any(|side| place_of(side[0]) != place_of(sides[0][0]));
+                // Once lines were together again, nothing before is of interest.
+                next = if apart { meeting.seq } else { 0 };
+                apart
+                    .then(|| self.part(group, meeting.seq, &sides, &place_of))
+                    .flatten()
+            })
+        })
+    }
+
+    /// The test on the rank that only one side's line stands under. Where each side has its own, every
+    /// rank makes a call, and which one is the question.
+    fn part(
+        &self,
+        group: &Group,
+        seq: u64,
+        sides: &[Vec<u32>],
+        place_of: &dyn Fn(u32) -> Option<Arc<Where>>,
+    ) -> Option<Parting> {
+        let partings: Vec<Parting> = sides
+            .iter()
+            .filter_map(|side| {
+                let place = place_of(*side.first()?)?;
+                let others = sides.iter().filter(|it| *it != side);
+                let others: Vec<u32> = others.flatten().copied().collect();
+                guards::parted(self, (group.id, seq), &place, side, &others)
+            })
+            .collect();
+        if partings.len() == sides.len() {
+            return None;
+        }
+        partings
+            .into_iter()
+            .min_by_key(|parting| parting.inside.len())
+    }
+
+    pub(super) fn parting_of(&self, stall: &Stall) -> Option<Parting> {
+        let is_alive = matches!(stall.origin, Origin::Elsewhere(_) | Origin::StandsStill(_));
+        if !is_alive || stall.message.is_some() {
+            return None;
+        }
+        let join = self.join(stall.group, stall.seq)?;
+        let absent: Vec<u32> = stall.missing.iter().map(|absent| absent.rank).collect();
+        let here: Vec<u32> = join.calls.keys().copied().collect();
+        let place = join.calls.values().next()?.call.place.clone()?;
+        let together = join
+            .calls
+            .values()
+            .all(|it| it.call.place.as_ref() == Some(&place));
+        together
+            .then(|| guards::parted(self, (stall.group, stall.seq), &place, &here, &absent))
+            .flatten()
+    }
+
+    /// Ranks of the group that have paired calls which do not belong together since before this call.
+    #[must_use]
+    pub fn slip_before(&self, group: GroupId, seq: u64) -> Option<&'a Slip> {
+        let slip = self.model.group(group).history.slip();
+        slip.filter(|slip| slip.seq < seq)
+    }
+}

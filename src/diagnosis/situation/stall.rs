@@ -1,0 +1,339 @@
+//! Where ranks wait for members that have not come, and for how long that is nobody's business.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ddp_doctor_proto::ExceptionKind;
+use ddp_doctor_proto::report::Timestamp;
+
+use super::absence::{Absence, Absent};
+use super::{Origin, Situation, is_last_call};
+use crate::diagnosis::guards::Parting;
+use crate::diagnosis::model::{
+    Ending, Exception, Group, GroupId, JoinedCall, Lone, Side, Wait, libc_signal,
+};
+use crate::diagnosis::waits::{lasts, partners};
+
+/// Ranks of a group wait for members that have not made their call.
+#[derive(Clone, Debug)]
+pub struct Stall {
+    /// The group.
+    pub group: GroupId,
+    /// The sequence number at which they wait.
+    pub seq: u64,
+    /// The point-to-point call that a rank waits in, where it is one.
+    pub message: Option<Lone>,
+    /// Ranks that wait here, or further on in the group.
+    pub waiting: Vec<u32>,
+    /// The members they need that have not come.
+    pub missing: Vec<Absent>,
+    /// When the first of them began to wait.
+    pub since: Timestamp,
+    /// Somebody's wait ended all the same, or its process did.
+    pub failed: bool,
+    /// When the first of those waits had lasted longer than the group allows.
+    pub timed_out: Option<Timestamp>,
+    /// What it comes from.
+    pub origin: Origin,
+    /// The test on the rank that keeps those away who have not come, where the program's source shows
+    /// one.
+    pub parting: Option<Parting>,
+}
+
+impl Stall {
+    /// Whether any one of the missing would do.
+    #[must_use]
+    pub fn takes_any(&self) -> bool {
+        self.message
+            .as_ref()
+            .is_some_and(|lone| lone.peer.is_none())
+    }
+
+    /// Whether the ranks it comes from are missing right here, not behind other waits.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        match &self.origin {
+            Origin::Raised(ranks) if *ranks == self.waiting => true,
+            Origin::Raised(_) => self.misses(Absence::Raised),
+            Origin::Died(_) => self.misses(Absence::Died),
+            Origin::Stopped(_) => self.misses(Absence::Stopped),
+            // A rank that left another group may well come here.
+            Origin::Left(_) => self.misses(Absence::Left),
+            Origin::Silent(_) => self.misses(Absence::Silent),
+            Origin::Making(_) => self.misses(Absence::Making),
+            Origin::LongPhase(_) => self.misses(Absence::LongPhase),
+            Origin::StandsStill(_) => self.misses(Absence::StandsStill),
+            Origin::Elsewhere(_) => self.misses(Absence::Elsewhere),
+            // Those may also be the ones that wait where nobody comes.
+            Origin::Leaving(ranks) => {
+                let mut absent = self.missing.iter().map(|absent| &absent.rank);
+                absent.any(|rank| ranks.contains(rank))
+                    || self.waiting.iter().any(|rank| ranks.contains(rank))
+            }
+            Origin::OtherTag(group, sender, receiver) => {
+                let message = self.message.as_ref();
+                let between = |lone: &Lone| {
+                    [*sender, *receiver].contains(&lone.rank)
+                        && lone
+                            .peer
+                            .is_some_and(|peer| [*sender, *receiver].contains(&peer))
+                };
+                *group == self.group && message.is_some_and(between)
+            }
+            Origin::Diverged(..) | Origin::Cycle(_) | Origin::Inside(..) => false,
+        }
+    }
+
+    /// Whether a later wait in the group is no other: for members that wait here, or, of those that
+    /// wait nowhere in the group (`open`), for such as are missing here.
+    fn explains(&self, needs: &[u32], open: &[u32]) -> bool {
+        if open.is_empty() {
+            return needs.iter().any(|needed| self.waiting.contains(needed));
+        }
+        let is_missing = |needed: &u32| self.missing.iter().any(|absent| absent.rank == *needed);
+        open.iter().all(is_missing)
+    }
+
+    /// Whether such a later wait is for somebody whom this stall comes from, or will: not only for members
+    /// that may come while others can not.
+    fn holds(&self, open: &[u32]) -> bool {
+        let hopeless = |absents: &mut dyn Iterator<Item = &Absent>| {
+            absents.map(|absent| absent.why.hopelessness()).min()
+        };
+        let needed = |absent: &&Absent| open.contains(&absent.rank);
+        open.is_empty()
+            || hopeless(&mut self.missing.iter().filter(needed))
+                == hopeless(&mut self.missing.iter())
+    }
+
+    fn misses(&self, why: Absence) -> bool {
+        self.missing
+            .iter()
+            .any(|absent| absent.why == why && self.origin.ranks().contains(&absent.rank))
+    }
+}
+
+impl Situation<'_> {
+    /// The places of a group where ranks wait, each for members that nobody before waits for.
+    pub(super) fn stalls_of(&self, group: &Group) -> Vec<Stall> {
+        let first = match self.model.not_made_by(group).is_empty() {
+            true => group.first_open(),
+            false => Some(0),
+        };
+        let Some(first) = first else {
+            return Vec::new();
+        };
+        let mut found: Vec<Stall> = Vec::new();
+        for (&seq, join) in group.joins.range(first..) {
+            let missing = self.model.missing(group, seq);
+            if missing.is_empty() {
+                continue;
+            }
+            let mut waiters: Vec<(u32, &JoinedCall)> = Vec::new();
+            let mut needed: BTreeSet<u32> = BTreeSet::new();
+            for (&rank, joined) in &join.calls {
+                let needs = joined.needs(rank, &missing);
+                if needs.is_empty() || !joined.is_awaited() || !self.is_waiter(group, rank, joined)
+                {
+                    continue;
+                }
+                let waits = |rank: &u32| {
+                    found.iter().any(|stall| stall.waiting.contains(rank))
+                        && self
+                            .model
+                            .member(group.id, *rank)
+                            .is_some_and(|it| self.is_held(it))
+                };
+                let open: Vec<u32> = needs.iter().copied().filter(|it| !waits(it)).collect();
+                match found.iter_mut().find(|it| it.explains(&needs, &open)) {
+                    Some(before) if before.holds(&open) => before.waiting.push(rank),
+                    // Whom it waits for may still come: it is held by nothing that is known.
+                    Some(_) => {}
+                    None => {
+                        waiters.push((rank, joined));
+                        needed.extend(open);
+                    }
+                }
+            }
+            let Some(since) = waiters.iter().map(|(_, joined)| joined.call.at).min() else {
+                continue;
+            };
+            let timed_out = waiters
+                .iter()
+                .filter_map(|(rank, joined)| self.timed_out_at(group, *rank, joined))
+                .min();
+            let stall = Stall {
+                group: group.id,
+                seq,
+                message: None,
+                waiting: waiters.iter().map(|(rank, _)| *rank).collect(),
+                missing: needed
+                    .into_iter()
+                    .map(|rank| Absent {
+                        rank,
+                        why: self.absence(group, rank, false, timed_out),
+                    })
+                    .collect(),
+                since,
+                failed: waiters
+                    .iter()
+                    .any(|(rank, joined)| self.has_failed(group, *rank, joined)),
+                timed_out,
+                origin: Origin::Elsewhere(Vec::new()),
+                parting: None,
+            };
+            if !self.is_deserted(group, &stall) {
+                found.push(stall);
+            }
+        }
+        for stall in &mut found {
+            stall.waiting.sort_unstable();
+            stall.waiting.dedup();
+        }
+        found
+    }
+
+    /// Whether nobody waits there any more: all have ended, for reasons of their own.
+    fn is_deserted(&self, group: &Group, stall: &Stall) -> bool {
+        let terminal = |absent: &Absent| {
+            matches!(
+                absent.why,
+                Absence::Raised | Absence::Died | Absence::Stopped | Absence::Left
+            )
+        };
+        let ended = |rank: &u32| {
+            let process = self.model.member(group.id, *rank);
+            process.is_some_and(|process| self.model.ending_of(process) != Ending::None)
+                && !self.waits.in_cycle(*rank)
+        };
+        let gave_up = stall.failed || stall.timed_out.is_some();
+        !gave_up && stall.waiting.iter().all(ended) && !stall.missing.iter().any(terminal)
+    }
+
+    /// Whether a rank waits, or did so until its end. One that ended in order had not to.
+    fn is_waiter(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
+        let process = self.model.member(group.id, rank);
+        process.is_none_or(|process| self.model.ending_of(process) != Ending::InOrder)
+            || self.has_failed(group, rank, joined)
+    }
+
+    /// Whether a rank's wait ended although those it needs have not come, or ended its process.
+    fn has_failed(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
+        let holds = group.holds_threads(joined.call.op);
+        if holds && matches!(joined.wait, Wait::Over(at) if self.model.is_own_doing(at)) {
+            return true;
+        }
+        let Some(process) = self.model.member(group.id, rank) else {
+            return false;
+        };
+        match self.model.ending_of(process) {
+            Ending::Raised(_) => {
+                let out_of = |it: &Exception| it.kind == ExceptionKind::LeftCollective;
+                is_last_call(process, joined) && (holds || process.exceptions.iter().any(out_of))
+            }
+            // A watchdog's last resort.
+            Ending::Died(exit) => exit.signal == Some(libc_signal::ABRT),
+            Ending::InOrder | Ending::None => false,
+        }
+    }
+
+    /// Ranks that wait for the partner of a point-to-point call: the first such call of each.
+    pub(super) fn unpartnered(&self, group: &Group) -> Vec<Stall> {
+        let mut found: BTreeMap<(u32, Side), Stall> = BTreeMap::new();
+        for lone in group.traffic.awaited() {
+            let Some(stall) = self.without_partner(group, lone) else {
+                continue;
+            };
+            let Some(key) = stall.message.as_ref().map(|lone| (lone.rank, lone.side)) else {
+                continue;
+            };
+            let earlier = found
+                .get(&key)
+                .is_none_or(|known| stall.since < known.since);
+            if earlier {
+                found.insert(key, stall);
+            }
+        }
+        found.into_values().collect()
+    }
+
+    fn without_partner(&self, group: &Group, lone: Lone) -> Option<Stall> {
+        let transport = group.traffic.transport;
+        let process = self.model.member(group.id, lone.rank)?;
+        let missing = partners(self.model, group.id, &lone)?;
+        let receives = lone.side == Side::Receive;
+        let since = match lone.joined.wait {
+            Wait::Since(at) => at,
+            Wait::NotSeen | Wait::Over(_) => lone.joined.call.at,
+        };
+        let mut failed = false;
+        match lone.joined.wait {
+            // A send may be done early, and a message that was missed may have come.
+            Wait::Over(_) if !lone.sure || !(receives || transport.sends_wait) => return None,
+            Wait::Over(at) => failed = transport.waits_complete && self.model.is_own_doing(at),
+            Wait::Since(_) | Wait::NotSeen => {
+                let at_once = lone.sure && (receives || transport.sends_wait);
+                if !at_once && !lasts(&lone, since, self.now) {
+                    return None;
+                }
+            }
+        }
+        if let Some(end) = process.end {
+            let died = matches!(self.model.ending_of(process), Ending::Died(_));
+            let in_cycle = self.waits.in_cycle(lone.rank);
+            if died && !in_cycle && end.at.since(since) < self.config.stall_after {
+                return None;
+            }
+            failed |= self.has_failed(group, lone.rank, &lone.joined);
+            let ending = self.model.ending_of(process);
+            // It did not wait, or ended for a reason of its own.
+            if matches!(ending, Ending::InOrder | Ending::Raised(_)) && !failed && !in_cycle {
+                return None;
+            }
+        }
+        let timed_out = self.timed_out_at(group, lone.rank, &lone.joined);
+        Some(Stall {
+            group: group.id,
+            seq: lone.joined.call.seq,
+            waiting: vec![lone.rank],
+            missing: missing
+                .into_iter()
+                .map(|rank| Absent {
+                    rank,
+                    why: self.absence(group, rank, true, timed_out),
+                })
+                .collect(),
+            message: Some(lone),
+            since,
+            failed,
+            timed_out,
+            origin: Origin::Elsewhere(Vec::new()),
+            parting: None,
+        })
+    }
+
+    /// When a rank's wait was given up because it lasted longer than the group allows.
+    pub(super) fn timed_out_at(
+        &self,
+        group: &Group,
+        rank: u32,
+        joined: &JoinedCall,
+    ) -> Option<Timestamp> {
+        /// Timers are not exact.
+        const ABOUT: Duration = Duration::from_millis(100);
+        let process = self.model.member(group.id, rank)?;
+        let over = match joined.wait {
+            Wait::Over(at) if group.holds_threads(joined.call.op) => at,
+            _ => process.end?.at,
+        };
+        let says_so = process.exceptions.iter().any(|exception| {
+            let text = exception.text.to_ascii_lowercase();
+            exception.at >= joined.call.at
+                && (text.contains("timed out") || text.contains("timeout"))
+        });
+        let timeout = group.members.get(&rank)?.timeout;
+        let lasted = over.since(joined.call.at).saturating_add(ABOUT);
+        let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);
+        (was_too_long && self.model.is_own_doing(over)).then_some(over)
+    }
+}

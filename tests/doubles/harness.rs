@@ -1,0 +1,116 @@
+//! The doubles as programs find them: a folder with `libcuda.so.1`, `libnccl.so.2`, the launcher, and the
+//! programs that a test has compiled. Tests of several packages compile this file.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Options for every program in C.
+const C: [&str; 6] = [
+    "-std=gnu11",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-pthread",
+    "-O1",
+];
+
+/// Where the doubles are.
+pub(crate) struct Doubles {
+    folder: PathBuf,
+}
+
+impl Doubles {
+    /// The doubles, built. `None`, with a word about it: there is no C compiler, without which there are
+    /// no programs either.
+    pub(crate) fn get() -> Option<&'static Self> {
+        static DOUBLES: OnceLock<Option<Doubles>> = OnceLock::new();
+        DOUBLES.get_or_init(Self::build).as_ref()
+    }
+
+    fn build() -> Option<Self> {
+        if Command::new("gcc").arg("--version").output().is_err() {
+            eprintln!("skipped: there is no gcc");
+            return None;
+        }
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doubles");
+        fs::create_dir_all(&folder).unwrap();
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--offline", "--locked", "--message-format", "json"])
+            .args(["--package", "ddp-doctor-cuda-double"])
+            .args(["--package", "ddp-doctor-nccl-double"])
+            .current_dir(sources())
+            .output()
+            .unwrap();
+        let messages = String::from_utf8_lossy(&built.stdout);
+        assert!(
+            built.status.success(),
+            "{messages}\n{}",
+            String::from_utf8_lossy(&built.stderr)
+        );
+        for (library, name) in [
+            ("libcuda_double.so", "libcuda.so.1"),
+            ("libnccl_double.so", "libnccl.so.2"),
+        ] {
+            let ends_so = |it: &&str| it.ends_with(&format!("/{library}"));
+            let built = messages.split('"').find(ends_so).unwrap();
+            in_one_go(&folder.join(name), |new| symlink(built, new).unwrap());
+        }
+        let doubles = Self { folder };
+        doubles.compile(&sources().join("launch.c"), "launch", &[]);
+        Some(doubles)
+    }
+
+    /// The folder with the libraries.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Compiles a program in C, linked with the doubles.
+    pub(crate) fn compile(&self, source: &Path, name: &str, options: &[&str]) -> PathBuf {
+        let program = self.folder.join(name);
+        in_one_go(&program, |new| {
+            let mut gcc = Command::new("gcc");
+            gcc.args(C).args(options).arg("-o").arg(new).arg(source);
+            gcc.arg("-I").arg(sources().join("include"));
+            gcc.arg("-L").arg(&self.folder);
+            gcc.args(["-l:libnccl.so.2", "-l:libcuda.so.1"]);
+            gcc.arg(format!("-Wl,-rpath,{}", self.folder.display()));
+            let compiled = gcc.output().unwrap();
+            let said = String::from_utf8_lossy(&compiled.stderr);
+            assert!(compiled.status.success(), "{said}");
+        });
+        program
+    }
+
+    /// What starts so many ranks of a program.
+    pub(crate) fn launch(&self, ranks: u32, program: &Path) -> Vec<PathBuf> {
+        let launcher = self.folder.join("launch");
+        vec![launcher, ranks.to_string().into(), program.to_owned()]
+    }
+}
+
+/// The folder of this file.
+fn sources() -> &'static Path {
+    const FROM: &str = env!("CARGO_MANIFEST_DIR");
+    static SOURCES: OnceLock<PathBuf> = OnceLock::new();
+    SOURCES.get_or_init(|| {
+        let above = Path::new(FROM).ancestors();
+        let mut candidates = above.map(|it| it.join("tests/doubles"));
+        candidates
+            .find(|it| it.join("harness.rs").exists())
+            .unwrap()
+    })
+}
+
+/// Makes a file which nobody sees before it is whole: other tests may make it at the same time.
+fn in_one_go(path: &Path, make: impl FnOnce(&Path)) {
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".{}", std::process::id()));
+    let new = PathBuf::from(new);
+    fs::remove_file(&new).ok();
+    make(&new);
+    fs::rename(&new, path).unwrap();
+}

@@ -1,0 +1,123 @@
+//! Where the ranks of a new communicator meet: at the process that made the unique id.
+//!
+//! The id begins as NCCL's does, with a random number and the socket address of the root.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use crate::mesh::{Mesh, numbers};
+use crate::{Result, Status, refuse};
+
+/// `ncclUniqueId`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct UniqueId([u8; 128]);
+
+/// `AF_INET`.
+const INTERNET: u16 = 2;
+/// Stack of the root's thread.
+const STACK: usize = 128 << 10;
+/// How long the root listens to a connection that says nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Ranks of one communicator.
+pub(crate) const MAX_RANKS: usize = 1024;
+
+impl UniqueId {
+    /// A new one, whose ranks this process waits for.
+    pub(crate) fn new() -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port();
+        // The only randomness that the standard library offers.
+        let magic = RandomState::new().hash_one((std::process::id(), port));
+        let mut id = [0; 128];
+        id[..8].copy_from_slice(&magic.to_le_bytes());
+        id[8..10].copy_from_slice(&INTERNET.to_ne_bytes());
+        id[10..12].copy_from_slice(&port.to_be_bytes());
+        id[12..16].copy_from_slice(&Ipv4Addr::LOCALHOST.octets());
+        let thread = thread::Builder::new()
+            .name("nccl-root".into())
+            .stack_size(STACK);
+        thread.spawn(move || serve(&listener, magic))?;
+        Ok(Self(id))
+    }
+
+    fn magic(&self) -> u64 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.0[..8]);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn root(&self) -> (Ipv4Addr, u16) {
+        let [a, b, c, d] = [self.0[12], self.0[13], self.0[14], self.0[15]];
+        let port = u16::from_be_bytes([self.0[10], self.0[11]]);
+        (Ipv4Addr::new(a, b, c, d), port)
+    }
+}
+
+/// Waits for all ranks, and tells each where the others listen. Ranks that contradict one another are
+/// told nothing: their connections end.
+fn serve(listener: &TcpListener, magic: u64) {
+    let mut ranks: Vec<Option<(TcpStream, u64)>> = Vec::new();
+    let mut missing = usize::MAX;
+    while missing > 0 {
+        let Ok((mut stream, _)) = listener.accept() else {
+            return;
+        };
+        // Whoever comes by and says nothing does not keep the ranks waiting.
+        stream.set_read_timeout(Some(PATIENCE)).ok();
+        let Ok([key, count, rank, port]) = numbers(&mut stream) else {
+            continue;
+        };
+        let (Ok(count), Ok(rank)) = (usize::try_from(count), usize::try_from(rank)) else {
+            continue;
+        };
+        if key != magic || count > MAX_RANKS {
+            continue;
+        }
+        if ranks.is_empty() {
+            ranks.resize_with(count, || None);
+            missing = count;
+        }
+        let is_new = ranks.len() == count && ranks.get(rank).is_some_and(Option::is_none);
+        if !is_new {
+            return;
+        }
+        ranks[rank] = Some((stream, port));
+        missing -= 1;
+    }
+    let ports = ranks.iter().flatten().map(|(_, port)| *port);
+    let table: Vec<u8> = ports.flat_map(u64::to_le_bytes).collect();
+    for (stream, _) in ranks.iter_mut().flatten() {
+        // A rank that has gone meanwhile is missed by the others.
+        stream.write_all(&table).ok();
+    }
+}
+
+/// Joins: blocks until all ranks are there.
+pub(crate) fn join(id: &UniqueId, ranks: usize, rank: usize) -> Result<Mesh> {
+    let meet = || -> io::Result<Mesh> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port();
+        let mut root = TcpStream::connect(id.root())?;
+        for number in [id.magic(), ranks as u64, rank as u64, u64::from(port)] {
+            root.write_all(&number.to_le_bytes())?;
+        }
+        let mut ports = Vec::with_capacity(ranks);
+        for _ in 0..ranks {
+            let [port] = numbers(&mut root)?;
+            ports.push(u16::try_from(port).map_err(io::Error::other)?);
+        }
+        Mesh::connect(&listener, &ports, rank, id.magic())
+    };
+    meet().or_else(|e| match e.kind() {
+        // The root has ended, or does not believe these ranks.
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => refuse(
+            Status::REMOTE_ERROR,
+            "bootstrap: the root has closed the connection".into(),
+        ),
+        _ => refuse(Status::SYSTEM_ERROR, format!("bootstrap: {e}")),
+    })
+}

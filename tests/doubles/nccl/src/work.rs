@@ -1,0 +1,246 @@
+//! The work of calls: what a stream does for a communicator.
+
+use std::sync::Arc;
+use std::thread;
+
+use crate::arithmetic::{self, DataType, Reduction};
+use crate::comm::{Comm, Factor};
+use crate::fault::InStream;
+use crate::mesh::{Aborted, Lane, Mesh};
+use crate::pointers::Buffer;
+
+/// What one launch does: the calls of a group on one communicator.
+#[derive(Debug)]
+pub(crate) struct Work {
+    comm: Arc<Comm>,
+    calls: Vec<(Call, InStream)>,
+    /// Its place in the communicator's order; captured work gets one each time it is done.
+    ticket: Option<u64>,
+}
+
+/// A call, checked, with what it needs.
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    Collective(Collective),
+    Send(Transfer),
+    Receive(Transfer),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transfer {
+    pub(crate) buffer: Buffer,
+    pub(crate) bytes: usize,
+    pub(crate) peer: usize,
+}
+
+/// A collective. `bytes` is what a rank gives; of a reduce-scatter, what it gets.
+#[derive(Clone, Debug)]
+pub(crate) struct Collective {
+    pub(crate) kind: Kind,
+    pub(crate) input: Buffer,
+    pub(crate) output: Buffer,
+    pub(crate) bytes: usize,
+    pub(crate) dtype: DataType,
+    pub(crate) reduction: Reduction,
+    pub(crate) factor: Option<Factor>,
+}
+
+/// Which one, and its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast(usize),
+    Reduce(usize),
+}
+
+impl Kind {
+    fn number(self) -> u64 {
+        match self {
+            Self::AllReduce => 0,
+            Self::AllGather => 1,
+            Self::ReduceScatter => 2,
+            Self::Broadcast(_) => 3,
+            Self::Reduce(_) => 4,
+        }
+    }
+}
+
+impl Call {
+    /// For what it has to be connected to a peer: 1 to send, 2 to receive.
+    pub(crate) fn connection(&self) -> Option<(usize, u8)> {
+        match self {
+            Self::Collective(_) => None,
+            Self::Send(transfer) => Some((transfer.peer, 1)),
+            Self::Receive(transfer) => Some((transfer.peer, 2)),
+        }
+    }
+
+    /// Where NCCL puts a call among those of its group: the largest collectives first.
+    pub(crate) fn order(&self) -> impl Ord + use<> {
+        match self {
+            Self::Collective(it) => (0, usize::MAX - it.bytes, Some((it.kind, it.dtype))),
+            Self::Send(_) | Self::Receive(_) => (1, 0, None),
+        }
+    }
+}
+
+impl Work {
+    pub(crate) fn new(comm: Arc<Comm>, calls: Vec<(Call, InStream)>, is_captured: bool) -> Self {
+        let ticket = (!is_captured).then(|| comm.ticket());
+        Self {
+            comm,
+            calls,
+            ticket,
+        }
+    }
+
+    pub(crate) fn is_captured(&self) -> bool {
+        self.ticket.is_none()
+    }
+
+    /// Does it, in the thread of the stream.
+    pub(crate) fn run(&self) {
+        let ticket = self.ticket.unwrap_or_else(|| self.comm.ticket());
+        if self.comm.wait_for_turn(ticket).is_ok() {
+            // Whoever aborts gives up the results.
+            self.carry_out().ok();
+        }
+        self.comm.is_done();
+    }
+
+    fn carry_out(&self) -> Result<(), Aborted> {
+        let Ok(mesh) = self.comm.mesh() else {
+            return Err(Aborted);
+        };
+        for (_, fault) in &self.calls {
+            thread::sleep(fault.delay);
+            if fault.reports.is_some() {
+                self.comm.set_error(fault.reports);
+            }
+            if fault.hangs || fault.reports.is_some() {
+                return Err(mesh.hang());
+            }
+        }
+        for (call, _) in &self.calls {
+            if let Call::Send(it) = call {
+                let bytes = it.buffer.read(it.bytes);
+                mesh.send(it.peer, Lane::PointToPoint, 0, &bytes);
+            }
+        }
+        for (call, _) in &self.calls {
+            if let Call::Collective(it) = call {
+                collective(&self.comm, mesh, it)?;
+            }
+        }
+        self.receive(mesh)?;
+        for (call, _) in &self.calls {
+            if let Call::Send(it) = call {
+                mesh.take(it.peer, Lane::Received)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives, as messages come: those of one peer in the order of the calls.
+    fn receive(&self, mesh: &Mesh) -> Result<(), Aborted> {
+        let calls = self.calls.iter().filter_map(|(call, _)| match call {
+            Call::Receive(it) => Some(*it),
+            _ => None,
+        });
+        let mut open: Vec<Transfer> = calls.collect();
+        while !open.is_empty() {
+            let peers: Vec<usize> = open.iter().map(|it| it.peer).collect();
+            let (first, message) = mesh.take_any(&peers, Lane::PointToPoint)?;
+            let transfer = open.remove(first);
+            if message.bytes.len() != transfer.bytes {
+                return Err(mesh.hang());
+            }
+            transfer.buffer.write(0, &message.bytes);
+            mesh.send(transfer.peer, Lane::Received, 0, &[]);
+        }
+        Ok(())
+    }
+}
+
+/// Gives this rank's part to whoever needs it, and takes what it needs itself.
+fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> {
+    let (me, ranks) = (comm.rank, comm.ranks);
+    // Never equal for different collectives.
+    let tag = comm.next_collective() << 3 | it.kind.number();
+    let take = |from: usize| {
+        let message = mesh.take(from, Lane::Collective)?;
+        if (message.tag, message.bytes.len()) == (tag, it.bytes) {
+            return Ok(message.bytes);
+        }
+        // They do something else: neither will end.
+        Err(mesh.hang())
+    };
+    let given = |bytes: usize| {
+        let mut given = it.input.read(bytes);
+        let factor = it.factor.as_ref().map(|factor| match factor {
+            Factor::Value(bytes) => bytes.clone(),
+            Factor::InMemory(buffer) => buffer.read(it.dtype.size()),
+        });
+        if let Some(factor) = factor {
+            arithmetic::scale(it.dtype, &mut given, &factor);
+        }
+        given
+    };
+    let to_all = |bytes: &[u8]| {
+        for peer in mesh.others() {
+            mesh.send(peer, Lane::Collective, tag, bytes);
+        }
+    };
+    // One part of every rank, this one's among them.
+    let take_all = |mine: Vec<u8>| -> Result<Vec<Vec<u8>>, Aborted> {
+        let part = |rank| {
+            if rank == me {
+                Ok(mine.clone())
+            } else {
+                take(rank)
+            }
+        };
+        (0..ranks).map(part).collect()
+    };
+    match it.kind {
+        Kind::AllReduce => {
+            let mine = given(it.bytes);
+            to_all(&mine);
+            let parts = take_all(mine)?;
+            it.output
+                .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
+        }
+        Kind::AllGather => {
+            let mine = given(it.bytes);
+            to_all(&mine);
+            for (rank, part) in take_all(mine)?.iter().enumerate() {
+                it.output.write(rank * it.bytes, part);
+            }
+        }
+        Kind::ReduceScatter => {
+            let mine = given(it.bytes * ranks);
+            let part = |rank: usize| &mine[rank * it.bytes..(rank + 1) * it.bytes];
+            for peer in mesh.others() {
+                mesh.send(peer, Lane::Collective, tag, part(peer));
+            }
+            let parts = take_all(part(me).to_vec())?;
+            it.output
+                .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
+        }
+        Kind::Broadcast(root) if root == me => {
+            let mine = given(it.bytes);
+            to_all(&mine);
+            it.output.write(0, &mine);
+        }
+        Kind::Broadcast(root) => it.output.write(0, &take(root)?),
+        Kind::Reduce(root) if root == me => {
+            let parts = take_all(given(it.bytes))?;
+            it.output
+                .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
+        }
+        Kind::Reduce(root) => mesh.send(root, Lane::Collective, tag, &given(it.bytes)),
+    }
+    Ok(())
+}

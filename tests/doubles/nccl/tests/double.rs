@@ -1,0 +1,115 @@
+//! The doubles, used by programs: their data is right, and they block where NCCL does.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test that cannot go on has failed, and may say why"
+)]
+
+#[path = "../../harness.rs"]
+mod harness;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use harness::Doubles;
+
+/// Runs so many ranks of a program, which tests by itself.
+#[track_caller]
+fn passes(name: &str, ranks: u32, environment: &[(&str, &str)]) {
+    let Some(doubles) = Doubles::get() else {
+        return;
+    };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
+    let program = doubles.compile(&source, name, &[]);
+    let words = doubles.launch(ranks, &program);
+    let mut run = Command::new("timeout");
+    run.arg("30").args(&words).envs(environment.iter().copied());
+    let ended = run.env_remove("LD_PRELOAD").output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(0), "{said}");
+}
+
+#[test]
+fn data_is_right() {
+    passes("data", 3, &[]);
+}
+
+#[test]
+fn groups_are_launched_at_their_end() {
+    passes("groups", 3, &[]);
+}
+
+#[test]
+fn work_is_done_in_the_order_of_streams() {
+    passes("streams", 2, &[]);
+}
+
+#[test]
+fn communicators_come_and_go() {
+    passes("communicators", 4, &[]);
+}
+
+#[test]
+fn one_process_may_have_all_ranks() {
+    passes("one_process", 1, &[("CUDA_DOUBLE_MEMORY", "1048576")]);
+}
+
+#[test]
+fn scripted_faults_happen() {
+    passes("faults", 2, &[]);
+}
+
+fn listed(tool: &str, arguments: &[&str], library: &Path) -> String {
+    let listed = Command::new(tool)
+        .args(arguments)
+        .arg(library)
+        .output()
+        .unwrap();
+    String::from_utf8(listed.stdout).unwrap()
+}
+
+#[test]
+fn every_function_has_both_names() {
+    let Some(doubles) = Doubles::get() else {
+        return;
+    };
+    let library = doubles.folder().join("libnccl.so.2");
+    let symbols = listed("nm", &["-D", "--defined-only"], &library);
+    let exported: BTreeSet<&str> = symbols
+        .lines()
+        .filter_map(|it| it.split(' ').nth(2))
+        .collect();
+    let functions = exported.iter().filter_map(|it| it.strip_prefix("nccl"));
+    let functions: Vec<_> = functions.collect();
+    // As many as NCCL 2.27 has.
+    assert_eq!(functions.len(), 37, "{functions:?}");
+    for function in &functions {
+        assert!(
+            exported.contains(format!("pnccl{function}").as_str()),
+            "{function}"
+        );
+    }
+    assert_eq!(exported.len(), 2 * functions.len(), "{exported:?}");
+    // What NCCL calls by public names can be caught by whoever is loaded before it.
+    let relocations = listed("readelf", &["--wide", "--relocs"], &library);
+    for function in ["ncclBroadcast", "ncclGetUniqueId"] {
+        let is_open = |line: &str| line.split_whitespace().any(|word| word == function);
+        assert!(
+            relocations.lines().any(is_open),
+            "{function}\n{relocations}"
+        );
+    }
+}
+
+#[test]
+fn the_libraries_are_known_by_the_names_of_the_real_ones() {
+    let Some(doubles) = Doubles::get() else {
+        return;
+    };
+    for name in ["libnccl.so.2", "libcuda.so.1"] {
+        let dynamic = listed("readelf", &["-d"], &doubles.folder().join(name));
+        let says = |line: &str| line.contains("SONAME") && line.contains(&format!("[{name}]"));
+        assert!(dynamic.lines().any(says), "{dynamic}");
+    }
+}
