@@ -12,7 +12,9 @@ use std::env;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::mem;
 use std::os::unix::ffi::OsStrExt;
+use std::ptr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor_agent::blackbox::{Creation, Place, Seat, Writer};
 use ddp_doctor_agent::{current, is_disabled, open, options_from_env};
@@ -23,6 +25,7 @@ use crate::comms::{self, Communicator};
 use crate::identity;
 use crate::real::{self, Function};
 use crate::records;
+use crate::watch::guarded;
 use crate::{done, driver};
 
 /// Where the library is that the Python package records with.
@@ -259,7 +262,30 @@ fn open_box(seat: Seat) -> Option<&'static Writer> {
     open(&place, &options).ok()?;
     let writer = current()?;
     say_which_library(writer);
+    announce_the_end();
     Some(writer)
+}
+
+/// Has the end of the program recorded, if that ends in order: others may take its status before anybody
+/// of ours has seen it.
+fn announce_the_end() {
+    /// Once is enough: a forked child has it too, and says nothing without a box.
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    unsafe extern "C" {
+        /// Of the C library, beside `atexit`.
+        fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+    }
+    extern "C" fn ends(status: c_int, _: *mut c_void) {
+        guarded(|| {
+            if let Some(writer) = current() {
+                writer.exit(status & 0xff, b"exit");
+            }
+        });
+    }
+    if !REGISTERED.swap(true, Ordering::AcqRel) {
+        // SAFETY: the function is one of this library, which is never unloaded before the process ends.
+        unsafe { on_exit(ends, ptr::null_mut()) };
+    }
 }
 
 /// Rank, number of ranks and rank on the node, as a launcher tells them; `None`: it does not, or not of
@@ -387,7 +413,7 @@ fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
 static PENDING: Mutex<Vec<(usize, Made)>> = Mutex::new(Vec::new());
 
 fn pend(writer: &'static Writer, made: Made) {
-    let writer = std::ptr::from_ref(writer).addr();
+    let writer = ptr::from_ref(writer).addr();
     if let Ok(mut pending) = PENDING.try_lock()
         && pending.len() < MOST_PENDING
     {
@@ -401,7 +427,7 @@ pub(crate) fn bind(comm: Comm) {
     if comm.is_null() || comms::find(comm).is_some() {
         return;
     }
-    let address = std::ptr::from_ref(writer).addr();
+    let address = ptr::from_ref(writer).addr();
     let made = PENDING.try_lock().ok().and_then(|mut pending| {
         let at = pending.iter().position(|(of, _)| *of == address)?;
         Some(pending.remove(at).1)
