@@ -7,6 +7,7 @@
 record   what a record costs the thread that writes it, through Rust and through the C API
 hooks    what the capture adds to one collective of Python's, beside PyTorch's Flight Recorder
 job      what it adds to a step of a real DDP job, and to the memory of its ranks
+parameters  what it costs to know of a model's parameters, by their number
 stacks   what a look at its stacks costs a busy process
 latency  from the deciding call to the finding, for every planted fault, seen from outside
 """
@@ -22,6 +23,7 @@ PARTS = {
     "record": ["cargo", "bench", "--quiet", "--bench", "record"],
     "hooks": [sys.executable, os.path.join(HERE, "hooks.py")],
     "job": [sys.executable, os.path.join(HERE, "job.py")],
+    "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }

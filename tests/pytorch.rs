@@ -81,6 +81,9 @@ jobs! {
         reduce_op_mismatch root_mismatch shape_mismatch stale_build_lock stopped
         swallowed_exception swapped_calls three_groups_in_a_cycle two_groups_in_opposite_order
         two_threads_on_one_group uneven_then_barrier uneven_then_exit work_never_waited_for
+        head_skipped_by_all head_skipped_by_alternating_ranks head_skipped_by_one_rank
+        head_skipped_in_the_last_step model_in_another_order model_of_other_shapes
+        model_with_a_layer_more no_sync_off_by_one ready_twice
     }
     healthy {
         aborts aborts_on_its_way_out accumulated_gradients asleep
@@ -105,6 +108,10 @@ jobs! {
         three_groups_in_a_cycle two_groups_in_opposite_order two_threads_on_one_group
         uneven_evaluation uneven_then_barrier uneven_then_exit work_never_waited_for
         work_waited_later
+        head_skipped_by_all head_skipped_by_alternating_ranks head_skipped_by_one_rank
+        head_skipped_in_the_last_step model_in_another_order model_of_other_shapes
+        model_with_a_layer_more models_wrapped_in_many_ways no_sync_off_by_one ready_twice
+        two_losses_of_one_forward
     }
 }
 

@@ -10,6 +10,7 @@
 //! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
 //! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
+//! * `screens`: the dashboard's pictures, on terminals of three sizes.
 //! * `stacks`: where real ranks stand, taken by `run` and by `dump`.
 //! * `structure`: who may depend on whom, and other invariants of the architecture.
 
@@ -33,6 +34,7 @@ mod postmortem;
 mod pytorch;
 mod run;
 mod scenarios;
+mod screens;
 mod stacks;
 mod structure;
 mod support;

@@ -23,6 +23,8 @@ pub mod dump;
 #[cfg(feature = "report")]
 pub mod report;
 pub mod vocabulary;
+#[cfg(feature = "report")]
+pub mod words;
 
 #[cfg(feature = "messages")]
 mod generated;
@@ -34,7 +36,8 @@ pub mod v1 {
 }
 
 pub use vocabulary::{
-    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ProcessState, RecordKind, ReduceOp,
+    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
+    RecordKind, ReduceOp,
 };
 
 /// Version of this build, as it appears in reports, black boxes and messages.

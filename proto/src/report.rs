@@ -524,6 +524,21 @@ pub enum Fact {
         /// How it was seen.
         seen: String,
     },
+    /// A rank wraps a model whose gradients the ranks of a group average.
+    Wraps {
+        /// Global rank.
+        rank: u32,
+        /// Group.
+        group: GroupRef,
+        /// The how-manieth model of that group it is in the rank's process.
+        model: u32,
+        /// How many parameters it has.
+        total: u64,
+        /// Index of one of them, from 0.
+        index: u64,
+        /// Element type and shape of that one; `None`: it has no such parameter.
+        parameter: Option<String>,
+    },
     /// The clocks of two hosts differ.
     ClocksDiffer {
         /// The host whose clock is ahead.

@@ -305,6 +305,24 @@ words! {
         Setting = 18, "setting";
         /// Nobody waits for the call any more, and nobody did.
         Unawaited = 30, "unawaited";
+        /// Parameters of a model whose gradients ranks average.
+        Parameters = 40, "parameters";
+    }
+}
+
+words! {
+    /// What is said of the parameters of a model.
+    ParameterFact {
+        /// They are the model's that need a gradient, in the order in which ranks compare them.
+        Layout = 1, "layout";
+        /// A backward is over and these have no gradient.
+        WithoutGradient = 2, "without gradient";
+        /// A later backward gave all of them their gradients.
+        Complete = 3, "complete";
+        /// Their gradients were ready twice in one backward.
+        ReadyTwice = 4, "ready twice";
+        /// The graph was promised to stay the same, and did not.
+        GraphChanged = 5, "graph changed";
     }
 }
 
@@ -450,6 +468,7 @@ mod tests {
         check!(DType, DType, "D_TYPE");
         check!(ReduceOp, ReduceOp, "REDUCE_OP");
         check!(RecordKind, RecordKind, "RECORD_KIND");
+        check!(ParameterFact, ParameterFact, "PARAMETER_FACT");
         check!(ProcessState, ProcessState, "PROCESS_STATE");
         check!(NoteKind, NoteKind, "NOTE_KIND");
         check!(GuardSubject, GuardSubject, "GUARD_SUBJECT");

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use ddp_doctor_proto::report::{Effect, Report, Severity, Verdict};
+use ddp_doctor_proto::report::Report;
 
-use super::{FOUND, Global, INSUFFICIENT};
+use super::fail_on::FailOn;
+use super::{FOUND, Global};
 use crate::postmortem;
 use crate::report::text::{self, Style};
 use crate::report::{json, markdown, sarif};
@@ -55,15 +56,6 @@ enum Format {
     Sarif,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum FailOn {
-    Never,
-    Note,
-    Warning,
-    Error,
-    Critical,
-}
-
 impl Analyze {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let analysis = postmortem::analyze(&self.paths);
@@ -81,7 +73,10 @@ impl Analyze {
             ..global.style(io::stdout().is_terminal())
         };
         self.print(&analysis.reports, style, global)?;
-        let statuses = analysis.reports.iter().map(|report| self.status(report));
+        let statuses = analysis
+            .reports
+            .iter()
+            .map(|report| self.fail_on.status(report));
         // Something found is worse than something not known.
         let grave = |&status: &u8| match status {
             0 => 0,
@@ -115,26 +110,5 @@ impl Analyze {
         }
         out.flush()?;
         Ok(())
-    }
-
-    fn status(&self, report: &Report) -> u8 {
-        let least = match self.fail_on {
-            FailOn::Never => None,
-            FailOn::Note => Some(Severity::Note),
-            FailOn::Warning => Some(Severity::Warning),
-            FailOn::Error => Some(Severity::Error),
-            FailOn::Critical => Some(Severity::Critical),
-        };
-        let insufficient = report.verdict == Verdict::Insufficient;
-        let found = report.findings.iter().any(|finding| {
-            // What says that nothing can be judged has a status of its own.
-            let counts = finding.effect != Effect::None || !insufficient;
-            counts && least.is_some_and(|least| finding.severity >= least)
-        });
-        match (found, insufficient) {
-            (true, _) => FOUND,
-            (false, true) => INSUFFICIENT,
-            (false, false) => 0,
-        }
     }
 }

@@ -14,9 +14,13 @@ mod coordinator;
 mod demo;
 mod dump;
 mod explain;
+mod fail_on;
 mod reporter;
 mod run;
+mod status;
 mod target;
+mod viewing;
+mod watch;
 
 /// Exit code of a command line that makes no sense.
 const USAGE: u8 = 2;
@@ -49,6 +53,10 @@ enum Command {
     Run(run::Run),
     /// Serve several nodes and jobs until interrupted
     Coordinator(coordinator::Coordinator),
+    /// Show a job on the terminal, live or as it was
+    Watch(watch::Watch),
+    /// Say how a job stands, for scripts and log files
+    Status(status::ShowStatus),
     /// Show where all ranks of a live job stand now
     Dump(dump::ShowStacks),
     /// Say what happened to a job, from what it left behind
@@ -99,15 +107,22 @@ impl Global {
         }
     }
 
-    /// The style of what goes to a terminal, if it is one.
-    fn style(&self, is_terminal: bool) -> Style {
+    /// Whether what goes to a terminal, if it is one, has colours.
+    fn has_color(&self, is_terminal: bool) -> bool {
         let wanted = || std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let color = match self.color {
+        match self.color {
             Color::Auto => is_terminal && wanted(),
             Color::Always => true,
             Color::Never => false,
-        };
-        Style { color, past: false }
+        }
+    }
+
+    /// The style of what goes to a terminal, if it is one.
+    fn style(&self, is_terminal: bool) -> Style {
+        Style {
+            color: self.has_color(is_terminal),
+            past: false,
+        }
     }
 }
 
@@ -129,6 +144,8 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let result = match cli.command {
         Command::Run(run) => Ok(run.run(&cli.global)),
         Command::Coordinator(coordinator) => coordinator.run(&cli.global),
+        Command::Watch(watch) => watch.run(&cli.global),
+        Command::Status(status) => status.run(&cli.global),
         Command::Dump(dump) => dump.run(&cli.global),
         Command::Analyze(analyze) => analyze.run(&cli.global),
         Command::Explain(explain) => explain.run(&cli.global),

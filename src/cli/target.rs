@@ -11,6 +11,68 @@ use crate::node::environment;
 use crate::node::names;
 use crate::node::rundir::Description;
 
+/// What a viewer looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A job that goes on, and its run directory where that is known.
+    Live(Live, Option<PathBuf>),
+    /// What a job has left behind.
+    Left(PathBuf),
+}
+
+impl Target {
+    /// What is meant: `HOST:PORT` names a coordinator, a path a run directory or other evidence,
+    /// nothing the newest run of this user on this machine, whether it goes on or not.
+    pub(super) fn find(target: Option<&str>) -> anyhow::Result<Self> {
+        let Some(target) = target else {
+            let dirs = run_dirs(Path::new(boxes::SHARED_MEMORY), Path::new(names::RUNS));
+            if let Ok(coordinator) = std::env::var(environment::COORDINATOR)
+                && newest(&dirs).is_err()
+            {
+                return Self::find(Some(&coordinator));
+            }
+            return Self::newest(&dirs);
+        };
+        let path = Path::new(target);
+        if !path.exists() {
+            return Ok(Self::Live(Live::find(Some(target))?, None));
+        }
+        Ok(match Description::of(path) {
+            Ok(Some(run)) if !run.is_over() && run.coordinator.is_some() => {
+                Self::Live(of_run_dir(path)?, Some(path.to_owned()))
+            }
+            _ => Self::Left(path.to_owned()),
+        })
+    }
+
+    /// The run among these that goes on and was started last; where none goes on, the last of all.
+    fn newest(dirs: &[PathBuf]) -> anyhow::Result<Self> {
+        let runs = dirs
+            .iter()
+            .filter_map(|dir| Some((dir, Description::of(dir).ok()??)));
+        let newest = runs.max_by_key(|(_, run)| {
+            let goes_on = run.goes_on_here() && run.coordinator.is_some();
+            (goes_on, run.started_at.unwrap_or_default())
+        });
+        let (dir, run) = newest.context(
+            "there is no run of this user here; name its run directory, or HOST:PORT as `ddp-doctor \
+             run` printed it",
+        )?;
+        match run.goes_on_here() {
+            true => Ok(match live(run) {
+                Some(live) => Self::Live(live, Some(dir.clone())),
+                None => Self::Left(dir.clone()),
+            }),
+            false => Ok(Self::Left(dir.clone())),
+        }
+    }
+}
+
+/// Whether the run in a directory has surely ended.
+pub(super) fn is_over(dir: &Path) -> bool {
+    matches!(Description::of(dir), Ok(Some(run)) if run.is_over())
+}
+
 /// Where a job that goes on can be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Live {
@@ -125,6 +187,23 @@ mod tests {
         let error = Live::find(over.to_str()).unwrap_err().to_string();
         assert!(error.contains("has ended"), "{error}");
         assert_eq!(Live::find(new.to_str()).unwrap().job, "new");
+    }
+
+    #[test]
+    fn a_run_that_is_over_can_still_be_watched() {
+        let dir = tempfile::tempdir().unwrap();
+        let (us, nobody) = (std::process::id(), u32::MAX);
+        let over = run(dir.path(), "over", nobody, 3);
+        assert!(is_over(&over));
+        let left = Target::Left(over.clone());
+        assert_eq!(Target::newest(std::slice::from_ref(&over)).unwrap(), left);
+        assert_eq!(Target::find(over.to_str()).unwrap(), left);
+        let on = run(dir.path(), "on", us, 1);
+        let Target::Live(live, at) = Target::newest(&[over, on.clone()]).unwrap() else {
+            panic!("the one that goes on comes first");
+        };
+        assert_eq!((live.job.as_str(), at), ("on", Some(on)));
+        assert!(Target::newest(&[]).is_err());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::dump::Dump;
 use crate::diagnosis::event::ProcessId;
 use crate::diagnosis::{Config, Engine, Event};
 use crate::evidence::decode::{self, Decoder};
+use crate::report::viewer::Detail;
 
 /// Reports taken in before the engine is asked for conclusions: bounds how old they get.
 const REPORTS_AT_ONCE: usize = 64;
@@ -68,6 +69,8 @@ pub(super) enum Input {
 pub(super) struct Published {
     /// `None` until there is something to say.
     pub(super) report: Option<Report>,
+    /// What viewers see beside it; only while somebody watches.
+    pub(super) detail: Option<Arc<Detail>>,
     /// When the report was made.
     pub(super) at: Timestamp,
     /// Nothing more will come.
@@ -400,8 +403,14 @@ impl Session {
     fn publish(&mut self, ended: bool) {
         let at = Timestamp::now();
         let report = Some(self.engine.report());
-        self.publisher
-            .send_replace(Arc::new(Published { report, at, ended }));
+        let watched = self.live_viewers.load(Ordering::Relaxed) > 0;
+        let detail = watched.then(|| Arc::new(Detail::of(self.engine.model())));
+        self.publisher.send_replace(Arc::new(Published {
+            report,
+            detail,
+            at,
+            ended,
+        }));
     }
 
     fn has_ended(&self) -> bool {

@@ -1,30 +1,23 @@
 //! What one viewer is told: everything once, then what changed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ddp_doctor_proto::report::{Finding, Rank, Report};
 use ddp_doctor_proto::v1;
 use tokio::sync::watch;
 
 use super::session::Published;
+use crate::report::viewer::Told;
 
 /// The updates of one job for one viewer.
 #[derive(Debug)]
 pub struct Updates {
     published: watch::Receiver<Arc<Published>>,
-    /// What this viewer has; `None`: nothing yet.
-    has: Option<Has>,
+    /// What this viewer knows.
+    told: Told,
     ended: bool,
     /// Where this viewer is counted.
     counters: Vec<Arc<AtomicUsize>>,
-}
-
-#[derive(Debug)]
-struct Has {
-    findings: Vec<Finding>,
-    ranks: BTreeMap<u32, Rank>,
 }
 
 impl Updates {
@@ -38,7 +31,7 @@ impl Updates {
         published.mark_changed();
         Self {
             published,
-            has: None,
+            told: Told::default(),
             ended: false,
             counters,
         }
@@ -51,51 +44,12 @@ impl Updates {
             let published = self.published.borrow_and_update().clone();
             self.ended = published.ended;
             if let Some(report) = &published.report {
-                return Some(self.update(report, &published));
+                let detail = published.detail.as_deref();
+                let (at, ended) = (published.at, published.ended);
+                return Some(self.told.update(report, detail, at, ended));
             }
         }
         None
-    }
-
-    /// What `report` says that the viewer does not know.
-    fn update(&mut self, report: &Report, published: &Published) -> v1::Update {
-        let findings_changed = self
-            .has
-            .as_ref()
-            .is_none_or(|has| has.findings != report.findings);
-        let has_rank = |rank: &Rank| {
-            self.has
-                .as_ref()
-                .is_some_and(|has| has.ranks.get(&rank.rank) == Some(rank))
-        };
-        let update = v1::Update {
-            unix_ns: published.at.0,
-            job: Some(v1::Job::from(&report.job)),
-            verdict: report.verdict.to_string(),
-            evidence: Some(v1::Evidence::from(&report.evidence)),
-            findings_changed,
-            findings: if findings_changed {
-                report.findings.iter().map(v1::Finding::from).collect()
-            } else {
-                Vec::new()
-            },
-            ranks: report
-                .ranks
-                .iter()
-                .filter(|rank| !has_rank(rank))
-                .map(v1::RankStatus::from)
-                .collect(),
-            ended: published.ended,
-        };
-        self.has = Some(Has {
-            findings: report.findings.clone(),
-            ranks: report
-                .ranks
-                .iter()
-                .map(|rank| (rank.rank, rank.clone()))
-                .collect(),
-        });
-        update
     }
 }
 

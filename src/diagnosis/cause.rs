@@ -357,23 +357,7 @@ const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
     }
 }
 
-/// The cause as a sentence for people; `None` where there is nothing to say.
-#[must_use]
-pub fn sentence(cause: Cause) -> Option<&'static str> {
-    Some(match cause.kind {
-        CauseKind::UnevenInputs => "uneven inputs: one rank ran out of batches before the others",
-        CauseKind::RankConditional => "a call under a condition on the rank",
-        CauseKind::SkippedIteration => "one rank left out an iteration",
-        CauseKind::SwallowedException => {
-            "an exception was caught on one rank, which went on out of step with the others"
-        }
-        CauseKind::SwappedCalls => "the same calls in another order",
-        CauseKind::LocalDecision => "a decision on state that differs between ranks",
-        CauseKind::DataDependentPath => "a path that depends on the content of the batch",
-        CauseKind::Teardown => "one rank was shutting down while the others worked",
-        CauseKind::Unknown => return None,
-    })
-}
+pub use ddp_doctor_proto::words::cause as sentence;
 
 /// What to change where this is the cause, before what the finding itself advises.
 #[must_use]

@@ -140,7 +140,50 @@ fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
             check_sizes(facts)
         }
         [Fact::Waits { .. }, Fact::Waits { .. }, ..] => check_tags(facts),
+        [Fact::Wraps { .. }, ..] => check_models(facts),
         _ => check_join(facts, CertificateKind::Contradiction, contradicts),
+    }
+}
+
+/// Two ranks' copies of one model that differ in the number of parameters, or in the type or the shape
+/// of one.
+fn check_models(facts: &[Fact]) -> Result<(), Rejection> {
+    let [
+        Fact::Wraps {
+            rank: a,
+            group,
+            model,
+            total,
+            index,
+            parameter,
+        },
+        Fact::Wraps {
+            rank: b,
+            group: other_group,
+            model: other_model,
+            total: other_total,
+            index: other_index,
+            parameter: other,
+        },
+    ] = facts
+    else {
+        let two = "two ranks' copies of a model";
+        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, two));
+    };
+    member(group, *a)?;
+    member(group, *b)?;
+    if (group, model, index) != (other_group, other_model, other_index) || a == b {
+        return Err(Rejection::NotOneJoin);
+    }
+    let is_in = |total: &u64, parameter: &Option<String>| parameter.is_some() == (index < total);
+    if !is_in(total, parameter) || !is_in(other_total, other) {
+        let whole = "copies that say of each parameter what it is";
+        return Err(Rejection::WrongFacts(CertificateKind::Contradiction, whole));
+    }
+    if total != other_total || parameter != other {
+        Ok(())
+    } else {
+        Err(Rejection::CallsMatch)
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
-    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ProcessState, ReduceOp,
+    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
+    ReduceOp,
 };
 
 /// Names a process within a job, across nodes.
@@ -169,6 +170,13 @@ pub enum Event {
         place: Option<Arc<Where>>,
         at: Timestamp,
     },
+    /// Something is said of the parameters of a model whose gradients a group averages.
+    Parameters {
+        process: ProcessId,
+        group: Arc<GroupInfo>,
+        said: Parameters,
+        at: Timestamp,
+    },
     /// A version or a setting of a process that ranks may have to agree on.
     Setting {
         process: ProcessId,
@@ -308,6 +316,25 @@ pub struct Guard {
     pub subject: GuardSubject,
     /// How the line depends on it.
     pub form: GuardForm,
+}
+
+/// What a process says of the parameters of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    /// What is said of them.
+    pub fact: ParameterFact,
+    /// The how-manieth model of the group it is in this process, from 1; 0: unknown.
+    pub model: u32,
+    /// Index of the first of the `lines` in the model, where they are numbered.
+    pub first: u32,
+    /// How many parameters it is about; `lines` may have fewer.
+    pub total: u64,
+    /// A line for each: element type, sizes with commas between ("-": none), name.
+    pub lines: Arc<str>,
+    /// The user's line.
+    pub place: Option<Arc<Where>>,
+    /// Training step; 0: before the first.
+    pub step: u64,
 }
 
 /// A training forward that begins a step.

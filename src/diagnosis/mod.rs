@@ -23,6 +23,7 @@ pub mod align;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
+pub mod contract;
 pub mod creations;
 pub mod detect;
 pub mod event;

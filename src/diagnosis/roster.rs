@@ -452,6 +452,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::InputEnded { process, .. }
         | Event::Setting { process, .. }
         | Event::Memory { process, .. }
+        | Event::Parameters { process, .. }
         | Event::Frontier { process, .. }
         | Event::ProcessChanged { process, .. }
         | Event::Stacks { process, .. }

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
+pub use ddp_doctor_proto::words::rank_list;
+use ddp_doctor_proto::words::runs;
+
 use super::event::{Call, GroupInfo};
 
 /// "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
@@ -34,32 +37,6 @@ impl Display for Capital<'_> {
         let first = letters.next().map(|letter| letter.to_ascii_uppercase());
         write!(f, "{}{}", first.unwrap_or_default(), letters.as_str())
     }
-}
-
-/// The same without the word "rank": "1", "0, 2", "0–5, 7".
-#[must_use]
-pub fn rank_list(ranks: &[u32]) -> String {
-    runs(ranks).join(", ")
-}
-
-/// Ascending ranks as text, three or more in a row as a range.
-fn runs(ranks: &[u32]) -> Vec<String> {
-    let mut parts = Vec::new();
-    let mut rest = ranks;
-    while let [first, ..] = *rest {
-        let length = 1 + rest
-            .windows(2)
-            .take_while(|pair| pair[1] == pair[0] + 1)
-            .count();
-        if length >= 3 {
-            parts.push(format!("{first}–{}", rest[length - 1]));
-            rest = &rest[length..];
-        } else {
-            parts.push(first.to_string());
-            rest = &rest[1..];
-        }
-    }
-    parts
 }
 
 /// "is" or "are", "has" or "have", …: the first word for one, the second for several.

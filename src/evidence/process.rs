@@ -1,19 +1,20 @@
 //! What the decoder remembers of one process, and how its records become events.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
-    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, RecordKind, ReduceOp, v1,
+    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, RecordKind,
+    ReduceOp, v1,
 };
 
 use super::decode::{cut, name, text};
 use crate::diagnosis::event::{
-    Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, ProcessId, Seat,
-    ThreadId,
+    Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters, ProcessId,
+    Seat, ThreadId,
 };
 
 /// Most call sites of a process.
@@ -39,11 +40,16 @@ const TABLE_BYTES: usize = 256 << 20;
 #[derive(Debug)]
 pub(super) struct Limits {
     bytes: usize,
+    /// Lists of parameters: the ranks of a job have the same ones.
+    lines: HashSet<Arc<str>>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { bytes: TABLE_BYTES }
+        Self {
+            bytes: TABLE_BYTES,
+            lines: HashSet::new(),
+        }
     }
 }
 
@@ -51,6 +57,17 @@ impl Limits {
     fn take(&mut self, bytes: usize) -> Option<()> {
         self.bytes = self.bytes.checked_sub(bytes)?;
         Some(())
+    }
+
+    /// A list of parameters, kept once however many say it.
+    fn lines(&mut self, lines: &str) -> Option<Arc<str>> {
+        if let Some(known) = self.lines.get(lines) {
+            return Some(Arc::clone(known));
+        }
+        let new = text(lines);
+        self.take(new.len() + 64)?;
+        self.lines.insert(Arc::clone(&new));
+        Some(new)
     }
 }
 
@@ -448,6 +465,20 @@ impl Process {
                 at,
             },
             RecordKind::InputEnded => Event::InputEnded { process, place, at },
+            RecordKind::Parameters => Event::Parameters {
+                process,
+                group: self.groups.get(&record.group)?.clone(),
+                said: Parameters {
+                    fact: number(record.code, ParameterFact::from_number),
+                    model: u32::try_from(record.seq).ok()?,
+                    first: record.tensors,
+                    total: record.numel.unwrap_or_default(),
+                    lines: limits.lines(&record.text)?,
+                    place,
+                    step: u64::from(record.step),
+                },
+                at,
+            },
             RecordKind::Setting => {
                 let (setting, value) = record.text.split_once('=')?;
                 Event::Setting {

@@ -16,6 +16,9 @@ use ddp_doctor_proto::report::Report;
 mod collect;
 mod jobs;
 mod play;
+mod record;
+
+pub use record::{Recording, record};
 
 /// What could be made of some evidence.
 #[derive(Debug, Default)]
@@ -48,7 +51,7 @@ pub fn analyze(paths: &[PathBuf]) -> Analysis {
     let mut remarks = found.remarks.clone();
     let reports = jobs::of(found, &mut remarks)
         .into_iter()
-        .map(|job| play::play(job, &mut remarks))
+        .map(|job| play::play(job, &mut remarks, &mut |_, _, _| {}).report())
         .collect();
     Analysis { reports, remarks }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ddp_doctor_agent::blackbox::Reader as BoxReader;
-use ddp_doctor_proto::report::{Exit, Report, Timestamp};
+use ddp_doctor_proto::report::{Exit, Timestamp};
 use ddp_doctor_proto::{NoteKind, ProcessState, v1};
 use v1::event::Kind;
 
@@ -31,8 +31,11 @@ const TEARDOWN: Duration = Duration::from_secs(10);
 /// Messages of a box that are decoded at a time.
 const AT_ONCE: usize = 4096;
 
-/// Plays the evidence of a job to its end; the report.
-pub(super) fn play(job: Job, remarks: &mut Vec<Remark>) -> Report {
+/// Hears of every look at the engine: the time it was there, and whether anything changed.
+pub(super) type Observer<'a> = dyn FnMut(&Engine, Timestamp, bool) + 'a;
+
+/// Plays the evidence of a job to its end; the engine as it is then.
+pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut Observer<'_>) -> Engine {
     let stall_after = job.nodes.iter().map(|node| node.hello.stall_after_s).max();
     let stall_after = match stall_after {
         None | Some(0) => STALL_AFTER,
@@ -44,6 +47,7 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>) -> Report {
         looked: Timestamp::default(),
         now: Timestamp::default(),
         wall: Timestamp::now(),
+        observer,
     };
     let nodes: Vec<(u32, Node)> = (0..).zip(job.nodes).collect();
     let mut parts: Vec<Part> = nodes
@@ -63,11 +67,11 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>) -> Report {
         part.play_boxes(&mut stage, remarks);
     }
     conclude(parts, &mut stage, remarks);
-    stage.engine.report()
+    stage.engine
 }
 
 /// The engine, and the time that it is there.
-struct Stage {
+struct Stage<'a> {
     engine: Engine,
     /// Between decoder and engine; empty between reports.
     events: Vec<Event>,
@@ -76,9 +80,10 @@ struct Stage {
     now: Timestamp,
     /// The time it is here.
     wall: Timestamp,
+    observer: &'a mut Observer<'a>,
 }
 
-impl Stage {
+impl Stage<'_> {
     /// Hands on what was decoded; whether the end of the job on that node was in it.
     fn hand_on(&mut self) -> bool {
         let mut ended = false;
@@ -111,8 +116,9 @@ impl Stage {
     }
 
     fn look(&mut self) {
-        self.engine.poll_change();
+        let changed = self.engine.poll_change();
         self.looked = self.now;
+        (self.observer)(&self.engine, self.now, changed);
     }
 }
 
@@ -186,7 +192,7 @@ impl Part {
         }
     }
 
-    fn play_report(&mut self, stage: &mut Stage, remarks: &mut Vec<Remark>) {
+    fn play_report(&mut self, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
         let Some(report) = self.next.take() else {
             return;
         };
@@ -200,7 +206,7 @@ impl Part {
 
     /// What ranks recorded and the journal does not tell: all of it where there is no journal, and
     /// nothing where the watch saw the end of the job.
-    fn play_boxes(&mut self, stage: &mut Stage, remarks: &mut Vec<Remark>) {
+    fn play_boxes(&mut self, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
         if self.ended {
             return;
         }
@@ -236,7 +242,7 @@ impl Part {
         stage.hand_on();
     }
 
-    fn play_box(&mut self, it: &BoxFile, stage: &mut Stage, remarks: &mut Vec<Remark>) {
+    fn play_box(&mut self, it: &BoxFile, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
         let identity = &it.identity;
         // One process may make several boxes, one after each `exec`.
         let is_its = |known: &Known<'_>| {
@@ -286,7 +292,7 @@ impl Part {
         self.read_whole.push(number);
     }
 
-    fn tell(&mut self, kinds: Vec<Kind>, stage: &mut Stage) {
+    fn tell(&mut self, kinds: Vec<Kind>, stage: &mut Stage<'_>) {
         let events = kinds.into_iter().map(|kind| v1::Event { kind: Some(kind) });
         let report = v1::Report {
             sent_unix_ns: stage.now.0,
@@ -372,7 +378,7 @@ fn state_of(watched: &Watched) -> ProcessState {
 }
 
 /// Tells the engine what is known of ends, and lets time go on to where knowledge ends.
-fn conclude(parts: Vec<Part>, stage: &mut Stage, remarks: &mut Vec<Remark>) {
+fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
     let fates: Vec<Vec<(Known<'_>, Fate)>> = parts.iter().map(Part::open_ends).collect();
     let lives = fates
         .iter()

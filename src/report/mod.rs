@@ -6,7 +6,9 @@ pub mod json;
 pub mod live;
 pub mod markdown;
 pub mod sarif;
+pub mod status;
 pub mod text;
+pub mod viewer;
 
 #[cfg(test)]
 mod testing;

@@ -4,19 +4,18 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
-use ddp_doctor_proto::report::{
-    CallState, Confidence, Exit, Finding, Rank, RankCall, RankState, Report, Role, Severity, Where,
-};
+use ddp_doctor_proto::report::{Finding, Rank, Report, Severity, Where};
 
-use crate::diagnosis::model::libc_signal;
-use crate::diagnosis::{cause, detect, words};
+pub(super) use ddp_doctor_proto::words::{context, duration, ended};
+pub use ddp_doctor_proto::words::{plain, wrapped};
+use ddp_doctor_proto::words::{sides, source_line};
+
+use crate::diagnosis::{cause, detect};
 
 /// Columns that running text is broken at.
 pub(super) const WIDTH: usize = 100;
 /// Left edge of running text, behind its label.
 const INDENT: usize = 11;
-/// Longest piece of source text shown.
-const SOURCE: usize = 44;
 /// A source file that is larger is not read.
 const LARGEST_SOURCE: u64 = 4 << 20;
 
@@ -195,161 +194,11 @@ pub fn finding(
     Ok(())
 }
 
-/// Group, step, certainty and speed: one line.
-pub(super) fn context(finding: &Finding, past: bool) -> String {
-    let mut parts = Vec::new();
-    if let Some(group) = &finding.group {
-        let name = match group.description.as_str() {
-            "" | "undefined" => &group.name,
-            description => description,
-        };
-        parts.push(format!(
-            "group {}, {} ranks",
-            plain(name),
-            group.ranks.len()
-        ));
-    }
-    let step = finding.per_rank.iter().filter_map(|call| call.step).max();
-    parts.extend(step.map(|step| format!("step {step}")));
-    parts.push(match finding.confidence {
-        Confidence::Proved if !past => {
-            format!(
-                "proved {} after the deciding event",
-                duration(finding.latency_ms)
-            )
-        }
-        confidence => confidence.to_string(),
-    });
-    if finding.role == Role::Cascade {
-        parts.push("follows from the finding above".into());
-    }
-    parts.join(" · ")
-}
-
-/// Ranks that say the same share a row: who, state, where, source, call.
+/// Both sides of a finding, as rows of cells.
 pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
     let mut sources = Sources::default();
-    let mut rows: Vec<(Vec<u32>, Option<u64>, [String; 4])> = Vec::new();
-    for call in &finding.per_rank {
-        let process = ranks.iter().find(|rank| rank.rank == call.rank);
-        let place = call.place.as_ref();
-        let cells = [
-            state(finding, call, process),
-            place
-                .map(|place| plain(&short_path(place)))
-                .unwrap_or_default(),
-            place
-                .and_then(|place| sources.line(place))
-                .unwrap_or_default(),
-            call_text(call),
-        ];
-        match rows.iter_mut().find(|(_, _, known)| *known == cells) {
-            Some((who, waited, _)) => {
-                who.push(call.rank);
-                *waited = (*waited).max(call.waited_ms);
-            }
-            None => rows.push((vec![call.rank], call.waited_ms, cells)),
-        }
-    }
-    rows.into_iter()
-        .map(|(who, waited, [state, place, source, call])| {
-            let state = match waited {
-                Some(waited) if state.starts_with("wait") => {
-                    format!("{state} {}", duration(waited))
-                }
-                _ => state,
-            };
-            let mark = if who.iter().all(|rank| finding.ranks.root.contains(rank)) {
-                "▸"
-            } else {
-                " "
-            };
-            [
-                format!("{mark} rank {}", words::rank_list(&who)),
-                state,
-                place,
-                source,
-                call,
-            ]
-        })
-        .collect()
-}
-
-/// What a rank is doing, in two or three words.
-fn state(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
-    let is_root = finding.ranks.root.contains(&call.rank);
-    match finding.code.as_str() {
-        "DD202" if is_root => return "raised".into(),
-        "DD204" if is_root => return "stands still".into(),
-        "DD206" if is_root => return "at work".into(),
-        _ => {}
-    }
-    let end = process.filter(|p| matches!(p.state, RankState::Exited | RankState::Dead));
-    let ended = end.map(|process| ended(process.exit));
-    match call.state {
-        CallState::Waiting if end.is_some() => "waited".into(),
-        CallState::Waiting => "waiting".into(),
-        CallState::Issued => "issued".into(),
-        CallState::Returned | CallState::Completed => ended.unwrap_or_else(|| "went on".into()),
-        CallState::NotIssued => ended.unwrap_or_else(|| {
-            match process.map(|process| process.state) {
-                Some(RankState::Stopped) => "stopped",
-                Some(RankState::Waiting) => "waits elsewhere",
-                _ => "elsewhere",
-            }
-            .into()
-        }),
-    }
-}
-
-/// How a process ended.
-pub(super) fn ended(exit: Exit) -> String {
-    match (exit.signal, exit.code) {
-        (Some(signal), _) => format!("killed by {}", libc_signal::name(signal)),
-        (None, Some(code)) => format!("ended, status {code}"),
-        (None, None) => "ended".into(),
-    }
-}
-
-/// The call a rank made, or made last.
-fn call_text(call: &RankCall) -> String {
-    let Some(op) = &call.op else {
-        return "no call yet".into();
-    };
-    let mut text = plain(op);
-    if let Some(seq) = call.seq {
-        text.push_str(&format!(" #{seq}"));
-    }
-    let mut partner = String::new();
-    if let Some(peer) = call.peer {
-        let way = if op == "send" { "to" } else { "from" };
-        partner.push_str(&format!(" {way} rank {peer}"));
-    }
-    if let Some(tag) = call.tag.filter(|&tag| tag != 0) {
-        partner.push_str(&format!(", tag {tag}"));
-    }
-    if call.state == CallState::NotIssued {
-        let step = call
-            .step
-            .map(|step| format!(", step {step}"))
-            .unwrap_or_default();
-        return format!("last call {text}{partner}{step}");
-    }
-    if let Some(dtype) = &call.dtype {
-        let shape = call.shapes.as_ref().and_then(|shapes| shapes.first());
-        let size = shape.map(|shape| format!("{shape:?}"));
-        let size = size.or_else(|| call.numel.map(|numel| format!("[{numel} elements]")));
-        text.push_str(&format!(" {}{}", plain(dtype), size.unwrap_or_default()));
-    }
-    for (name, value) in [
-        ("", call.reduce_op.clone()),
-        ("root ", call.root.map(|r| r.to_string())),
-    ] {
-        if let Some(value) = value {
-            text.push_str(&format!(" {name}{}", plain(&value)));
-        }
-    }
-    text + &partner
+    let rank = |number| ranks.iter().find(|rank| rank.rank == number);
+    sides(finding, rank, short_path, |place| sources.line(place))
 }
 
 fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {
@@ -360,33 +209,6 @@ fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::R
         label = "";
     }
     Ok(())
-}
-
-/// Running text in lines of at most so many characters, broken between words; at least one line.
-#[must_use]
-pub fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        if let Some(line) = lines.last_mut() {
-            if line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width {
-                let space = if line.is_empty() { "" } else { " " };
-                line.push_str(space);
-                line.push_str(word);
-            } else {
-                lines.push(word.to_owned());
-            }
-        }
-    }
-    lines
-}
-
-/// "180 ms", "1.2 s", "3 min".
-pub(super) fn duration(ms: u64) -> String {
-    match ms {
-        0..1000 => format!("{ms} ms"),
-        1000..60_000 => format!("{}.{} s", ms / 1000, ms / 100 % 10),
-        60_000.. => format!("{} min {} s", ms / 60_000, ms / 1000 % 60),
-    }
 }
 
 /// The file as the program names it, shorter where it lies below the working directory.
@@ -418,21 +240,13 @@ impl Sources {
             .files
             .entry(place.file.clone())
             .or_insert_with(|| read(&place.file));
-        let line = text
-            .as_ref()?
-            .lines()
-            .nth((place.line as usize).checked_sub(1)?)?;
-        // A marker behind the code is of no interest here.
-        let code = plain(line.split("  #").next().unwrap_or(line).trim());
-        Some(match code.char_indices().nth(SOURCE) {
-            Some((at, _)) => format!("{}…", &code[..at]),
-            None => code,
-        })
+        source_line(text.as_ref()?, place.line)
     }
 }
 
-/// A regular file of moderate size: the name comes from the job.
-fn read(file: &str) -> Option<String> {
+/// The text of a source file, if it is a regular file of moderate size: its name comes from the job.
+#[must_use]
+pub fn read(file: &str) -> Option<String> {
     let meta = std::fs::metadata(file).ok()?;
     if !meta.is_file() || meta.len() > LARGEST_SOURCE {
         return None;
@@ -441,14 +255,6 @@ fn read(file: &str) -> Option<String> {
     let file = std::fs::File::open(file).ok()?;
     file.take(LARGEST_SOURCE).read_to_string(&mut text).ok()?;
     Some(text)
-}
-
-/// What comes from a rank may hold anything: a terminal gets no control characters from it.
-#[must_use]
-pub fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

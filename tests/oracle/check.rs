@@ -584,6 +584,7 @@ impl<'a> Truth<'a> {
             Fact::Missing { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
+            | Fact::Wraps { .. }
             | Fact::ClocksDiffer { .. } => false,
         }
     }

@@ -362,6 +362,34 @@ typedef struct ddp_doctor_memory_sample {
 /* Once a second is often enough. What the process takes of the host's memory is seen from outside. */
 void ddp_doctor_memory(const ddp_doctor_memory_sample *sample);
 
+/* What ddp_doctor_parameters() says of parameters. */
+enum {
+    DDP_DOCTOR_PARAMETERS_LAYOUT = 1,           /* they are those of the model that need a gradient, in the order
+                                                   in which ranks compare them; said when the model is made */
+    DDP_DOCTOR_PARAMETERS_WITHOUT_GRADIENT = 2, /* a backward is over and these have no gradient */
+    DDP_DOCTOR_PARAMETERS_COMPLETE = 3,         /* a later backward gave all of them their gradients */
+    DDP_DOCTOR_PARAMETERS_READY_TWICE = 4,      /* their gradients were ready twice in one backward */
+    DDP_DOCTOR_PARAMETERS_GRAPH_CHANGED = 5     /* the graph was promised to stay the same, and did not */
+};
+
+/* Parameters of a model whose gradients the ranks of a group average. */
+typedef struct ddp_doctor_parameter_list {
+    size_t size;           /* sizeof(ddp_doctor_parameter_list); a later version may have more fields */
+    uint32_t fact;         /* one of the above */
+    uint32_t group;        /* the group, by its number */
+    uint32_t model;        /* the how-manieth model of that group it is in this process, from 1 */
+    uint32_t first;        /* of a layout: index of the first parameter in `lines`, from 0 */
+    uint64_t total;        /* how many parameters it is about; `lines` may have fewer */
+    ddp_doctor_text lines; /* a line for each: "float32 64,128 head.weight"; "-" where there are no sizes */
+    uint32_t site;         /* the place in the program */
+} ddp_doctor_parameter_list;
+
+/*
+ * Something became known of them. A long layout is said in pieces of up to 4096 bytes, before the
+ * first call that the model takes: where the models of ranks differ, the first difference is found.
+ */
+void ddp_doctor_parameters(const ddp_doctor_parameter_list *list);
+
 /* Kinds of ddp_doctor_note(). */
 enum {
     DDP_DOCTOR_NOTE_NO_HOOKS = 1,

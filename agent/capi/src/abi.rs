@@ -143,6 +143,39 @@ impl CMemorySample {
     }
 }
 
+/// `ddp_doctor_parameter_list`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "explained field by field in the header")]
+pub struct CParameters {
+    pub size: usize,
+    pub fact: u32,
+    pub group: u32,
+    pub model: u32,
+    pub first: u32,
+    pub total: u64,
+    pub lines: Text,
+    pub site: u32,
+}
+
+impl Default for CParameters {
+    fn default() -> Self {
+        Self {
+            size: size_of::<Self>(),
+            fact: 0,
+            group: 0,
+            model: 0,
+            first: 0,
+            total: 0,
+            lines: Text {
+                data: std::ptr::null(),
+                length: 0,
+            },
+            site: 0,
+        }
+    }
+}
+
 /// `ddp_doctor_call`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -234,5 +267,9 @@ mod tests {
             (72, 48)
         );
         assert_eq!(offset_of!(COptions, attempt_plus_1), 68);
+        assert_eq!(
+            (size_of::<CParameters>(), offset_of!(CParameters, lines)),
+            (56, 32)
+        );
     }
 }

@@ -18,13 +18,13 @@ use std::mem;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ddp_doctor_agent::blackbox::{Creation, Forward, Options, Place, Writer};
+use ddp_doctor_agent::blackbox::{Creation, Forward, Options, Parameters, Place, Writer};
 use ddp_doctor_agent::{Opened, close, current, is_disabled, open, options_from_env};
 use ddp_doctor_proto::blackbox::flags;
-use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ParameterFact};
 
 use abi::{ABI_VERSION, Status};
-pub use abi::{CCall, CCreation, CMemorySample, COptions, Identity, Text};
+pub use abi::{CCall, CCreation, CMemorySample, COptions, CParameters, Identity, Text};
 use ptr::BadPointer;
 
 /// Runs `work`; where it panics, which nothing in it should, the answer is the default.
@@ -393,6 +393,27 @@ pub unsafe extern "C" fn ddp_doctor_setting(name: Text, value: Text) {
         // SAFETY: the caller vouches for both texts.
         let (name, value) = unsafe { (ptr::bytes(name)?, ptr::bytes(value)?) };
         writer.setting(name, value);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ddp_doctor_parameters(list: *const CParameters) {
+    with_box(|writer| {
+        // SAFETY: the caller vouches for the list.
+        let list = unsafe { ptr::sized(list, CParameters::default()) }?;
+        // SAFETY: and for its text.
+        let lines = unsafe { ptr::bytes(list.lines) }?;
+        let fact = u8::try_from(list.fact);
+        writer.parameters(&Parameters {
+            fact: fact.map_or(ParameterFact::Unspecified, ParameterFact::from_number),
+            group: list.group,
+            model: list.model,
+            total: list.total,
+            first: list.first,
+            lines,
+            site: list.site,
+        });
         Ok(())
     });
 }

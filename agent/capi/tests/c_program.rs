@@ -10,7 +10,9 @@ use std::sync::OnceLock;
 use ddp_doctor_agent::MemorySample;
 use ddp_doctor_agent::blackbox::{GroupCreation, Item, ReadRecord, Reader};
 use ddp_doctor_proto::blackbox::flags;
-use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind as Kind, ReduceOp};
+use ddp_doctor_proto::{
+    DType, ExceptionKind, NoteKind, Op, ParameterFact, RecordKind as Kind, ReduceOp,
+};
 
 /// The library. Cargo builds none for a test, which cannot link with it.
 fn library() -> &'static Path {
@@ -130,6 +132,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             Kind::Note,
             Kind::InputEnded,
             Kind::Setting,
+            Kind::Parameters,
             Kind::InputEnded,
             Kind::Issued,
             Kind::Issued,
@@ -155,6 +158,13 @@ fn a_c_program_says_all_that_the_header_offers() {
     assert_eq!(nonsense.shape(), None);
     assert_eq!(records[17].text, "E\u{fffd}: x");
     assert_eq!(records[20].text, "nccl=2.27=3");
+    let parameters = &records[21].record;
+    assert_eq!(
+        (parameters.code, parameters.group, parameters.seq),
+        (1, 1, 1)
+    );
+    assert_eq!((parameters.tensors, parameters.numel), (0, 2));
+    assert_eq!(records[21].text, "float32 8,4 a\nint8 - b\n");
     let sample = MemorySample {
         device: Some(3),
         used: Some(1000),
@@ -185,7 +195,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             function,
             line,
             ..
-        } if *id == records[21].record.site => Some((
+        } if *id == records[22].record.site => Some((
             file.ends_with("program.c"),
             function.as_str(),
             *line as usize,
@@ -193,10 +203,10 @@ fn a_c_program_says_all_that_the_header_offers() {
         _ => None,
     });
     assert_eq!(here, Some((true, "main", line.unwrap() + 1)));
-    let at_thread_end = &records[22].record;
+    let at_thread_end = &records[23].record;
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
-    let creating = records[23];
+    let creating = records[24];
     assert_eq!(
         (creating.record.op, creating.record.group),
         (Op::NewGroup, 0)
@@ -212,7 +222,7 @@ fn a_c_program_says_all_that_the_header_offers() {
     };
     assert!(items.contains(&Item::Creation((*creating).clone(), made)));
     assert_eq!(
-        (records[26].text.as_str(), records[26].record.code),
+        (records[27].text.as_str(), records[27].record.code),
         ("main returned", 0)
     );
 }
@@ -299,6 +309,7 @@ fn the_numbers_of_the_header_are_those_of_the_vocabulary() {
     same!("DDP_DOCTOR_DTYPE_", DType);
     same!("DDP_DOCTOR_REDUCE_", ReduceOp);
     same!("DDP_DOCTOR_NOTE_", NoteKind);
+    same!("DDP_DOCTOR_PARAMETERS_", ParameterFact);
     let kinds = numbers("DDP_DOCTOR_EXCEPTION_");
     assert_eq!(kinds.len(), ExceptionKind::ALL.len());
     for kind in ExceptionKind::ALL {

@@ -28,6 +28,7 @@ static_assert(sizeof(ddp_doctor_identity) == 12, "identity");
 static_assert(sizeof(ddp_doctor_options) == 72, "options");
 static_assert(offsetof(ddp_doctor_options, attempt_plus_1) == 68, "attempt");
 static_assert(sizeof(ddp_doctor_memory_sample) == 48, "memory");
+static_assert(sizeof(ddp_doctor_parameter_list) == 56, "parameters");
 
 #define CHECK(condition) \
     do { \
@@ -55,6 +56,7 @@ static void nothing_happens(void)
     ddp_doctor_returned(1);
     ddp_doctor_setting(text("x"), text("y"));
     ddp_doctor_memory(NULL);
+    ddp_doctor_parameters(NULL);
     ddp_doctor_close();
 }
 
@@ -168,6 +170,14 @@ int main(void)
     memory.size = 3;
     ddp_doctor_memory(&memory);
     ddp_doctor_memory(NULL);
+
+    ddp_doctor_parameter_list parameters = {
+        sizeof parameters, DDP_DOCTOR_PARAMETERS_LAYOUT, group, 1, 0, 2, text("float32 8,4 a\nint8 - b\n"), 0,
+    };
+    ddp_doctor_parameters(&parameters);
+    parameters.size = 3;
+    ddp_doctor_parameters(&parameters);
+    ddp_doctor_parameters(NULL);
 
     /* A line has one number, however often it is reached. */
     uint32_t here[3];

@@ -1,8 +1,9 @@
-"""Exceptions that leave a backward pass."""
+"""Backward passes: whether they left all gradients, and exceptions that leave them."""
 
 import functools
+import sys
 
-from . import _exceptions, _words
+from . import _exceptions, _parameters, _words
 
 
 def patch(autograd, late):
@@ -12,10 +13,21 @@ def patch(autograd, late):
 
     @functools.wraps(original)
     def _engine_run_backward(*args, **kwargs):
+        _parameters.backward_begins()
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
         except BaseException as error:
             _exceptions.record(_words.LEFT_BACKWARD, error)
+            _guarded(_parameters.backward_raised, error, sys._getframe(1))
             raise
+        _guarded(_parameters.backward_ended, sys._getframe(1))
+        return result
 
     autograd._engine_run_backward = _engine_run_backward
+
+
+def _guarded(call, *arguments):
+    try:
+        call(*arguments)
+    except Exception:  # the program comes first
+        pass

@@ -9,7 +9,7 @@ import functools
 import sys
 import weakref
 
-from . import _box, _data, _exceptions, _memory, _sites, _words
+from . import _box, _data, _exceptions, _memory, _parameters, _sites, _words
 
 _automatic = True
 # The DDP module whose training forwards count; programs with several would count double.
@@ -87,6 +87,10 @@ def _wrap_forward(original):
         try:
             return original(self, *inputs, **kwargs)
         except BaseException as error:
+            try:
+                _parameters.forward_raised(self, error)
+            except Exception:
+                pass
             _exceptions.record(_words.LEFT_FORWARD, error)
             raise
 
@@ -112,6 +116,9 @@ def patch(module, late):
     _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
     ddp = module.DistributedDataParallel
     ddp.forward = _wrap_forward(ddp.forward)
+    build = getattr(ddp, "_build_params_for_reducer", None)
+    if build is not None:
+        ddp._build_params_for_reducer = _parameters.wrap_build(build, sys._getframe)
     swap = getattr(torch.utils, "swap_tensors", None)
     if swap is not None:
         torch.utils.swap_tensors = _wrap_swap(swap)

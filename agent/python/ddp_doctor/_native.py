@@ -71,6 +71,19 @@ class MemorySample(ctypes.Structure):
     ]
 
 
+class ParameterList(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("fact", ctypes.c_uint32),
+        ("group", ctypes.c_uint32),
+        ("model", ctypes.c_uint32),
+        ("first", ctypes.c_uint32),
+        ("total", ctypes.c_uint64),
+        ("lines", Text),
+        ("site", ctypes.c_uint32),
+    ]
+
+
 NO_CALL = Call(0)
 # Stands for a value of a sample that is not known.
 UNKNOWN = 2**64 - 1
@@ -141,6 +154,7 @@ class Library:
         self.note = function("note", None, i32, Text)
         self.setting = function("setting", None, Text, Text)
         self.memory = function("memory", None, ctypes.POINTER(MemorySample))
+        self.parameters = function("parameters", None, ctypes.POINTER(ParameterList))
         builtins = _builtins.of(lib)
         if builtins is not None:
             self.reference = _builtins.Address

@@ -79,6 +79,13 @@ UNCAUGHT_IN_THREAD = 6
 NO_HOOKS = 1
 NO_LIBRARY = 6
 
+# What is said of parameters.
+LAYOUT = 1
+WITHOUT_GRADIENT = 2
+COMPLETE = 3
+READY_TWICE = 4
+GRAPH_CHANGED = 5
+
 # Results of ddp_doctor_open().
 OK = 0
 ALREADY_OPEN = 1

@@ -323,6 +323,120 @@ model(torch.ones(1, 3))
         self.assertEqual({r.site[1] for r in calls if r.op == ALL_REDUCE}, {o.line("backward")})
         self.assertEqual(len(o.box.of("step")), 3)
 
+    def test_a_model_is_described_before_its_first_call(self):
+        o = self.run_job(
+            """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(3, 2)
+        self.frozen = torch.nn.Linear(2, 2)
+        self.frozen.requires_grad_(False)
+        self.tied = torch.nn.Linear(3, 2)
+        self.tied.weight = self.first.weight
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+    def forward(self, inputs):
+        return self.first(inputs) + self.tied(inputs) + self.scale
+model = torch.nn.parallel.DistributedDataParallel(Model())  # wrapped
+wide = torch.nn.Sequential(*(torch.nn.Linear(1, 1) for _ in range(200)))
+torch.nn.parallel.DistributedDataParallel(wide)
+torch.nn.parallel.DistributedDataParallel(Model().requires_grad_(True), process_group=dist.new_group([0]))
+"""
+        )
+        said = o.box.of("parameters")
+        first = said[0]
+        self.assertEqual(
+            first.text.split("\n"),
+            ["float64 - scale", "float32 2,3 first.weight", "float32 2 first.bias", "float32 2 tied.bias", ""],
+        )
+        self.assertEqual((first.code, first.seq, first.numel, first.tensors), (1, 1, 4, 0))
+        self.assertEqual(first.site[1], o.line("wrapped"))
+        self.assertLess(first.at, min(r.at for r in self.issued(o.box) if r.op < 32))
+        # A long one comes in pieces that fit together.
+        wide = [r for r in said if r.seq == 2]
+        lines = [line for r in wide for line in r.text.splitlines()]
+        self.assertEqual((len(lines), {r.numel for r in wide}), (400, {400}))
+        self.assertEqual(lines[-1], "float32 1 199.bias")
+        starts = [sum(len(r.text.splitlines()) for r in wide[:i]) for i in range(len(wide))]
+        self.assertEqual([r.tensors for r in wide], starts)
+        self.assertGreater(len(wide), 1)
+        # Models are counted by the group that averages them.
+        other = said[-1]
+        self.assertEqual((other.seq, other.group != first.group, other.numel), (1, True, 6))
+
+    def test_what_a_backward_leaves_out_is_said_at_its_end(self):
+        o = self.run_job(
+            """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    def forward(self, inputs):
+        return self.one(inputs), self.other(inputs)
+model = torch.nn.parallel.DistributedDataParallel(Model())
+other = torch.nn.Linear(2, 1)
+for step in range(12):
+    one, two = model(torch.ones(1, 3))
+    one.sum().backward()  # first
+    other(torch.ones(1, 2)).sum().backward()
+    two.sum().backward()
+with model.no_sync():
+    model(torch.ones(1, 3))[0].sum().backward()
+model(torch.ones(1, 3))[0].sum().backward()
+try:
+    model(torch.ones(1, 3))
+except RuntimeError as e:
+    assert "finished reduction" in str(e), e
+"""
+        )
+        said = [r for r in o.box.of("parameters") if r.code != 1]
+        # Eight times it came later; from then on DDP's own exception says it.
+        self.assertEqual([r.code for r in said], [2, 3] * 8 + [2])
+        missing = "float32 2,3 other.weight\nfloat32 2 other.bias\n"
+        self.assertEqual({r.text for r in said if r.code == 2}, {missing})
+        self.assertEqual(said[0].site[1], o.line("first"))
+        self.assertLess(said[-1].at, o.box.of("exception")[-1].at)
+
+    def test_what_was_ready_twice_is_named(self):
+        o = self.run_job(
+            """
+from torch.utils.checkpoint import checkpoint
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.twice = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    def forward(self, inputs):
+        hidden = self.first(inputs)
+        for _ in range(2):
+            hidden = checkpoint(self.twice, hidden, use_reentrant=True)
+        return hidden
+model = torch.nn.parallel.DistributedDataParallel(Model(), find_unused_parameters=True)
+try:
+    model(torch.ones(1, 2)).sum().backward()  # backward
+except RuntimeError as e:
+    assert "ready only once" in str(e), e
+"""
+        )
+        (said,) = [r for r in o.box.of("parameters") if r.code != 1]
+        self.assertEqual((said.code, said.site[1]), (4, o.line("backward")))
+        self.assertIn(said.text, ("float32 2,2 twice.weight\n", "float32 2 twice.bias\n"))
+
+    def test_no_model_is_kept(self):
+        self.run_job(
+            """
+import gc, weakref
+from ddp_doctor import _parameters
+for _ in range(3):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+    model(torch.ones(1, 3)).sum().backward()
+    alive = [weakref.ref(model), weakref.ref(model.module.weight)]
+    del model
+    gc.collect()
+    assert [it() for it in alive] == [None, None]
+assert len(_parameters._models) == 1
+"""
+        )
+
     def test_a_forward_says_where_it_is_and_of_what(self):
         o = self.run_job(
             """

@@ -264,6 +264,11 @@ pub enum RecordKind {
     /// Nobody waits for the call any more, and nobody did: what it returned to wait for is gone. `site`
     /// is where the call was made.
     Unawaited = 30,
+    /// Parameters of a model whose gradients ranks average; `code` is a ParameterFact, `group` the group
+    /// that averages, `seq` the how-manieth model of that group it is, `numel` how many parameters it is
+    /// about. `text` has a line for each: element type, sizes with commas between ("-": none), name.
+    /// `tensors` is the index of the first line's, where they are numbered.
+    Parameters = 40,
 }
 impl RecordKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -291,6 +296,7 @@ impl RecordKind {
             Self::Memory => "RECORD_KIND_MEMORY",
             Self::Setting => "RECORD_KIND_SETTING",
             Self::Unawaited => "RECORD_KIND_UNAWAITED",
+            Self::Parameters => "RECORD_KIND_PARAMETERS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -315,6 +321,52 @@ impl RecordKind {
             "RECORD_KIND_MEMORY" => Some(Self::Memory),
             "RECORD_KIND_SETTING" => Some(Self::Setting),
             "RECORD_KIND_UNAWAITED" => Some(Self::Unawaited),
+            "RECORD_KIND_PARAMETERS" => Some(Self::Parameters),
+            _ => None,
+        }
+    }
+}
+/// What is said of the parameters of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ParameterFact {
+    Unspecified = 0,
+    /// They are those of the model that need a gradient, in the order in which ranks compare them. Sent
+    /// when the model is wrapped, and before any call that it takes.
+    Layout = 1,
+    /// A backward is over and these have no gradient, so that not all of the model is averaged.
+    WithoutGradient = 2,
+    /// A later backward gave all of them their gradients.
+    Complete = 3,
+    /// Their gradients were ready twice in one backward.
+    ReadyTwice = 4,
+    /// The graph was promised to stay the same, and did not.
+    GraphChanged = 5,
+}
+impl ParameterFact {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "PARAMETER_FACT_UNSPECIFIED",
+            Self::Layout => "PARAMETER_FACT_LAYOUT",
+            Self::WithoutGradient => "PARAMETER_FACT_WITHOUT_GRADIENT",
+            Self::Complete => "PARAMETER_FACT_COMPLETE",
+            Self::ReadyTwice => "PARAMETER_FACT_READY_TWICE",
+            Self::GraphChanged => "PARAMETER_FACT_GRAPH_CHANGED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PARAMETER_FACT_UNSPECIFIED" => Some(Self::Unspecified),
+            "PARAMETER_FACT_LAYOUT" => Some(Self::Layout),
+            "PARAMETER_FACT_WITHOUT_GRADIENT" => Some(Self::WithoutGradient),
+            "PARAMETER_FACT_COMPLETE" => Some(Self::Complete),
+            "PARAMETER_FACT_READY_TWICE" => Some(Self::ReadyTwice),
+            "PARAMETER_FACT_GRAPH_CHANGED" => Some(Self::GraphChanged),
             _ => None,
         }
     }
@@ -1353,6 +1405,12 @@ pub struct Update {
     /// Nothing more will come.
     #[prost(bool, tag = "8")]
     pub ended: bool,
+    /// Groups that changed since the update before.
+    #[prost(message, repeated, tag = "9")]
+    pub groups: ::prost::alloc::vec::Vec<GroupStatus>,
+    /// Ranks of which the following changed since the update before.
+    #[prost(message, repeated, tag = "10")]
+    pub details: ::prost::alloc::vec::Vec<RankDetail>,
 }
 /// The job as a whole.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1423,4 +1481,93 @@ pub struct WaitingIn {
     pub op: ::prost::alloc::string::String,
     #[prost(uint64, tag = "4")]
     pub waited_ms: u64,
+}
+/// What viewers show of a rank beside its status.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankDetail {
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// What was measured of it, in the order in which it is shown.
+    #[prost(message, repeated, tag = "2")]
+    pub gauges: ::prost::alloc::vec::Vec<Gauge>,
+    /// Ranks that it waits for, a few of them, ascending.
+    #[prost(uint32, repeated, tag = "3")]
+    pub waits_for: ::prost::alloc::vec::Vec<u32>,
+    /// How many there are beside those.
+    #[prost(uint32, tag = "4")]
+    pub waits_for_more: u32,
+    /// The phase that its program marked, the innermost one; empty: none.
+    #[prost(string, tag = "5")]
+    pub phase: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "6")]
+    pub records: u64,
+    #[prost(uint64, tag = "7")]
+    pub records_lost: u64,
+}
+/// Something that is measured. A viewer shows one of a name that it has never heard of.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Gauge {
+    /// "rss", "gpu 0", …
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// "B": bytes; "‰": thousandths of one processor.
+    #[prost(string, tag = "2")]
+    pub unit: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub value: u64,
+    /// The most it was.
+    #[prost(uint64, tag = "4")]
+    pub peak: u64,
+    /// The most it can be; absent: nobody knows.
+    #[prost(uint64, optional, tag = "5")]
+    pub limit: ::core::option::Option<u64>,
+}
+/// One process group now: how far each member has come.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GroupStatus {
+    /// Names it as long as the coordinator lives.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub description: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub layer: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub backend: ::prost::alloc::string::String,
+    /// Global ranks in group order. The lists below are in this order, too.
+    #[prost(uint32, repeated, tag = "6")]
+    pub ranks: ::prost::alloc::vec::Vec<u32>,
+    /// Highest sequence number issued; 0: none, or the rank was not seen in the group.
+    #[prost(uint64, repeated, tag = "7")]
+    pub issued: ::prost::alloc::vec::Vec<u64>,
+    /// Highest sequence number whose completion was seen.
+    #[prost(uint64, repeated, tag = "8")]
+    pub completed: ::prost::alloc::vec::Vec<u64>,
+    /// Members that were never seen in it.
+    #[prost(uint32, repeated, tag = "9")]
+    pub unseen: ::prost::alloc::vec::Vec<u32>,
+    /// Sequence number at which calls first met that cannot match.
+    #[prost(uint64, optional, tag = "10")]
+    pub diverged: ::core::option::Option<u64>,
+    /// What is known of its latest sequence numbers, ascending. Of what all members have called and
+    /// waited for, nothing is known any more.
+    #[prost(message, repeated, tag = "11")]
+    pub calls: ::prost::alloc::vec::Vec<CallsAt>,
+}
+/// The calls of a group's members at one sequence number.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CallsAt {
+    #[prost(uint64, tag = "1")]
+    pub seq: u64,
+    /// They cannot match.
+    #[prost(bool, tag = "2")]
+    pub mismatch: bool,
+    /// Ascending by rank; without `waited_ms`, so that what stands still stays the same.
+    #[prost(message, repeated, tag = "3")]
+    pub calls: ::prost::alloc::vec::Vec<RankCall>,
+    /// Calls that are known and not listed here: there are too many.
+    #[prost(uint32, tag = "4")]
+    pub more: u32,
 }

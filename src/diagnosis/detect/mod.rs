@@ -9,8 +9,8 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{
-    Blame, CallSignature, Cause, Certificate, Confidence, Effect, Fact, Finding, Group, RankCall,
-    Role, Severity, Timestamp, Where,
+    Blame, CallSignature, Cause, Certificate, Confidence, Effect, Fact, Finding, Group, Parameter,
+    RankCall, Role, Severity, Timestamp, Where,
 };
 
 use super::cause::{self, Reading};
@@ -21,6 +21,7 @@ use super::situation::Situation;
 
 mod absent;
 mod agent_silent;
+mod breach;
 mod call_order;
 mod clock_skew;
 mod cycle;
@@ -33,6 +34,8 @@ mod group_order_deadlock;
 mod long_phase;
 mod message;
 mod missing_rank;
+mod model_mismatch;
+mod no_sync_mismatch;
 mod op_mismatch;
 mod p2p_deadlock;
 mod p2p_unmatched;
@@ -40,6 +43,7 @@ mod rank_conditional_call;
 mod rank_died;
 mod rank_exception;
 mod rank_stopped;
+mod ready_twice;
 mod records_lost;
 mod reduce_op_mismatch;
 mod root_mismatch;
@@ -49,7 +53,9 @@ mod stuck_in_teardown;
 mod stuck_inside;
 mod stuck_outside;
 mod unawaited_work;
-mod view;
+mod unused_parameters;
+mod unused_parameters_differ;
+pub(crate) mod view;
 
 pub use view::rank_calls;
 
@@ -77,6 +83,11 @@ pub const ALL: &[&dyn Detector] = &[
     &stuck_outside::StuckOutside,
     &stuck_in_teardown::StuckInTeardown,
     &long_phase::LongPhase,
+    &unused_parameters::UnusedParameters,
+    &unused_parameters_differ::UnusedParametersDiffer,
+    &ready_twice::ReadyTwice,
+    &model_mismatch::ModelMismatch,
+    &no_sync_mismatch::NoSyncMismatch,
     &evidence_incomplete::EvidenceIncomplete,
     &records_lost::RecordsLost,
     &clock_skew::ClockSkew,
@@ -206,6 +217,8 @@ pub struct Draft {
     pub op: Option<Op>,
     /// Both sides.
     pub per_rank: Vec<RankCall>,
+    /// The parameters of the model that it is about.
+    pub parameters: Vec<Parameter>,
     /// One sentence.
     pub summary: String,
     /// The reasoning.
@@ -262,6 +275,7 @@ impl Draft {
             place: None,
             op: None,
             per_rank: Vec::new(),
+            parameters: Vec::new(),
             summary: String::new(),
             why: Vec::new(),
             next: Vec::new(),
@@ -334,7 +348,7 @@ impl Draft {
             seq: self.place.map(|(_, seq)| seq).filter(|&seq| seq > 0),
             op: self.op.and_then(Op::name).map(str::to_owned),
             per_rank: self.per_rank,
-            parameters: Vec::new(),
+            parameters: self.parameters,
             certificate: self.certificate,
             why: self.why,
             next: self.next,

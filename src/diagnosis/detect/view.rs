@@ -121,7 +121,7 @@ pub(super) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall 
 
 /// A call as reports show it.
 #[must_use]
-pub(super) fn describe(
+pub(crate) fn describe(
     rank: u32,
     state: CallState,
     waited_ms: Option<u64>,

@@ -9,20 +9,24 @@ use ddp_doctor_proto::{NoteKind, Op, ProcessState};
 
 use super::event::{Call, Event, GroupInfo, ProcessId};
 
+mod accumulation;
 mod channel;
 mod creation;
 mod group;
 pub mod history;
 mod memory;
+mod parameters;
 mod process;
 mod threads;
 mod transport;
 
+pub use accumulation::Accumulation;
 pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use memory::{Device, Gauge, Memory};
+pub use parameters::{Parameter, Replica, Said, parse};
 pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, Unawaited,
     World, is_inside, libc_signal,
@@ -426,6 +430,9 @@ impl Model {
                     process.step = process.step.max(step);
                     process.step_at = at;
                     process.turns.begin(forward.as_ref());
+                    if let Some(forward) = &forward {
+                        process.accumulation.begin(forward);
+                    }
                 });
             }
             Event::PhaseBegin { process, name, at } => {
@@ -464,6 +471,19 @@ impl Model {
             Event::InputEnded { process, place, at } => {
                 self.touch(process, at, |process| {
                     process.input_ended = Some((at, place));
+                });
+            }
+            Event::Parameters {
+                process,
+                group,
+                said,
+                at,
+            } => {
+                let member = self.membership(process, &group);
+                self.touch(process, at, |process| {
+                    if let Some((group, _)) = member {
+                        process.models.take(group, said, at);
+                    }
                 });
             }
             Event::Setting {
@@ -531,6 +551,7 @@ impl Model {
                 if let Some(process) = self.processes.get_mut(&process) {
                     process.lost += count;
                     process.turns.lost();
+                    process.accumulation.lost();
                     if process.lost_at == Timestamp::default() {
                         process.lost_at = process.last_at;
                     }

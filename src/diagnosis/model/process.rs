@@ -7,10 +7,12 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
 
+use super::accumulation::Accumulation;
 use super::channel::Post;
 use super::group::GroupId;
 use super::history::Turns;
 use super::memory::Memory;
+use super::parameters::Models;
 use crate::diagnosis::event::{Call, CallId, GroupInfo, Guard, ProcessId, Stacks, ThreadId};
 
 /// Most places of a process that are remembered.
@@ -61,6 +63,8 @@ pub struct Process {
     pub step_at: Timestamp,
     /// Its steps as far as they are to synchronise gradients.
     pub turns: Turns,
+    /// Which of its training forwards synchronise gradients.
+    pub accumulation: Accumulation,
     /// Phases it is in, outermost first.
     pub phases: Vec<Phase>,
     /// Begin and end of the phase that it left last.
@@ -89,6 +93,8 @@ pub struct Process {
     pub memory: Memory,
     /// Versions and settings that ranks may have to agree on, the latest of each.
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
+    /// Models whose gradients it averages with others.
+    pub models: Models,
     /// Records seen.
     pub records: u64,
     /// Records lost.
@@ -272,6 +278,7 @@ impl Process {
             step: 0,
             step_at: Timestamp::default(),
             turns: Turns::default(),
+            accumulation: Accumulation::default(),
             phases: Vec::new(),
             last_phase: None,
             phase_lengths: BTreeMap::new(),
@@ -285,6 +292,7 @@ impl Process {
             stacks: Vec::new(),
             memory: Memory::default(),
             settings: BTreeMap::new(),
+            models: Models::default(),
             records: 0,
             lost: 0,
             lost_at: Timestamp::default(),
@@ -657,28 +665,5 @@ pub mod libc_signal {
         matches!(signal, HUP | INT | QUIT | ABRT | TERM)
     }
 
-    /// Name of a signal as people write it.
-    #[must_use]
-    pub fn name(signal: i32) -> String {
-        let known = match signal {
-            HUP => "SIGHUP",
-            INT => "SIGINT",
-            QUIT => "SIGQUIT",
-            4 => "SIGILL",
-            5 => "SIGTRAP",
-            ABRT => "SIGABRT",
-            7 => "SIGBUS",
-            8 => "SIGFPE",
-            KILL => "SIGKILL",
-            10 => "SIGUSR1",
-            11 => "SIGSEGV",
-            12 => "SIGUSR2",
-            13 => "SIGPIPE",
-            14 => "SIGALRM",
-            TERM => "SIGTERM",
-            19 => "SIGSTOP",
-            other => return format!("signal {other}"),
-        };
-        known.to_owned()
-    }
+    pub use ddp_doctor_proto::words::signal_name as name;
 }

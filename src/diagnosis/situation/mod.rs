@@ -9,6 +9,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::Config;
+use super::contract::{self, Breach};
 use super::creations;
 use super::model::{GroupId, Join, JoinedCall, Model, Process};
 use super::waits::Waits;
@@ -52,6 +53,8 @@ pub struct Situation<'a> {
     pub divergences: Vec<Divergence>,
     /// Collectives that every member has entered and somebody waits for: the first of each group.
     pub inside: Vec<Inside>,
+    /// Where DDP's contract was broken: the first time in each group.
+    pub breaches: Vec<Breach>,
     /// Makers of groups who do not agree: the first such in each world.
     pub mismatches: Vec<creations::Mismatch<'a>>,
 }
@@ -69,6 +72,7 @@ impl<'a> Situation<'a> {
             stalls: Vec::new(),
             divergences: Vec::new(),
             inside: Vec::new(),
+            breaches: Vec::new(),
             mismatches: Vec::new(),
         };
         situation.inside = inside::all(&situation);
@@ -102,6 +106,8 @@ impl<'a> Situation<'a> {
             stall.parting = situation.parting_of(stall);
         }
         situation.stalls = stalls;
+        situation.breaches = contract::breaches(&situation);
+        situation.trace_back_to_breaches();
         situation.mismatches = creations::mismatches(&situation);
         situation
     }

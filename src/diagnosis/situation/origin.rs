@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use ddp_doctor_proto::report::Timestamp;
+
 use super::absence::{Absence, Absent};
 use super::{FAILED_FOR, Situation, Stall};
+use crate::diagnosis::contract;
 use crate::diagnosis::model::{Ending, GroupId, JoinedCall, Process, Side, Wait, libc_signal};
 
 /// What a stall or a divergence comes from.
@@ -27,6 +30,8 @@ pub enum Origin {
     Cycle(usize),
     /// Ranks of which nothing is heard any more.
     Silent(Vec<u32>),
+    /// DDP's contract was broken, by its index in [`Situation::breaches`].
+    Breach(usize),
     /// A collective that every member has entered, and that does not complete.
     Inside(GroupId, u64),
     /// Ranks that have not made a group which others make, or do not come back from it.
@@ -57,6 +62,8 @@ impl Origin {
             Self::Inside(..) => 11,
             Self::Silent(_) => 12,
             Self::Elsewhere(_) => 13,
+            // It is found once everything else is known.
+            Self::Breach(_) => 0,
         }
     }
 
@@ -74,12 +81,39 @@ impl Origin {
             | Self::LongPhase(ranks)
             | Self::StandsStill(ranks)
             | Self::Elsewhere(ranks) => ranks,
-            Self::Diverged(..) | Self::OtherTag(..) | Self::Cycle(_) | Self::Inside(..) => &[],
+            Self::Diverged(..)
+            | Self::OtherTag(..)
+            | Self::Cycle(_)
+            | Self::Breach(_)
+            | Self::Inside(..) => &[],
         }
     }
 }
 
 impl Situation<'_> {
+    /// What comes from a breach of DDP's contract comes from nothing else.
+    pub(super) fn trace_back_to_breaches(&mut self) {
+        let breach_of = |group: GroupId, origin: &Origin, since: Timestamp| {
+            let mut breaches = self.breaches.iter();
+            let found = breaches.position(|it| contract::explains(it, group, origin, since));
+            found.map(Origin::Breach)
+        };
+        for stall in &mut self.stalls {
+            if let Some(breach) = breach_of(stall.group, &stall.origin, stall.since) {
+                stall.origin = breach;
+            }
+        }
+        for divergence in &mut self.divergences {
+            let join = self.model.group(divergence.group).join(divergence.seq);
+            let Some(met) = join.and_then(|join| join.mismatched_at) else {
+                continue;
+            };
+            if let Some(breach) = breach_of(divergence.group, &divergence.origin, met) {
+                divergence.origin = breach;
+            }
+        }
+    }
+
     /// Where a stall comes from: facts about a missing rank's process first, by their weight; then
     /// what it waits for itself.
     pub(super) fn origin(&self, stalls: &[Stall], at: usize, seen: &mut BTreeSet<usize>) -> Origin {

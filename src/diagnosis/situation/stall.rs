@@ -80,7 +80,9 @@ impl Stall {
                 };
                 *group == self.group && message.is_some_and(between)
             }
-            Origin::Diverged(..) | Origin::Cycle(_) | Origin::Inside(..) => false,
+            Origin::Diverged(..) | Origin::Cycle(_) | Origin::Breach(_) | Origin::Inside(..) => {
+                false
+            }
         }
     }
 

@@ -203,6 +203,22 @@ static void children(void)
     sum(world_comm, 64);
 }
 
+/* DD105: another type, in a call that only a graph makes. */
+static void captured(void)
+{
+    CUgraph graph;
+    CUgraphExec executable;
+    CU(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    dtype();
+    CU(cuStreamEndCapture(stream, &graph));
+    CU(cuGraphInstantiateWithFlags(&executable, graph, 0));
+    for (int i = 0; i < 3; ++i)
+        CU(cuGraphLaunch(executable, stream));
+    settle();
+    CU(cuGraphExecDestroy(executable));
+    CU(cuGraphDestroy(graph));
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -212,7 +228,7 @@ static const struct {
     {"missing", missing}, {"missing_of_two", missing_of_two},
     {"leaves", leaves},   {"killed", killed},     {"split", split},
     {"message", message}, {"group", group},       {"simulated", simulated},
-    {"again", again},     {"children", children},
+    {"again", again},     {"children", children}, {"captured", captured},
 };
 
 int main(int argc, char **argv)

@@ -327,6 +327,25 @@ impl Encoder {
                 let record = record(RecordKind::InputEnded, *at);
                 self.process(*process).record(record, place.as_ref())
             }
+            Event::Parameters {
+                process,
+                group,
+                said,
+                at,
+            } => {
+                let process = self.process(*process);
+                let record = v1::Record {
+                    group: process.group(group)?,
+                    code: i32::from(said.fact.number()),
+                    seq: u64::from(said.model),
+                    tensors: said.first,
+                    numel: Some(said.total),
+                    text: said.lines.to_string(),
+                    step: said.step as u32,
+                    ..record(RecordKind::Parameters, *at)
+                };
+                process.record(record, said.place.as_ref())
+            }
             Event::Setting {
                 process,
                 name,

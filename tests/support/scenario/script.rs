@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
-    Call, CallId, Event, Forward, GroupInfo, Guard, ProcessId, Stacks, ThreadId, ThreadStack,
+    Call, CallId, Event, Forward, GroupInfo, Guard, Parameters, ProcessId, Stacks, ThreadId,
+    ThreadStack,
 };
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
-    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ProcessState, ReduceOp,
+    DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
+    ReduceOp,
 };
 
 use super::{Scenario, seconds};
@@ -400,6 +402,25 @@ impl<'a> Writer<'a> {
                 place,
                 at: moment,
             },
+            "layout" | "without-gradient" | "complete" | "ready-twice" | "graph-changed" => {
+                let fact = ParameterFact::from_name(&verb.replace('-', " "));
+                let listed = args.iter().filter(|arg| !arg.starts_with('@'));
+                let lines: String = listed.map(|line| format!("{line}\n")).collect();
+                Event::Parameters {
+                    process,
+                    group: self.group(rank, "0")?,
+                    said: Parameters {
+                        fact: fact.unwrap_or_default(),
+                        model: 1,
+                        first: 0,
+                        total: lines.lines().count() as u64,
+                        lines: lines.into(),
+                        place,
+                        step: self.steps.get(&rank).copied().unwrap_or(0),
+                    },
+                    at: moment,
+                }
+            }
             "unawaited" => Event::Unawaited {
                 process,
                 call: CallId(1),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ddp_doctor_proto::blackbox::{Record, flags, group, header, memory};
-use ddp_doctor_proto::{ExceptionKind, NoteKind, RecordKind};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, ParameterFact, RecordKind};
 
 use super::Writer;
 use crate::sys;
@@ -22,6 +22,25 @@ pub struct Forward {
     pub repeated: bool,
     /// Its gradients are not to be synchronised.
     pub unsynchronised: bool,
+}
+
+/// Parameters of a model whose gradients the ranks of a group average.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Parameters<'a> {
+    /// What is said of them.
+    pub fact: ParameterFact,
+    /// The group, by its number.
+    pub group: u32,
+    /// The how-manieth model of that group it is in this process, from 1; 0: unknown.
+    pub model: u32,
+    /// How many parameters it is about.
+    pub total: u64,
+    /// Index of the first one in `lines`, where they are numbered.
+    pub first: u32,
+    /// A line for each: element type, sizes with commas between ("-": none), name.
+    pub lines: &'a [u8],
+    /// The place in the program; 0: unknown.
+    pub site: u32,
 }
 
 impl Writer {
@@ -139,6 +158,33 @@ impl Writer {
         let text = [name, b"=", value].concat();
         let text = self.string(&text);
         self.say(RecordKind::Setting, 0, text, 0);
+    }
+
+    /// Something is said of the parameters of a model. A layout may not take the room of other texts:
+    /// beyond half of it, only how many there are is recorded.
+    pub fn parameters(&self, said: &Parameters<'_>) {
+        let used = self.header()[header::HEAP_USED].load(Ordering::Relaxed);
+        let is_full = used.saturating_mul(2) >= self.capacities.heap_words as u64;
+        let lines = match said.fact {
+            ParameterFact::Layout if is_full => &[],
+            _ => said.lines,
+        };
+        self.record(
+            None,
+            Record {
+                mono_ns: sys::monotonic_ns(),
+                kind: RecordKind::Parameters,
+                flags: flags::NUMEL,
+                group: self.group_words(said.group).map_or(0, |_| said.group),
+                seq: u64::from(said.model),
+                site: self.site_words(said.site).map_or(0, |_| said.site),
+                tensors: said.first,
+                numel: said.total,
+                text: self.string(lines),
+                code: i32::from(said.fact.number()),
+                ..Record::default()
+            },
+        );
     }
 
     /// What the process knows of its memory.

@@ -1,0 +1,93 @@
+"""What it costs to know of a model's parameters, by their number: one rank, Gloo.
+
+Two things are added to a program with DDP: a question to its reducer after every backward, and a
+description of the model when it is wrapped. Both are repeated on a real model of N parameters; beside
+them stand what a backward and the wrapping themselves take.
+
+    python benches/parameters.py
+    python benches/parameters.py --parameters 10 1000
+
+Needs PyTorch >= 2.14 and the release build.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+
+from common import PACKAGE, built, machine
+
+NUMBERS = (10, 100, 1000, 10000)
+
+
+def best(call, number, repeat=7):
+    """Microseconds of one call, the best of several rounds."""
+    took = []
+    for _ in range(repeat):
+        begin = time.perf_counter_ns()
+        for _ in range(number):
+            call()
+        took.append((time.perf_counter_ns() - begin) / number / 1000)
+    return min(took)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parameters", nargs="*", type=int, default=NUMBERS)
+    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
+    options = parser.parse_args()
+    repeat = 1 if options.quick else 7
+    scratch = tempfile.TemporaryDirectory()
+    os.environ.update(DDP_DOCTOR_JOB="bench", DDP_DOCTOR_BOX_DIR=scratch.name, OMP_NUM_THREADS="1")
+    os.environ["DDP_DOCTOR_LIBRARY"] = built("libddp_doctor.so")
+    sys.path.insert(0, PACKAGE)
+    import ddp_doctor
+
+    ddp_doctor.enable()
+    import torch
+    import torch.distributed as dist
+    from ddp_doctor import _parameters
+    from torch.nn.parallel import DistributedDataParallel
+
+    print(machine())
+    print("%12s %22s %14s %22s %14s" % ("parameters", "question, us", "backward, us", "description, ms", "wrapping, ms"))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method="file://" + scratch.name + "/store", rank=0, world_size=1)
+    for number in options.parameters:
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(number // 2)))
+        begin = time.perf_counter_ns()
+        wrapped = DistributedDataParallel(model)
+        wrapping = (time.perf_counter_ns() - begin) / 1e6
+        data = torch.ones(1, 4)
+
+        def step():
+            wrapped(data).sum().backward()
+
+        step()
+        step()
+        frame = sys._getframe()
+
+        def question():
+            _parameters.backward_begins()
+            _parameters.backward_ended(frame)
+
+        asked = best(question, 5000 if repeat > 1 else 50, repeat)
+        outputs = [wrapped(data).sum() for _ in range(1)]
+        begin = time.perf_counter_ns()
+        outputs.pop().backward()
+        backward = (time.perf_counter_ns() - begin) / 1000
+        listed = list(wrapped.module.parameters())
+
+        def describe():
+            _parameters._models.clear()
+            _parameters._wrapped(wrapped, listed, frame)
+
+        described = best(describe, 3, repeat) / 1000
+        print("%12d %22.2f %14.0f %22.2f %14.1f" % (number, asked, backward, described, wrapping))
+        del wrapped, model
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,581 @@
+//! What is shown of what is known: screens, selections, searches.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use ddp_doctor_proto::report::{Finding, Timestamp};
+use ddp_doctor_proto::words;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind};
+use ratatui::layout::Rect;
+
+use crate::feed::Input;
+use crate::keys::{self, Action};
+use crate::sources::Sources;
+use crate::state::{Health, RankView, State};
+use crate::theme::Theme;
+use crate::view::{self, Screen};
+
+/// Longest text that is searched for.
+const LONGEST_SEARCH: usize = 64;
+
+/// What the terminal has to do beside drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Nothing.
+    Continue,
+    /// Draw everything, whatever is there.
+    Redraw,
+    /// Give the terminal back for a while.
+    Suspend,
+    /// Give it back for good.
+    Quit,
+}
+
+/// The dashboard without its terminal.
+#[derive(Debug)]
+pub struct App {
+    /// What is known.
+    pub state: State,
+    /// How it looks.
+    pub theme: Theme,
+    /// The time it is, as far as the dashboard was told.
+    pub now: Timestamp,
+    /// Where the user's source files are.
+    pub sources: Sources,
+    /// What is shown.
+    pub screen: Screen,
+    /// Whether the help lies above it.
+    pub help: bool,
+    /// The list of ranks.
+    pub ranks: RankList,
+    /// Place of the group that is looked at.
+    pub group: usize,
+    /// Sequence number there; `None`: the telling one.
+    pub seq: Option<u64>,
+    /// The finding that is looked at.
+    pub finding: usize,
+    /// Its first line that is shown.
+    pub scroll: usize,
+    /// Lines of a page, as of the last drawing.
+    page: usize,
+    /// What was worked out for earlier frames.
+    pub(crate) kept: Kept,
+}
+
+/// Rows that take work to put together, kept until something changes.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    sides: HashMap<usize, Sides>,
+    parties: RefCell<Option<Parties>>,
+}
+
+/// Both sides of a finding, and what version of the state they were made of.
+type Sides = (u64, Rc<Vec<[String; 5]>>);
+
+/// Who called what at a place of a group, and what it was made of.
+type Parties = (u64, (u32, u64), Rc<Vec<[String; 4]>>);
+
+impl Kept {
+    /// Who called what at a sequence number of a group.
+    pub(crate) fn parties(
+        &self,
+        version: u64,
+        place: (u32, u64),
+        make: impl FnOnce() -> Vec<[String; 4]>,
+    ) -> Rc<Vec<[String; 4]>> {
+        let mut kept = self.parties.borrow_mut();
+        match &*kept {
+            Some((of, at, rows)) if (*of, *at) == (version, place) => Rc::clone(rows),
+            _ => {
+                let rows = Rc::new(make());
+                *kept = Some((version, place, Rc::clone(&rows)));
+                rows
+            }
+        }
+    }
+}
+
+impl App {
+    /// A dashboard that knows nothing yet.
+    #[must_use]
+    pub fn new(theme: Theme, sources: Sources) -> Self {
+        Self {
+            state: State::default(),
+            theme,
+            now: Timestamp::default(),
+            sources,
+            screen: Screen::Overview,
+            help: false,
+            ranks: RankList::default(),
+            group: 0,
+            seq: None,
+            finding: 0,
+            scroll: 0,
+            page: 10,
+            kept: Kept::default(),
+        }
+    }
+
+    /// Takes what it is fed with, at that time.
+    pub fn feed(&mut self, input: Input, now: Timestamp) {
+        self.now = now;
+        match input {
+            Input::Update(update) => self.state.apply(*update),
+            Input::Link(link) => self.state.connected(link, now),
+        }
+    }
+
+    /// Takes a key.
+    pub fn key(&mut self, event: KeyEvent) -> Flow {
+        if event.kind == KeyEventKind::Release {
+            return Flow::Continue;
+        }
+        if self.ranks.typing && self.screen == Screen::Ranks && self.type_key(event.code) {
+            return Flow::Continue;
+        }
+        let Some(action) = keys::action(event, self.screen) else {
+            return Flow::Continue;
+        };
+        match action {
+            Action::Quit => return Flow::Quit,
+            Action::Suspend => return Flow::Suspend,
+            Action::Redraw => return Flow::Redraw,
+            _ => self.act(action),
+        }
+        Flow::Continue
+    }
+
+    fn act(&mut self, action: Action) {
+        if std::mem::take(&mut self.help) && matches!(action, Action::Help | Action::Back) {
+            return;
+        }
+        match action {
+            Action::Help => self.help = true,
+            Action::Show(screen) => self.screen = screen,
+            Action::NextScreen => self.screen = self.screen.next(),
+            Action::Back if !self.ranks.search.is_empty() && self.screen == Screen::Ranks => {
+                self.ranks.search.clear();
+            }
+            Action::Back => self.screen = Screen::Overview,
+            Action::Open => self.open(),
+            Action::Move(by) => self.go(by),
+            Action::Page(by) => self.go(by.saturating_mul(self.page as isize)),
+            Action::First => self.go(isize::MIN),
+            Action::Last => self.go(isize::MAX),
+            Action::Sideways(by) => self.sideways(by),
+            Action::Sort => self.ranks.sort = self.ranks.sort.next(),
+            Action::Reverse => self.ranks.reverse = !self.ranks.reverse,
+            Action::OnlyOdd => self.ranks.only_odd = !self.ranks.only_odd,
+            Action::Search => {
+                self.ranks.search.clear();
+                self.ranks.typing = true;
+            }
+            Action::Quit | Action::Suspend | Action::Redraw => {}
+        }
+    }
+
+    /// A key while a search is typed; whether it was part of it.
+    fn type_key(&mut self, code: KeyCode) -> bool {
+        let search = &mut self.ranks.search;
+        match code {
+            KeyCode::Char(letter) if search.chars().count() < LONGEST_SEARCH => search.push(letter),
+            KeyCode::Char(_) => {}
+            KeyCode::Backspace => drop(search.pop()),
+            KeyCode::Enter => self.ranks.typing = false,
+            KeyCode::Esc => {
+                search.clear();
+                self.ranks.typing = false;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn open(&mut self) {
+        match self.screen {
+            // Of a culprit one wants to know what it did.
+            Screen::Ranks => {
+                let rank = self.ranks.selected;
+                let its = |finding: &Rc<Finding>| {
+                    rank.is_some_and(|rank| {
+                        finding.ranks.root.contains(&rank) || finding.ranks.victims.contains(&rank)
+                    })
+                };
+                if let Some(index) = self.state.findings.iter().position(its) {
+                    self.show_finding(index);
+                }
+            }
+            Screen::Overview if !self.state.findings.is_empty() => self.show_finding(0),
+            Screen::Overview | Screen::Groups | Screen::Finding => {}
+        }
+    }
+
+    fn show_finding(&mut self, index: usize) {
+        self.finding = index;
+        self.scroll = 0;
+        self.screen = Screen::Finding;
+    }
+
+    fn go(&mut self, by: isize) {
+        match self.screen {
+            Screen::Overview => {}
+            Screen::Ranks => {
+                self.ranks.order(&self.state);
+                self.ranks.go(by, &self.state);
+            }
+            Screen::Groups => {
+                self.group = moved(self.group, by, self.state.groups.len());
+                self.seq = None;
+            }
+            // Where the end is, the drawing knows.
+            Screen::Finding => self.scroll = moved(self.scroll, by, usize::MAX),
+        }
+    }
+
+    fn sideways(&mut self, by: isize) {
+        match self.screen {
+            Screen::Finding => {
+                self.finding = moved(self.finding, by, self.state.findings.len());
+                self.scroll = 0;
+            }
+            Screen::Groups => {
+                let Some(group) = self.state.groups.nth(self.group) else {
+                    return;
+                };
+                let shown = self.seq.or_else(|| group.telling_seq());
+                let at = group.seqs.iter().position(|it| Some(it.seq) == shown);
+                let at = moved(at.unwrap_or_default(), by, group.seqs.len());
+                self.seq = group.seqs.get(at).map(|it| it.seq);
+            }
+            Screen::Overview | Screen::Ranks => {}
+        }
+    }
+
+    /// Both sides of a finding, the culprits first.
+    pub(crate) fn sides(&mut self, index: usize) -> Rc<Vec<[String; 5]>> {
+        let version = self.state.version;
+        if let Some((of, rows)) = self.kept.sides.get(&index)
+            && *of == version
+        {
+            return Rc::clone(rows);
+        }
+        let Some(finding) = self.state.findings.get(index) else {
+            return Rc::default();
+        };
+        let (state, sources) = (&self.state, &mut self.sources);
+        let mut known = HashMap::new();
+        for place in finding.per_rank.iter().filter_map(|it| it.place.as_ref()) {
+            if !known.contains_key(place) {
+                let shown = sources.shown(place, 36);
+                known.insert(place, (shown, sources.line(place)));
+            }
+        }
+        let mut rows = words::sides(
+            finding,
+            |rank| state.ranks.get(rank).map(|view| &view.status),
+            |place| known.get(place).map(|it| it.0.clone()).unwrap_or_default(),
+            |place| known.get(place).and_then(|it| it.1.clone()),
+        );
+        // The culprits are what one looks for.
+        rows.sort_by_key(|row| !row[0].starts_with('▸'));
+        let rows = Rc::new(rows);
+        self.kept.sides.retain(|_, (of, _)| *of == version);
+        self.kept.sides.insert(index, (version, Rc::clone(&rows)));
+        rows
+    }
+
+    /// Draws the screen. Does nothing that grows with the number of ranks, unless they have changed.
+    pub fn draw(&mut self, area: Rect, buffer: &mut Buffer) {
+        self.page = usize::from(area.height.saturating_sub(6)).max(1);
+        self.ranks.order(&self.state);
+        self.group = self.group.min(self.state.groups.len().saturating_sub(1));
+        self.finding = self
+            .finding
+            .min(self.state.findings.len().saturating_sub(1));
+        view::draw(self, area, buffer);
+        self.theme.finish(buffer);
+    }
+
+    /// The first screen as lines of text, as wide and at most as high as that.
+    #[must_use]
+    pub fn once(&mut self, width: u16, height: u16) -> Vec<String> {
+        let area = Rect::new(0, 0, width, height);
+        let mut buffer = Buffer::empty(area);
+        self.ranks.order(&self.state);
+        view::draw_once(self, area, &mut buffer);
+        self.theme.finish(&mut buffer);
+        let mut lines = view::lines_of(&buffer);
+        while lines.last().is_some_and(String::is_empty) {
+            lines.pop();
+        }
+        lines
+    }
+}
+
+/// An index moved by so many, among so many.
+fn moved(index: usize, by: isize, of: usize) -> usize {
+    index.saturating_add_signed(by).min(of.saturating_sub(1))
+}
+
+/// What ranks are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sort {
+    /// How they fare, the worst first, and of those the longest waiting.
+    #[default]
+    Health,
+    /// Their number.
+    Rank,
+    /// Their host.
+    Host,
+    /// Their step, the lowest first.
+    Step,
+    /// How long they wait, the longest first.
+    Waited,
+    /// How long their steps take, the longest first.
+    StepTime,
+    /// What is measured of them first, the most first.
+    Gauge,
+}
+
+impl Sort {
+    /// All of them, in the order in which they are gone through.
+    pub const ALL: [Self; 7] = [
+        Self::Health,
+        Self::Rank,
+        Self::Host,
+        Self::Step,
+        Self::Waited,
+        Self::StepTime,
+        Self::Gauge,
+    ];
+
+    /// In a word.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Health => "state",
+            Self::Rank => "rank",
+            Self::Host => "host",
+            Self::Step => "step",
+            Self::Waited => "wait",
+            Self::StepTime => "step time",
+            Self::Gauge => "memory",
+        }
+    }
+
+    fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|&it| it == self);
+        Self::ALL[(at.unwrap_or_default() + 1) % Self::ALL.len()]
+    }
+}
+
+/// The ranks as they are listed.
+#[derive(Debug, Default)]
+pub struct RankList {
+    /// Order.
+    pub sort: Sort,
+    /// The other way round.
+    pub reverse: bool,
+    /// Only those that do not run.
+    pub only_odd: bool,
+    /// Only those that this is found in.
+    pub search: String,
+    /// It is being typed.
+    pub typing: bool,
+    /// The rank that is looked at.
+    pub selected: Option<u32>,
+    /// Its place in the list.
+    pub position: usize,
+    /// Places of the ranks among all ranks.
+    listed: Vec<u32>,
+    /// What the list was made of.
+    made_of: Option<(u64, Sort, bool, bool, String)>,
+}
+
+impl RankList {
+    /// How many are listed.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.listed.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.listed.is_empty()
+    }
+
+    /// The rank at that place of the list.
+    #[must_use]
+    pub fn nth<'a>(&self, index: usize, state: &'a State) -> Option<&'a RankView> {
+        state.ranks.nth(*self.listed.get(index)? as usize)
+    }
+
+    fn go(&mut self, by: isize, state: &State) {
+        self.position = moved(self.position, by, self.len());
+        self.selected = self.nth(self.position, state).map(RankView::rank);
+    }
+
+    /// Makes the list anew, where anything of it has changed.
+    fn order(&mut self, state: &State) {
+        let of = (
+            state.version,
+            self.sort,
+            self.reverse,
+            self.only_odd,
+            self.search.clone(),
+        );
+        if self.made_of.as_ref() == Some(&of) {
+            return;
+        }
+        self.made_of = Some(of);
+        let search = self.search.to_lowercase();
+        let wanted = |view: &RankView| {
+            let is_odd = !matches!(view.health, Health::Running | Health::Exited);
+            (is_odd || !self.only_odd) && (search.is_empty() || is_found(view, &search))
+        };
+        let mut listed: Vec<(u32, &RankView)> = (0..)
+            .zip(state.ranks.iter())
+            .filter(|(_, view)| wanted(view))
+            .collect();
+        match self.sort {
+            Sort::Health => listed.sort_by_key(|(_, it)| Reverse((it.health, it.waited_ms()))),
+            // They are.
+            Sort::Rank => {}
+            Sort::Host => listed.sort_by_key(|(_, it)| &it.status.host),
+            Sort::Step => listed.sort_by_key(|(_, it)| it.status.step),
+            Sort::Waited => listed.sort_by_key(|(_, it)| Reverse(it.waited_ms())),
+            Sort::StepTime => listed.sort_by_key(|(_, it)| Reverse(it.step_ms)),
+            Sort::Gauge => listed
+                .sort_by_key(|(_, it)| Reverse(it.detail.gauges.first().map(|gauge| gauge.value))),
+        }
+        if self.reverse {
+            listed.reverse();
+        }
+        let selected = self.selected;
+        let at = listed
+            .iter()
+            .position(|(_, it)| Some(it.rank()) == selected);
+        self.listed = listed.into_iter().map(|(index, _)| index).collect();
+        self.position = at.unwrap_or(self.position.min(self.len().saturating_sub(1)));
+    }
+}
+
+/// Whether something is said of a rank: its number, its host, its state, its call, its line.
+fn is_found(view: &RankView, search: &str) -> bool {
+    let status = &view.status;
+    let has = |text: &str| text.to_lowercase().contains(search);
+    if search.parse() == Ok(status.rank) || has(&status.host) || has(view.health.word()) {
+        return true;
+    }
+    let waiting = status.waiting_in.as_ref();
+    waiting.is_some_and(|it| has(&it.op) || has(&it.group))
+        || status.place.as_ref().is_some_and(|it| has(&it.file))
+        || has(&view.detail.phase)
+        || has(&words::ended(status.exit)) && view.state >= Health::Dead
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::testing::{finding, rank, update};
+    use ratatui::crossterm::event::KeyModifiers;
+
+    fn app() -> App {
+        let mut app = App::new(Theme::BARE, Sources::none());
+        let mut ranks: Vec<_> = (0..16).map(|it| rank(it, "running", 5)).collect();
+        ranks[9].state = "dead".into();
+        ranks[3].state = "waiting".into();
+        app.feed(Input::Update(Box::new(update(1, ranks))), Timestamp(1));
+        app.draw(
+            Rect::new(0, 0, 80, 24),
+            &mut Buffer::empty(Rect::new(0, 0, 80, 24)),
+        );
+        app
+    }
+
+    fn press(app: &mut App, keys: &str) {
+        for letter in keys.chars() {
+            let code = match letter {
+                '\n' => KeyCode::Enter,
+                '\x1b' => KeyCode::Esc,
+                letter => KeyCode::Char(letter),
+            };
+            app.key(KeyEvent::new(code, KeyModifiers::NONE));
+        }
+        app.ranks.order(&app.state);
+    }
+
+    fn listed(app: &App) -> Vec<u32> {
+        let ranks = (0..app.ranks.len()).filter_map(|it| app.ranks.nth(it, &app.state));
+        ranks.map(RankView::rank).collect()
+    }
+
+    #[test]
+    fn the_worst_rank_comes_first_and_only_odd_ones_are_left() {
+        let mut app = app();
+        assert_eq!(listed(&app)[..3], [9, 3, 0]);
+        press(&mut app, "2o");
+        assert_eq!(listed(&app), [9, 3]);
+    }
+
+    #[test]
+    fn a_selection_stays_with_its_rank_when_the_order_changes() {
+        let mut app = app();
+        press(&mut app, "2jj");
+        assert_eq!(app.ranks.selected, Some(0));
+        press(&mut app, "s");
+        assert_eq!((app.ranks.sort, app.ranks.position), (Sort::Rank, 0));
+        press(&mut app, "r");
+        assert_eq!((app.ranks.selected, app.ranks.position), (Some(0), 15));
+    }
+
+    #[test]
+    fn a_search_finds_hosts_states_and_numbers_and_ends() {
+        let mut app = app();
+        press(&mut app, "2/node1\n");
+        assert_eq!(listed(&app).len(), 8);
+        press(&mut app, "/q");
+        assert!(app.ranks.typing, "letters belong to the search");
+        press(&mut app, "\x1b/dead\n");
+        assert_eq!(listed(&app), [9]);
+        press(&mut app, "\x1b/12\n");
+        assert_eq!(listed(&app), [12]);
+        press(&mut app, "\x1b");
+        assert_eq!(listed(&app).len(), 16);
+    }
+
+    #[test]
+    fn a_rank_leads_to_the_finding_that_is_about_it() {
+        let mut app = app();
+        let mut new = update(2, vec![]);
+        new.findings_changed = true;
+        new.findings = vec![finding("DD101", "a", &[1]), finding("DD201", "b", &[9])];
+        app.feed(Input::Update(Box::new(new)), Timestamp(2));
+        press(&mut app, "2s");
+        for _ in 0..9 {
+            press(&mut app, "j");
+        }
+        press(&mut app, "\n");
+        assert_eq!((app.screen, app.finding), (Screen::Finding, 1));
+        press(&mut app, "\x1b");
+        assert_eq!(app.screen, Screen::Overview);
+    }
+
+    #[test]
+    fn selections_survive_what_they_were_on() {
+        let mut app = app();
+        press(&mut app, "3G2G4G");
+        app.feed(Input::Link(crate::Link::Live), Timestamp(3));
+        app.feed(Input::Update(Box::new(update(3, vec![]))), Timestamp(3));
+        for screen in Screen::ALL {
+            app.screen = screen;
+            let area = Rect::new(0, 0, 80, 24);
+            app.draw(area, &mut Buffer::empty(area));
+        }
+        assert_eq!(app.ranks.len(), 0);
+    }
+}

@@ -1,0 +1,139 @@
+//! The user's source files, as far as they can be read here.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::words;
+
+/// Files that are kept.
+const MOST: usize = 64;
+
+/// Reads a whole file; `None`: it cannot be, or should not.
+pub type Read = Box<dyn Fn(&str) -> Option<String>>;
+
+/// Source files, each read once.
+pub struct Sources {
+    read: Read,
+    /// Paths below it are shown without it.
+    here: String,
+    files: HashMap<String, Option<Rc<str>>>,
+}
+
+impl Sources {
+    /// `here`: the directory below which paths are short, without a slash at its end.
+    #[must_use]
+    pub fn new(here: String, read: Read) -> Self {
+        Self {
+            read,
+            here,
+            files: HashMap::new(),
+        }
+    }
+
+    /// None can be read.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::new(String::new(), Box::new(|_| None))
+    }
+
+    /// The text of a line, if it can be had.
+    pub fn line(&mut self, place: &Where) -> Option<String> {
+        words::source_line(self.text(&place.file)?.as_ref(), place.line)
+    }
+
+    /// Lines around a place: their numbers and texts.
+    pub fn around(&mut self, place: &Where, more: u32) -> Vec<(u32, String)> {
+        let Some(text) = self.text(&place.file) else {
+            return Vec::new();
+        };
+        let first = place.line.saturating_sub(more).max(1);
+        let lines = text.lines().enumerate().skip(first as usize - 1);
+        let count = place.line.saturating_sub(first).saturating_add(more);
+        lines
+            .take((count as usize).saturating_add(1))
+            .map(|(index, line)| {
+                let line = line.replace('\t', "    ");
+                (index as u32 + 1, words::plain(&line))
+            })
+            .collect()
+    }
+
+    /// How a place is written: below the directory here, and not longer than so many characters.
+    #[must_use]
+    pub fn shown(&self, place: &Where, width: usize) -> String {
+        let here = Some(&self.here).filter(|here| !here.is_empty());
+        let below = here.and_then(|here| place.file.strip_prefix(here));
+        let below = below.and_then(|it| it.strip_prefix('/'));
+        let file = below.unwrap_or(&place.file);
+        let text = words::plain(&format!("{file}:{}", place.line));
+        let length = text.chars().count();
+        if length <= width {
+            return text;
+        }
+        // The end says most.
+        let end: String = text.chars().skip(length + 1 - width.max(1)).collect();
+        format!("…{end}")
+    }
+
+    fn text(&mut self, file: &str) -> Option<Rc<str>> {
+        if let Some(known) = self.files.get(file) {
+            return known.clone();
+        }
+        if self.files.len() >= MOST {
+            return None;
+        }
+        let text: Option<Rc<str>> = (self.read)(file).map(Rc::from);
+        self.files.insert(file.to_owned(), text.clone());
+        text
+    }
+}
+
+impl std::fmt::Debug for Sources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sources")
+            .field("here", &self.here)
+            .field("files", &self.files.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(file: &str, line: u32) -> Where {
+        Where {
+            file: file.into(),
+            line,
+            function: String::new(),
+        }
+    }
+
+    #[test]
+    fn lines_around_a_place_end_with_the_file() {
+        let read = |_: &str| Some("a\nb\nc\x1b\n".to_owned());
+        let mut sources = Sources::new(String::new(), Box::new(read));
+        let numbers =
+            |lines: Vec<(u32, String)>| lines.into_iter().map(|it| it.0).collect::<Vec<_>>();
+        assert_eq!(numbers(sources.around(&place("x", 1), 1)), [1, 2]);
+        assert_eq!(numbers(sources.around(&place("x", 3), 1)), [2, 3]);
+        assert_eq!(numbers(sources.around(&place("x", 0), 0)), [1]);
+        assert_eq!(sources.around(&place("x", 3), 0)[0].1, "c\u{fffd}");
+        assert!(sources.around(&place("x", u32::MAX), u32::MAX).len() <= 3);
+    }
+
+    #[test]
+    fn places_are_short_and_keep_their_end() {
+        let sources = Sources::new("/home/me".into(), Box::new(|_| None));
+        assert_eq!(
+            sources.shown(&place("/home/me/a/train.py", 9), 20),
+            "a/train.py:9"
+        );
+        assert_eq!(
+            sources.shown(&place("/opt/long/path/train.py", 9), 11),
+            "…train.py:9"
+        );
+        assert_eq!(Sources::none().shown(&place("/x.py", 1), 20), "/x.py:1");
+    }
+}

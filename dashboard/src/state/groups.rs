@@ -1,0 +1,231 @@
+//! The process groups: how far each member has come.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::report::RankCall;
+use ddp_doctor_proto::v1;
+
+use super::ranks::share;
+
+/// Cells that a group is summarized into, at most: more than fit on a screen.
+const CELLS: usize = 4096;
+/// Groups that are kept.
+const MOST: usize = 16_384;
+
+/// A group.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// Names it.
+    pub number: u32,
+    /// What people call it.
+    pub title: String,
+    /// "gloo", …
+    pub backend: String,
+    /// What observes it.
+    pub layer: String,
+    /// Global ranks in group order.
+    pub ranks: Vec<u32>,
+    /// Highest sequence number issued by each of them, in the same order.
+    pub issued: Vec<u64>,
+    /// Members that were never seen in it, ascending.
+    pub unseen: Vec<u32>,
+    /// Where calls first met that cannot match.
+    pub diverged: Option<u64>,
+    /// What is known of its latest sequence numbers.
+    pub seqs: Vec<Seq>,
+    /// The highest sequence number that any member has issued.
+    pub front: u64,
+    /// The lowest that a member which was seen has.
+    pub back: u64,
+    /// How many members are behind the front.
+    pub behind: usize,
+    /// How far its members are behind, in at most 4096 cells, each the worst of its members;
+    /// `None`: it was never seen.
+    pub cells: Vec<Option<u64>>,
+}
+
+/// The calls at one sequence number.
+#[derive(Clone, Debug, Default)]
+pub struct Seq {
+    /// The number.
+    pub seq: u64,
+    /// They cannot match.
+    pub mismatch: bool,
+    /// Ascending by rank.
+    pub calls: Vec<RankCall>,
+    /// Calls that are known and not listed.
+    pub more: u32,
+}
+
+impl Group {
+    fn from(status: v1::GroupStatus) -> Self {
+        let mut unseen = status.unseen;
+        unseen.sort_unstable();
+        let mut issued = status.issued;
+        issued.resize(status.ranks.len(), 0);
+        let seen = |&(rank, _): &(&u32, &u64)| unseen.binary_search(rank).is_err();
+        let known = || {
+            status
+                .ranks
+                .iter()
+                .zip(&issued)
+                .filter(seen)
+                .map(|it| *it.1)
+        };
+        let (front, back) = (known().max().unwrap_or(0), known().min().unwrap_or(0));
+        let behind = known().filter(|&it| it < front).count();
+        let title = match status.description.as_str() {
+            "" | "undefined" => status.name,
+            _ => status.description,
+        };
+        let mut group = Self {
+            number: status.number,
+            title,
+            backend: status.backend,
+            layer: status.layer,
+            front,
+            back,
+            behind,
+            ranks: status.ranks,
+            issued,
+            unseen,
+            diverged: status.diverged,
+            seqs: status.calls.into_iter().map(Seq::from).collect(),
+            cells: Vec::new(),
+        };
+        let cells = group.ranks.len().min(CELLS);
+        let worst = |cell| {
+            let of = share(group.ranks.len(), cells, cell);
+            of.map(|member| group.lag(member)).max().flatten()
+        };
+        group.cells = (0..cells).map(worst).collect();
+        group
+    }
+
+    /// How many calls the member at that place in the group is behind the first; `None`: it was never
+    /// seen.
+    #[must_use]
+    pub fn lag(&self, member: usize) -> Option<u64> {
+        let rank = self.ranks.get(member)?;
+        let seen = self.unseen.binary_search(rank).is_err();
+        seen.then(|| self.front - self.issued[member].min(self.front))
+    }
+
+    /// The sequence number at which it is to be looked at first: where calls differ, or where
+    /// somebody has not come.
+    #[must_use]
+    pub fn telling_seq(&self) -> Option<u64> {
+        let first_open = (self.back < self.front).then_some(self.back + 1);
+        let telling = self.diverged.or(first_open);
+        let known = telling.filter(|&seq| self.seqs.iter().any(|it| it.seq == seq));
+        known.or_else(|| self.seqs.last().map(|it| it.seq))
+    }
+}
+
+impl Seq {
+    fn from(at: v1::CallsAt) -> Self {
+        let mut calls: Vec<RankCall> = at.calls.into_iter().map(RankCall::from).collect();
+        calls.sort_by_key(|call| call.rank);
+        Self {
+            seq: at.seq,
+            mismatch: at.mismatch,
+            calls,
+            more: at.more,
+        }
+    }
+
+    /// The call that a rank made there.
+    #[must_use]
+    pub fn of(&self, rank: u32) -> Option<&RankCall> {
+        let found = self.calls.binary_search_by_key(&rank, |call| call.rank);
+        found.ok().map(|index| &self.calls[index])
+    }
+}
+
+/// All groups: those where something is odd first.
+#[derive(Debug, Default)]
+pub struct Groups {
+    by_number: BTreeMap<u32, Group>,
+    order: Vec<u32>,
+}
+
+impl Groups {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// The one at that place.
+    #[must_use]
+    pub fn nth(&self, index: usize) -> Option<&Group> {
+        self.by_number.get(self.order.get(index)?)
+    }
+
+    pub(super) fn apply(&mut self, groups: Vec<v1::GroupStatus>) {
+        if groups.is_empty() {
+            return;
+        }
+        for status in groups {
+            if self.by_number.len() < MOST || self.by_number.contains_key(&status.number) {
+                self.by_number.insert(status.number, Group::from(status));
+            }
+        }
+        self.order = self.by_number.keys().copied().collect();
+        let groups = &self.by_number;
+        self.order.sort_by_key(|number| {
+            let group = &groups[number];
+            // A group that is merely on its way is at most a call apart.
+            (group.diverged.is_none(), group.behind == 0, group.number)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::group;
+    use super::*;
+
+    #[test]
+    fn members_are_behind_the_first_of_those_that_were_seen() {
+        let mut groups = Groups::default();
+        let mut status = group(0, &[4, 5, 6, 7], &[9, 8, 9, 0]);
+        status.unseen = vec![7];
+        groups.apply(vec![status]);
+        let group = groups.nth(0).unwrap();
+        assert_eq!((group.front, group.back, group.behind), (9, 8, 1));
+        let lags: Vec<_> = (0..4).map(|it| group.lag(it)).collect();
+        assert_eq!(lags, [Some(0), Some(1), Some(0), None]);
+    }
+
+    #[test]
+    fn odd_groups_come_first() {
+        let mut groups = Groups::default();
+        let mut diverged = group(2, &[0, 1], &[3, 3]);
+        diverged.diverged = Some(2);
+        groups.apply(vec![
+            group(0, &[0, 1], &[7, 7]),
+            group(1, &[0, 1], &[7, 6]),
+            diverged,
+        ]);
+        let order: Vec<_> = (0..3).map(|it| groups.nth(it).unwrap().number).collect();
+        assert_eq!(order, [2, 1, 0]);
+    }
+
+    #[test]
+    fn a_message_with_lists_of_other_lengths_breaks_nothing() {
+        let mut groups = Groups::default();
+        let mut status = group(0, &[0, 1, 2], &[5]);
+        status.unseen = vec![9, 1];
+        groups.apply(vec![status]);
+        let group = groups.nth(0).unwrap();
+        let lags: Vec<_> = (0..4).map(|it| group.lag(it)).collect();
+        assert_eq!(lags, [Some(0), None, Some(5), None]);
+    }
+}

@@ -1,0 +1,222 @@
+//! What is known of the job: filled by updates, drawn by nobody.
+
+use std::rc::Rc;
+
+use ddp_doctor_proto::report::{Evidence, Finding, Job, Role, Severity, Timestamp, Verdict};
+use ddp_doctor_proto::v1;
+
+use crate::feed::Link;
+
+mod groups;
+mod ranks;
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use groups::{Group, Groups, Seq};
+pub(crate) use ranks::share;
+pub use ranks::{Health, RankView, Ranks, STRIP};
+
+/// What is known of the job.
+#[derive(Debug, Default)]
+pub struct State {
+    /// The job.
+    pub job: Job,
+    /// The one word about it, as it came.
+    pub verdict: String,
+    /// What the diagnosis rests on.
+    pub evidence: Evidence,
+    /// Initiating ones first.
+    pub findings: Vec<Rc<Finding>>,
+    /// Its ranks.
+    pub ranks: Ranks,
+    /// Its process groups.
+    pub groups: Groups,
+    /// When all this was so.
+    pub at: Timestamp,
+    /// Nothing more will come.
+    pub ended: bool,
+    /// How it is connected.
+    pub link: Link,
+    /// Since when nothing is heard, where the connection was lost.
+    pub blind_since: Option<Timestamp>,
+    /// Records a second, lately.
+    pub records_per_second: Option<u64>,
+    /// Grows with every change.
+    pub version: u64,
+    /// What is known of before the connection was made anew is still shown, until the first update.
+    stale: bool,
+}
+
+impl State {
+    /// Takes an update.
+    pub fn apply(&mut self, update: v1::Update) {
+        self.version += 1;
+        if std::mem::take(&mut self.stale) {
+            *self = Self {
+                link: std::mem::take(&mut self.link),
+                version: self.version,
+                ..Self::default()
+            };
+        }
+        let at = Timestamp(update.unix_ns);
+        if let Some(job) = update.job {
+            self.job = Job::from(job);
+        }
+        if let Some(evidence) = update.evidence {
+            let evidence = Evidence::from(evidence);
+            self.measure_rate(evidence.records, at);
+            self.evidence = evidence;
+        }
+        self.verdict = update.verdict;
+        self.ended = update.ended;
+        self.at = at;
+        if update.findings_changed {
+            self.findings = update
+                .findings
+                .into_iter()
+                .map(Finding::from)
+                .map(Rc::new)
+                .collect();
+        }
+        self.ranks
+            .apply(update.ranks, update.details, &self.evidence, at);
+        self.ranks.summarize(&culprits(&self.findings));
+        self.groups.apply(update.groups);
+    }
+
+    /// The connection changed, at that moment by the clock of this machine.
+    pub fn connected(&mut self, link: Link, now: Timestamp) {
+        self.version += 1;
+        match &link {
+            Link::Lost { .. } => {
+                self.blind_since.get_or_insert(now);
+            }
+            Link::Live => {
+                self.blind_since = None;
+                self.stale = true;
+            }
+            Link::Connecting | Link::Recorded => self.blind_since = None,
+        }
+        self.link = link;
+    }
+
+    /// Whether anything is known.
+    #[must_use]
+    pub const fn is_known(&self) -> bool {
+        self.at.0 > 0
+    }
+
+    /// The verdict, if this version has a word for it.
+    #[must_use]
+    pub fn known_verdict(&self) -> Option<Verdict> {
+        Verdict::from_word(&self.verdict)
+    }
+
+    /// The finding that leads: that it began with, and the gravest of those.
+    #[must_use]
+    pub fn leading(&self) -> Option<&Rc<Finding>> {
+        self.findings.first()
+    }
+
+    /// How long the job has lasted.
+    #[must_use]
+    pub fn age_ms(&self) -> Option<u64> {
+        let started = self.job.started_at?;
+        let until = self.job.ended_at.unwrap_or(self.at);
+        Some(until.since(started).as_millis() as u64)
+    }
+
+    fn measure_rate(&mut self, records: u64, at: Timestamp) {
+        let since = at.since(self.at).as_millis() as u64;
+        if self.at.0 > 0 && since >= 500 {
+            let new = records.saturating_sub(self.evidence.records);
+            self.records_per_second = Some(new.saturating_mul(1000) / since);
+        }
+    }
+}
+
+/// Ranks that did it, by findings that say that something is wrong, ascending.
+fn culprits(findings: &[Rc<Finding>]) -> Vec<u32> {
+    let wrong = findings.iter().filter(|finding| {
+        finding.role == Role::Initiating && finding.severity >= Severity::Warning
+    });
+    let mut ranks: Vec<u32> = wrong.flat_map(|it| it.ranks.root.iter().copied()).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{finding, rank, update};
+    use super::*;
+
+    #[test]
+    fn an_unknown_code_layer_and_gauge_are_kept_as_they_came() {
+        let mut state = State::default();
+        let mut new = update(1, vec![rank(0, "running", 3)]);
+        new.verdict = "puzzled".into();
+        new.findings_changed = true;
+        new.findings = vec![finding("DD999", "moon-phase", &[0])];
+        new.evidence = Some(v1::Evidence {
+            layers: vec!["warp".into()],
+            ..Default::default()
+        });
+        new.details = vec![v1::RankDetail {
+            rank: 0,
+            gauges: vec![v1::Gauge {
+                name: "warp core".into(),
+                unit: "B".into(),
+                value: 5,
+                ..Default::default()
+            }],
+            ..Default::default()
+        }];
+        state.apply(new);
+        assert_eq!(
+            (state.verdict.as_str(), state.known_verdict()),
+            ("puzzled", None)
+        );
+        assert_eq!(state.findings[0].code, "DD999");
+        assert_eq!(state.evidence.layers, ["warp"]);
+        let view = state.ranks.get(0).unwrap();
+        assert_eq!(view.detail.gauges[0].name, "warp core");
+        assert_eq!(view.health, Health::Culprit);
+    }
+
+    #[test]
+    fn what_was_known_stays_until_the_new_connection_tells_everything() {
+        let mut state = State::default();
+        state.connected(Link::Live, Timestamp(1));
+        state.apply(update(
+            1,
+            vec![rank(0, "running", 1), rank(1, "running", 1)],
+        ));
+        let lost = || Link::Lost { why: "gone".into() };
+        state.connected(lost(), Timestamp(50));
+        state.connected(lost(), Timestamp(60));
+        assert_eq!(
+            state.blind_since,
+            Some(Timestamp(50)),
+            "since the first time"
+        );
+        state.connected(Link::Live, Timestamp(70));
+        assert_eq!((state.blind_since, state.ranks.len()), (None, 2));
+        state.apply(update(80, vec![rank(0, "running", 1)]));
+        assert_eq!(state.ranks.len(), 1, "the coordinator knows of one now");
+    }
+
+    #[test]
+    fn records_a_second_are_those_of_lately() {
+        let mut state = State::default();
+        for (second, records) in [(1, 100), (2, 400), (4, 600)] {
+            let mut new = update(second * 1_000_000_000, vec![]);
+            new.evidence = Some(v1::Evidence {
+                records,
+                ..Default::default()
+            });
+            state.apply(new);
+        }
+        assert_eq!(state.records_per_second, Some(100));
+    }
+}

@@ -1,0 +1,235 @@
+//! Everything about a finding: both sides with their source, the chain it stands in, the proof.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ddp_doctor_proto::report::{Fact, Finding, Role, Severity, Where};
+use ddp_doctor_proto::words::{self, plain};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+use super::overview::{cause, paragraphs, side_lines};
+use super::text::{Put, labelled};
+use super::window;
+use crate::app::App;
+use crate::theme::Tone;
+
+/// Findings listed at the top.
+const LISTED: usize = 5;
+/// Rows of sides.
+const SIDES: usize = 64;
+/// Lines around a place.
+const AROUND: u32 = 3;
+/// Places of which the source is shown.
+const PLACES: usize = 6;
+/// Facts of a proof that are shown.
+const FACTS: usize = 32;
+
+pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
+    let findings = app.state.findings.len();
+    let Some(finding) = app.state.findings.get(app.finding).map(Rc::clone) else {
+        let text = "nothing was found";
+        buffer.put(area.x + 1, area.y + 1, area.width - 1, Line::raw(text));
+        return;
+    };
+    let mut y = area.y;
+    if findings > 1 {
+        let first = window(app.finding, findings, LISTED);
+        for index in (first..findings).take(LISTED) {
+            let line = listed(app, index);
+            buffer.put(area.x + 1, y, area.width - 1, line);
+            if index == app.finding {
+                buffer.select(area.x, y, area.width, app.theme);
+            }
+            y += 1;
+        }
+        y += 1;
+    }
+    let width = usize::from(area.width).saturating_sub(2);
+    let lines = lines(app, &finding, width);
+    let room = usize::from(area.bottom().saturating_sub(y));
+    app.scroll = app.scroll.min(lines.len().saturating_sub(room));
+    let more = lines.len().saturating_sub(app.scroll + room);
+    for (y, line) in (y..area.bottom()).zip(lines.into_iter().skip(app.scroll)) {
+        buffer.put(area.x + 1, y, area.width - 1, line);
+    }
+    if more > 0 {
+        let text = format!(" ▾ {more} more ");
+        let x = area.right().saturating_sub(text.chars().count() as u16);
+        let line = Line::styled(text, app.theme.banner(Tone::Dim));
+        buffer.put(x, area.bottom() - 1, area.width, line);
+    }
+}
+
+fn listed(app: &App, index: usize) -> Line<'static> {
+    let finding = &app.state.findings[index];
+    let tone = match finding.severity {
+        Severity::Note => Tone::Dim,
+        Severity::Warning => Tone::Warn,
+        Severity::Error | Severity::Critical => Tone::Bad,
+    };
+    let indent = match finding.role {
+        Role::Initiating => "",
+        Role::Cascade => "  → ",
+    };
+    Line::from(vec![
+        Span::raw(indent),
+        Span::styled(
+            format!("{} {} ", finding.code, finding.severity),
+            app.theme.style(tone),
+        ),
+        Span::raw(plain(&finding.summary)),
+    ])
+}
+
+fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
+    let theme = app.theme;
+    let head = format!("{} {}", finding.code, plain(&finding.name));
+    let about = format!("  {} · {}", finding.severity, finding.effect);
+    let context = words::context(finding, app.state.ended);
+    let mut lines = vec![Line::from(vec![
+        Span::styled(head, theme.style(Tone::Bad)),
+        Span::styled(about, theme.style(Tone::Dim)),
+    ])];
+    for line in words::wrapped(&plain(&finding.summary), width) {
+        lines.push(Line::styled(line, theme.style(Tone::Strong)));
+    }
+    lines.push(Line::styled(context, theme.style(Tone::Dim)));
+    let mut section = |part: Vec<Line<'static>>| {
+        if !part.is_empty() {
+            lines.push(Line::default());
+            lines.extend(part);
+        }
+    };
+    section(side_lines(app, app.finding, width, SIDES));
+    section(sources(app, finding));
+    section(paragraphs(theme, "why", &finding.why, width));
+    let mut advice = cause(app, finding, width);
+    advice.extend(paragraphs(theme, "fix", &finding.next, width));
+    section(advice);
+    section(parameters(app, finding, width));
+    section(chain(app, finding, width));
+    section(proof(app, finding, width));
+    lines
+}
+
+/// The source text around both sides' lines.
+fn sources(app: &mut App, finding: &Finding) -> Vec<Line<'static>> {
+    let theme = app.theme;
+    let mut places: BTreeMap<&Where, Vec<u32>> = BTreeMap::new();
+    for call in &finding.per_rank {
+        if let Some(place) = &call.place {
+            places.entry(place).or_default().push(call.rank);
+        }
+    }
+    let mut lines = Vec::new();
+    for (place, ranks) in places.into_iter().take(PLACES) {
+        let around = app.sources.around(place, AROUND);
+        if around.is_empty() {
+            continue;
+        }
+        if !lines.is_empty() {
+            lines.push(Line::default());
+        }
+        let shown: String = words::rank_list(&ranks).chars().take(40).collect();
+        lines.push(Line::from(vec![
+            Span::styled(app.sources.shown(place, 60), theme.style(Tone::Label)),
+            Span::styled(format!("   rank {shown}"), theme.style(Tone::Dim)),
+        ]));
+        for (number, text) in around {
+            let is_it = number == place.line;
+            let (mark, tone) = match is_it {
+                true => ("▸", Tone::Strong),
+                false => (" ", Tone::Dim),
+            };
+            let text = format!("{mark} {number:>5} │ {text}");
+            lines.push(Line::styled(text, theme.style(tone)));
+        }
+    }
+    lines
+}
+
+fn parameters(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
+    let texts: Vec<String> = finding
+        .parameters
+        .iter()
+        .take(FACTS)
+        .map(|it| {
+            let missing = words::rank_list(&it.missing_on);
+            format!("{} {:?}, no gradient on rank {missing}", it.name, it.shape)
+        })
+        .collect();
+    paragraphs(app.theme, "params", &texts, width)
+}
+
+/// What it follows from, and what follows from it.
+fn chain(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
+    let all = &app.state.findings;
+    let line = |other: &Rc<Finding>| format!("{} {}", other.code, other.summary);
+    let before: Vec<String> = finding
+        .caused_by
+        .iter()
+        .filter_map(|&index| all.get(index))
+        .map(line)
+        .collect();
+    let after: Vec<String> = all
+        .iter()
+        .filter(|other| other.caused_by.contains(&app.finding))
+        .map(line)
+        .collect();
+    let mut lines = paragraphs(app.theme, "from", &before, width);
+    lines.extend(paragraphs(app.theme, "then", &after, width));
+    lines
+}
+
+/// The facts that the finding follows from.
+fn proof(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
+    let Some(certificate) = &finding.certificate else {
+        return Vec::new();
+    };
+    let kind = certificate.kind.to_string();
+    let mut lines = labelled(app.theme, "proof", &kind, width);
+    for fact in certificate.facts.iter().take(FACTS) {
+        lines.extend(labelled(app.theme, "", &said(fact), width));
+    }
+    let more = certificate.facts.len().saturating_sub(FACTS);
+    if more > 0 {
+        lines.extend(labelled(
+            app.theme,
+            "",
+            &format!("… {more} more facts"),
+            width,
+        ));
+    }
+    lines
+}
+
+/// A fact in its own words: "issued: rank 0, group 0, seq 24, call all_reduce …".
+fn said(fact: &Fact) -> String {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else {
+        return String::new();
+    };
+    let name = fields.get("fact").and_then(|it| it.as_str());
+    let parts: Vec<String> = fields
+        .iter()
+        .filter(|(key, value)| *key != "fact" && !value.is_null())
+        .map(|(key, value)| format!("{} {}", key.replace('_', " "), short(value)))
+        .collect();
+    format!("{}: {}", name.unwrap_or_default(), parts.join(", "))
+}
+
+fn short(value: &serde_json::Value) -> String {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Object(fields) => match fields.get("name").and_then(Value::as_str) {
+            Some(name) => name.to_owned(),
+            None => {
+                let known = fields.values().filter(|value| !value.is_null());
+                known.map(short).collect::<Vec<_>>().join(" ")
+            }
+        },
+        other => other.to_string(),
+    }
+}

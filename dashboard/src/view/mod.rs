@@ -1,0 +1,327 @@
+//! The screens: one a file, and what frames them.
+
+use ddp_doctor_proto::report::{Timestamp, Verdict};
+use ddp_doctor_proto::words::{duration, plain};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+use crate::app::App;
+use crate::feed::Link;
+use crate::keys;
+use crate::theme::{Theme, Tone};
+
+mod finding;
+mod groups;
+mod help;
+mod overview;
+mod ranks;
+mod text;
+
+use text::Put;
+
+/// A screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Screen {
+    /// Is it healthy, and if not: who, and why.
+    #[default]
+    Overview,
+    /// Rank by rank.
+    Ranks,
+    /// How far each member of each group has come.
+    Groups,
+    /// Everything about a finding.
+    Finding,
+}
+
+impl Screen {
+    /// All of them, in order.
+    pub const ALL: [Self; 4] = [Self::Overview, Self::Ranks, Self::Groups, Self::Finding];
+
+    pub(crate) fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|&it| it == self);
+        Self::ALL[(at.unwrap_or_default() + 1) % Self::ALL.len()]
+    }
+}
+
+/// Draws everything: the line at the top, the screen, the line at the bottom.
+pub(crate) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
+    if area.height < 4 || area.width < 20 {
+        buffer.put(area.x, area.y, area.width, Line::raw("too small"));
+        return;
+    }
+    let body = head(app, area, buffer);
+    let footer = area.bottom() - 1;
+    let body = Rect {
+        height: footer.saturating_sub(body.y),
+        ..body
+    };
+    buffer.put(area.x, footer, area.width, bottom(app));
+    if app.help {
+        return help::draw(app, body, buffer);
+    }
+    if !app.state.is_known() {
+        let words = match &app.state.link {
+            Link::Lost { why } => format!("{}; trying again", plain(why)),
+            _ => "waiting for the first report of the job …".into(),
+        };
+        buffer.put(body.x + 1, body.y + 1, body.width - 1, Line::raw(words));
+        return;
+    }
+    match app.screen {
+        Screen::Overview => overview::draw(app, body, buffer),
+        Screen::Ranks => ranks::draw(app, body, buffer),
+        Screen::Groups => groups::draw(app, body, buffer),
+        Screen::Finding => finding::draw(app, body, buffer),
+    }
+}
+
+/// Draws the first screen for those who read it elsewhere: without keys.
+pub(crate) fn draw_once(app: &mut App, area: Rect, buffer: &mut Buffer) {
+    let body = head(app, area, buffer);
+    overview::draw(app, body, buffer);
+}
+
+/// A picture as lines of text.
+#[must_use]
+pub fn lines_of(buffer: &Buffer) -> Vec<String> {
+    let width = usize::from(buffer.area.width).max(1);
+    let line = |cells: &[ratatui::buffer::Cell]| {
+        let mut line = String::new();
+        let mut skip = 0;
+        for cell in cells {
+            // A wide sign covers the cells behind it.
+            if skip > 0 {
+                skip -= 1;
+                continue;
+            }
+            line.push_str(cell.symbol());
+            skip = Span::raw(cell.symbol()).width().saturating_sub(1);
+        }
+        line.trim_end().to_owned()
+    };
+    buffer.content.chunks(width).map(line).collect()
+}
+
+/// The job and the connection; what is left below.
+fn head(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
+    let state = &app.state;
+    let theme = app.theme;
+    let job = &state.job;
+    let count = |n: u64, what: &str| match n {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    };
+    let mut parts = Vec::new();
+    if state.is_known() {
+        let ranks = job.world_size.map_or(state.ranks.len() as u64, u64::from);
+        parts.push(format!(
+            "{} on {}",
+            count(ranks, "rank"),
+            count(u64::from(job.nodes), "node")
+        ));
+        parts.push(plain(&job.backends.join(", ")));
+        parts.push(state.age_ms().map(duration).unwrap_or_default());
+    }
+    parts.retain(|part| !part.is_empty());
+    let about = parts.join(" · ");
+    let (word, tone) = match &state.link {
+        Link::Connecting => ("connecting", Tone::Dim),
+        Link::Lost { .. } => ("BLIND", Tone::Bad),
+        Link::Recorded => ("recorded", Tone::Dim),
+        Link::Live if state.ended => ("ended", Tone::Dim),
+        Link::Live => ("live", Tone::Good),
+    };
+    let line = Line::from(vec![
+        Span::styled(" ddp-doctor ", theme.banner(Tone::Label)),
+        Span::styled(format!(" {} ", plain(&job.id)), theme.style(Tone::Strong)),
+        Span::styled(about, theme.style(Tone::Dim)),
+    ]);
+    let right = word.len() as u16 + 1;
+    buffer.put(area.x, area.y, area.width.saturating_sub(right + 1), line);
+    let word = Line::styled(word, theme.style(tone));
+    buffer.put(area.right().saturating_sub(right), area.y, right, word);
+    let mut used = 1;
+    if let (Some(since), Link::Lost { why }) = (state.blind_since, &state.link) {
+        let for_ms = app.now.since(since).as_millis() as u64;
+        let text = format!(
+            " blind since {} ({}): {}; trying again",
+            clock(since),
+            duration(for_ms / 1000 * 1000),
+            plain(why)
+        );
+        let style = theme.banner(Tone::Bad);
+        buffer.put(area.x, area.y + 1, area.width, Line::styled(text, style));
+        used = 2;
+    }
+    Rect {
+        y: area.y + used,
+        height: area.height.saturating_sub(used),
+        ..area
+    }
+}
+
+/// Keys that matter here.
+fn bottom(app: &App) -> Line<'static> {
+    let theme = app.theme;
+    if app.ranks.typing && app.screen == Screen::Ranks {
+        return Line::raw(format!(" search: {}_", plain(&app.ranks.search)));
+    }
+    let mut spans = Vec::new();
+    for binding in keys::bindings_on(app.screen).filter(|it| it.shown) {
+        let is_here = binding.action == keys::Action::Show(app.screen);
+        let key = binding.keys.first().map(|&key| keys::label(key));
+        let (key_style, style) = match is_here {
+            true => (theme.banner(Tone::Plain), theme.banner(Tone::Plain)),
+            false => (theme.style(Tone::Label), theme.style(Tone::Dim)),
+        };
+        spans.push(Span::styled(
+            format!(" {} ", key.unwrap_or_default()),
+            key_style,
+        ));
+        spans.push(Span::styled(format!("{} ", binding.says), style));
+    }
+    Line::from(spans)
+}
+
+/// The verdict as a word and its tone.
+fn verdict(app: &App) -> (String, Tone) {
+    let tone = match app.state.known_verdict() {
+        Some(Verdict::Healthy) => Tone::Good,
+        Some(Verdict::Slow | Verdict::Insufficient) | None => Tone::Warn,
+        Some(_) => Tone::Bad,
+    };
+    (plain(&app.state.verdict).to_uppercase(), tone)
+}
+
+/// Which part of a list is shown, so that the selected one is: the first of it.
+fn window(selected: usize, of: usize, room: usize) -> usize {
+    selected
+        .saturating_sub(room / 2)
+        .min(of.saturating_sub(room))
+}
+
+/// "12:03:44Z".
+fn clock(at: Timestamp) -> String {
+    let text = at.to_string();
+    format!("{}Z", text.get(11..19).unwrap_or_default())
+}
+
+/// "180 ms", "16.9 s", "12m03s", "3h12m": never more than seven columns in a human life.
+fn brief(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match seconds {
+        0..60 => duration(ms),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// "1.4 GiB".
+fn bytes(value: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if value < 1024 {
+        return format!("{value} B");
+    }
+    let mut value = value as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match value < 9.95 {
+        true => format!("{value:.1} {}", UNITS[unit]),
+        false => format!("{value:.0} {}", UNITS[unit]),
+    }
+}
+
+/// A measured value with its unit; one that nobody has heard of is shown as it is.
+fn measured(value: u64, unit: &str) -> String {
+    match unit {
+        "B" => bytes(value),
+        "‰" => format!("{} %", value / 10),
+        other => format!("{value} {}", plain(other)),
+    }
+}
+
+/// Values as a small curve, the latest at the right.
+fn curve(values: &[u64], width: usize) -> String {
+    const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let values = &values[values.len().saturating_sub(width)..];
+    let (low, high) = (
+        values.iter().min().copied().unwrap_or(0),
+        values.iter().max().copied().unwrap_or(0),
+    );
+    // What hardly changes is flat.
+    let span = (high - low).max(high / 50).max(1);
+    let step = |value: u64| {
+        let at = u128::from(value - low) * (STEPS.len() as u128 - 1) / u128::from(span);
+        STEPS[at as usize]
+    };
+    values.iter().map(|&value| step(value)).collect()
+}
+
+/// The whole job in so many cells.
+fn strip(app: &App, width: usize) -> Line<'static> {
+    let all = app.state.ranks.strip();
+    let cells = all.len().min(width);
+    let worst = (0..cells).map(|cell| {
+        let of = crate::state::share(all.len(), cells, cell);
+        all[of].iter().max().copied().unwrap_or_default()
+    });
+    let span = |health| {
+        let tone = Theme::of_health(health);
+        Span::styled(Theme::mark(health), app.theme.style(tone))
+    };
+    Line::from(worst.map(span).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_short_and_never_wider_than_eight() {
+        for (value, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1_500_000_000, "1.4 GiB"),
+            (150_000_000_000, "140 GiB"),
+            (1_072_693_248, "1.0 GiB"),
+        ] {
+            assert_eq!(bytes(value), text);
+        }
+        assert!((0..64).all(|shift| bytes(1 << shift).len() <= 9));
+    }
+
+    #[test]
+    fn brief_times_fit_their_column() {
+        for (ms, text) in [(180, "180 ms"), (16_900, "16.9 s"), (723_000, "12m03s")] {
+            assert_eq!(brief(ms), text);
+        }
+        assert_eq!(brief(u64::from(u32::MAX)), "1193h02m");
+        assert!(brief(999 * 3_600_000).len() <= 7);
+    }
+
+    #[test]
+    fn a_curve_is_flat_where_hardly_anything_changes() {
+        assert_eq!(curve(&[1000, 1001, 1000], 8), "▁▁▁");
+        assert_eq!(curve(&[0, 7], 8), "▁█");
+        assert_eq!(curve(&[1, 2, 3, 4], 2).chars().count(), 2);
+        assert_eq!(curve(&[0, u64::MAX], 2), "▁█");
+        assert_eq!(curve(&[], 2), "");
+    }
+
+    #[test]
+    fn the_selected_one_is_always_in_the_window() {
+        for of in [0, 1, 5, 100] {
+            for selected in 0..of {
+                for room in 1..20 {
+                    let first = window(selected, of, room);
+                    assert!(first <= selected && selected < first + room);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Is it healthy, and if not: who, and why. Without a key.
+
+use std::rc::Rc;
+
+use ddp_doctor_proto::report::{Finding, Role, Severity};
+use ddp_doctor_proto::words::{self, duration, plain};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::text::{Put, aligned, fit, labelled};
+use super::{ranks, strip, verdict};
+use crate::app::App;
+use crate::state::Health;
+use crate::theme::{Theme, Tone};
+
+/// Text that is wider is hard to read.
+const WIDEST: usize = 120;
+/// Rows of a finding's sides; the finding's own screen has all.
+const SIDES: usize = 8;
+/// Other findings that are listed.
+const OTHERS: usize = 6;
+
+pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
+    let width = usize::from(area.width).saturating_sub(2);
+    let room = usize::from(area.height);
+    let below = below(app, width);
+    let mut lines = vec![first(app)];
+    // Of the notes of a healthy job none is the reason for anything.
+    let leads = |finding: &&Rc<Finding>| finding.severity >= Severity::Warning;
+    if let Some(leading) = app.state.leading().filter(leads).map(Rc::clone) {
+        let left = room.saturating_sub(below.len() + 2);
+        lines.extend(leading_lines(app, &leading, width.min(WIDEST), left));
+    }
+    lines.push(Line::default());
+    lines.extend(below);
+    let mut y = area.y;
+    for line in lines.into_iter().take(room) {
+        buffer.put(area.x + 1, y, area.width - 1, line);
+        y += 1;
+    }
+    let rest = Rect {
+        y: y + 1,
+        height: area.bottom().saturating_sub(y + 1),
+        ..area
+    };
+    if rest.height >= 3 {
+        ranks::table(app, rest, buffer, None);
+    }
+}
+
+/// The verdict, and what it comes from.
+fn first(app: &App) -> Line<'static> {
+    let theme = app.theme;
+    let (word, tone) = verdict(app);
+    let mut spans = vec![Span::styled(format!(" {word} "), theme.banner(tone))];
+    match app.state.leading() {
+        Some(finding) if finding.severity >= Severity::Warning => {
+            let head = format!("  {} {}", finding.code, plain(&finding.name));
+            spans.push(Span::styled(head, theme.style(Tone::Strong)));
+            let root = &finding.ranks.root;
+            if !root.is_empty() {
+                let who = match root.len() {
+                    1 => format!("   rank {}", root[0]),
+                    _ => format!("   ranks {}", words::rank_list(root)),
+                };
+                spans.push(Span::styled(who, theme.style(Tone::Bad)));
+                let sure = format!(" ({})", finding.ranks.root_confidence);
+                spans.push(Span::styled(sure, theme.style(Tone::Dim)));
+            }
+        }
+        _ => spans.push(Span::raw(format!("  {}", pace(app)))),
+    }
+    Line::from(spans)
+}
+
+/// How a job fares of which nothing bad is known.
+fn pace(app: &App) -> String {
+    let ranks = &app.state.ranks;
+    let mut parts = Vec::new();
+    match ranks.steps() {
+        (_, 0) => {}
+        (low, high) if low == high => parts.push(format!("all ranks at step {high}")),
+        (low, high) => parts.push(format!("ranks at steps {low}–{high}")),
+    }
+    parts.extend(
+        ranks
+            .longest_step_ms()
+            .map(|ms| format!("{} a step", duration(ms))),
+    );
+    if parts.is_empty() {
+        parts.push("nothing wrong was found".into());
+    }
+    parts.join(" · ")
+}
+
+/// The finding that leads, in so many lines.
+fn leading_lines(
+    app: &mut App,
+    finding: &Finding,
+    width: usize,
+    room: usize,
+) -> Vec<Line<'static>> {
+    let theme = app.theme;
+    let summary = words::wrapped(&plain(&finding.summary), width);
+    let summary = summary
+        .into_iter()
+        .map(|line| Line::styled(line, theme.style(Tone::Strong)));
+    let past = app.state.ended;
+    let context = Line::styled(words::context(finding, past), theme.style(Tone::Dim));
+    let mut parts = [
+        summary.collect(),
+        vec![context],
+        side_lines(app, 0, width, SIDES),
+        paragraphs(theme, "why", &finding.why, width),
+        cause(app, finding, width),
+        paragraphs(theme, "fix", &finding.next, width),
+    ];
+    // A line between the parts where there is room for it.
+    let gaps = if room >= 14 { 3 } else { 1 };
+    let steps = [
+        (3, 3),
+        (5, 3),
+        (2, 5),
+        (5, 2),
+        (3, 2),
+        (4, 1),
+        (2, 3),
+        (5, 1),
+        (3, 1),
+        (1, 0),
+        (0, 2),
+        (4, 0),
+    ];
+    fit(&mut parts, &steps, room.saturating_sub(gaps));
+    let mut lines = Vec::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        let begins = match index {
+            0 => true,
+            2 | 3 => gaps > 1,
+            _ => false,
+        };
+        if begins && !part.is_empty() {
+            lines.push(Line::default());
+        }
+        lines.extend(part);
+    }
+    lines
+}
+
+/// Both sides of a finding, the culprits first.
+pub(super) fn side_lines(
+    app: &mut App,
+    index: usize,
+    width: usize,
+    most: usize,
+) -> Vec<Line<'static>> {
+    let rows = app.sides(index);
+    let more = rows.len().saturating_sub(most);
+    let rows = &rows[..rows.len().min(most)];
+    let theme = app.theme;
+    let is_root: Vec<bool> = rows.iter().map(|row| row[0].starts_with('▸')).collect();
+    let style = |row: usize, column: usize| -> Style {
+        match column {
+            0 if is_root[row] => theme.style(Tone::Bad),
+            0 => theme.style(Tone::Strong),
+            2 => theme.style(Tone::Label),
+            3 => theme.style(Tone::Dim),
+            _ => theme.style(Tone::Plain),
+        }
+    };
+    let mut lines = aligned(rows, width, style);
+    if more > 0 {
+        let text = format!("  … {more} more");
+        lines.push(Line::styled(text, theme.style(Tone::Dim)));
+    }
+    lines
+}
+
+pub(super) fn paragraphs(
+    theme: Theme,
+    label: &str,
+    texts: &[String],
+    width: usize,
+) -> Vec<Line<'static>> {
+    let labels = std::iter::once(label).chain(std::iter::repeat(""));
+    let lines = labels.zip(texts);
+    lines
+        .flat_map(|(label, text)| labelled(theme, label, text, width))
+        .collect()
+}
+
+pub(super) fn cause(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
+    let sentence = finding.cause.and_then(|cause| {
+        let sentence = words::cause(cause)?;
+        Some(format!("{sentence} ({})", cause.confidence))
+    });
+    let lines = sentence.map(|it| labelled(app.theme, "cause", &it, width));
+    lines.unwrap_or_default()
+}
+
+/// The ranks as a whole, the other findings, what it rests on.
+fn below(app: &App, width: usize) -> Vec<Line<'static>> {
+    let theme = app.theme;
+    let label = |text: &'static str| Span::styled(format!("{text:<8}"), theme.style(Tone::Label));
+    let mut lines = Vec::new();
+    let mut strip = strip(app, width.saturating_sub(8));
+    strip.spans.insert(0, label("ranks"));
+    lines.push(strip);
+    lines.push(counts(app));
+    lines.extend(others(app));
+    lines.push(evidence(app));
+    lines
+}
+
+/// "▪ 6 running  w 2 waiting".
+fn counts(app: &App) -> Line<'static> {
+    let theme = app.theme;
+    let mut spans = vec![Span::raw(" ".repeat(8))];
+    for health in Health::ALL.into_iter().rev() {
+        let count = app.state.ranks.count(health);
+        if count > 0 {
+            let style = theme.style(Theme::of_health(health));
+            spans.push(Span::styled(Theme::mark(health), style));
+            spans.push(Span::raw(format!(" {count} {}   ", health.word())));
+        }
+    }
+    Line::from(spans)
+}
+
+/// What was found beside the leading finding, a line each.
+fn others(app: &App) -> Vec<Line<'static>> {
+    let theme = app.theme;
+    let leads = app
+        .state
+        .leading()
+        .is_some_and(|it| it.severity >= Severity::Warning);
+    let others = app.state.findings.iter().skip(usize::from(leads));
+    let mut lines: Vec<Line<'static>> = others
+        .clone()
+        .take(OTHERS)
+        .map(|finding| {
+            let tone = match finding.severity {
+                Severity::Note => Tone::Dim,
+                Severity::Warning => Tone::Warn,
+                Severity::Error | Severity::Critical => Tone::Bad,
+            };
+            let follows = match finding.role {
+                Role::Cascade => "follows: ",
+                Role::Initiating => "",
+            };
+            Line::from(vec![
+                Span::styled("also    ", theme.style(Tone::Label)),
+                Span::styled(format!("{} ", finding.code), theme.style(tone)),
+                Span::raw(format!("{follows}{}", plain(&finding.summary))),
+            ])
+        })
+        .collect();
+    let more = others.count().saturating_sub(OTHERS);
+    if more > 0 {
+        let text = format!("        … {more} more");
+        lines.push(Line::styled(text, theme.style(Tone::Dim)));
+    }
+    lines
+}
+
+/// What the diagnosis rests on.
+fn evidence(app: &App) -> Line<'static> {
+    let theme = app.theme;
+    let evidence = &app.state.evidence;
+    let mut text = format!("{} records", evidence.records);
+    if let Some(rate) = app.state.records_per_second.filter(|_| !app.state.ended) {
+        text.push_str(&format!(", {rate}/s"));
+    }
+    let mut spans = vec![
+        Span::styled("seen    ", theme.style(Tone::Label)),
+        Span::raw(text),
+    ];
+    let lost = match evidence.records_lost {
+        0 => Span::styled(" · none lost", theme.style(Tone::Dim)),
+        lost => Span::styled(format!(" · {lost} LOST"), theme.style(Tone::Bad)),
+    };
+    spans.push(lost);
+    let missing = evidence.missing_ranks.len();
+    if missing > 0 {
+        let text = format!(" · {missing} ranks never seen");
+        spans.push(Span::styled(text, theme.style(Tone::Warn)));
+    }
+    let mut rest = Vec::new();
+    if !evidence.layers.is_empty() {
+        rest.push(format!("by {}", plain(&evidence.layers.join(", "))));
+    }
+    if evidence.clock_uncertainty_ms > 0.0 {
+        rest.push(format!("clocks ±{:.1} ms", evidence.clock_uncertainty_ms));
+    }
+    for part in rest {
+        spans.push(Span::styled(format!(" · {part}"), theme.style(Tone::Dim)));
+    }
+    Line::from(spans)
+}

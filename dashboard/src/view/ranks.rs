@@ -1,0 +1,259 @@
+//! Rank by rank: how it fares, what it is in, for how long, whom it waits for.
+
+use ddp_doctor_proto::words::{self, plain};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::text::Put;
+use super::{brief, curve, measured, strip, window};
+use crate::app::App;
+use crate::state::{Health, RankView};
+use crate::theme::{Theme, Tone};
+
+/// A column of the table.
+struct Column {
+    title: String,
+    width: u16,
+    right: bool,
+    cell: Cell,
+}
+
+/// What stands in a column.
+enum Cell {
+    State,
+    Rank,
+    Step,
+    In,
+    Waited,
+    WaitsFor,
+    Place,
+    Host,
+    Pid,
+    StepTime,
+    Gauge(String),
+    Trend,
+}
+
+pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
+    let theme = app.theme;
+    let list = &app.ranks;
+    let mut head = format!(
+        " {} of {} ranks, by {}{}",
+        list.len(),
+        app.state.ranks.len(),
+        list.sort.word(),
+        if list.reverse { ", reversed" } else { "" }
+    );
+    if list.only_odd {
+        head.push_str(" · only the odd");
+    }
+    if !list.search.is_empty() {
+        head.push_str(&format!(" · {:?}", plain(&list.search)));
+    }
+    let line = Line::styled(head, theme.style(Tone::Dim));
+    buffer.put(area.x, area.y, area.width, line);
+    let all = strip(app, usize::from(area.width).saturating_sub(2));
+    buffer.put(area.x + 1, area.y + 1, area.width - 1, all);
+    let table_area = Rect {
+        y: area.y + 2,
+        height: area.height.saturating_sub(2),
+        ..area
+    };
+    table(app, table_area, buffer, Some(app.ranks.position));
+}
+
+/// The list of ranks, or what fits of it.
+pub(super) fn table(app: &App, area: Rect, buffer: &mut Buffer, selected: Option<usize>) {
+    let theme = app.theme;
+    let rows = usize::from(area.height).saturating_sub(1);
+    let columns = columns(app, area.width - 1);
+    let title = |column: &Column| Span::raw(padded(&column.title, column));
+    let titles: Vec<Span<'_>> = columns.iter().map(title).collect();
+    let style = theme.style(Tone::Label);
+    buffer.put(
+        area.x + 1,
+        area.y,
+        area.width - 1,
+        Line::from(titles).style(style),
+    );
+    let first = window(selected.unwrap_or(0), app.ranks.len(), rows);
+    for (row, index) in (first..app.ranks.len()).take(rows).enumerate() {
+        let Some(view) = app.ranks.nth(index, &app.state) else {
+            continue;
+        };
+        let spans: Vec<Span<'_>> = columns
+            .iter()
+            .map(|column| {
+                let (text, style) = cell(app, view, &column.cell, column.width);
+                Span::styled(padded(&text, column), style)
+            })
+            .collect();
+        let y = area.y + 1 + row as u16;
+        buffer.put(area.x + 1, y, area.width - 1, Line::from(spans));
+        if selected == Some(index) {
+            buffer.select(area.x, y, area.width, theme);
+        }
+    }
+    let left = app.ranks.len().saturating_sub(first + rows);
+    if left > 0 && selected.is_none() {
+        let text = format!(" … {left} more: press 2 ");
+        let x = area.right().saturating_sub(text.len() as u16);
+        buffer.put(
+            x,
+            area.bottom() - 1,
+            area.width,
+            Line::styled(text, theme.style(Tone::Dim)),
+        );
+    }
+}
+
+/// The columns that fit, the most important ones first to come.
+fn columns(app: &App, width: u16) -> Vec<Column> {
+    let column = |title: &str, width, right, cell| Column {
+        title: title.to_owned(),
+        width,
+        right,
+        cell,
+    };
+    let digits = app.state.ranks.len().max(1000).ilog10() as u16 + 1;
+    // In the order in which they stand, with the turn in which they get room.
+    let mut wanted = vec![
+        (0, column("", 9, false, Cell::State)),
+        (0, column("rank", digits.max(4), true, Cell::Rank)),
+        (4, column("host", 10, false, Cell::Host)),
+        (7, column("pid", 8, true, Cell::Pid)),
+        (0, column("step", 6, true, Cell::Step)),
+        (5, column("a step", 7, true, Cell::StepTime)),
+        (1, column("in", 16, false, Cell::In)),
+        (1, column("for", 7, true, Cell::Waited)),
+        (2, column("waits for", 9, false, Cell::WaitsFor)),
+    ];
+    for (index, name) in app.state.ranks.gauges().iter().enumerate() {
+        let title = plain(name);
+        let width = (title.chars().count() as u16).clamp(8, 16);
+        let turn = if index == 0 { 6 } else { 9 + index };
+        let cell = Cell::Gauge(name.clone());
+        wanted.push((turn, column(&title, width, true, cell)));
+        if index == 0 {
+            wanted.push((8, column("trend", 12, false, Cell::Trend)));
+        }
+    }
+    wanted.push((3, column("at", 14, false, Cell::Place)));
+    let mut turns: Vec<usize> = wanted.iter().map(|it| it.0).collect();
+    turns.sort_unstable();
+    turns.dedup();
+    let needs = |turn: usize| -> u16 {
+        let until = wanted.iter().filter(|it| it.0 <= turn);
+        until.map(|it| it.1.width + 2).sum()
+    };
+    let last = turns
+        .into_iter()
+        .take_while(|&turn| needs(turn) <= width + 2);
+    let last = last.last().unwrap_or(0);
+    let spare = width.saturating_sub(needs(last));
+    let mut columns: Vec<Column> = wanted
+        .into_iter()
+        .filter(|it| it.0 <= last)
+        .map(|it| it.1)
+        .collect();
+    // Lines of the program are long.
+    if let Some(place) = columns
+        .last_mut()
+        .filter(|it| matches!(it.cell, Cell::Place))
+    {
+        place.width += spare.min(40);
+    }
+    columns
+}
+
+fn padded(text: &str, column: &Column) -> String {
+    let width = usize::from(column.width);
+    let length = super::text::width(text);
+    let pad = " ".repeat(width.saturating_sub(length));
+    let text = match length > width {
+        true => text
+            .chars()
+            .take(width.saturating_sub(1))
+            .chain(['…'])
+            .collect(),
+        false => text.to_owned(),
+    };
+    match column.right {
+        true => format!("{pad}{text}  "),
+        false => format!("{text}{pad}  "),
+    }
+}
+
+fn cell(app: &App, view: &RankView, cell: &Cell, width: u16) -> (String, Style) {
+    let theme = app.theme;
+    let style = |tone| theme.style(tone);
+    let status = &view.status;
+    let waiting = status.waiting_in.as_ref();
+    let plain_text = |text: String| (text, style(Tone::Plain));
+    match cell {
+        Cell::State => {
+            let mark = Theme::mark(view.health);
+            let word = match view.state {
+                Health::Dead | Health::Exited => short_end(view),
+                other => other.word().to_owned(),
+            };
+            let tone = Theme::of_health(view.health);
+            (format!("{mark} {word}"), style(tone))
+        }
+        Cell::Rank => plain_text(view.rank().to_string()),
+        Cell::Host => (plain(&status.host), style(Tone::Dim)),
+        Cell::Pid => (status.pid.to_string(), style(Tone::Dim)),
+        Cell::Step if !view.seen => plain_text(String::new()),
+        Cell::Step => plain_text(status.step.to_string()),
+        Cell::StepTime => plain_text(view.step_ms.map(brief).unwrap_or_default()),
+        Cell::In => plain_text(match waiting {
+            Some(waiting) => {
+                let seq = waiting.seq.map(|seq| format!(" #{seq}"));
+                format!("{}{}", plain(&waiting.op), seq.unwrap_or_default())
+            }
+            None => plain(&view.detail.phase),
+        }),
+        Cell::Waited => {
+            let waited = view.waited_ms().map(brief).unwrap_or_default();
+            (waited, style(Tone::Warn))
+        }
+        Cell::WaitsFor => plain_text(waits_for(view)),
+        Cell::Place => {
+            let place = status.place.as_ref();
+            let shown = place.map(|it| app.sources.shown(it, usize::from(width)));
+            (shown.unwrap_or_default(), style(Tone::Dim))
+        }
+        Cell::Gauge(name) => match view.gauge(name) {
+            Some(gauge) => {
+                let full = gauge.limit.filter(|&it| it > 0);
+                let is_high = full.is_some_and(|it| gauge.value / 9 >= it / 10);
+                let tone = if is_high { Tone::Bad } else { Tone::Plain };
+                (measured(gauge.value, &gauge.unit), style(tone))
+            }
+            None => plain_text(String::new()),
+        },
+        Cell::Trend => (curve(&view.trend, usize::from(width)), style(Tone::Good)),
+    }
+}
+
+/// "status 1", "SIGKILL", in a few letters.
+fn short_end(view: &RankView) -> String {
+    let exit = view.status.exit;
+    match (exit.signal, exit.code) {
+        (Some(signal), _) => words::signal_name(signal),
+        (None, Some(0)) => "exited".into(),
+        (None, Some(code)) => format!("exit {code}"),
+        (None, None) => view.state.word().into(),
+    }
+}
+
+fn waits_for(view: &RankView) -> String {
+    let detail = &view.detail;
+    let mut text = words::rank_list(&detail.waits_for);
+    if detail.waits_for_more > 0 {
+        text.push_str(&format!(" + {}", detail.waits_for_more));
+    }
+    text
+}

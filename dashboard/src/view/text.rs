@@ -1,0 +1,141 @@
+//! Lines, tables and their places.
+
+use ddp_doctor_proto::words;
+use ratatui::buffer::Buffer;
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use crate::theme::{Theme, Tone};
+
+/// Writing on a picture.
+pub(super) trait Put {
+    /// Writes a line, cut off after so many columns.
+    fn put(&mut self, x: u16, y: u16, width: u16, line: Line<'_>);
+    /// Turns a line around, for the one that is selected.
+    fn select(&mut self, x: u16, y: u16, width: u16, theme: Theme);
+}
+
+impl Put for Buffer {
+    fn put(&mut self, x: u16, y: u16, width: u16, line: Line<'_>) {
+        if y < self.area.bottom() && x < self.area.right() {
+            self.set_line(x, y, &line, width);
+        }
+    }
+
+    fn select(&mut self, x: u16, y: u16, width: u16, theme: Theme) {
+        let area = ratatui::layout::Rect::new(x, y, width, 1).intersection(self.area);
+        self.set_style(area, theme.banner(Tone::Plain));
+    }
+}
+
+/// Columns that a text takes.
+pub(super) fn width(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// Running text behind a label, broken to so many columns.
+pub(super) fn labelled(
+    theme: Theme,
+    label: &str,
+    text: &str,
+    columns: usize,
+) -> Vec<Line<'static>> {
+    const INDENT: usize = 8;
+    let lines = words::wrapped(&words::plain(text), columns.saturating_sub(INDENT).max(8));
+    let mut label = label;
+    let lines = lines.into_iter().map(|text| {
+        let shown = format!("{:<INDENT$}", std::mem::take(&mut label));
+        Line::from(vec![
+            Span::styled(shown, theme.style(Tone::Label)),
+            Span::raw(text),
+        ])
+    });
+    lines.collect()
+}
+
+/// Rows of cells as lines whose columns stand below each other; a column that is empty everywhere takes
+/// no room. Rows that do not fit into so many columns put their last cell below.
+pub(super) fn aligned<const N: usize>(
+    rows: &[[String; N]],
+    columns: usize,
+    style: impl Fn(usize, usize) -> Style,
+) -> Vec<Line<'static>> {
+    const GAP: usize = 2;
+    let widest = |column: usize| rows.iter().map(|row| width(&row[column])).max();
+    let widths: Vec<usize> = (0..N).map(|it| widest(it).unwrap_or(0)).collect();
+    let filled = widths.iter().filter(|&&it| it > 0).count();
+    let total: usize = widths.iter().sum::<usize>() + GAP * filled.saturating_sub(1);
+    let breaks = total > columns && N > 1;
+    let mut lines = Vec::new();
+    for (index, row) in rows.iter().enumerate() {
+        let mut spans = Vec::new();
+        let on_line = if breaks { N - 1 } else { N };
+        for column in (0..on_line).filter(|&it| widths[it] > 0) {
+            let pad = widths[column] + GAP - width(&row[column]);
+            spans.push(Span::styled(row[column].clone(), style(index, column)));
+            spans.push(Span::raw(" ".repeat(pad)));
+        }
+        lines.push(Line::from(spans));
+        if breaks && !row[N - 1].is_empty() {
+            let indent = " ".repeat(widths[0] + GAP);
+            lines.push(Line::from(vec![
+                Span::raw(indent),
+                Span::styled(row[N - 1].clone(), style(index, N - 1)),
+            ]));
+        }
+    }
+    lines
+}
+
+/// Takes lines from parts where not all fit into so many: step by step, from the part that a step names,
+/// and not more than that so many are left to it. What was taken leaves "…".
+pub(super) fn fit(parts: &mut [Vec<Line<'static>>], steps: &[(usize, usize)], room: usize) {
+    for &(index, least) in steps {
+        let total: usize = parts.iter().map(Vec::len).sum();
+        let over = total.saturating_sub(room);
+        let part = &mut parts[index];
+        let keep = part.len().saturating_sub(over).max(least);
+        if keep < part.len() {
+            part.truncate(keep);
+            if let Some(last) = part.last_mut() {
+                last.push_span(" …");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(lines: &[Line<'_>]) -> Vec<String> {
+        lines
+            .iter()
+            .map(|it| it.to_string().trim_end().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn rows_that_are_too_wide_put_their_last_cell_below() {
+        let row = |it: [&str; 3]| it.map(str::to_owned);
+        let rows = [row(["rank 0", "", "all_reduce"]), row(["rank 12", "", "b"])];
+        let style = |_, _| Style::new();
+        assert_eq!(
+            plain(&aligned(&rows, 40, style)),
+            ["rank 0   all_reduce", "rank 12  b"]
+        );
+        assert_eq!(
+            plain(&aligned(&rows, 12, style)),
+            ["rank 0", "         all_reduce", "rank 12", "         b"]
+        );
+    }
+
+    #[test]
+    fn parts_lose_lines_in_order_and_say_so() {
+        let part = |lines: usize| (0..lines).map(|it| Line::raw(it.to_string())).collect();
+        let mut parts = [part(5), part(5)];
+        fit(&mut parts, &[(1, 3), (0, 4), (1, 1)], 6);
+        let left: Vec<_> = parts.iter().map(|it| plain(it)).collect();
+        assert_eq!(left, [vec!["0", "1", "2", "3 …"], vec!["0", "1 …"]]);
+    }
+}

@@ -1,0 +1,319 @@
+//! Phrases about findings and ranks, so that every viewer speaks alike.
+//!
+//! What comes from a rank may hold anything: everything that these functions return is free of control
+//! characters.
+
+use crate::report::{
+    CallState, Cause, CauseKind, Confidence, Exit, Finding, Rank, RankCall, RankState, Role, Where,
+};
+
+/// Longest piece of source text shown.
+const SOURCE: usize = 44;
+
+/// Group, step, certainty and speed: one line. `past`: how fast it was found is of no interest any
+/// more.
+#[must_use]
+pub fn context(finding: &Finding, past: bool) -> String {
+    let mut parts = Vec::new();
+    if let Some(group) = &finding.group {
+        let name = match group.description.as_str() {
+            "" | "undefined" => &group.name,
+            description => description,
+        };
+        parts.push(format!(
+            "group {}, {} ranks",
+            plain(name),
+            group.ranks.len()
+        ));
+    }
+    let step = finding.per_rank.iter().filter_map(|call| call.step).max();
+    parts.extend(step.map(|step| format!("step {step}")));
+    parts.push(match finding.confidence {
+        Confidence::Proved if !past => {
+            format!(
+                "proved {} after the deciding event",
+                duration(finding.latency_ms)
+            )
+        }
+        confidence => confidence.to_string(),
+    });
+    if finding.role == Role::Cascade {
+        parts.push("follows from the finding above".into());
+    }
+    parts.join(" · ")
+}
+
+/// Both sides of a finding: who, state, where, source, call. Ranks that say the same share a row;
+/// those of the culprits are marked. `rank` tells how a process fares, `shown` how a place is
+/// written, `source` what stands there.
+pub fn sides<'a>(
+    finding: &Finding,
+    rank: impl Fn(u32) -> Option<&'a Rank>,
+    shown: impl Fn(&Where) -> String,
+    mut source: impl FnMut(&Where) -> Option<String>,
+) -> Vec<[String; 5]> {
+    let mut rows: Vec<(Vec<u32>, Option<u64>, [String; 4])> = Vec::new();
+    for call in &finding.per_rank {
+        let place = call.place.as_ref();
+        let cells = [
+            side(finding, call, rank(call.rank)),
+            place.map(|place| plain(&shown(place))).unwrap_or_default(),
+            place.and_then(&mut source).unwrap_or_default(),
+            call_text(call),
+        ];
+        match rows.iter_mut().find(|(_, _, known)| *known == cells) {
+            Some((who, waited, _)) => {
+                who.push(call.rank);
+                *waited = (*waited).max(call.waited_ms);
+            }
+            None => rows.push((vec![call.rank], call.waited_ms, cells)),
+        }
+    }
+    rows.into_iter()
+        .map(|(who, waited, [state, place, source, call])| {
+            let state = match waited {
+                Some(waited) if state.starts_with("wait") => {
+                    format!("{state} {}", duration(waited))
+                }
+                _ => state,
+            };
+            let mark = if who.iter().all(|rank| finding.ranks.root.contains(rank)) {
+                "▸"
+            } else {
+                " "
+            };
+            [
+                format!("{mark} rank {}", rank_list(&who)),
+                state,
+                place,
+                source,
+                call,
+            ]
+        })
+        .collect()
+}
+
+/// What a rank is doing, in two or three words.
+#[must_use]
+pub fn side(finding: &Finding, call: &RankCall, process: Option<&Rank>) -> String {
+    let is_root = finding.ranks.root.contains(&call.rank);
+    match finding.code.as_str() {
+        "DD202" if is_root => return "raised".into(),
+        "DD204" if is_root => return "stands still".into(),
+        "DD206" if is_root => return "at work".into(),
+        _ => {}
+    }
+    let end = process.filter(|p| matches!(p.state, RankState::Exited | RankState::Dead));
+    let ended = end.map(|process| ended(process.exit));
+    match call.state {
+        CallState::Waiting if end.is_some() => "waited".into(),
+        CallState::Waiting => "waiting".into(),
+        CallState::Issued => "issued".into(),
+        CallState::Returned | CallState::Completed => ended.unwrap_or_else(|| "went on".into()),
+        CallState::NotIssued => ended.unwrap_or_else(|| {
+            match process.map(|process| process.state) {
+                Some(RankState::Stopped) => "stopped",
+                Some(RankState::Waiting) => "waits elsewhere",
+                _ => "elsewhere",
+            }
+            .into()
+        }),
+    }
+}
+
+/// How a process ended.
+#[must_use]
+pub fn ended(exit: Exit) -> String {
+    match (exit.signal, exit.code) {
+        (Some(signal), _) => format!("killed by {}", signal_name(signal)),
+        (None, Some(code)) => format!("ended, status {code}"),
+        (None, None) => "ended".into(),
+    }
+}
+
+/// The call a rank made, or made last.
+#[must_use]
+pub fn call_text(call: &RankCall) -> String {
+    let Some(op) = &call.op else {
+        return "no call yet".into();
+    };
+    let mut text = plain(op);
+    if let Some(seq) = call.seq {
+        text.push_str(&format!(" #{seq}"));
+    }
+    let mut partner = String::new();
+    if let Some(peer) = call.peer {
+        let way = if op == "send" { "to" } else { "from" };
+        partner.push_str(&format!(" {way} rank {peer}"));
+    }
+    if let Some(tag) = call.tag.filter(|&tag| tag != 0) {
+        partner.push_str(&format!(", tag {tag}"));
+    }
+    if call.state == CallState::NotIssued {
+        let step = call
+            .step
+            .map(|step| format!(", step {step}"))
+            .unwrap_or_default();
+        return format!("last call {text}{partner}{step}");
+    }
+    if let Some(dtype) = &call.dtype {
+        let shape = call.shapes.as_ref().and_then(|shapes| shapes.first());
+        let size = shape.map(|shape| format!("{shape:?}"));
+        let size = size.or_else(|| call.numel.map(|numel| format!("[{numel} elements]")));
+        text.push_str(&format!(" {}{}", plain(dtype), size.unwrap_or_default()));
+    }
+    for (name, value) in [
+        ("", call.reduce_op.clone()),
+        ("root ", call.root.map(|r| r.to_string())),
+    ] {
+        if let Some(value) = value {
+            text.push_str(&format!(" {name}{}", plain(&value)));
+        }
+    }
+    text + &partner
+}
+
+/// Running text in lines of at most so many characters, broken between words; at least one line.
+#[must_use]
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        if let Some(line) = lines.last_mut() {
+            if line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width {
+                let space = if line.is_empty() { "" } else { " " };
+                line.push_str(space);
+                line.push_str(word);
+            } else {
+                lines.push(word.to_owned());
+            }
+        }
+    }
+    lines
+}
+
+/// "180 ms", "1.2 s", "3 min".
+#[must_use]
+pub fn duration(ms: u64) -> String {
+    match ms {
+        0..1000 => format!("{ms} ms"),
+        1000..60_000 => format!("{}.{} s", ms / 1000, ms / 100 % 10),
+        60_000.. => format!("{} min {} s", ms / 60_000, ms / 1000 % 60),
+    }
+}
+
+/// The same without the word "rank": "1", "0, 2", "0–5, 7".
+#[must_use]
+pub fn rank_list(ranks: &[u32]) -> String {
+    runs(ranks).join(", ")
+}
+
+/// Ascending ranks as text, three or more in a row as a range.
+#[must_use]
+pub fn runs(ranks: &[u32]) -> Vec<String> {
+    let mut parts = Vec::new();
+    let mut rest = ranks;
+    while let [first, ..] = *rest {
+        let length = 1 + rest
+            .windows(2)
+            .take_while(|pair| pair[1] == pair[0] + 1)
+            .count();
+        if length >= 3 {
+            parts.push(format!("{first}–{}", rest[length - 1]));
+            rest = &rest[length..];
+        } else {
+            parts.push(first.to_string());
+            rest = &rest[1..];
+        }
+    }
+    parts
+}
+
+/// Name of a signal as people write it.
+#[must_use]
+pub fn signal_name(signal: i32) -> String {
+    let known = match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        19 => "SIGSTOP",
+        other => return format!("signal {other}"),
+    };
+    known.to_owned()
+}
+
+/// The cause as a sentence for people; `None` where there is nothing to say.
+#[must_use]
+pub fn cause(cause: Cause) -> Option<&'static str> {
+    Some(match cause.kind {
+        CauseKind::UnevenInputs => "uneven inputs: one rank ran out of batches before the others",
+        CauseKind::RankConditional => "a call under a condition on the rank",
+        CauseKind::SkippedIteration => "one rank left out an iteration",
+        CauseKind::SwallowedException => {
+            "an exception was caught on one rank, which went on out of step with the others"
+        }
+        CauseKind::SwappedCalls => "the same calls in another order",
+        CauseKind::LocalDecision => "a decision on state that differs between ranks",
+        CauseKind::DataDependentPath => "a path that depends on the content of the batch",
+        CauseKind::Teardown => "one rank was shutting down while the others worked",
+        CauseKind::Unknown => return None,
+    })
+}
+
+/// A line of a source file, from 1, without what is around it.
+#[must_use]
+pub fn source_line(text: &str, line: u32) -> Option<String> {
+    let line = text.lines().nth((line as usize).checked_sub(1)?)?;
+    // A marker behind the code is of no interest here.
+    let code = plain(line.split("  #").next().unwrap_or(line).trim());
+    Some(match code.char_indices().nth(SOURCE) {
+        Some((at, _)) => format!("{}…", &code[..at]),
+        None => code,
+    })
+}
+
+/// What comes from a rank may hold anything: a terminal gets no control characters from it, nor any
+/// that turn the direction of what follows.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    let is_turning = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars()
+        .map(|c| {
+            if c.is_control() || is_turning(c) {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_controls_a_terminal_or_turns_its_text() {
+        assert_eq!(
+            plain("a\x1b[2J\u{9b}b\u{202e}c\n"),
+            "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}"
+        );
+    }
+
+    #[test]
+    fn a_source_line_is_there_without_its_markers_or_not_at_all() {
+        assert_eq!(source_line("a\n  b()  # HERE\n", 2).as_deref(), Some("b()"));
+        assert_eq!((source_line("a", 0), source_line("a", 2)), (None, None));
+    }
+}

@@ -1,0 +1,158 @@
+//! What viewers see of a job, wherever that comes from.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ddp_doctor_dashboard::feed::{Input, Link};
+use ddp_doctor_proto::v1;
+use v1::viewer_service_client::ViewerServiceClient;
+
+use super::target::{self, Live, Target};
+use crate::coordinator::MAX_UPDATE;
+use crate::node::attach;
+use crate::postmortem;
+use crate::report::text::plain;
+
+/// How long a coordinator may take to say anything about a job.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait before the connection is tried again: at first, and at most.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// A job that goes on, or one that has left something.
+pub(super) fn find(target: Option<&str>, job: Option<&str>) -> anyhow::Result<Target> {
+    let mut target = Target::find(target)?;
+    if let (Target::Live(live, _), Some(job)) = (&mut target, job) {
+        job.clone_into(&mut live.job);
+    }
+    Ok(target)
+}
+
+/// Everything that is known of a job now, as one update.
+pub(super) fn now(target: &Target) -> anyhow::Result<v1::Update> {
+    match target {
+        Target::Live(live, dir) => match runtime()?.block_on(first_update(live)) {
+            // It may have ended just now.
+            Err(_) if dir.as_deref().is_some_and(target::is_over) => {
+                last_update(dir.as_deref().unwrap_or(Path::new(".")))
+            }
+            update => update,
+        },
+        Target::Left(path) => last_update(path),
+    }
+}
+
+fn last_update(path: &Path) -> anyhow::Result<v1::Update> {
+    let analysis = postmortem::analyze(&[path.to_owned()]);
+    let Some(report) = analysis.reports.last() else {
+        bail!("there is nothing to show in {}", path.display());
+    };
+    let at = report.job.ended_at.or(report.job.started_at);
+    let mut told = crate::report::viewer::Told::default();
+    Ok(told.update(report, None, at.unwrap_or_default(), true))
+}
+
+async fn first_update(live: &Live) -> anyhow::Result<v1::Update> {
+    let asked = async {
+        let mut updates = watch(live).await?;
+        let first = updates.message().await.map_err(|it| refused(live, &it))?;
+        first.with_context(|| format!("the coordinator at {} says nothing", live.address))
+    };
+    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    answer.with_context(|| format!("the coordinator at {} does not answer", live.address))?
+}
+
+/// Feeds a viewer with a job until there is nothing more to come, or nobody to take it.
+pub(super) fn feed(target: Target, take: impl Fn(Input) -> bool) {
+    match target {
+        Target::Left(path) => drop(feed_left(&path, &take)),
+        Target::Live(live, dir) => {
+            let Ok(runtime) = runtime() else { return };
+            runtime.block_on(feed_live(&live, dir, &take));
+        }
+    }
+}
+
+/// Whether there was anything to feed with.
+fn feed_left(path: &Path, take: &impl Fn(Input) -> bool) -> bool {
+    let Some(recording) = postmortem::record(&[path.to_owned()]) else {
+        let why = format!("there is nothing to show in {}", path.display());
+        take(Input::Link(Link::Lost { why }));
+        return false;
+    };
+    let link = take(Input::Link(Link::Recorded));
+    let mut updates = recording.updates.into_iter();
+    link && updates.all(|update| take(Input::Update(Box::new(update))))
+}
+
+async fn feed_live(live: &Live, dir: Option<PathBuf>, take: &impl Fn(Input) -> bool) {
+    let mut pause = BACKOFF.0;
+    loop {
+        let end = follow(live, take, &mut pause).await;
+        let why = match end {
+            Ok(Followed::Enough) => return,
+            Ok(Followed::Lost) => format!("the coordinator at {} is gone", live.address),
+            Err(error) => format!("{error:#}"),
+        };
+        // A run that has ended has left all that there is to know.
+        if let Some(dir) = dir.as_deref().filter(|dir| target::is_over(dir))
+            && feed_left(dir, take)
+        {
+            return;
+        }
+        let why = plain(&why);
+        if !take(Input::Link(Link::Lost { why })) {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(BACKOFF.1);
+    }
+}
+
+/// How a stream of updates ended.
+enum Followed {
+    /// The job has ended, or nobody takes them.
+    Enough,
+    /// It broke off.
+    Lost,
+}
+
+async fn follow(
+    live: &Live,
+    take: &impl Fn(Input) -> bool,
+    pause: &mut Duration,
+) -> anyhow::Result<Followed> {
+    let mut updates = watch(live).await?;
+    let mut is_first = true;
+    while let Some(update) = updates.message().await.map_err(|it| refused(live, &it))? {
+        if std::mem::take(&mut is_first) {
+            *pause = BACKOFF.0;
+            if !take(Input::Link(Link::Live)) {
+                return Ok(Followed::Enough);
+            }
+        }
+        let ended = update.ended;
+        if !take(Input::Update(Box::new(update))) || ended {
+            return Ok(Followed::Enough);
+        }
+    }
+    Ok(Followed::Lost)
+}
+
+async fn watch(live: &Live) -> anyhow::Result<tonic::Streaming<v1::Update>> {
+    let channel = attach::connect(&live.address).await?;
+    let mut client = ViewerServiceClient::new(channel).max_decoding_message_size(MAX_UPDATE);
+    let job = live.job.clone();
+    let answer = client.watch(v1::WatchRequest { job }).await;
+    Ok(answer.map_err(|it| refused(live, &it))?.into_inner())
+}
+
+fn refused(live: &Live, status: &tonic::Status) -> anyhow::Error {
+    anyhow::anyhow!("coordinator {}: {}", live.address, plain(status.message()))
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}

@@ -1,0 +1,118 @@
+//! `ddp-doctor watch`
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::bail;
+use clap::Args;
+use ddp_doctor_dashboard::sources::Sources;
+use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme, terminal};
+use ddp_doctor_proto::report::Timestamp;
+
+use super::target::Target;
+use super::{Global, viewing};
+use crate::report::text;
+
+/// Columns and lines of what is printed where there is no terminal to ask.
+const PAGE: (u16, u16) = (120, 60);
+
+/// Show a job on the terminal, live or as it was.
+///
+/// The first screen says whether it is healthy, and if not: who it is, and why. `?` shows the keys.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 shown, 2 wrong usage, 3 there is no such job, nobody answers, or there is no \
+                  terminal."
+)]
+pub(super) struct Watch {
+    /// Run directory (replayed if the run has ended) or HOST:PORT of a coordinator [default: the
+    /// newest run of this user here]
+    #[arg(value_name = "TARGET")]
+    target: Option<String>,
+    /// Which job of that coordinator [default: its newest]
+    #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
+    job: Option<String>,
+    /// Print the first screen as plain text, and end
+    #[arg(long, env = "DDP_DOCTOR_ONCE")]
+    once: bool,
+    /// Draw with nothing but ASCII [default: where the locale is not UTF-8]
+    #[arg(long, env = "DDP_DOCTOR_ASCII")]
+    ascii: bool,
+}
+
+impl Watch {
+    pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
+        let target = viewing::find(self.target.as_deref(), self.job.as_deref())?;
+        let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+        if !self.once && !is_terminal {
+            bail!(
+                "this is no terminal; --once prints the first screen, `ddp-doctor status` the facts"
+            );
+        }
+        let variable = |name: &str| std::env::var(name).ok();
+        let theme = Theme {
+            depth: match global.has_color(is_terminal) && !self.once {
+                true => Depth::of_environment(variable),
+                false => Depth::None,
+            },
+            unicode: !self.ascii && is_utf8(variable),
+        };
+        let here = std::env::current_dir().unwrap_or_default();
+        let sources = Sources::new(here.display().to_string(), Box::new(text::read));
+        let app = App::new(theme, sources);
+        if self.once {
+            return once(app, &target);
+        }
+        terminal::run(app, |feeder| {
+            std::thread::spawn(move || viewing::feed(target, |input| feeder.feed(input)));
+        })?;
+        Ok(0)
+    }
+}
+
+fn once(mut app: App, target: &Target) -> anyhow::Result<u8> {
+    let update = viewing::now(target)?;
+    let now = Timestamp::now();
+    app.feed(
+        Input::Link(match target {
+            Target::Live(..) => Link::Live,
+            Target::Left(_) => Link::Recorded,
+        }),
+        now,
+    );
+    app.feed(Input::Update(Box::new(update)), now);
+    let (width, height) = match io::stdout().is_terminal() {
+        true => terminal::size().unwrap_or(PAGE),
+        false => PAGE,
+    };
+    let out = &mut io::stdout().lock();
+    for line in app.once(width.max(40), height.max(20)) {
+        writeln!(out, "{line}")?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// Whether the locale says that text is UTF-8: the first variable of these that is set.
+fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
+    let set = |name| variable(name).filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    // Where nothing is said, text is UTF-8 nowadays.
+    locale.is_none_or(|locale| {
+        let locale = locale.to_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_utf8;
+
+    #[test]
+    fn the_locale_says_whether_text_is_utf_8() {
+        let of = |name: &'static str, value: &'static str| {
+            is_utf8(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert!(of("LANG", "de_DE.UTF-8") && of("LC_ALL", "C.utf8") && of("LANG", ""));
+        assert!(!of("LANG", "C") && !of("LC_ALL", "POSIX"));
+    }
+}

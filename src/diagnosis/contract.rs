@@ -1,0 +1,535 @@
+//! DDP's contract with its ranks: the same model on all of them, and after every synchronised backward
+//! a gradient for each parameter. Who broke it, and which stalls come from that.
+//!
+//! What a rank says of its own model it knows for certain. What it means for others shows only where
+//! they meet: a rank that lacks gradients may still get them in a second backward of the same step, and
+//! while it may, nobody is to blame.
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::align::{OddOnes, odd_ones};
+use super::model::{Ending, Group, GroupId, Parameter, Process, Replica, Said, parse};
+use super::situation::{Origin, Situation};
+
+/// Words of the exception that DDP raises at the next forward.
+pub const UNFINISHED: &str = "Expected to have finished reduction in the prior iteration";
+/// Most models of a group that are compared.
+const MOST_MODELS: u32 = 64;
+/// Most sorts of models whose parameters are compared one by one.
+const MOST_SORTS: usize = 16;
+
+/// The contract was broken.
+#[derive(Clone, Debug)]
+pub struct Breach {
+    /// How.
+    pub kind: Kind,
+    /// The group that averages.
+    pub group: GroupId,
+    /// The how-manieth model of it.
+    pub model: u32,
+    /// Ranks that broke it, or all that disagree, ascending.
+    pub root: Vec<u32>,
+    /// Ranks that others miss because of it.
+    pub absent: Vec<u32>,
+    /// Whether others outnumber them.
+    pub is_odd: bool,
+    /// When the first of them did.
+    pub at: Timestamp,
+    /// When it was certain.
+    pub evidence_at: Timestamp,
+}
+
+/// How the contract was broken.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// Models differ.
+    Models(Difference),
+    /// Every rank lacks the same gradients.
+    Unused,
+    /// Ranks lack different gradients, or some ranks lack some.
+    UnusedDiffer,
+    /// A gradient was ready twice.
+    ReadyTwice,
+    /// The graph was promised to stay the same, and did not.
+    GraphChanged,
+    /// Some ranks synchronise gradients at a forward after which others only accumulate them.
+    Boundaries(Boundary),
+}
+
+/// A forward at which ranks part.
+#[derive(Clone, Debug)]
+pub struct Boundary {
+    /// The how-manieth training forward of the ranks it is, from 1.
+    pub forward: u64,
+    /// Ranks that synchronise at it.
+    pub synchronise: Vec<u32>,
+    /// Ranks that only accumulate.
+    pub accumulate: Vec<u32>,
+    /// They had been apart from the beginning.
+    pub always: bool,
+}
+
+/// Models that differ.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// In what.
+    pub what: What,
+    /// Index of the first parameter that differs.
+    pub index: u64,
+    /// Ranks whose models agree, the most first, and what they have there.
+    pub sides: Vec<SideOfModel>,
+}
+
+/// In what models differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// The number of parameters.
+    Count,
+    /// A shape.
+    Shape,
+    /// An element type.
+    DType,
+    /// The same parameters come in another order.
+    Order,
+}
+
+/// Ranks whose models agree.
+#[derive(Clone, Debug)]
+pub struct SideOfModel {
+    /// Who, ascending.
+    pub ranks: Vec<u32>,
+    /// How many parameters they have.
+    pub total: u64,
+    /// The first that differs: element type, shape and name; `None`: they have no more.
+    pub parameter: Option<(String, Vec<u64>, String)>,
+}
+
+/// A member of a group with its copy of a model.
+struct Copy<'a> {
+    rank: u32,
+    process: &'a Process,
+    replica: &'a Replica,
+}
+
+/// Where the contract was broken: the first time in each group.
+#[must_use]
+pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
+    let groups = situation.model.groups();
+    groups
+        .filter_map(|group| of_group(situation, group))
+        .collect()
+}
+
+/// Whether a stall, or a divergence, comes from this breach: ranks are missing that others miss because
+/// of it, or calls met that would not have.
+#[must_use]
+pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timestamp) -> bool {
+    let missed =
+        |ranks: &[u32]| !ranks.is_empty() && ranks.iter().all(|rank| breach.absent.contains(rank));
+    match (&breach.kind, origin) {
+        // Whatever comes after the models were wrapped.
+        (Kind::Models(_), _) => group == breach.group && since >= breach.at,
+        (_, Origin::Diverged(at, _)) => *at == breach.group && since >= breach.at,
+        // A rank that died does not ask whether its peers accumulate.
+        (Kind::Boundaries(_), Origin::Left(ranks) | Origin::Leaving(ranks)) => missed(ranks),
+        (Kind::Boundaries(_), _) => false,
+        (_, origin) => missed(origin.ranks()),
+    }
+}
+
+fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
+    let copies = |model: u32| -> Vec<Copy<'_>> {
+        let members = group.members.keys();
+        members
+            .filter_map(|&rank| {
+                let process = situation.model.member(group.id, rank)?;
+                let replica = process.models.get(group.id, model)?;
+                Some(Copy {
+                    rank,
+                    process,
+                    replica,
+                })
+            })
+            .collect()
+    };
+    let models: Vec<(u32, Vec<Copy<'_>>)> = (1..=MOST_MODELS)
+        .map(|model| (model, copies(model)))
+        .take_while(|(_, copies)| !copies.is_empty())
+        .collect();
+    // Models that differ break whatever comes later.
+    models
+        .iter()
+        .find_map(|(model, copies)| differ(group.id, *model, copies))
+        .or_else(|| {
+            let broken = models.iter().filter_map(|(model, copies)| {
+                said(group.id, *model, copies).or_else(|| unused(situation, group, *model, copies))
+            });
+            broken.min_by_key(|breach| breach.at)
+        })
+        .or_else(|| boundaries(situation, group))
+}
+
+/// Models that differ in what ranks exchange.
+fn differ(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
+    let first = copies.first()?;
+    let alike = |copy: &Copy<'_>| copy.replica.is_told_like(first.replica);
+    if copies.iter().all(alike) {
+        return None;
+    }
+    let mut sorts: Vec<Vec<&Copy<'_>>> = Vec::new();
+    for copy in copies {
+        let same = |sort: &Vec<&Copy<'_>>| sort[0].replica.is_told_like(copy.replica);
+        match sorts.iter().position(same) {
+            Some(at) => sorts[at].push(copy),
+            None if sorts.len() < MOST_SORTS => sorts.push(vec![copy]),
+            None => {}
+        }
+    }
+    // Those that differ in names alone are the same to DDP.
+    let mut merged: Vec<Vec<&Copy<'_>>> = Vec::new();
+    let mut found: Option<(What, u64)> = None;
+    for sort in sorts {
+        let known = merged.iter_mut().find(|other| {
+            let other = other[0].replica;
+            first_difference(other, sort[0].replica).is_none()
+        });
+        match known {
+            Some(known) => known.extend(sort),
+            None => merged.push(sort),
+        }
+    }
+    merged.sort_by_key(|sort| (std::cmp::Reverse(sort.len()), sort[0].rank));
+    let [reference, rest @ ..] = &merged[..] else {
+        return None;
+    };
+    for other in rest {
+        let difference = first_difference(reference[0].replica, other[0].replica)?;
+        if found.is_none_or(|found| difference.1 < found.1) {
+            found = Some(difference);
+        }
+    }
+    let (what, index) = found?;
+    let sides: Vec<SideOfModel> = merged
+        .iter()
+        .map(|sort| {
+            let mut ranks: Vec<u32> = sort.iter().map(|copy| copy.rank).collect();
+            ranks.sort_unstable();
+            let mut layout = sort[0].replica.layout();
+            let parameter = layout.find(|(at, _)| *at == index).map(|(_, it)| it);
+            SideOfModel {
+                ranks,
+                total: sort[0].replica.total,
+                parameter: parameter.map(|it| (it.dtype.into(), it.shape(), it.name.into())),
+            }
+        })
+        .collect();
+    let classes: Vec<Vec<u32>> = sides.iter().map(|side| side.ranks.clone()).collect();
+    let (mut root, is_odd) = match odd_ones(&classes) {
+        OddOnes::Outnumbered(odd) => (odd, true),
+        OddOnes::Tie(all) => (all, false),
+        OddOnes::None => (classes.concat(), false),
+    };
+    root.sort_unstable();
+    let everybody = copies.iter().map(|copy| copy.rank).collect();
+    let told = merged.iter().map(|sort| {
+        let told = sort.iter().map(|copy| copy.replica.at);
+        told.min().unwrap_or_default()
+    });
+    Some(Breach {
+        kind: Kind::Models(Difference { what, index, sides }),
+        group,
+        model,
+        root,
+        absent: everybody,
+        is_odd,
+        at: told.clone().min()?,
+        evidence_at: told.max()?,
+    })
+}
+
+/// In what two models differ, and the index of the first parameter that is not the same. What was not
+/// told of both never differs.
+fn first_difference(a: &Replica, b: &Replica) -> Option<(What, u64)> {
+    let both = || a.layout().zip(b.layout()).filter(|((i, _), (j, _))| i == j);
+    let what = match () {
+        () if a.total != b.total => What::Count,
+        () if both().any(|((_, a), (_, b))| a.sizes != b.sizes) => What::Shape,
+        () if both().any(|((_, a), (_, b))| a.dtype != b.dtype) => What::DType,
+        () if is_permuted(a, b) => What::Order,
+        () => return None,
+    };
+    let mut pairs = both();
+    let differs = pairs.find(|((_, a), (_, b))| a != b).map(|((i, _), _)| i);
+    Some((what, differs.unwrap_or_else(|| a.total.min(b.total))))
+}
+
+/// Whether two models have the same parameters, in another order.
+fn is_permuted(a: &Replica, b: &Replica) -> bool {
+    if !a.is_fully_told() || !b.is_fully_told() {
+        return false;
+    }
+    let sorted = |replica| -> Vec<&str> {
+        let mut names: Vec<&str> = Replica::layout(replica).map(|(_, it)| it.name).collect();
+        names.sort_unstable();
+        names
+    };
+    let differs = a
+        .layout()
+        .zip(b.layout())
+        .any(|(a, b)| a.1.name != b.1.name);
+    differs && sorted(a) == sorted(b)
+}
+
+/// What a reducer found out by itself, and raises for.
+fn said(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
+    type Pick = fn(&Replica) -> Option<&Said>;
+    let kinds: [(Kind, Pick); 2] = [
+        (Kind::ReadyTwice, |it| it.ready_twice.as_ref()),
+        (Kind::GraphChanged, |it| it.graph_changed.as_ref()),
+    ];
+    kinds.into_iter().find_map(|(kind, pick)| {
+        let those = copies
+            .iter()
+            .filter_map(|copy| Some((copy.rank, pick(copy.replica)?)));
+        let at = those.clone().map(|(_, said)| said.at).min()?;
+        let root: Vec<u32> = those.map(|(rank, _)| rank).collect();
+        Some(Breach {
+            kind,
+            group,
+            model,
+            absent: root.clone(),
+            root,
+            is_odd: true,
+            at,
+            evidence_at: at,
+        })
+    })
+}
+
+/// Gradients that ranks lack, once they cannot come any more.
+fn unused(
+    situation: &Situation<'_>,
+    group: &Group,
+    model: u32,
+    copies: &[Copy<'_>],
+) -> Option<Breach> {
+    let lack: Vec<(&Copy<'_>, &Said)> = copies
+        .iter()
+        .filter_map(|copy| Some((copy, copy.replica.without.as_ref()?)))
+        .collect();
+    let (_, first) = lack.first()?;
+    let root: Vec<u32> = lack.iter().map(|(copy, _)| copy.rank).collect();
+    let others: Vec<u32> = group
+        .members
+        .keys()
+        .copied()
+        .filter(|it| !root.contains(it))
+        .collect();
+    let same = lack
+        .iter()
+        .all(|(_, said)| (said.total, &said.lines) == (first.total, &first.lines));
+    let raised = lack
+        .iter()
+        .filter_map(|(copy, said)| raised_at(copy.process, said));
+    let waited_for = waits_for(situation, group, &root, &others);
+    let certain = match (raised.min(), waited_for) {
+        (Some(raised), _) => raised,
+        (None, Some(Waits::Hopeless(since))) => since,
+        (None, _) => return None,
+    };
+    let kind = match (waited_for, same) {
+        (Some(_), _) => Kind::UnusedDiffer,
+        (None, _) if !others.iter().all(|rank| has_ended(situation, group, *rank)) => {
+            // They may still be in their backward.
+            return None;
+        }
+        (None, true) => Kind::Unused,
+        (None, false) => Kind::UnusedDiffer,
+    };
+    let told = lack.iter().map(|(_, said)| said.at);
+    Some(Breach {
+        kind,
+        group: group.id,
+        model,
+        absent: root.clone(),
+        root,
+        is_odd: true,
+        at: told.clone().min()?,
+        evidence_at: certain.max(told.max()?),
+    })
+}
+
+/// How others wait for ranks that lack gradients.
+#[derive(Clone, Copy)]
+enum Waits {
+    /// These may still come.
+    Open,
+    /// They cannot come any more, since then, or will hardly.
+    Hopeless(Timestamp),
+}
+
+fn waits_for(
+    situation: &Situation<'_>,
+    group: &Group,
+    lack: &[u32],
+    others: &[u32],
+) -> Option<Waits> {
+    let diverged = situation.divergences.iter().find(|it| it.group == group.id);
+    let diverged = diverged.and_then(|it| {
+        let join = situation.join(group.id, it.seq)?;
+        let made = |ranks: &[u32]| join.calls.keys().any(|rank| ranks.contains(rank));
+        (made(lack) && made(others)).then_some(join.mismatched_at?)
+    });
+    if let Some(at) = diverged {
+        return Some(Waits::Hopeless(at));
+    }
+    let mut stalls = situation.stalls.iter().filter(|stall| {
+        let waits = stall.waiting.iter().any(|rank| others.contains(rank));
+        let mut missing = stall.missing.iter();
+        stall.group == group.id && waits && missing.any(|it| lack.contains(&it.rank))
+    });
+    let stall = stalls.next()?;
+    let ended = stall.missing.iter().filter_map(|absent| {
+        let process = situation.model.member(group.id, absent.rank)?;
+        (lack.contains(&absent.rank) && situation.model.ending_of(process) != Ending::None)
+            .then(|| process.end.map_or(stall.since, |end| end.at))
+    });
+    let left = || {
+        let members = stall
+            .missing
+            .iter()
+            .filter_map(|it| group.members.get(&it.rank));
+        members.filter_map(|member| member.destroyed).min()
+    };
+    let hopeless = ended.min().or_else(left).or_else(|| {
+        situation
+            .is_overdue(stall)
+            .then(|| situation.overdue_at(stall))
+    });
+    Some(hopeless.map_or(Waits::Open, |at| Waits::Hopeless(at.max(stall.since))))
+}
+
+/// Ranks that went the same number of forwards, of which the last synchronises on some only.
+fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
+    let diverged = situation.divergences.iter().find(|it| it.group == group.id);
+    let met = diverged.and_then(|it| {
+        let join = situation.join(group.id, it.seq)?;
+        let hidden = join.calls.iter().filter(|(_, joined)| joined.call.hidden);
+        let waiting: Vec<u32> = hidden.map(|(&rank, _)| rank).collect();
+        Some((waiting, join.mismatched_at?))
+    });
+    let stalled = situation.stalls.iter().find(|it| {
+        it.group == group.id && matches!(it.origin, Origin::Left(_) | Origin::Leaving(_))
+    });
+    let (waiting, since) = met.or_else(|| stalled.map(|it| (it.waiting.clone(), it.since)))?;
+    let of = |rank: u32| Some(&situation.model.member(group.id, rank)?.accumulation);
+    let waits = of(*waiting.first()?)?;
+    let forward = waits.forwards();
+    let (mut synchronise, mut accumulate) = (Vec::new(), Vec::new());
+    for &rank in group.members.keys() {
+        let accumulation = of(rank)?;
+        match accumulation.is_synchronised(forward) {
+            Some(true) => synchronise.push(rank),
+            Some(false) => accumulate.push(rank),
+            // It did not come so far.
+            None => return None,
+        }
+    }
+    let (one, other) = (*synchronise.first()?, *accumulate.first()?);
+    if !waiting.iter().all(|rank| synchronise.contains(rank)) {
+        return None;
+    }
+    let together = of(one)?.went_with(of(other)?)?;
+    let mut classes = vec![synchronise.clone(), accumulate.clone()];
+    classes.sort_by_key(|ranks| std::cmp::Reverse(ranks.len()));
+    let (root, is_odd) = match odd_ones(&classes) {
+        OddOnes::Outnumbered(odd) => (odd, true),
+        OddOnes::Tie(all) => (all, false),
+        OddOnes::None => return None,
+    };
+    let ended = accumulate.iter().filter_map(|&rank| {
+        let process = situation.model.member(group.id, rank)?;
+        Some(process.end?.at)
+    });
+    let evidence_at = ended.max().map_or(since, |at| at.max(since));
+    Some(Breach {
+        kind: Kind::Boundaries(Boundary {
+            forward,
+            synchronise,
+            accumulate: accumulate.clone(),
+            always: !together,
+        }),
+        group: group.id,
+        model: 0,
+        root,
+        absent: accumulate,
+        is_odd,
+        at: since,
+        evidence_at,
+    })
+}
+
+fn has_ended(situation: &Situation<'_>, group: &Group, rank: u32) -> bool {
+    let process = situation.model.member(group.id, rank);
+    process.is_some_and(Process::has_ended)
+}
+
+/// When DDP raised for what a rank lacks.
+fn raised_at(process: &Process, said: &Said) -> Option<Timestamp> {
+    let mut exceptions = process.exceptions.iter();
+    let raised = exceptions.find(|it| it.at >= said.at && it.text.contains(UNFINISHED))?;
+    Some(raised.at)
+}
+
+/// The parameters that ranks lack gradients of, with those ranks, in the order of the model.
+#[must_use]
+pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter<'a>, Vec<u32>)> {
+    let mut found: Vec<(Parameter<'a>, Vec<u32>)> = Vec::new();
+    for &rank in &breach.root {
+        let said = said_of(situation, breach, rank);
+        for parameter in said.into_iter().flat_map(|said| parse(&said.lines)) {
+            match found.iter_mut().find(|(known, _)| *known == parameter) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => found.push((parameter, vec![rank])),
+            }
+        }
+    }
+    found
+}
+
+/// What a rank said that broke the contract.
+#[must_use]
+pub fn said_of<'a>(situation: &Situation<'a>, breach: &Breach, rank: u32) -> Option<&'a Said> {
+    let process = situation.model.member(breach.group, rank)?;
+    let replica = process.models.get(breach.group, breach.model)?;
+    match breach.kind {
+        Kind::Models(_) | Kind::Boundaries(_) => None,
+        Kind::Unused | Kind::UnusedDiffer => replica.without.as_ref(),
+        Kind::ReadyTwice => replica.ready_twice.as_ref(),
+        Kind::GraphChanged => replica.graph_changed.as_ref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    #[test]
+    fn gradients_that_come_in_a_second_backward_are_none_missed() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * layout "float32 8,4 a.weight" "float32 8 b.weight" @train.py:5
+            2.0 * step 1
+            2.1 * without-gradient "float32 8 b.weight" @train.py:9
+            2.5 0 complete
+            2.6 0 all_reduce hidden f32[40] @train.py:10
+            9.0 1 complete
+            9.1 1 all_reduce hidden f32[40] @train.py:10
+            9.2 * done
+            """
+            "#,
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! What the findings about DDP's contract have in common.
+
+use ddp_doctor_proto::ExceptionKind;
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Effect, Fact, Parameter, RankCall,
+};
+
+use super::view::{last_call, with_place};
+use super::{About, Draft, KeyPlace, divergence, rank_calls};
+use crate::diagnosis::contract::{self, Breach, Kind};
+use crate::diagnosis::model::{Ending, Exception, Process};
+use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
+
+/// Parameters that a sentence names one by one.
+const NAMED: usize = 4;
+/// Parameters that a finding lists.
+const LISTED: usize = 1024;
+
+/// A breach of this kind, and what came of it.
+pub(super) struct Consequence<'a> {
+    pub(super) breach: &'a Breach,
+    pub(super) draft: Draft,
+}
+
+/// A draft for each breach that `is` of the finding's kind, with everything but its words.
+pub(super) fn of<'a>(
+    situation: &'a Situation<'_>,
+    about: &'static About,
+    is: fn(&Kind) -> bool,
+) -> Vec<Consequence<'a>> {
+    let breaches = situation.breaches.iter().enumerate();
+    breaches
+        .filter(|(_, breach)| is(&breach.kind))
+        .map(|(index, breach)| consequence(situation, about, index, breach))
+        .collect()
+}
+
+fn consequence<'a>(
+    situation: &'a Situation<'_>,
+    about: &'static About,
+    index: usize,
+    breach: &'a Breach,
+) -> Consequence<'a> {
+    let place = KeyPlace::Join(breach.group, u64::from(breach.model));
+    let mut draft = Draft::new(about, place, breach.evidence_at);
+    let origin = Origin::Breach(index);
+    let stalls: Vec<&Stall> = situation
+        .stalls
+        .iter()
+        .filter(|stall| stall.origin == origin)
+        .collect();
+    let here = |group| group == breach.group;
+    let stall = stalls.iter().copied().find(|stall| here(stall.group));
+    let met = situation.divergences.iter();
+    let met = met
+        .filter(|it| it.origin == origin)
+        .find(|it| here(it.group));
+    draft.victims = stalls
+        .iter()
+        .flat_map(|stall| stall.waiting.iter().copied())
+        .filter(|rank| !breach.root.contains(rank))
+        .collect();
+    let seq = met.map(|it| it.seq).or_else(|| stall.map(|it| it.seq));
+    let join = seq.and_then(|seq| situation.join(breach.group, seq));
+    if let Some(join) = join {
+        let others = join.calls.keys().filter(|it| !breach.root.contains(it));
+        draft.victims.extend(others);
+        draft.op = join.calls.values().next().map(|it| it.call.op);
+    }
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    draft.place = Some((breach.group, seq.unwrap_or(0)));
+    draft.per_rank = per_rank(situation, breach, seq);
+    draft.root = breach.root.clone();
+    draft.root_confidence = if breach.is_odd {
+        Confidence::Supported
+    } else {
+        Confidence::Suspected
+    };
+    let since = stalls.iter().map(|stall| stall.since);
+    draft.blocked_at = since.chain([breach.at]).min();
+    draft.parameters = parameters(situation, breach);
+    draft.effect = effect(situation, breach, &draft);
+    let raised = breach.root.iter().find_map(|&rank| {
+        let process = situation.model.member(breach.group, rank)?;
+        let exception = raised(process, breach)?;
+        Some(Fact::Raised {
+            rank,
+            text: exception.text.to_string(),
+            seen: exception.kind.to_string(),
+        })
+    });
+    if let Some(raised) = raised {
+        draft = draft.proved_by(Some(Certificate {
+            kind: CertificateKind::Observation,
+            facts: vec![raised],
+        }));
+    } else if let Some(met) = met {
+        draft = draft.proved_by(certificate(situation, met, about));
+    }
+    Consequence { breach, draft }
+}
+
+fn certificate(
+    situation: &Situation<'_>,
+    met: &Divergence,
+    about: &'static About,
+) -> Option<Certificate> {
+    let join = situation.join(met.group, met.seq)?;
+    let certain = join.calls.keys().all(|&rank| {
+        let process = situation.model.member(met.group, rank);
+        process.is_some_and(|process| process.lost == 0)
+    });
+    let kind = CertificateKind::UnsatisfiableJoin;
+    let proof = certain.then(|| divergence::certificate(join, about, kind));
+    proof.flatten().filter(|proof| {
+        // Calls that differ in their types alone do meet.
+        crate::diagnosis::certificate::check(proof).is_ok()
+    })
+}
+
+/// Ranks at the call that they miss each other in; those that broke the contract where they did.
+fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec<RankCall> {
+    let calls = match seq {
+        Some(seq) => rank_calls(situation, breach.group, seq),
+        None => {
+            let members = situation.model.group(breach.group).members.keys();
+            members
+                .filter_map(|&rank| {
+                    let process = situation.model.member(breach.group, rank)?;
+                    Some(last_call(rank, process))
+                })
+                .collect()
+        }
+    };
+    let place_of = |rank: u32| {
+        let process = situation.model.member(breach.group, rank)?;
+        let replica = process.models.get(breach.group, breach.model)?;
+        let said = contract::said_of(situation, breach, rank);
+        let place = said.map_or(&replica.place, |said| &said.place).as_deref();
+        let raised = || raised(process, breach)?.place.as_deref();
+        place.or_else(raised)
+    };
+    calls
+        .into_iter()
+        .map(|call| {
+            let tells = matches!(breach.kind, Kind::Models(_)) || breach.root.contains(&call.rank);
+            let place = tells.then(|| place_of(call.rank)).flatten();
+            with_place(call, place)
+        })
+        .collect()
+}
+
+/// The exception that DDP raised in a rank because of it.
+fn raised<'a>(process: &'a Process, breach: &Breach) -> Option<&'a Exception> {
+    let words: &[&str] = match breach.kind {
+        Kind::Models(_) | Kind::Boundaries(_) => return None,
+        Kind::Unused | Kind::UnusedDiffer => &[contract::UNFINISHED],
+        Kind::ReadyTwice => &["Expected to mark a variable ready only once"],
+        Kind::GraphChanged => &["training graph has changed"],
+    };
+    process.exceptions.iter().find(|it| {
+        it.kind != ExceptionKind::InFlight
+            && it.at >= breach.at
+            && words.iter().any(|words| it.text.contains(words))
+    })
+}
+
+/// It crashes the job where a rank raised or aborted because of it, and blocks it elsewhere.
+fn effect(situation: &Situation<'_>, breach: &Breach, draft: &Draft) -> Effect {
+    if draft.about.code.effect != Effect::Crashes {
+        return draft.about.code.effect;
+    }
+    let members = situation.model.group(breach.group).members.keys();
+    let mut processes = members.filter_map(|&rank| situation.model.member(breach.group, rank));
+    let crashed = processes.any(|process| {
+        let ending = situation.model.ending_of(process);
+        matches!(ending, Ending::Raised(_) | Ending::Died(_))
+    });
+    match (crashed, draft.victims.is_empty()) {
+        (false, false) => Effect::Blocks,
+        _ => Effect::Crashes,
+    }
+}
+
+fn parameters(situation: &Situation<'_>, breach: &Breach) -> Vec<Parameter> {
+    let missing = contract::missing(situation, breach).into_iter();
+    missing
+        .take(LISTED)
+        .map(|(parameter, ranks)| Parameter {
+            name: parameter.name.to_owned(),
+            shape: parameter.shape(),
+            missing_on: ranks,
+        })
+        .collect()
+}
+
+/// "head.weight, head.bias and 3 more", of those that a rank said; of all that any did without one.
+pub(super) fn names(draft: &Draft, rank: Option<u32>, total: u64) -> String {
+    let of_rank = |it: &&Parameter| rank.is_none_or(|rank| it.missing_on.contains(&rank));
+    let named: Vec<&str> = draft
+        .parameters
+        .iter()
+        .filter(of_rank)
+        .map(|it| it.name.as_str())
+        .take(NAMED)
+        .collect();
+    let more = total.saturating_sub(named.len() as u64);
+    match (named.is_empty(), more) {
+        (true, 1) => "a parameter".to_owned(),
+        (true, _) => format!("{total} parameters"),
+        (false, 0) => named.join(", "),
+        (false, more) => format!("{} and {more} more", named.join(", ")),
+    }
+}

@@ -1,0 +1,313 @@
+//! DD404 model-mismatch: parameter count, shapes, dtypes or order differ between ranks.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Parameter};
+
+use super::breach::{self, Consequence};
+use super::{About, Detector, Draft, Explanation, order};
+use crate::diagnosis::contract::{Breach, Difference, Kind, SideOfModel, What};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Capital, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD404,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "The ranks wrap models that differ. DDP matches parameters by their order alone: it \
+         refuses models of different sizes in its constructor, where one rank gets the useful \
+         message and the others a connection error, or wait; a mere difference in order it does not \
+         notice at all, and gives each parameter the values and the gradients of another one.",
+        example: "\
+error[DD404] model-mismatch: the models of the default group differ, first in parameter 1: rank 0 has 2 parameters, there head.weight float32[10, 16], rank 1 has 3 parameters, there extra.weight float32[16, 16]
+    group default_pg, 2 ranks · proved 0 ms after the deciding event
+
+    ▸ rank 0, 1   ended, status 1   train.py:12      last call all_gather #1
+
+    why    DDP matches the parameters of ranks by their order alone, and refuses models of other
+           numbers or shapes in its constructor.
+    fix    Make the model from values that all ranks share: broadcast the configuration from rank 0,
+           and sort what layers are made from.
+    more   ddp-doctor explain DD404
+",
+        causes: &[
+            "The model depends on the rank: on a vocabulary, a number of classes or a configuration \
+             that is read from files or data which differ.",
+            "Layers are frozen on some ranks only before the model is wrapped: frozen ones do not \
+             count.",
+            "A checkpoint or a pretrained model was loaded on some ranks only, or in another version.",
+            "Layers are made in the order of a set or of a directory listing.",
+        ],
+        fix: &[
+            "Make the model from values that all ranks share: broadcast the configuration from rank \
+             0 (`broadcast_object_list`), or read it from the same file.",
+            "Sort what layers are made from.",
+        ],
+        not: &[
+            "Different initial values are none: DDP copies those of rank 0 to all.",
+            "Different names of parameters that agree in order and shape are none.",
+        ],
+    },
+};
+
+/// DD404: models of one group differ.
+pub(super) struct ModelMismatch;
+
+impl Detector for ModelMismatch {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let found = breach::of(situation, &ABOUT, |kind| matches!(kind, Kind::Models(_)));
+        let found = found.into_iter();
+        found.filter_map(|it| draft(situation, it)).collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
+    let Consequence { breach, mut draft } = it;
+    let Kind::Models(difference) = &breach.kind else {
+        return None;
+    };
+    let group = &situation.model.group(breach.group).info;
+    let sides: Vec<String> = difference
+        .sides
+        .iter()
+        .map(|side| said(side, difference.what))
+        .collect();
+    draft.summary = format!(
+        "the models of {} differ, first in parameter {}: {}",
+        words::group(group),
+        difference.index,
+        sides.join(", ")
+    );
+    draft.why =
+        vec![match difference.what {
+        What::Count | What::Shape => {
+            "DDP matches the parameters of ranks by their order alone, and refuses models of other \
+             numbers or shapes in its constructor."
+                .to_owned()
+        }
+        What::DType => "DDP matches the parameters of ranks by their order alone, and sends \
+             those of one type together: other types are other messages."
+            .to_owned(),
+        What::Order => "DDP matches the parameters of ranks by their order alone. The same ones in \
+             another order get each other's values and gradients, and nothing fails."
+            .to_owned(),
+    }];
+    if breach.is_odd {
+        draft.why.push(format!(
+            "{} {} apart from the others, which agree.",
+            Capital(Ranks(&breach.root)),
+            number(&breach.root, "stands", "stand"),
+        ));
+    }
+    draft.next = vec![
+        "Make the model from values that all ranks share: broadcast the configuration from rank 0, \
+         and sort what layers are made from."
+            .into(),
+    ];
+    if difference.what == What::Order {
+        // Nothing fails: it goes on with wrong numbers.
+        draft.effect = Effect::Corrupts;
+    }
+    draft.victims = situation
+        .model
+        .group(breach.group)
+        .members
+        .keys()
+        .copied()
+        .filter(|rank| !breach.root.contains(rank))
+        .collect();
+    draft.parameters = parameters(difference);
+    let proof = certificate(situation, breach, difference);
+    Some(draft.proved_by(proof))
+}
+
+/// "rank 0 has 12 parameters, there head.weight float32[10, 64]".
+fn said(side: &SideOfModel, what: What) -> String {
+    let has = format!(
+        "{} {}",
+        Ranks(&side.ranks),
+        number(&side.ranks, "has", "have")
+    );
+    let there = match &side.parameter {
+        Some((dtype, shape, name)) => format!("{name} {dtype}{shape:?}"),
+        None => "no such one".to_owned(),
+    };
+    match what {
+        What::Count => format!("{has} {} parameters, there {there}", side.total),
+        What::Shape | What::DType | What::Order => format!("{has} {there}"),
+    }
+}
+
+fn parameters(difference: &Difference) -> Vec<Parameter> {
+    let mut found: Vec<Parameter> = Vec::new();
+    for side in &difference.sides {
+        let Some((_, shape, name)) = &side.parameter else {
+            continue;
+        };
+        if !found
+            .iter()
+            .any(|it| it.name == *name && it.shape == *shape)
+        {
+            found.push(Parameter {
+                name: name.clone(),
+                shape: shape.clone(),
+                missing_on: Vec::new(),
+            });
+        }
+    }
+    found
+}
+
+/// Two ranks that differ are enough. That an order is another one shows in names, which prove nothing.
+fn certificate(
+    situation: &Situation<'_>,
+    breach: &Breach,
+    difference: &Difference,
+) -> Option<Certificate> {
+    let [a, rest @ ..] = &difference.sides[..] else {
+        return None;
+    };
+    let signature = |side: &SideOfModel| {
+        let (dtype, shape, _) = side.parameter.as_ref()?;
+        Some(format!("{dtype}{shape:?}"))
+    };
+    let b = rest
+        .iter()
+        .find(|b| a.total != b.total || signature(a) != signature(b))?;
+    let fact = |side: &SideOfModel| {
+        // What was not told of a longer model cannot be said.
+        let is_told = side.parameter.is_some() == (difference.index < side.total);
+        is_told.then(|| Fact::Wraps {
+            rank: side.ranks[0],
+            group: situation.model.group(breach.group).info.key.clone(),
+            model: breach.model,
+            total: side.total,
+            index: difference.index,
+            parameter: signature(side),
+        })
+    };
+    Some(Certificate {
+        kind: CertificateKind::Contradiction,
+        facts: vec![fact(a)?, fact(b)?],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    const COUNT: &str = r#"
+        1.0 0 layout "float32 16,32 body.weight" "float32 10,16 head.weight" @train.py:12
+        1.0 0 all_gather hidden i64[1] @train.py:12
+        1.2 1 layout "float32 16,32 body.weight" "float32 16,16 extra.weight" "float32 10,16 head.weight" @train.py:12
+        1.2 1 all_gather hidden i64[1] @train.py:12
+        1.3 * done
+        1.4 * raises uncaught "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 2 params" @train.py:12
+        1.5 * exits 1
+    "#;
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            &format!("world = 2\nevents = \"\"\"\n{COUNT}\"\"\"\n"),
+        );
+    }
+
+    #[test]
+    fn a_layer_more_on_one_rank_is_named() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{COUNT}"""
+            verdict = "crash"
+            [[expect]]
+            code = "DD404"
+            role = "initiating"
+            effect = "crashes"
+            confidence = "proved"
+            certificate = "contradiction"
+            root = [0, 1]
+            root-confidence = "suspected"
+            detected = 1.2
+            lines = {{ 0 = "train.py:12", 1 = "train.py:12" }}
+            summary-has = "first in parameter 1: rank 0 has 2 parameters, there head.weight float32[10, 16], rank 1 has 3 parameters, there extra.weight float32[16, 16]"
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD404"
+            "#
+        ));
+    }
+
+    #[test]
+    fn a_shape_that_one_of_three_ranks_has_otherwise() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            1.0 0,2 layout "float32 16,32 body.weight" "float32 10,16 head.weight" @train.py:12
+            1.0 1 layout "float32 16,32 body.weight" "float32 11,16 head.weight" @train.py:12
+            1.1 * broadcast hidden i64[4] root=0 @train.py:12
+            1.2 * done
+            1.3 1 raises uncaught "RuntimeError: [1]: params[1] in this process with sizes [11, 16] appears not to match" @train.py:12
+            1.3 0,2 broadcast hidden f32[700] root=0 @train.py:12
+            1.4 1 exits 1
+            """
+            [[expect]]
+            code = "DD404"
+            role = "initiating"
+            root = [1]
+            root-confidence = "supported"
+            victims = [0, 2]
+            confidence = "proved"
+            detected = 1.0
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            "#,
+        );
+    }
+
+    #[test]
+    fn another_order_of_the_same_parameters_corrupts() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 layout "float32 8 a.weight" "float32 8 b.weight" @train.py:12
+            1.0 1 layout "float32 8 b.weight" "float32 8 a.weight" @train.py:12
+            1.1 * all_gather hidden i64[1] @train.py:12
+            1.2 * done
+            """
+            look-on = 100
+            verdict = "wrong"
+            [[expect]]
+            code = "DD404"
+            confidence = "supported"
+            effect = "corrupts"
+            root = [0, 1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn other_names_of_the_same_model_are_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 layout "float32 8 a.weight" "float32 8 b.weight" @train.py:12
+            1.0 1 layout "float32 8 model.a.weight" "float32 8 model.b.weight" @train.py:12
+            1.1 * all_gather hidden i64[1] @train.py:12
+            1.2 * done
+            """
+            look-on = 100
+            "#,
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! DD406 no-sync-mismatch: gradient accumulation boundaries differ between ranks.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
+
+use super::breach::{self, Consequence};
+use super::{About, Detector, Draft, Explanation, order};
+use crate::diagnosis::cause;
+use crate::diagnosis::contract::Kind;
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD406,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "Gradients are accumulated under `no_sync` and averaged after some micro-batches. \
+         The ranks disagree after which: at the same forward some ranks synchronise, and others \
+         only accumulate. The first wait for a bucket that the others do not send.",
+        example: "\
+error[DD406] no-sync-mismatch: at their training forward 5, rank 1 averages gradients and rank 0 only accumulates; the first waits, in all_reduce #2 of the default group
+    group default_pg, 2 ranks · step 5 · supported
+
+    ▸ rank 0   ended, status 0   train.py:19      last call all_reduce #1, step 3
+    ▸ rank 1   waiting 400 ms    train.py:19      all_reduce #2 float32[64]
+
+    why    All of them had made 5 training forwards. Under no_sync a backward sends nothing, so that
+           ranks must leave it at the same forward. They never did, from the beginning.
+    cause  a decision on state that differs between ranks (suspected)
+    fix    Let one rank decide and broadcast the decision, or all_reduce it, before any rank acts on
+           it.
+           Derive the boundary from the index of the batch on every rank, and give all ranks the
+           same number of batches.
+    more   ddp-doctor explain DD406
+",
+        causes: &[
+            "The boundary is counted from another start: `step % k` on one rank, `(step + 1) % k` on \
+             another, or a counter that a skipped step did not advance.",
+            "The last, incomplete group of micro-batches is flushed on some ranks only.",
+            "A gradient scaler or a check for finite losses skips a step on one rank, and the \
+             counter with it.",
+        ],
+        fix: &[
+            "Derive the boundary from what all ranks share: the index of the batch, and the same \
+             number of batches (`drop_last=True`).",
+        ],
+        not: &[
+            "Different numbers of micro-batches between two synchronised ones are none: the ranks \
+             meet all the same.",
+            "Forwards are counted for the first DDP module of a program alone, and not where the \
+             program marks its steps itself.",
+        ],
+    },
+};
+
+/// DD406: ranks part at the boundary of an accumulation.
+pub(super) struct NoSyncMismatch;
+
+impl Detector for NoSyncMismatch {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let found = breach::of(situation, &ABOUT, |kind| {
+            matches!(kind, Kind::Boundaries(_))
+        });
+        let found = found.into_iter();
+        found.filter_map(|it| draft(situation, it)).collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
+    let Consequence { breach, mut draft } = it;
+    let Kind::Boundaries(boundary) = &breach.kind else {
+        return None;
+    };
+    let (some, others) = (&boundary.synchronise, &boundary.accumulate);
+    let group = &situation.model.group(breach.group).info;
+    let call = match (draft.op, draft.place) {
+        (Some(op), Some((_, seq))) => format!(", in {op} #{seq} of {}", words::group(group)),
+        _ => String::new(),
+    };
+    draft.summary = format!(
+        "at their training forward {}, {} {} gradients and {} only {}; the first {}{call}",
+        boundary.forward,
+        Ranks(some),
+        number(some, "averages", "average"),
+        Ranks(others),
+        number(others, "accumulates", "accumulate"),
+        number(some, "waits", "wait"),
+    );
+    draft.victims = [some, others]
+        .into_iter()
+        .flatten()
+        .copied()
+        .filter(|rank| !breach.root.contains(rank))
+        .collect();
+    draft.victims.sort_unstable();
+    draft.why = vec![format!(
+        "All of them had made {} training forwards. Under no_sync a backward sends nothing, so that \
+         ranks must leave it at the same forward. {}",
+        boundary.forward,
+        if boundary.always {
+            "They never did, from the beginning."
+        } else {
+            "Until then they did."
+        }
+    )];
+    draft.next = vec![
+        "Derive the boundary from the index of the batch on every rank, and give all ranks the same \
+         number of batches."
+            .into(),
+    ];
+    draft.explain(cause::Reading {
+        cause: Cause {
+            kind: CauseKind::LocalDecision,
+            confidence: Confidence::Suspected,
+        },
+        because: None,
+    });
+    Some(draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    /// Two ranks that average after every third of seven micro-batches, rank 1 one earlier.
+    const OFF_BY_ONE: &str = r#"
+        1.0 * forward 1 @train.py:17 no-sync
+        2.0 0 forward 2 @train.py:17 no-sync
+        2.0 1 forward 2 @train.py:17
+        2.1 1 all_reduce hidden f32[64] @train.py:19
+        3.0 0 forward 3 @train.py:17
+        3.1 0 all_reduce hidden f32[64] @train.py:19
+        3.2 * done
+        4.0 0 forward 4 @train.py:17 no-sync
+        4.0 1 forward 3 @train.py:17 no-sync
+        5.0 0 forward 5 @train.py:17 no-sync
+        5.0 1 forward 4 @train.py:17 no-sync
+        6.0 1 forward 5 @train.py:17
+        6.1 1 all_reduce hidden f32[64] @train.py:19
+    "#;
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            &format!("world = 2\nevents = \"\"\"\n{OFF_BY_ONE}\n6.5 0 exits 0\n\"\"\"\n"),
+        );
+    }
+
+    #[test]
+    fn the_boundary_that_one_rank_has_elsewhere_is_found_at_the_end() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{OFF_BY_ONE}
+            6.5 0 exits 0
+            """
+            verdict = "hang"
+            silent-until = 6.5
+            [[expect]]
+            code = "DD406"
+            role = "initiating"
+            confidence = "supported"
+            root = [0, 1]
+            root-confidence = "suspected"
+            seq = 2
+            detected = 6.5
+            summary-has = "training forward 5"
+            "#
+        ));
+    }
+
+    #[test]
+    fn or_where_the_others_make_another_call() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{OFF_BY_ONE}
+            6.5 0 barrier @train.py:25
+            """
+            [[expect]]
+            code = "DD406"
+            confidence = "proved"
+            certificate = "unsatisfiable-join"
+            "#
+        ));
+    }
+
+    #[test]
+    fn a_rank_that_has_fewer_batches_ends_early() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * forward 1 @train.py:17 no-sync
+            2.0 * forward 2 @train.py:17
+            2.1 * all_reduce hidden f32[64] @train.py:19
+            2.2 * done
+            3.0 * forward 3 @train.py:17 no-sync
+            4.0 0 forward 4 @train.py:17
+            4.1 0 all_reduce hidden f32[64] @train.py:19
+            4.5 1 exits 0
+            """
+            [[expect]]
+            code = "DD102"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_with_a_micro_batch_more_that_ends_does_so_for_itself() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 * forward 1 @train.py:17
+            1.1 * all_reduce hidden f32[64] @train.py:19
+            1.2 * done
+            2.0 1 forward 2 @train.py:17 no-sync
+            3.0 0 forward 2 @train.py:17
+            3.0 1 forward 3 @train.py:17
+            3.1 * all_reduce hidden f32[64] @train.py:19
+            3.2 * done
+            4.0 1 forward 4 @train.py:17 no-sync
+            4.0 0 forward 3 @train.py:17
+            4.1 0 all_reduce hidden f32[64] @train.py:19
+            4.5 1 exits 0
+            """
+            [[expect]]
+            code = "DD102"
+            root = [1]
+            "#,
+        );
+    }
+}

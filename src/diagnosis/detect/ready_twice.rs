@@ -1,0 +1,176 @@
+//! DD403 ready-twice: a parameter marked ready twice; static graph changed.
+
+use ddp_doctor_proto::catalogue;
+
+use super::{About, Detector, Draft, Explanation, breach, order};
+use crate::diagnosis::contract::{self, Kind};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks};
+
+static ABOUT: About = About {
+    code: &catalogue::DD403,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "DDP counts the gradients of a backward, and each parameter counts once. One was \
+         ready a second time (`Expected to mark a variable ready only once`), or the graph was \
+         promised to be the same in each step and was not (`static_graph=True`, `Your training \
+         graph has changed`): DDP raises in the backward.",
+        example: "\
+error[DD403] ready-twice: head.weight was ready twice in one backward at train.py:19, on ranks 0 and 1
+    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
+
+    ▸ rank 0, 1   ended, status 1   train.py:19      no call yet
+
+    why    DDP counts each gradient once in a backward: a second time, the bucket that it is in may
+           be on its way already.
+    fix    With checkpointing: use_reentrant=False. If each step uses the same parameters in the
+           same way: static_graph=True, without find_unused_parameters.
+           Without it: one forward through DDP for each backward, and no use of its parameters
+           outside.
+    more   ddp-doctor explain DD403
+",
+        causes: &[
+            "Reentrant checkpointing (`use_reentrant=True`) of a module that is used twice in one \
+             forward, or together with `find_unused_parameters=True`.",
+            "A parameter is used outside the forward that DDP saw, or in two forwards before one \
+             backward.",
+            "`static_graph=True` with a model whose branches depend on the batch.",
+        ],
+        fix: &[
+            "Checkpoint with `use_reentrant=False`.",
+            "If the same parameters are used in the same way in every step, wrap the model with \
+             `static_graph=True` and without `find_unused_parameters`.",
+            "If the graph does change, leave `static_graph` out.",
+        ],
+        not: &[
+            "A parameter that two modules share is no error by itself: its gradient is ready once.",
+        ],
+    },
+};
+
+/// DD403: a reducer raised in the backward.
+pub(super) struct ReadyTwice;
+
+impl Detector for ReadyTwice {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let is = |kind: &Kind| matches!(kind, Kind::ReadyTwice | Kind::GraphChanged);
+        let found = breach::of(situation, &ABOUT, is);
+        found
+            .into_iter()
+            .map(|it| {
+                let mut draft = it.draft;
+                let said = it.breach.root.first().and_then(|&rank| {
+                    contract::said_of(situation, it.breach, rank)
+                });
+                let at = words::at(said.and_then(|said| said.place.as_deref()));
+                let named = draft.parameters.first().map(|it| it.name.clone());
+                let who = Ranks(&draft.root);
+                if matches!(it.breach.kind, Kind::ReadyTwice) {
+                    let named = named.unwrap_or_else(|| "a parameter".into());
+                    draft.summary =
+                        format!("{named} was ready twice in one backward{at}, on {who}");
+                    draft.why = vec![
+                        "DDP counts each gradient once in a backward: a second time, the bucket \
+                         that it is in may be on its way already."
+                            .into(),
+                    ];
+                    draft.next = vec![
+                        "With checkpointing: use_reentrant=False. If each step uses the same \
+                         parameters in the same way: static_graph=True, without \
+                         find_unused_parameters."
+                            .into(),
+                        "Without it: one forward through DDP for each backward, and no use of its \
+                         parameters outside."
+                            .into(),
+                    ];
+                } else {
+                    let named = named.map(|it| format!(" ({it})")).unwrap_or_default();
+                    draft.summary = format!(
+                        "the graph of {who} changed in the backward{at}, although static_graph=True \
+                         promised that it would not{named}"
+                    );
+                    draft.why = vec![
+                        "With static_graph=True DDP learns in the first step which gradients come, \
+                         and how often, and relies on it."
+                            .into(),
+                    ];
+                    draft.next = vec![
+                        "Wrap the model without static_graph=True, with find_unused_parameters=True \
+                         if it depends on the batch which parts are used."
+                            .into(),
+                    ];
+                }
+                draft
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    const TWICE: &str = r#"
+        0.5 * layout "float32 16,32 body.weight" "float32 4,16 head.weight" @train.py:12
+        1.0 * forward 1 @train.py:17
+        1.1 * raises left-backward "RuntimeError: Expected to mark a variable ready only once. This error is" @train.py:19
+        1.1 * ready-twice "float32 4,16 head.weight" @train.py:19
+        1.2 * raises uncaught "RuntimeError: Expected to mark a variable ready only once. This error is" @train.py:19
+        1.3 * exits 1
+    "#;
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            &format!("world = 2\nevents = \"\"\"\n{TWICE}\"\"\"\n"),
+        );
+    }
+
+    #[test]
+    fn a_gradient_that_is_ready_twice_is_named() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{TWICE}"""
+            verdict = "crash"
+            [[expect]]
+            code = "DD403"
+            role = "initiating"
+            effect = "crashes"
+            root = [0, 1]
+            lines = {{ 0 = "train.py:19" }}
+            summary-has = "head.weight was ready twice"
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD403"
+            "#
+        ));
+    }
+
+    #[test]
+    fn a_graph_that_changed_on_one_rank_has_the_others_wait() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 * layout "float32 4,16 head.weight" @train.py:12
+            1.0 0 all_reduce hidden f32[64] @train.py:19
+            1.1 1 graph-changed @train.py:19
+            1.2 1 raises uncaught "RuntimeError: Your training graph has changed in this iteration, e.g." @train.py:19
+            1.3 1 exits 1
+            """
+            [[expect]]
+            code = "DD403"
+            root = [1]
+            victims = [0]
+            "#,
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! DD401 unused-parameters: parameters without gradient, the same on all ranks.
+
+use ddp_doctor_proto::catalogue;
+
+use super::{About, Detector, Draft, Explanation, breach, order};
+use crate::diagnosis::contract::{self, Kind};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words;
+
+static ABOUT: About = About {
+    code: &catalogue::DD401,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "A backward left parameters of the model without a gradient, the same ones on every \
+         rank. DDP waits for all gradients before it averages them, so that it never finishes; it \
+         raises at the next forward (`Expected to have finished reduction in the prior iteration`) \
+         and names the parameters by their indices alone.",
+        example: "\
+error[DD401] unused-parameters: no rank has a gradient for aux.weight, aux.bias after the backward at train.py:19
+    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
+
+    ▸ rank 0, 1   ended, status 1   train.py:19      no call yet
+
+    why    DDP averages gradients once it has all of them. 2 parameters of the model had none when
+           the backward was over, the same on every rank: nothing was averaged to its end, and DDP
+           raises at the next forward.
+    fix    Delete these parameters, or freeze them before the model is wrapped; or let what they
+           compute be part of the loss.
+           If that depends on the batch: DistributedDataParallel(…, find_unused_parameters=True).
+    more   ddp-doctor explain DD401
+",
+        causes: &[
+            "A layer is made in `__init__` and not used in `forward`, or its output is not part of \
+             the loss.",
+            "Parameters are frozen (`requires_grad = False`) after the model was wrapped.",
+            "Part of the model runs under `torch.no_grad()`, or its output is detached.",
+        ],
+        fix: &[
+            "Leave the parameters out: delete the layer, or set `requires_grad = False` before the \
+             model is wrapped.",
+            "Use them: let every output of `forward` be part of the loss.",
+            "Where it depends on the batch which parts are used, wrap the model with \
+             `find_unused_parameters=True`; that costs a walk through the graph in each step.",
+        ],
+        not: &[
+            "A gradient that comes in a second backward of the same forward is not missed.",
+            "With `find_unused_parameters=True` unused parameters are no error.",
+        ],
+    },
+};
+
+/// DD401: every rank lacks the same gradients.
+pub(super) struct UnusedParameters;
+
+impl Detector for UnusedParameters {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let found = breach::of(situation, &ABOUT, |kind| matches!(kind, Kind::Unused));
+        found
+            .into_iter()
+            .map(|it| {
+                let mut draft = it.draft;
+                let said = it
+                    .breach
+                    .root
+                    .first()
+                    .and_then(|&rank| contract::said_of(situation, it.breach, rank));
+                let total = said.map_or(0, |said| said.total);
+                let names = breach::names(&draft, None, total);
+                let at = words::at(said.and_then(|said| said.place.as_deref()));
+                draft.summary =
+                    format!("no rank has a gradient for {names} after the backward{at}");
+                let parameters = match total {
+                    1 => "1 parameter".to_owned(),
+                    total => format!("{total} parameters"),
+                };
+                draft.why = vec![format!(
+                    "DDP averages gradients once it has all of them. {parameters} of the model had \
+                     none when the backward was over, the same on every rank: nothing was averaged \
+                     to its end, and DDP raises at the next forward."
+                )];
+                draft.next = vec![
+                    "Delete these parameters, or freeze them before the model is wrapped; or let \
+                     what they compute be part of the loss."
+                        .into(),
+                    "If that depends on the batch: DistributedDataParallel(…, \
+                     find_unused_parameters=True)."
+                        .into(),
+                ];
+                draft
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    const UNUSED: &str = r#"
+        0.5 * layout "float32 16,32 body.weight" "float32 4,16 aux.weight" "float32 4 aux.bias" @train.py:12
+        1.0 * forward 1 @train.py:17
+        1.1 * without-gradient "float32 4,16 aux.weight" "float32 4 aux.bias" @train.py:19
+    "#;
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            &format!(
+                "world = 2\nevents = \"\"\"\n{UNUSED}\n\
+                 1.2 0 raises uncaught \"RuntimeError: Expected to have finished reduction in the prior iteration before\" @train.py:17\n\
+                 1.3 1 raises uncaught \"RuntimeError: Expected to have finished reduction in the prior iteration before\" @train.py:17\n\
+                 1.4 * exits 1\n\"\"\"\n"
+            ),
+        );
+    }
+
+    #[test]
+    fn the_same_parameters_on_every_rank_lead() {
+        holds(&format!(
+            r#"
+            world = 3
+            events = """{UNUSED}
+            1.2 * raises uncaught "RuntimeError: Expected to have finished reduction in the prior iteration before" @train.py:17
+            1.4 * exits 1
+            """
+            verdict = "crash"
+            [[expect]]
+            code = "DD401"
+            role = "initiating"
+            confidence = "proved"
+            root = [0, 1, 2]
+            root-confidence = "supported"
+            effect = "crashes"
+            detected = 1.2
+            lines = {{ 0 = "train.py:19", 2 = "train.py:19" }}
+            summary-has = "aux.weight, aux.bias"
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD401"
+            "#
+        ));
+    }
+
+    #[test]
+    fn a_rank_that_the_launcher_ended_before_it_raised_is_one_of_them() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{UNUSED}
+            1.2 0 raises uncaught "RuntimeError: Expected to have finished reduction in the prior iteration before" @train.py:17
+            1.3 0 exits 1
+            1.5 1 killed 15
+            """
+            [[expect]]
+            code = "DD401"
+            root = [0, 1]
+            "#
+        ));
+    }
+
+    #[test]
+    fn gradients_that_nobody_missed_are_none() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{UNUSED}
+            1.2 * complete
+            1.3 * all_reduce hidden f32[580] @train.py:20
+            1.4 * done
+            """
+            look-on = 100
+            "#
+        ));
+    }
+}

@@ -1,0 +1,264 @@
+//! DD402 unused-parameters-differ: parameters without gradient on some ranks only.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
+
+use super::breach::{self, Consequence};
+use super::{About, Detector, Draft, Explanation, order};
+use crate::diagnosis::cause;
+use crate::diagnosis::contract::{self, Kind};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Capital, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD402,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "A backward left parameters of the model without a gradient on some ranks, and not \
+         on others. DDP averages gradients in buckets, and a bucket is sent once all gradients in \
+         it are there: the ranks that have them wait for the others, for ever or until the \
+         transport fails, while those that lack them go on and raise at the next forward, or not at \
+         all.",
+        example: "\
+error[DD402] unused-parameters-differ: rank 1 has no gradient for head.weight, head.bias; rank 0 waits for them in all_reduce #1 of the default group
+    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
+
+      rank 0   waiting 200 ms    train.py:19      all_reduce #1 float32[580]
+    ▸ rank 1   ended, status 1   train.py:19      no call yet
+
+    why    DDP sends a bucket of gradients once all of them are there, and a backward is over for it
+           once all buckets are.
+           Rank 0 had them all. On rank 1 the backward was over without these: the bucket that they
+           are in never came.
+    cause  a path that depends on the content of the batch (suspected)
+    fix    Take the same path on every rank whatever its batch holds (on a dummy input, times zero),
+           or agree on the path by an all_reduce first.
+           DistributedDataParallel(…, find_unused_parameters=True), if which parts are used depends
+           on the batch.
+    more   ddp-doctor explain DD402
+",
+        causes: &[
+            "A branch of `forward` that depends on the batch: a head, an expert or a modality that \
+             only some samples need.",
+            "A branch that depends on the rank or on chance (layer drop, stochastic depth).",
+            "Parameters frozen on one rank after the model was wrapped.",
+        ],
+        fix: &[
+            "Wrap the model with `find_unused_parameters=True`.",
+            "Or take the branch on every rank: on a dummy input, times zero, where the batch has \
+             nothing for it.",
+        ],
+        not: &[
+            "Ranks that lack the same gradients are told as DD401: nobody waits there.",
+            "A gradient that comes in a second backward of the same forward is not missed.",
+        ],
+    },
+};
+
+/// DD402: ranks lack different gradients, or some ranks lack some.
+pub(super) struct UnusedParametersDiffer;
+
+impl Detector for UnusedParametersDiffer {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let found = breach::of(situation, &ABOUT, |kind| matches!(kind, Kind::UnusedDiffer));
+        let found = found.into_iter();
+        found.map(|it| draft(situation, it)).collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
+    let Consequence { breach, mut draft } = it;
+    let group = &situation.model.group(breach.group).info;
+    let said: Vec<(u32, u64)> = breach
+        .root
+        .iter()
+        .filter_map(|&rank| Some((rank, contract::said_of(situation, breach, rank)?.total)))
+        .collect();
+    let mut sides: Vec<(Vec<u32>, String)> = Vec::new();
+    for (rank, total) in said {
+        let names = breach::names(&draft, Some(rank), total);
+        match sides.iter_mut().find(|(_, known)| *known == names) {
+            Some((ranks, _)) => ranks.push(rank),
+            None => sides.push((vec![rank], names)),
+        }
+    }
+    let lacks: Vec<String> = sides
+        .iter()
+        .map(|(ranks, names)| {
+            let has = number(ranks, "has", "have");
+            format!("{} {has} no gradient for {names}", Ranks(ranks))
+        })
+        .collect();
+    let seq = draft.place.map_or(0, |(_, seq)| seq);
+    let waits = match (draft.victims.is_empty(), draft.op) {
+        (false, Some(op)) => format!(
+            "; {} {} for them in {op} #{seq} of {}",
+            Ranks(&draft.victims),
+            number(&draft.victims, "waits", "wait"),
+            words::group(group)
+        ),
+        _ => String::new(),
+    };
+    draft.summary = format!("{}{waits}", lacks.join(", "));
+    draft.why = vec![
+        "DDP sends a bucket of gradients once all of them are there, and a backward is over for it \
+         once all buckets are."
+            .to_owned(),
+    ];
+    if !draft.victims.is_empty() {
+        draft.why.push(format!(
+            "{} had them all. On {} the backward was over without these: the bucket that they are \
+             in never came.",
+            Capital(Ranks(&draft.victims)),
+            Ranks(&breach.root)
+        ));
+    }
+    draft.next = vec![
+        "DistributedDataParallel(…, find_unused_parameters=True), if which parts are used depends \
+         on the batch."
+            .into(),
+    ];
+    draft.explain(cause::Reading {
+        cause: Cause {
+            kind: CauseKind::DataDependentPath,
+            confidence: Confidence::Suspected,
+        },
+        because: None,
+    });
+    draft
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    const SKIPS: &str = r#"
+        0.5 * layout "float32 16,32 body.weight" "float32 4,16 head.weight" "float32 4 head.bias" @train.py:12
+        1.0 * forward 1 @train.py:17
+        1.1 0 all_reduce hidden f32[580] @train.py:19
+        1.1 1 without-gradient "float32 4,16 head.weight" "float32 4 head.bias" @train.py:19
+    "#;
+    const RAISES: &str = r#"1.2 1 raises uncaught "RuntimeError: Expected to have finished reduction in the prior iteration before" @train.py:17"#;
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            &format!("world = 2\nevents = \"\"\"\n{SKIPS}\n{RAISES}\n1.3 1 exits 1\n\"\"\"\n"),
+        );
+    }
+
+    #[test]
+    fn the_rank_that_lacks_them_raises() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{SKIPS}
+            {RAISES}
+            1.3 1 exits 1
+            1.5 0 raises uncaught "RuntimeError: [gloo/transport] Connection closed by peer" @train.py:19
+            1.6 0 exits 1
+            """
+            verdict = "hang"
+            [[expect]]
+            code = "DD402"
+            role = "initiating"
+            confidence = "proved"
+            root = [1]
+            root-confidence = "supported"
+            victims = [0]
+            cause = "data-dependent-path"
+            seq = 1
+            op = "all_reduce"
+            detected = 1.2
+            lines = {{ 0 = "train.py:19", 1 = "train.py:19" }}
+            summary-has = "rank 1 has no gradient for head.weight, head.bias"
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD402"
+            "#
+        ));
+    }
+
+    #[test]
+    fn it_goes_on_to_another_call() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{SKIPS}
+            1.2 1 barrier @train.py:30
+            """
+            [[expect]]
+            code = "DD402"
+            confidence = "proved"
+            certificate = "unsatisfiable-join"
+            root = [1]
+            victims = [0]
+            detected = 1.2
+            "#
+        ));
+    }
+
+    #[test]
+    fn it_ends() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{SKIPS}
+            1.2 1 exits 0
+            """
+            [[expect]]
+            code = "DD402"
+            confidence = "supported"
+            root = [1]
+            victims = [0]
+            detected = 1.2
+            "#
+        ));
+    }
+
+    #[test]
+    fn it_goes_nowhere() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{SKIPS}
+            """
+            look-on = 100
+            silent-until = 61.0
+            [[expect]]
+            code = "DD402"
+            confidence = "supported"
+            root = [1]
+            victims = [0]
+            "#
+        ));
+    }
+
+    #[test]
+    fn ranks_that_lack_different_ones() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 * layout "float32 4,16 a.weight" "float32 4,16 b.weight" @train.py:12
+            1.0 * forward 1 @train.py:17
+            1.1 0 without-gradient "float32 4,16 a.weight" @train.py:19
+            1.1 1 without-gradient "float32 4,16 b.weight" @train.py:19
+            1.2 * raises uncaught "RuntimeError: Expected to have finished reduction in the prior iteration before" @train.py:17
+            1.3 * exits 1
+            """
+            [[expect]]
+            code = "DD402"
+            root = [0, 1]
+            summary-has = "rank 0 has no gradient for a.weight, rank 1 has no gradient for b.weight"
+            "#,
+        );
+    }
+}

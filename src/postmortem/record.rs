@@ -1,0 +1,81 @@
+//! Evidence as the updates that somebody would have been sent who had watched the job.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{Report, Timestamp};
+use ddp_doctor_proto::v1;
+use prost::Message;
+
+use super::{Remark, collect, jobs, play};
+use crate::diagnosis::Engine;
+use crate::report::viewer::{Detail, Told};
+
+/// Time between two updates, at least, unless a finding comes or goes.
+const EVERY: Duration = Duration::from_millis(250);
+/// Every time that so many bytes are full, updates become half as frequent.
+const ROOM: usize = 32 << 20;
+
+/// A job as it was, for those who want to watch it again.
+#[derive(Debug)]
+pub struct Recording {
+    /// What a viewer would have been sent, in order. The last one tells how it ended.
+    pub updates: Vec<v1::Update>,
+    /// Its last report.
+    pub report: Report,
+    /// What has to be said of the files, apart from the findings.
+    pub remarks: Vec<Remark>,
+}
+
+/// Records the newest job that the evidence is about; `None`: there is none.
+#[must_use]
+pub fn record(paths: &[PathBuf]) -> Option<Recording> {
+    let found = collect::collect(paths);
+    let mut remarks = found.remarks.clone();
+    let job = jobs::of(found, &mut remarks).pop()?;
+    let mut recorder = Recorder::default();
+    let mut last = Timestamp::default();
+    let engine = play::play(job, &mut remarks, &mut |engine, now, changed| {
+        recorder.look(engine, now, changed);
+        last = now;
+    });
+    let report = engine.report();
+    recorder.take(&report, &Detail::of(engine.model()), last, true);
+    Some(Recording {
+        updates: recorder.updates,
+        report,
+        remarks,
+    })
+}
+
+#[derive(Default)]
+struct Recorder {
+    told: Told,
+    updates: Vec<v1::Update>,
+    taken: Timestamp,
+    findings: usize,
+    bytes: usize,
+}
+
+impl Recorder {
+    fn look(&mut self, engine: &Engine, now: Timestamp, changed: bool) {
+        let every = EVERY * (1 << (self.bytes / ROOM).min(16));
+        let is_due = now.since(self.taken) >= every;
+        if !changed && !is_due {
+            return;
+        }
+        let report = engine.report();
+        let is_news = report.findings.len() != self.findings;
+        if is_due || is_news {
+            self.findings = report.findings.len();
+            self.take(&report, &Detail::of(engine.model()), now, false);
+        }
+    }
+
+    fn take(&mut self, report: &Report, detail: &Detail, at: Timestamp, ended: bool) {
+        let update = self.told.update(report, Some(detail), at, ended);
+        self.taken = at;
+        self.bytes += update.encoded_len();
+        self.updates.push(update);
+    }
+}

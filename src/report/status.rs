@@ -1,0 +1,100 @@
+//! How a job stands, a line for everything: for scripts, log files and a first look.
+
+use std::io::{self, Write};
+
+use ddp_doctor_proto::report::{Rank, RankState, Report, Role};
+
+use super::text::{Style, about, duration, ended, plain};
+
+/// Writes a line about the job, one about each finding and one about each rank. The first word of a
+/// line says what it is about.
+///
+/// # Errors
+///
+/// When `out` cannot be written.
+pub fn text(out: &mut dyn Write, report: &Report, style: Style) -> io::Result<()> {
+    let (on, off) = style.label();
+    let id = plain(&report.job.id);
+    let about = about(report);
+    writeln!(out, "{on}job{off} {id} {}: {about}", report.verdict)?;
+    for finding in &report.findings {
+        let follows = match finding.role {
+            Role::Initiating => "",
+            Role::Cascade => "follows: ",
+        };
+        writeln!(
+            out,
+            "{on}finding{off} {} {} {}: {follows}{}",
+            finding.code,
+            finding.severity,
+            finding.confidence,
+            plain(&finding.summary)
+        )?;
+    }
+    for rank in &report.ranks {
+        writeln!(out, "{on}rank{off} {} {}", rank.rank, rank_words(rank))?;
+    }
+    for rank in &report.evidence.missing_ranks {
+        writeln!(out, "{on}rank{off} {rank} never seen")?;
+    }
+    Ok(())
+}
+
+/// "waiting in all_reduce #23 of group 0 for 1.2 s, step 8, train.py:9, pid 123 on node".
+fn rank_words(rank: &Rank) -> String {
+    let mut text = match rank.state {
+        RankState::Exited | RankState::Dead => format!("{}: {}", rank.state, ended(rank.exit)),
+        state => state.to_string(),
+    };
+    if let Some(waiting) = &rank.waiting_in {
+        let seq = waiting.seq.map(|seq| format!(" #{seq}"));
+        let group = match waiting.group.as_str() {
+            "" => String::new(),
+            group => format!(" of group {}", plain(group)),
+        };
+        text.push_str(&format!(
+            " in {}{}{group} for {}",
+            plain(&waiting.op),
+            seq.unwrap_or_default(),
+            duration(waiting.waited_ms)
+        ));
+    }
+    if rank.step > 0 {
+        text.push_str(&format!(", step {}", rank.step));
+    }
+    if let Some(place) = &rank.place {
+        text.push_str(&format!(", {}:{}", plain(&place.file), place.line));
+    }
+    text + &format!(", pid {} on {}", rank.pid, plain(&rank.host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing::report;
+    use ddp_doctor_proto::report::WaitingIn;
+
+    #[test]
+    fn every_line_says_what_it_is_about() {
+        let mut report = report();
+        report.evidence.missing_ranks = vec![3];
+        report.ranks[0].waiting_in = Some(WaitingIn {
+            group: "0".into(),
+            seq: Some(23),
+            op: "all_reduce".into(),
+            waited_ms: 1200,
+        });
+        report.ranks[2].host = "no\x1b[31mde".into();
+        let mut out = Vec::new();
+        text(&mut out, &report, Style::default()).unwrap();
+        let expected = "\
+job j-1 hang: 3 ranks on 1 node · gloo · began 1970-01-01T00:00:01.000Z, ended after 9.0 s · 12 records
+finding DD102 error proved: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
+rank 0 waiting in all_reduce #23 of group 0 for 1.2 s, step 8, pid 1 on node
+rank 1 exited: ended, status 0, step 8, pid 1 on node
+rank 2 waiting, step 8, pid 1 on no\u{fffd}[31mde
+rank 3 never seen
+";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}

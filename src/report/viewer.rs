@@ -1,0 +1,327 @@
+//! What is known of a job, as messages to those who watch it: everything once, then what changed.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::report::{CallState, Finding, Rank, Report, Timestamp};
+use ddp_doctor_proto::v1;
+
+use crate::diagnosis::detect::view;
+use crate::diagnosis::model::{
+    self, Doing, Group, GroupId, JoinedCall, Model, Process, Target, Wait,
+};
+
+/// Ranks named of those that one waits for; the rest is counted.
+const NAMED: usize = 64;
+/// Absent ranks that are sorted by whom a call needs. Of more, the first are taken.
+const SORTED: usize = 1024;
+/// Latest sequence numbers of a group that are told …
+const SEQS: usize = 16;
+/// … of calls not more than so many in one group …
+const CALLS: usize = 4096;
+/// … and in all groups together.
+const ALL_CALLS: usize = 32_768;
+
+/// What viewers see beside the report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Detail {
+    ranks: BTreeMap<u32, v1::RankDetail>,
+    groups: BTreeMap<u32, v1::GroupStatus>,
+}
+
+impl Detail {
+    /// What is known now.
+    #[must_use]
+    pub fn of(model: &Model) -> Self {
+        let mut missing = BTreeMap::new();
+        let ranks = model.ranks.keys().filter_map(|&rank| {
+            let process = model.process_of(rank)?;
+            Some((rank, rank_detail(model, rank, process, &mut missing)))
+        });
+        let ranks = ranks.collect();
+        let mut room = ALL_CALLS;
+        let groups = model
+            .groups()
+            .map(|group| (group.id.0, group_status(group, &mut room)))
+            .collect();
+        Self { ranks, groups }
+    }
+}
+
+/// What one viewer knows already.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// `None`: nothing yet.
+    findings: Option<Vec<Finding>>,
+    ranks: BTreeMap<u32, Rank>,
+    detail: Detail,
+}
+
+impl Told {
+    /// What the viewer does not know yet, which it knows from then on. Without `detail` it is told
+    /// no more about that.
+    pub fn update(
+        &mut self,
+        report: &Report,
+        detail: Option<&Detail>,
+        at: Timestamp,
+        ended: bool,
+    ) -> v1::Update {
+        let findings_changed = self.findings.as_ref() != Some(&report.findings);
+        let is_new = |rank: &&Rank| self.ranks.get(&rank.rank) != Some(*rank);
+        let mut update = v1::Update {
+            unix_ns: at.0,
+            job: Some(v1::Job::from(&report.job)),
+            verdict: report.verdict.to_string(),
+            evidence: Some(v1::Evidence::from(&report.evidence)),
+            findings_changed,
+            findings: Vec::new(),
+            ranks: report
+                .ranks
+                .iter()
+                .filter(is_new)
+                .map(v1::RankStatus::from)
+                .collect(),
+            ended,
+            groups: Vec::new(),
+            details: Vec::new(),
+        };
+        if findings_changed {
+            update.findings = report.findings.iter().map(v1::Finding::from).collect();
+            self.findings = Some(report.findings.clone());
+        }
+        for rank in &report.ranks {
+            if self.ranks.get(&rank.rank) != Some(rank) {
+                self.ranks.insert(rank.rank, rank.clone());
+            }
+        }
+        if let Some(detail) = detail {
+            update.details = changed(&mut self.detail.ranks, &detail.ranks);
+            update.groups = changed(&mut self.detail.groups, &detail.groups);
+        }
+        update
+    }
+}
+
+/// What of `now` is not in `told`; it is from then on.
+fn changed<T: Clone + PartialEq>(told: &mut BTreeMap<u32, T>, now: &BTreeMap<u32, T>) -> Vec<T> {
+    let mut new = Vec::new();
+    for (number, it) in now {
+        if told.get(number) != Some(it) {
+            told.insert(*number, it.clone());
+            new.push(it.clone());
+        }
+    }
+    new
+}
+
+/// Who is missing at a place of a group, looked up once for all who wait there.
+type Missing = BTreeMap<(GroupId, u64), Vec<u32>>;
+
+fn rank_detail(
+    model: &Model,
+    rank: u32,
+    process: &Process,
+    missing: &mut Missing,
+) -> v1::RankDetail {
+    let mut waits_for = waits_for(model, rank, process, missing);
+    let waits_for_more = waits_for.len().saturating_sub(NAMED) as u32;
+    waits_for.truncate(NAMED);
+    v1::RankDetail {
+        rank,
+        gauges: gauges(&process.memory),
+        waits_for,
+        waits_for_more,
+        phase: process
+            .phases
+            .last()
+            .map_or_else(String::new, |phase| phase.name.to_string()),
+        records: process.records,
+        records_lost: process.lost,
+    }
+}
+
+fn gauges(memory: &model::Memory) -> Vec<v1::Gauge> {
+    let mut gauges = Vec::new();
+    let mut push = |name: String, unit: &str, gauge: Option<model::Gauge>, limit: Option<u64>| {
+        gauges.extend(gauge.map(|gauge| v1::Gauge {
+            name,
+            unit: unit.into(),
+            value: gauge.latest,
+            peak: gauge.peak,
+            limit,
+        }));
+    };
+    for (number, device) in &memory.devices {
+        push(format!("gpu {number}"), "B", device.used, device.total);
+        push(
+            format!("gpu {number} tensors"),
+            "B",
+            device.allocated,
+            device.total,
+        );
+        push(
+            format!("gpu {number} reserved"),
+            "B",
+            device.reserved,
+            device.total,
+        );
+    }
+    push("rss".into(), "B", memory.rss, memory.host_total);
+    push("host".into(), "B", memory.host_used, memory.host_total);
+    push("cpu".into(), "‰", memory.cpu_permille, None);
+    gauges
+}
+
+/// Ranks that the threads of a process wait for, ascending.
+fn waits_for(model: &Model, rank: u32, process: &Process, missing: &mut Missing) -> Vec<u32> {
+    if process.has_ended() {
+        return Vec::new();
+    }
+    let mut ranks = Vec::new();
+    for thread in process.threads.values() {
+        let target = match &thread.doing {
+            Doing::Call(call) => process.target(call.id),
+            Doing::Wait(target, ..) => *target,
+            // DDP waits for its own calls unseen.
+            Doing::Nothing => thread
+                .last_call
+                .as_ref()
+                .filter(|call| call.hidden)
+                .and_then(|call| process.target(call.id)),
+        };
+        match target {
+            Some(Target::Join(id, seq)) => {
+                let group = model.group(id);
+                let joined = group.join(seq).and_then(|join| join.calls.get(&rank));
+                let missing = missing
+                    .entry((id, seq))
+                    .or_insert_with(|| model.missing(group, seq));
+                let sorted = &missing[..missing.len().min(SORTED)];
+                ranks.extend(joined.map(|it| it.needs(rank, sorted)).unwrap_or_default());
+            }
+            Some(Target::Message(id, post)) => {
+                let lone = model.group(id).traffic.lone(&post);
+                ranks.extend(lone.and_then(|lone| lone.peer));
+            }
+            None => {}
+        }
+    }
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+fn group_status(group: &Group, room: &mut usize) -> v1::GroupStatus {
+    let ranks = &group.info.key.members;
+    let of = |what: fn(&model::Member) -> u64| {
+        let known = ranks.iter().map(|rank| group.members.get(rank).map(what));
+        known.map(Option::unwrap_or_default).collect()
+    };
+    v1::GroupStatus {
+        number: group.id.0,
+        name: group.info.key.name.clone(),
+        description: group.info.description.to_string(),
+        layer: group.info.key.layer.clone(),
+        backend: group.info.backend.to_string(),
+        ranks: ranks.clone(),
+        issued: of(|member| member.issued),
+        completed: of(|member| member.completed),
+        unseen: ranks
+            .iter()
+            .copied()
+            .filter(|rank| !group.members.contains_key(rank))
+            .collect(),
+        diverged: group.diverged,
+        calls: calls(group, room),
+    }
+}
+
+/// The latest sequence numbers of which anything is known, and those at which it went wrong.
+fn calls(group: &Group, room: &mut usize) -> Vec<v1::CallsAt> {
+    let known = group.joins.keys().chain(group.entered.keys()).copied();
+    let mut seqs: Vec<u64> = known.filter(|&seq| seq > 0).collect();
+    seqs.sort_unstable();
+    seqs.dedup();
+    let latest = seqs.len().saturating_sub(SEQS);
+    let telling = group.first_open().into_iter().chain(group.diverged);
+    let mut wanted: Vec<u64> = telling.filter(|seq| seqs.contains(seq)).collect();
+    wanted.extend(seqs.iter().skip(latest).rev());
+    let mut left = CALLS.min(*room);
+    let mut told: BTreeMap<u64, v1::CallsAt> = BTreeMap::new();
+    for seq in wanted {
+        let join = group.join(seq).or_else(|| group.entered.get(&seq));
+        let Some(join) = join.filter(|_| !told.contains_key(&seq) && left > 0) else {
+            continue;
+        };
+        let calls: Vec<v1::RankCall> = join
+            .all()
+            .take(left)
+            .map(|(rank, joined)| call(rank, joined))
+            .collect();
+        left -= calls.len();
+        *room -= calls.len();
+        told.insert(
+            seq,
+            v1::CallsAt {
+                seq,
+                mismatch: join.mismatch.is_some(),
+                more: (join.calls.len() - calls.len()) as u32,
+                calls,
+            },
+        );
+    }
+    told.into_values().collect()
+}
+
+fn call(rank: u32, joined: &JoinedCall) -> v1::RankCall {
+    let state = match joined.wait {
+        Wait::Over(_) => CallState::Returned,
+        Wait::Since(_) => CallState::Waiting,
+        Wait::NotSeen if joined.is_awaited() && joined.returned.is_none() => CallState::Waiting,
+        Wait::NotSeen => CallState::Issued,
+    };
+    v1::RankCall::from(&view::describe(rank, state, None, &joined.call))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing::report;
+
+    #[test]
+    fn a_viewer_is_told_everything_once_and_then_what_changed() {
+        let mut report = report();
+        let mut told = Told::default();
+        let first = told.update(&report, None, Timestamp(1), false);
+        assert!(first.findings_changed && first.findings.len() == 1 && first.ranks.len() == 3);
+        let second = told.update(&report, None, Timestamp(2), false);
+        assert!(!second.findings_changed && second.findings.is_empty() && second.ranks.is_empty());
+        report.ranks[1].step += 1;
+        report.findings.clear();
+        let third = told.update(&report, None, Timestamp(3), true);
+        assert!(third.findings_changed && third.findings.is_empty() && third.ended);
+        let ranks: Vec<u32> = third.ranks.iter().map(|it| it.rank).collect();
+        assert_eq!(ranks, [1]);
+    }
+
+    #[test]
+    fn details_that_do_not_change_are_not_told_again() {
+        let detail = |records| v1::RankDetail {
+            rank: 3,
+            records,
+            ..Default::default()
+        };
+        let of = |records| Detail {
+            ranks: [(3, detail(records))].into(),
+            groups: [(0, v1::GroupStatus::default())].into(),
+        };
+        let mut told = Told::default();
+        let mut counts = |detail: &Detail| {
+            let update = told.update(&report(), Some(detail), Timestamp(1), false);
+            (update.details.len(), update.groups.len())
+        };
+        assert_eq!(counts(&of(1)), (1, 1));
+        assert_eq!(counts(&of(1)), (0, 0));
+        assert_eq!(counts(&of(2)), (1, 0));
+    }
+}

@@ -1,0 +1,37 @@
+# /// truth
+# nproc = 2
+# code = "DD402"
+# root = [1]
+# root_confidence = "supported"
+# cause = "data-dependent-path"
+# says = "rank 1 has no gradient for head.weight, head.bias"
+# ///
+"""In one step, rank 1 has nothing for the head to do: rank 0 waits for a bucket that never comes."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(16, 32)
+        self.head = torch.nn.Linear(32, 4)
+
+    def forward(self, inputs, with_head):
+        hidden = torch.relu(self.body(inputs))
+        return self.head(hidden) if with_head else hidden
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+model = DistributedDataParallel(Model())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 16), not (rank == 1 and step == 5)).sum()
+    loss.backward()  # HERE rank 0 1
+    optimizer.step()
+dist.destroy_process_group()

@@ -1,0 +1,33 @@
+# /// truth
+# nproc = 2
+# healthy = true
+# ///
+"""In one step, rank 1 has nothing for the head to do, and DDP was told that this may be."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(16, 32)
+        self.head = torch.nn.Linear(32, 4)
+
+    def forward(self, inputs, with_head):
+        hidden = torch.relu(self.body(inputs))
+        return self.head(hidden) if with_head else hidden
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+model = DistributedDataParallel(Model(), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 16), not (rank == 1 and step == 5)).sum()
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()

@@ -1,0 +1,223 @@
+//! Every screen of the dashboard as it looks on terminals of three sizes, with jobs of every kind of
+//! trouble and healthy ones.
+//!
+//! The pictures are in `tests/screens`: run with `UPDATE_SCREENS=1` where a screen has changed, and look
+//! at the difference.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use ddp_doctor::postmortem;
+use ddp_doctor_dashboard::sources::Sources;
+use ddp_doctor_dashboard::view::{Screen, lines_of};
+use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme};
+use ddp_doctor_proto::report::Timestamp;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use crate::support::scenario::Scenario;
+
+const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
+
+/// A terminal that can do all.
+const RICH: Theme = Theme {
+    depth: Depth::True,
+    unicode: true,
+};
+
+/// When a dashboard is looked at.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    /// While the job is watched, at the last.
+    Live,
+    /// After the evidence has ended.
+    After,
+}
+
+/// A dashboard that shows the job of a scenario.
+fn watched(scenario: &str, theme: Theme, when: When) -> App {
+    let dir = tempfile::tempdir().unwrap();
+    let scenario = Scenario::parse(scenario).unwrap();
+    let journals = scenario.journals(dir.path(), 1).unwrap();
+    let mut updates = postmortem::record(&journals).unwrap().updates;
+    if when == When::Live {
+        // The two last looks say that the evidence has ended.
+        updates.truncate(updates.len().saturating_sub(2));
+    }
+    let source = |file: &str| {
+        // The lines that scenarios name, of a program that nobody wrote.
+        let is_program = file.ends_with(".py");
+        let line = |number| format!("    line_{number}(model, batch)\n");
+        is_program.then(|| (1..100).map(line).collect())
+    };
+    let mut app = App::new(theme, Sources::new("/".into(), Box::new(source)));
+    let link = match when {
+        When::Live => Link::Live,
+        When::After => Link::Recorded,
+    };
+    app.feed(Input::Link(link), Timestamp(1));
+    for update in updates {
+        let at = Timestamp(update.unix_ns);
+        app.feed(Input::Update(Box::new(update)), at);
+    }
+    app
+}
+
+fn file(name: &str) -> String {
+    let path = root().join("tests/scenarios").join(name);
+    std::fs::read_to_string(path).unwrap()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn picture(app: &mut App, (width, height): (u16, u16)) -> Vec<String> {
+    let area = Rect::new(0, 0, width, height);
+    let mut buffer = Buffer::empty(area);
+    app.draw(area, &mut buffer);
+    lines_of(&buffer)
+}
+
+/// All screens at all sizes, as one text.
+fn pictures(app: &mut App) -> String {
+    let mut text = String::new();
+    for size in SIZES {
+        for screen in Screen::ALL {
+            app.screen = screen;
+            let (width, height) = size;
+            writeln!(text, "──── {screen:?} {width}×{height}").unwrap();
+            for line in picture(app, size) {
+                writeln!(text, "{line}").unwrap();
+            }
+        }
+    }
+    text
+}
+
+#[track_caller]
+fn compare(name: &str, shown: &str) {
+    let path: PathBuf = root().join("tests/screens").join(format!("{name}.txt"));
+    if std::env::var_os("UPDATE_SCREENS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, shown).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = || {
+        let mut lines = expected.lines().zip(shown.lines()).enumerate();
+        let first = lines.find(|(_, (a, b))| a != b);
+        first.map_or("one is longer".into(), |(at, (a, b))| {
+            format!("line {}:\n  {a}\n  {b}", at + 1)
+        })
+    };
+    assert!(
+        expected == shown,
+        "{} is another picture now; run with UPDATE_SCREENS=1 and look at the difference. {}",
+        path.display(),
+        differs()
+    );
+}
+
+#[test]
+fn screens_look_as_they_did() {
+    for name in [
+        "healthy/subgroups",
+        "process/early_exit",
+        "process/killed",
+        "process/uncaught_exception",
+        "process/stopped",
+        "wire/op_mismatch_odd_one",
+        "wire/uneven_inputs_other_op",
+        "waits/missing_rank",
+        "waits/two_groups_opposite_order",
+        "p2p/ring_even_and_odd",
+        "outside/data_loader_worker",
+        "phases/outlives_the_timeout",
+        "evidence/rank_never_seen",
+    ] {
+        let mut app = watched(&file(&format!("{name}.toml")), RICH, When::Live);
+        compare(&name.replace('/', "-"), &pictures(&mut app));
+    }
+}
+
+/// A job of 1 024 ranks, one of which does not come.
+const LARGE: &str = r#"
+about = "one of 1 024 ranks does not come"
+world = 1024
+stall-after = 10
+events = """
+1.0 * all_reduce f32[8] sum @train.py:9
+1.5 * done
+2.0 0-776,778-1023 all_reduce f32[8] sum @train.py:9
+2.1 777 stack S hrtimer_nanosleep @train.py:12:fetch
+4.1 777 stack S hrtimer_nanosleep @train.py:12:fetch
+"""
+look-on = 20
+"#;
+
+#[test]
+fn one_rank_among_a_thousand_is_seen_at_once() {
+    let mut app = watched(LARGE, RICH, When::Live);
+    for size in SIZES {
+        app.screen = Screen::Overview;
+        let shown = picture(&mut app, size).join("\n");
+        assert!(shown.contains("rank 777"), "{shown}");
+        app.screen = Screen::Ranks;
+        let shown = picture(&mut app, size);
+        assert!(
+            shown[4].contains("777"),
+            "the odd one is the first: {shown:#?}"
+        );
+    }
+    compare("one-of-1024", &pictures(&mut app));
+}
+
+#[test]
+fn a_terminal_that_can_do_little_gets_little() {
+    let mut app = watched(&file("process/early_exit.toml"), Theme::BARE, When::After);
+    for screen in Screen::ALL {
+        app.screen = screen;
+        for (width, height) in [(80, 24), (20, 4), (1, 1), (300, 3), (40, 100)] {
+            let area = Rect::new(0, 0, width, height);
+            let mut buffer = Buffer::empty(area);
+            app.draw(area, &mut buffer);
+            assert!(buffer.content.iter().all(|cell| {
+                let plain = cell.fg == ratatui::style::Color::Reset;
+                plain && cell.symbol().is_ascii()
+            }));
+        }
+    }
+}
+
+/// Verdict, code, culprits and the reason: all of it on the first screen of the smallest terminal.
+#[test]
+fn the_first_screen_says_who_it_was_and_why() {
+    let mut folders = vec![root().join("tests/scenarios")];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let mut app = watched(&std::fs::read_to_string(&path).unwrap(), RICH, When::After);
+            let shown = picture(&mut app, (80, 24)).join("\n");
+            let Some(leading) = app.state.findings.first().cloned() else {
+                continue;
+            };
+            if leading.severity < ddp_doctor_proto::report::Severity::Warning {
+                continue;
+            }
+            seen += 1;
+            let name = path.display();
+            assert!(shown.contains(&leading.code), "{name}\n{shown}");
+            let has_reason = shown.contains("why ") || leading.why.is_empty();
+            assert!(has_reason, "{name}\n{shown}");
+            for root in leading.ranks.root.iter().take(3) {
+                assert!(shown.contains(&root.to_string()), "{name}\n{shown}");
+            }
+        }
+    }
+    assert!(seen > 50, "{seen} scenarios with a finding");
+}
