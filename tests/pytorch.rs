@@ -21,12 +21,12 @@ use crate::support::process::{Finished, run_to_end};
 /// What is true of a program.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Truth {
+pub(crate) struct Truth {
     /// Ranks to start.
-    nproc: u32,
+    pub(crate) nproc: u32,
     /// Nothing is wrong with it.
     #[serde(default)]
-    healthy: bool,
+    pub(crate) healthy: bool,
     /// The initiating finding.
     code: Option<String>,
     /// The one it becomes with more evidence than this version collects.
@@ -38,9 +38,9 @@ struct Truth {
     says: Option<String>,
     /// It never ends by itself.
     #[serde(default)]
-    hang: bool,
+    pub(crate) hang: bool,
     #[serde(default)]
-    run_options: Vec<String>,
+    pub(crate) run_options: Vec<String>,
     /// How it is started; `torchrun` unless said otherwise.
     launcher: Option<String>,
     /// It stamps the time of its decisive call.
@@ -156,7 +156,7 @@ fn check(name: &str) {
     let Some(venv) = venv() else { return };
     let program = jobs().join(name);
     let text = fs::read_to_string(&program).unwrap();
-    let truth = truth(&text);
+    let truth = truth(&text, "# ");
     let (scratch, finished) = (0..3)
         .map(|_| run(venv, &program, &truth))
         .find(|(_, finished)| !(truth.healthy && aborted_at_its_end(finished)))
@@ -219,7 +219,7 @@ fn run(venv: &Path, program: &Path, truth: &Truth) -> (tempfile::TempDir, Finish
 }
 
 /// A healthy job ends as without us and hears nothing but the lines of start and end.
-fn silent(name: &str, finished: &Finished, report: &Report) {
+pub(crate) fn silent(name: &str, finished: &Finished, report: &Report) {
     assert_eq!(finished.status, Some(0), "{name}\n{finished}");
     assert_eq!(report.verdict.as_str(), "healthy", "{name}: {report:#?}");
     assert!(report.findings.is_empty(), "{name}: {report:#?}");
@@ -240,7 +240,7 @@ fn silent(name: &str, finished: &Finished, report: &Report) {
 }
 
 /// A planted fault gives its finding: code, culprits, lines, on the terminal and in the report.
-fn found(name: &str, text: &str, truth: &Truth, finished: &Finished, report: &Report) {
+pub(crate) fn found(name: &str, text: &str, truth: &Truth, finished: &Finished, report: &Report) {
     let show = || format!("{name}\n{report:#?}\n{finished}");
     let killed = finished.status == Some(75);
     assert_eq!(
@@ -331,15 +331,14 @@ fn latency(name: &str, truth: &Truth, report: &Report, scratch: &Path) {
     );
 }
 
-/// The TOML at the head of a program.
-fn truth(text: &str) -> Truth {
-    let head = text
-        .lines()
-        .skip_while(|line| *line != "# /// truth")
-        .skip(1);
+/// The TOML at the head of a program, each line of which begins with these characters.
+pub(crate) fn truth(text: &str, comment: &str) -> Truth {
+    let head = text.lines().filter_map(|line| line.strip_prefix(comment));
     let toml: String = head
-        .take_while(|line| *line != "# ///")
-        .map(|line| format!("{}\n", line.trim_start_matches("# ")))
+        .skip_while(|line| *line != "/// truth")
+        .skip(1)
+        .take_while(|line| *line != "///")
+        .map(|line| format!("{line}\n"))
         .collect();
     toml::from_str(&toml).unwrap()
 }

@@ -13,6 +13,7 @@
 //! * `screens`: the dashboard's pictures, on terminals of three sizes.
 //! * `stacks`: where real ranks stand, taken by `run` and by `dump`.
 //! * `structure`: who may depend on whom, and other invariants of the architecture.
+//! * `watch`: the dashboard on a terminal, beside real jobs.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,3 +40,4 @@ mod screens;
 mod stacks;
 mod structure;
 mod support;
+mod watch;

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Options for every program in C.
 const C: [&str; 6] = [
@@ -63,22 +64,28 @@ impl Doubles {
         Some(doubles)
     }
 
-    /// The folder with the libraries.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// Compiles a program in C, linked with the doubles.
+    /// Compiles a program, linked with the doubles.
     pub(crate) fn compile(&self, source: &Path, name: &str, options: &[&str]) -> PathBuf {
         let program = self.folder.join(name);
+        let rpath = format!("-Wl,-rpath,{}", self.folder.display());
         in_one_go(&program, |new| {
-            let mut gcc = Command::new("gcc");
-            gcc.args(C).args(options).arg("-o").arg(new).arg(source);
-            gcc.arg("-I").arg(sources().join("include"));
-            gcc.arg("-L").arg(&self.folder);
-            gcc.args(["-l:libnccl.so.2", "-l:libcuda.so.1"]);
-            gcc.arg(format!("-Wl,-rpath,{}", self.folder.display()));
-            let compiled = gcc.output().unwrap();
+            let mut compiler;
+            if source.extension().is_some_and(|it| it == "rs") {
+                compiler = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
+                compiler
+                    .args(["--edition=2024", "-Dwarnings"])
+                    .arg(format!("-Clink-arg={rpath}"));
+            } else {
+                compiler = Command::new("gcc");
+                compiler.args(C).arg(rpath);
+                compiler.arg("-I").arg(sources().join("include"));
+            }
+            compiler.args(options).arg(source).arg("-o").arg(new);
+            compiler.arg("-L").arg(&self.folder);
+            if source.extension().is_some_and(|it| it == "c") {
+                compiler.args(["-l:libnccl.so.2", "-l:libcuda.so.1"]);
+            }
+            let compiled = compiler.output().unwrap();
             let said = String::from_utf8_lossy(&compiled.stderr);
             assert!(compiled.status.success(), "{said}");
         });
@@ -107,8 +114,10 @@ fn sources() -> &'static Path {
 
 /// Makes a file which nobody sees before it is whole: other tests may make it at the same time.
 fn in_one_go(path: &Path, make: impl FnOnce(&Path)) {
+    static LAST: AtomicU32 = AtomicU32::new(0);
     let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}", std::process::id()));
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    new.push(format!(".{}-{number}", std::process::id()));
     let new = PathBuf::from(new);
     fs::remove_file(&new).ok();
     make(&new);

@@ -1503,6 +1503,20 @@ pub struct RankDetail {
     pub records: u64,
     #[prost(uint64, tag = "7")]
     pub records_lost: u64,
+    /// Where its main thread stood when it was last looked at, innermost frame first; empty: it was not, or
+    /// has gone on since.
+    #[prost(message, repeated, tag = "8")]
+    pub stack: ::prost::alloc::vec::Vec<Where>,
+    /// When that was, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "9")]
+    pub stack_unix_ns: u64,
+    /// Kernel function that the main thread slept in then; empty: none.
+    #[prost(string, tag = "10")]
+    pub wait_channel: ::prost::alloc::string::String,
+    /// How much later than the first it comes to collectives, lately, in microseconds; absent: it was in
+    /// none.
+    #[prost(uint64, optional, tag = "11")]
+    pub late_us: ::core::option::Option<u64>,
 }
 /// Something that is measured. A viewer shows one of a name that it has never heard of.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -93,6 +93,28 @@ pub struct Member {
     pub timeout: Option<Duration>,
     /// When it destroyed the group.
     pub destroyed: Option<Timestamp>,
+    /// How much later than the first member it comes, lately; `None`: no call of all was seen.
+    pub late: Option<Duration>,
+}
+
+impl Member {
+    /// A member that has made no call.
+    pub(super) const fn new(process: ProcessId) -> Self {
+        Self {
+            process,
+            issued: 0,
+            completed: 0,
+            destroyed: None,
+            timeout: None,
+            late: None,
+        }
+    }
+
+    /// It came so much later than the first.
+    fn came(&mut self, late: Duration) {
+        // Of the last eight calls or so.
+        self.late = Some(self.late.map_or(late, |known| known * 7 / 8 + late / 8));
+    }
 }
 
 /// Calls that met at one sequence number.
@@ -214,13 +236,7 @@ impl Group {
     /// A member begins to make the group.
     pub(super) fn begin(&mut self, rank: u32, process: ProcessId, call: &Arc<Call>) {
         self.making_seen = true;
-        self.members.entry(rank).or_insert(Member {
-            process,
-            issued: 0,
-            completed: 0,
-            destroyed: None,
-            timeout: None,
-        });
+        self.members.entry(rank).or_insert(Member::new(process));
         let join = self.joins.entry(0).or_default();
         join.calls.insert(rank, JoinedCall::new(call));
     }
@@ -305,7 +321,11 @@ impl Group {
                 self.history.observe(seq, &join, self.members.len());
                 self.crossings.met(seq, &join);
             }
+            let first = join.calls.values().map(|it| it.call.at).min();
             for (&rank, joined) in &join.calls {
+                if let (Some(member), Some(first)) = (self.members.get_mut(&rank), first) {
+                    member.came(joined.call.at.since(first));
+                }
                 self.ended_early = longest(self.ended_early, &join, rank, joined);
             }
             let last = join.last_at();

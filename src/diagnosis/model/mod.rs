@@ -682,13 +682,7 @@ impl Model {
         process
             .groups
             .insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
-        let member = Member {
-            process: process.id,
-            issued: 0,
-            completed: 0,
-            destroyed: None,
-            timeout: None,
-        };
+        let member = Member::new(process.id);
         self.groups[id.0 as usize]
             .members
             .entry(rank)

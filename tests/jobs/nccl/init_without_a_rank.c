@@ -1,0 +1,25 @@
+/*
+ * /// truth
+ * nproc = 3
+ * code = "DD301"
+ * root = [2]
+ * hang = true
+ * run_options = ["--stall-after", "4"]
+ * ///
+ * Rank 2 never gets as far as the initialisation: the others wait for it there.
+ */
+#include <rank.h>
+
+int main(void)
+{
+    begin();
+#ifdef FAULTY
+    if (rank == 2)
+        sleep_ms(60000);
+#endif
+    ncclComm_t comm = join();
+    float *weights = floats(64);
+    NCCL(ncclBroadcast(weights, weights, 64, ncclFloat32, 0, comm, stream));
+    leave(comm);
+    return 0;
+}

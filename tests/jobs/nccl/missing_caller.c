@@ -1,0 +1,30 @@
+/*
+ * /// truth
+ * nproc = 3
+ * code = "DD101"
+ * or_code = "DD204"
+ * root = [1]
+ * hang = true
+ * run_options = ["--stall-after", "4"]
+ * ///
+ * Rank 1 looks for a solution that does not exist, while the others wait for it: busy, and never done.
+ */
+#include <rank.h>
+
+int main(void)
+{
+    begin();
+    ncclComm_t comm = join();
+    float *gradients = floats(64);
+    for (int step = 1; step <= 6; ++step) {
+#ifdef FAULTY
+        if (rank == 1 && step == 4)
+            for (volatile double guess = 1; guess * guess != 2;)
+                guess = (guess + 2 / guess) / 2;
+#endif
+        NCCL(ncclAllReduce(gradients, gradients, 64, ncclFloat32, ncclAvg, comm, stream));
+        synchronize();
+    }
+    leave(comm);
+    return 0;
+}

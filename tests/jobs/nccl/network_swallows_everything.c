@@ -1,0 +1,27 @@
+/*
+ * /// truth
+ * nproc = 3
+ * code = "DD116"
+ * root = []
+ * hang = true
+ * run_options = ["--stall-after", "4"]
+ * ///
+ * All ranks make the call, and what rank 1 should send never leaves it.
+ */
+#include <rank.h>
+
+int main(void)
+{
+#ifdef FAULTY
+    setenv("NCCL_DOUBLE_FAULTS", "hang AllReduce 4 on 1", 1);
+#endif
+    begin();
+    ncclComm_t comm = join();
+    float *gradients = floats(64);
+    for (int step = 1; step <= 6; ++step) {
+        NCCL(ncclAllReduce(gradients, gradients, 64, ncclFloat32, ncclAvg, comm, stream));
+        synchronize();
+    }
+    leave(comm);
+    return 0;
+}

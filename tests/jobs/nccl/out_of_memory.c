@@ -1,0 +1,34 @@
+/*
+ * /// truth
+ * nproc = 3
+ * code = "DD501"
+ * or_code = "DD201"
+ * root = [1]
+ * hang = false
+ * ///
+ * Rank 1 keeps the activations of every step, until there is no memory for the next, and ends with that
+ * error. The others wait for it.
+ */
+#include <rank.h>
+
+enum { ACTIVATIONS = 48 << 20 }; /* floats: 192 MiB of the device's 1 GiB */
+
+int main(void)
+{
+    begin();
+    ncclComm_t comm = join();
+    float *gradients = floats(64);
+    for (int step = 1; step <= 8; ++step) {
+        float *activations = floats(ACTIVATIONS);
+        int is_kept = 0;
+#ifdef FAULTY
+        is_kept = rank == 1;
+#endif
+        NCCL(ncclAllReduce(gradients, gradients, 64, ncclFloat32, ncclAvg, comm, stream));
+        synchronize();
+        if (!is_kept)
+            CU(cuMemFree_v2((CUdeviceptr)(size_t)activations));
+    }
+    leave(comm);
+    return 0;
+}

@@ -1,0 +1,29 @@
+/*
+ * /// truth
+ * nproc = 3
+ * code = "DD201"
+ * root = [1]
+ * hang = false
+ * ///
+ * Rank 1 is killed; the others wait for it in their streams, and are told nothing by NCCL.
+ */
+#include <rank.h>
+
+#include <signal.h>
+
+int main(void)
+{
+    begin();
+    ncclComm_t comm = join();
+    float *gradients = floats(64);
+    for (int step = 1; step <= 6; ++step) {
+#ifdef FAULTY
+        if (rank == 1 && step == 4)
+            raise(SIGKILL);
+#endif
+        NCCL(ncclAllReduce(gradients, gradients, 64, ncclFloat32, ncclAvg, comm, stream));
+        synchronize();
+    }
+    leave(comm);
+    return 0;
+}

@@ -1,0 +1,33 @@
+/*
+ * /// truth
+ * nproc = 3
+ * code = "DD114"
+ * root = [0]
+ * hang = true
+ * run_options = ["--stall-after", "4"]
+ * ///
+ * Rank 0 thinks that it needs no communicator of the others, and does not take part in making it.
+ */
+#include <rank.h>
+
+int main(void)
+{
+    begin();
+    ncclComm_t comm = join(), child = NULL;
+    float *weights = floats(64);
+    NCCL(ncclAllReduce(weights, weights, 64, ncclFloat32, ncclSum, comm, stream));
+    synchronize();
+#ifdef FAULTY
+    if (rank != 0)
+#endif
+        NCCL(ncclCommSplit(comm, rank == 0 ? NCCL_SPLIT_NOCOLOR : 1, rank, &child, NULL));
+    if (child != NULL) {
+        NCCL(ncclAllReduce(weights, weights, 64, ncclFloat32, ncclSum, child, stream));
+        leave(child);
+    }
+#ifdef FAULTY
+    sleep_ms(60000);
+#endif
+    leave(comm);
+    return 0;
+}

@@ -1,0 +1,37 @@
+/*
+ * /// truth
+ * nproc = 2
+ * code = "DD113"
+ * root = [1]
+ * root_confidence = "suspected"
+ * hang = false
+ * run_options = ["--stall-after", "3"]
+ * ///
+ * Rank 0 sends one message more than rank 1 receives, and waits for it in its stream until it
+ * loses patience; rank 1 is at something else.
+ */
+#include <rank.h>
+
+int main(void)
+{
+    begin();
+    ncclComm_t comm = join();
+    float *activations = floats(64);
+    int messages = 4;
+#ifdef FAULTY
+    messages -= rank == 1;
+#endif
+    if (rank == 0)
+        give_up_later();
+    for (int i = 0; i < messages; ++i) {
+        if (rank == 0)
+            NCCL(ncclSend(activations, 64, ncclFloat32, 1, comm, stream));
+        else
+            NCCL(ncclRecv(activations, 64, ncclFloat32, 0, comm, stream));
+        synchronize();
+    }
+    if (messages < 4)
+        sleep_ms(60000);
+    leave(comm);
+    return 0;
+}
