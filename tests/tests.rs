@@ -24,7 +24,6 @@
 )]
 
 #[path = "doubles/harness.rs"]
-#[expect(dead_code, reason = "the tests of the doubles use all of it")]
 mod doubles;
 mod framework;
 mod launchers;
