@@ -64,6 +64,9 @@ pub enum Event {
         world: Arc<str>,
         at: Timestamp,
     },
+    /// A process was started that is to be a rank, and has not joined a process group so far; told again
+    /// when more is known of it.
+    RankStarted(Box<StartedRank>),
     /// A process became a member of a group.
     GroupJoined {
         process: ProcessId,
@@ -250,6 +253,29 @@ pub enum Event {
     JobEnded { status: i32, at: Timestamp },
 }
 
+/// A process that is to be a rank, by its environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartedRank {
+    /// The number of its node.
+    pub node: u32,
+    /// Its host.
+    pub host: Arc<str>,
+    /// Its process id there.
+    pub pid: u32,
+    /// Its start time, which tells it from a later one with that number.
+    pub start_ticks: u64,
+    /// The rank that it is to be.
+    pub rank: u32,
+    /// The number of ranks, as its environment says.
+    pub world_size: Option<u32>,
+    /// When it was first seen.
+    pub seen: Timestamp,
+    /// When and how it ended before it joined a process group.
+    pub end: Option<(Timestamp, Exit)>,
+    /// Where its threads stood, at the latest two looks.
+    pub looks: Vec<Arc<Stacks>>,
+}
+
 /// Where the threads of a process stood at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
@@ -359,6 +385,27 @@ pub struct GroupInfo {
     pub description: Arc<str>,
     /// "gloo", "nccl", …
     pub backend: Arc<str>,
+    /// Where the process does not know the members, which then stand empty in the key: its place among
+    /// them. The model is never told of such a group: see [`super::roster`].
+    pub seat: Option<Seat>,
+}
+
+/// The place of a process in a group whose members it does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its rank in the group.
+    pub rank: u32,
+    /// Number of members.
+    pub size: u32,
+}
+
+/// How a call was put on a stream of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnStream {
+    /// Names the stream within its process. What is on a stream runs in order.
+    pub stream: u64,
+    /// Calls with the same number were given to the device together, in no order; 0: by itself.
+    pub launch: u32,
 }
 
 /// A call as one rank made it.
@@ -399,6 +446,8 @@ pub struct Call {
     pub takes_all: bool,
     /// The caller did not ask to wait for it.
     pub is_async: bool,
+    /// The stream of a device that it was put on, where that was seen.
+    pub on_stream: Option<OnStream>,
     /// Issued by the framework (DDP's reducer, …), not by a call of the user's.
     pub hidden: bool,
     /// Split sizes of an `all_to_all`, input and output, where they were seen.

@@ -11,7 +11,7 @@
 //!                    waits, cycles            with certificates
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{
@@ -28,12 +28,15 @@ pub mod creations;
 pub mod detect;
 pub mod event;
 pub mod guards;
+pub mod interfaces;
 pub mod judge;
 pub mod model;
 pub mod order;
 pub mod outside;
 pub mod place;
+pub mod roster;
 pub mod situation;
+pub mod startup;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod waits;
@@ -46,6 +49,7 @@ use detect::Key;
 use event::ProcessId;
 use judge::Judged;
 use model::{Doing, Ending, Model, Process, Target};
+use roster::Roster;
 use situation::Situation;
 
 /// A wait is shown on its rank after this long.
@@ -73,6 +77,8 @@ impl Default for Config {
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
+    /// Finds out who is in a communicator, before the model hears of it.
+    roster: Roster,
     model: Model,
     now: Timestamp,
     dirty: bool,
@@ -93,6 +99,7 @@ impl Engine {
     pub fn new(config: Config) -> Self {
         Self {
             config,
+            roster: Roster::default(),
             model: Model::default(),
             now: Timestamp::default(),
             dirty: false,
@@ -109,7 +116,18 @@ impl Engine {
     pub fn handle(&mut self, event: Event, now: Timestamp) {
         self.now = self.now.max(now);
         self.dirty = true;
-        self.model.apply(event);
+        let mut understood = Vec::new();
+        self.roster.take(event, self.now, &mut understood);
+        self.apply(understood);
+    }
+
+    fn apply(&mut self, events: Vec<Event>) {
+        for mistaken in self.roster.take_mistaken() {
+            self.model.forget(&mistaken);
+        }
+        for event in events {
+            self.model.apply(event);
+        }
     }
 
     /// Time has passed.
@@ -133,13 +151,20 @@ impl Engine {
         // Once the job is over no time passes in it: its last diagnosis is one of the evidence alone.
         let now = self.model.ended.map_or(self.now, |at| self.now.min(at));
         self.now = now;
+        let mut understood = Vec::new();
+        self.roster.release(now, &mut understood);
+        self.apply(understood);
         let situation = Situation::of(&self.model, &self.config, now);
         let drafts = detect::ALL
             .iter()
             .flat_map(|detector| detector.detect(&situation))
             .collect();
         let judged = judge::judge(&situation, drafts);
-        let timeout = next_look(&situation).filter(|_| self.model.ended.is_none());
+        let timeout = next_look(&situation)
+            .into_iter()
+            .chain(self.roster.next_release())
+            .min()
+            .filter(|_| self.model.ended.is_none());
         self.wanted = self.asked.wanted(&situation);
         let findings = conclude(&situation, judged, &mut self.first_seen);
         let ranks = self.rank_states();
@@ -242,11 +267,38 @@ impl Engine {
     }
 
     fn rank_states(&self) -> Vec<Rank> {
-        self.model
-            .ranks
-            .keys()
-            .filter_map(|&rank| Some((rank, self.model.process_of(rank)?)))
+        let joined = self.model.ranks.keys();
+        let joined = joined.filter_map(|&rank| Some((rank, self.model.process_of(rank)?)));
+        let mut ranks: Vec<Rank> = joined
             .map(|(rank, process)| self.rank_state(rank, process))
+            .collect();
+        ranks.extend(self.not_joined());
+        ranks.sort_by_key(|rank| rank.rank);
+        ranks
+    }
+
+    /// Ranks of which there is, or was, a process that has not joined the others.
+    fn not_joined(&self) -> Vec<Rank> {
+        let model = &self.model;
+        let started = model.started_ranks.values();
+        let ranks: BTreeSet<u32> = started.map(|started| started.rank).collect();
+        let ranks = ranks.into_iter().filter(|it| !model.ranks.contains_key(it));
+        let started = ranks.filter_map(|rank| model.not_joined(rank).into_iter().next());
+        started
+            .map(|started| Rank {
+                rank: started.rank,
+                host: started.host.to_string(),
+                pid: started.pid,
+                state: match started.end {
+                    Some((_, exit)) if exit.code == Some(0) => RankState::Exited,
+                    Some(_) => RankState::Dead,
+                    None => RankState::Running,
+                },
+                exit: started.end.map(|(_, exit)| exit).unwrap_or_default(),
+                step: 0,
+                place: None,
+                waiting_in: None,
+            })
             .collect()
     }
 

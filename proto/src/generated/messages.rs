@@ -637,7 +637,7 @@ pub struct Report {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -675,6 +675,8 @@ pub mod event {
         Stacks(super::Stacks),
         #[prost(message, tag = "17")]
         MemorySample(super::MemorySample),
+        #[prost(message, tag = "25")]
+        RankStarted(super::RankStarted),
     }
 }
 /// The first event of every stream and journal.
@@ -742,6 +744,34 @@ pub struct ProcessJoined {
     /// never meet in a group. Empty: it is not known.
     #[prost(string, tag = "10")]
     pub world: ::prost::alloc::string::String,
+}
+/// A process was started that is to be a rank, by its environment, and has not joined a process group
+/// yet. Sent again when it was looked at, and when it ended before it joined.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankStarted {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(uint64, tag = "2")]
+    pub start_ticks: u64,
+    /// As its environment says.
+    #[prost(uint32, tag = "3")]
+    pub rank: u32,
+    #[prost(uint32, optional, tag = "4")]
+    pub world_size: ::core::option::Option<u32>,
+    /// When it was first seen, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "5")]
+    pub seen_unix_ns: u64,
+    /// When it ended; absent: it lives, or joined a process group.
+    #[prost(fixed64, optional, tag = "6")]
+    pub ended_unix_ns: ::core::option::Option<u64>,
+    /// How, where that is known: one of the two.
+    #[prost(int32, optional, tag = "7")]
+    pub exit_code: ::core::option::Option<i32>,
+    #[prost(int32, optional, tag = "8")]
+    pub exit_signal: ::core::option::Option<i32>,
+    /// Where its threads stood, the latest two looks; their `process` means nothing.
+    #[prost(message, repeated, tag = "9")]
+    pub looks: ::prost::alloc::vec::Vec<Stacks>,
 }
 /// Gives a number to a string of a process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -811,6 +841,20 @@ pub struct GroupDefined {
     /// Global ranks in group order: member i is group rank i.
     #[prost(uint32, repeated, tag = "8")]
     pub members: ::prost::alloc::vec::Vec<u32>,
+    /// Where the process does not know the members, as with a communicator of NCCL: its own place there.
+    /// Absent: `members` says all.
+    #[prost(message, optional, tag = "60")]
+    pub seat: ::core::option::Option<Seat>,
+}
+/// The place of a process in a group whose members it does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Seat {
+    /// Its rank in the group.
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Number of members.
+    #[prost(uint32, tag = "2")]
+    pub size: u32,
 }
 /// Gives a number to a thread of a process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -894,6 +938,19 @@ pub struct Record {
     /// The group that a call is about to make; absent: it makes none, or found no room to say which.
     #[prost(message, optional, tag = "30")]
     pub creation: ::core::option::Option<GroupCreation>,
+    /// Of a call that was put on a stream of a device: which, and with what.
+    #[prost(message, optional, tag = "60")]
+    pub on_stream: ::core::option::Option<OnStream>,
+}
+/// How a call was put on a stream of a device. What is on a stream runs in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OnStream {
+    /// Names the stream within its process, whatever the number.
+    #[prost(fixed64, tag = "1")]
+    pub stream: u64,
+    /// Calls with the same number were given to the device together, in no order; 0: by itself.
+    #[prost(uint32, tag = "2")]
+    pub launch: u32,
 }
 /// A process group that is about to be made, by one of its members or by somebody who only takes
 /// part.
@@ -916,6 +973,10 @@ pub struct GroupCreation {
     /// Whoever makes the group is known to be kept until all its members make it.
     #[prost(bool, tag = "6")]
     pub takes_all: bool,
+    /// Instead of `members`, where they are not known. Those who divide a group meet by a name that begins
+    /// with the name of that group and "/", and their places are those in it.
+    #[prost(message, optional, tag = "60")]
+    pub seat: ::core::option::Option<Seat>,
 }
 /// Cumulative counters of a group in a process. They survive the overwriting of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

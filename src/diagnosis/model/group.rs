@@ -190,11 +190,16 @@ impl Group {
     }
 
     /// Whether a thread that waits for such a call stands still until the call is complete. Where c10d
-    /// runs collectives on a device, a wait only puts the stream behind it, except for barriers.
+    /// runs collectives on a device, a wait only puts the stream behind it, except for barriers. NCCL
+    /// itself keeps only those who make a communicator.
     #[must_use]
     pub fn holds_threads(&self, op: Op) -> bool {
         let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
-        on_host || op == Op::Barrier || self.info.key.layer != "c10d"
+        match &*self.info.key.layer {
+            "c10d" => on_host || op == Op::Barrier,
+            "nccl" => op.creates_group(),
+            _ => true,
+        }
     }
 
     /// Whether a call begins only once the rank's earlier ones are complete: an NCCL communicator is

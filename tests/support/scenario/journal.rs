@@ -158,6 +158,7 @@ impl Encoder {
                     epoch: group.key.epoch,
                     ordinal: group.key.ordinal,
                     members: group.key.members.clone(),
+                    seat: None,
                 })]
             }
             Event::GroupDestroyed { process, group, at } => {
@@ -326,6 +327,17 @@ impl Encoder {
                 let record = record(RecordKind::InputEnded, *at);
                 self.process(*process).record(record, place.as_ref())
             }
+            Event::RankStarted(started) => vec![Kind::RankStarted(v1::RankStarted {
+                pid: started.pid,
+                start_ticks: started.start_ticks,
+                rank: started.rank,
+                world_size: started.world_size,
+                seen_unix_ns: started.seen.0,
+                ended_unix_ns: started.end.map(|(at, _)| at.0),
+                exit_code: started.end.and_then(|(_, exit)| exit.code),
+                exit_signal: started.end.and_then(|(_, exit)| exit.signal),
+                looks: started.looks.iter().map(|look| stacked(0, look)).collect(),
+            })],
             Event::Parameters {
                 process,
                 group,
@@ -574,6 +586,11 @@ impl Process {
                 takes_all: call.takes_all,
                 epoch: group.key.epoch,
                 members: group.key.members.clone(),
+                seat: None,
+            }),
+            on_stream: call.on_stream.map(|on| v1::OnStream {
+                stream: on.stream,
+                launch: on.launch,
             }),
             ..record
         })
