@@ -323,6 +323,10 @@ words! {
         ReadyTwice = 4, "ready twice";
         /// The graph was promised to stay the same, and did not.
         GraphChanged = 5, "graph changed";
+        /// Step after step they got gradients from outside the forward after which they are averaged.
+        Outside = 6, "outside";
+        /// Each step looks for parameters without gradient, and none had any.
+        NeverUnused = 7, "never unused";
     }
 }
 

@@ -52,6 +52,8 @@ pub enum Kind {
     ReadyTwice,
     /// The graph was promised to stay the same, and did not.
     GraphChanged,
+    /// Gradients come from outside DDP's forward, and are averaged nowhere.
+    Bypassed,
     /// Some ranks synchronise gradients at a forward after which others only accumulate them.
     Boundaries(Boundary),
 }
@@ -129,6 +131,8 @@ pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timesta
     match (&breach.kind, origin) {
         // Whatever comes after the models were wrapped.
         (Kind::Models(_), _) => group == breach.group && since >= breach.at,
+        // Nobody waits because of it.
+        (Kind::Bypassed, _) => false,
         (_, Origin::Diverged(at, _)) => *at == breach.group && since >= breach.at,
         // A rank that died does not ask whether its peers accumulate.
         (Kind::Boundaries(_), Origin::Left(ranks) | Origin::Leaving(ranks)) => missed(ranks),
@@ -162,11 +166,16 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         .find_map(|(model, copies)| differ(group.id, *model, copies))
         .or_else(|| {
             let broken = models.iter().filter_map(|(model, copies)| {
-                said(group.id, *model, copies).or_else(|| unused(situation, group, *model, copies))
+                said(situation, group.id, *model, copies)
+                    .or_else(|| unused(situation, group, *model, copies))
             });
             broken.min_by_key(|breach| breach.at)
         })
         .or_else(|| boundaries(situation, group))
+        .or_else(|| {
+            let mut models = models.iter();
+            models.find_map(|(model, copies)| bypassed(group, *model, copies))
+        })
 }
 
 /// Models that differ in what ranks exchange.
@@ -280,17 +289,28 @@ fn is_permuted(a: &Replica, b: &Replica) -> bool {
     differs && sorted(a) == sorted(b)
 }
 
-/// What a reducer found out by itself, and raises for.
-fn said(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
+/// What a reducer found out by itself, and raised for: unless that was caught, and nobody waits.
+fn said(
+    situation: &Situation<'_>,
+    group: GroupId,
+    model: u32,
+    copies: &[Copy<'_>],
+) -> Option<Breach> {
+    let is_missed = |rank: u32| {
+        let mut stalls = situation.stalls.iter().filter(|it| it.group == group);
+        stalls.any(|stall| stall.missing.iter().any(|it| it.rank == rank))
+    };
     type Pick = fn(&Replica) -> Option<&Said>;
     let kinds: [(Kind, Pick); 2] = [
         (Kind::ReadyTwice, |it| it.ready_twice.as_ref()),
         (Kind::GraphChanged, |it| it.graph_changed.as_ref()),
     ];
     kinds.into_iter().find_map(|(kind, pick)| {
-        let those = copies
-            .iter()
-            .filter_map(|copy| Some((copy.rank, pick(copy.replica)?)));
+        let those = copies.iter().filter_map(|copy| {
+            let said = pick(copy.replica)?;
+            let matters = copy.process.uncaught().is_some() || is_missed(copy.rank);
+            matters.then_some((copy.rank, said))
+        });
         let at = those.clone().map(|(_, said)| said.at).min()?;
         let root: Vec<u32> = those.map(|(rank, _)| rank).collect();
         Some(Breach {
@@ -306,6 +326,37 @@ fn said(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
     })
 }
 
+/// Gradients that come from outside DDP's forward, where no call of the program's is large enough to
+/// average them.
+fn bypassed(group: &Group, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
+    if group.info.key.members.len() < 2 {
+        return None;
+    }
+    let those: Vec<(&Copy<'_>, &Said)> = copies
+        .iter()
+        .filter_map(|copy| Some((copy, copy.replica.outside.as_ref()?)))
+        .filter(|(copy, _)| copy.process.lost == 0)
+        .filter(|(copy, _)| copy.process.largest_own < largest_parameter(copy.replica))
+        .collect();
+    let at = those.iter().map(|(_, said)| said.at).min()?;
+    Some(Breach {
+        kind: Kind::Bypassed,
+        group: group.id,
+        model,
+        root: those.iter().map(|(copy, _)| copy.rank).collect(),
+        absent: Vec::new(),
+        is_odd: true,
+        at,
+        evidence_at: at,
+    })
+}
+
+/// Elements of the largest parameter.
+fn largest_parameter(replica: &Replica) -> u64 {
+    let sizes = replica.layout().map(|(_, it)| it.shape().iter().product());
+    sizes.max().unwrap_or(0)
+}
+
 /// Gradients that ranks lack, once they cannot come any more.
 fn unused(
     situation: &Situation<'_>,
@@ -316,6 +367,8 @@ fn unused(
     let lack: Vec<(&Copy<'_>, &Said)> = copies
         .iter()
         .filter_map(|copy| Some((copy, copy.replica.without.as_ref()?)))
+        // What came later may have been lost.
+        .filter(|(copy, said)| copy.process.lost == 0 || raised_at(copy.process, said).is_some())
         .collect();
     let (_, first) = lack.first()?;
     let root: Vec<u32> = lack.iter().map(|(copy, _)| copy.rank).collect();
@@ -507,6 +560,7 @@ pub fn said_of<'a>(situation: &Situation<'a>, breach: &Breach, rank: u32) -> Opt
         Kind::Unused | Kind::UnusedDiffer => replica.without.as_ref(),
         Kind::ReadyTwice => replica.ready_twice.as_ref(),
         Kind::GraphChanged => replica.graph_changed.as_ref(),
+        Kind::Bypassed => replica.outside.as_ref(),
     }
 }
 

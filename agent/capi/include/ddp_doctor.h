@@ -369,7 +369,11 @@ enum {
     DDP_DOCTOR_PARAMETERS_WITHOUT_GRADIENT = 2, /* a backward is over and these have no gradient */
     DDP_DOCTOR_PARAMETERS_COMPLETE = 3,         /* a later backward gave all of them their gradients */
     DDP_DOCTOR_PARAMETERS_READY_TWICE = 4,      /* their gradients were ready twice in one backward */
-    DDP_DOCTOR_PARAMETERS_GRAPH_CHANGED = 5     /* the graph was promised to stay the same, and did not */
+    DDP_DOCTOR_PARAMETERS_GRAPH_CHANGED = 5,    /* the graph was promised to stay the same, and did not */
+    DDP_DOCTOR_PARAMETERS_OUTSIDE = 6,          /* step after step they got gradients from outside the forward
+                                                   after which they are averaged, and those were used up */
+    DDP_DOCTOR_PARAMETERS_NEVER_UNUSED = 7      /* each step looks for parameters without gradient, and no step
+                                                   had any; `first`: microseconds that the search takes */
 };
 
 /* Parameters of a model whose gradients the ranks of a group average. */
@@ -378,7 +382,7 @@ typedef struct ddp_doctor_parameter_list {
     uint32_t fact;         /* one of the above */
     uint32_t group;        /* the group, by its number */
     uint32_t model;        /* the how-manieth model of that group it is in this process, from 1 */
-    uint32_t first;        /* of a layout: index of the first parameter in `lines`, from 0 */
+    uint32_t first;        /* of a layout: index of the first parameter in `lines`, from 0; else see above */
     uint64_t total;        /* how many parameters it is about; `lines` may have fewer */
     ddp_doctor_text lines; /* a line for each: "float32 64,128 head.weight"; "-" where there are no sizes */
     uint32_t site;         /* the place in the program */

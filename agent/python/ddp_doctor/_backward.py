@@ -13,7 +13,7 @@ def patch(autograd, late):
 
     @functools.wraps(original)
     def _engine_run_backward(*args, **kwargs):
-        _parameters.backward_begins()
+        _guarded(_parameters.backward_begins)
         try:
             result = original(*args, **kwargs)
         except BaseException as error:

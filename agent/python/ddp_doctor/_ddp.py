@@ -81,6 +81,8 @@ def _wrap_forward(original):
         if _compiling():
             return original(self, *inputs, **kwargs)
         try:
+            if _grad_enabled():
+                _parameters.forward_begins(self)
             _forward_begins(self, inputs, kwargs)
         except Exception:
             pass
@@ -119,6 +121,9 @@ def patch(module, late):
     build = getattr(ddp, "_build_params_for_reducer", None)
     if build is not None:
         ddp._build_params_for_reducer = _parameters.wrap_build(build, sys._getframe)
+    post = getattr(ddp, "_post_forward", None)
+    if post is not None:
+        ddp._post_forward = _parameters.wrap_post_forward(post)
     swap = getattr(torch.utils, "swap_tensors", None)
     if swap is not None:
         torch.utils.swap_tensors = _wrap_swap(swap)

@@ -10,6 +10,7 @@ version that words them otherwise is one of which less is known.
 
 import ctypes
 import re
+import time
 import weakref
 
 from . import _box, _groups, _sites, _words
@@ -24,6 +25,16 @@ _MOST_PIECES = 16
 # before that is taken for the program's way: two losses of one forward, say.
 _MOST_LATER = 8
 
+# A search for unused parameters: DDP notes what it found in its first ten iterations, and in every
+# hundredth. After so many it is said that there was nothing to find.
+_FIRST_ITERATIONS = 10
+_EVERY = 50
+_ITERATIONS = 200
+_KEPT_TIMES = 15
+
+# Steps whose gradients came from outside DDP's forward, before that is said.
+_MOST_OUTSIDE = 3
+
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
 _STATIC = "not compatible with static_graph"
 _READY_TWICE = "Expected to mark a variable ready only once"
@@ -32,6 +43,8 @@ _INDICES = re.compile(r"indices which did not receive grad for rank \d+: *([\d, 
 _INDEX = re.compile(r"Parameter at index (\d+)")
 
 _models = []
+# id(module) → its model, for modules that live.
+_by_module = {}
 # Group → models of it so far.
 _counts = {}
 # One entry for each backward that runs now, the reentrant ones inside others as well.
@@ -39,7 +52,7 @@ _running = []
 
 
 class Model:
-    __slots__ = ("reference", "group", "number", "lines", "without", "later")
+    __slots__ = ("reference", "group", "number", "lines", "without", "later", "forward", "look", "outside", "search")
 
     def __init__(self, module, group, number, lines):
         self.reference = weakref.ref(module)
@@ -49,6 +62,23 @@ class Model:
         # Indices of what had no gradient at the end of the last backward; None: all had.
         self.without = None
         self.later = 0
+        # Its forward ran since the last backward.
+        self.forward = False
+        # A parameter had no gradient before the backward that runs now, and no forward.
+        self.look = False
+        # How often in a row it had one after such a backward.
+        self.outside = 0
+        # The search for unused parameters; None: there is none, or it is known to find some.
+        self.search = Search() if module.find_unused_parameters else None
+
+
+class Search:
+    __slots__ = ("backwards", "times")
+
+    def __init__(self):
+        self.backwards = 0
+        # Nanoseconds that the last ones took.
+        self.times = []
 
 
 def _say(model, fact, total, lines=(), first=0, site=0):
@@ -90,6 +120,8 @@ def _wrapped(module, parameters, frame):
     if not group:
         return
     _models[:] = [model for model in _models if model.reference() is not None]
+    _by_module.clear()
+    _by_module.update((id(model.reference()), model) for model in _models)
     number = _counts[group] = _counts.get(group, 0) + 1
     lines = _describe(module.module, parameters)
     model = Model(module, group, number, lines)
@@ -103,6 +135,7 @@ def _wrapped(module, parameters, frame):
             break
     if len(_models) < _MOST_MODELS:
         _models.append(model)
+        _by_module[id(module)] = model
 
 
 def wrap_build(original, getframe):
@@ -121,8 +154,69 @@ def wrap_build(original, getframe):
     return _build_params_for_reducer
 
 
+def wrap_post_forward(original):
+    """`DistributedDataParallel._post_forward`, in which the search for unused parameters is, timed."""
+
+    def _post_forward(self, *args, **kwargs):
+        model = _by_module.get(id(self))
+        if model is None or model.search is None:
+            return original(self, *args, **kwargs)
+        begin = time.perf_counter_ns()
+        result = original(self, *args, **kwargs)
+        search = model.search
+        if search is not None:
+            search.times.append(time.perf_counter_ns() - begin)
+            del search.times[:-_KEPT_TIMES]
+        return result
+
+    return _post_forward
+
+
+def _searched(model, module):
+    """A backward after a search is over. Asks DDP from time to time what its searches found."""
+    search = model.search
+    search.backwards += 1
+    if search.backwards > _FIRST_ITERATIONS and search.backwards % _EVERY:
+        return
+    noted = module._get_ddp_logging_data()
+    unused = noted.get("unused_parameter_size")
+    if unused or module.static_graph:
+        model.search = None
+    elif unused is not None and noted.get("iteration", 0) >= _ITERATIONS:
+        model.search = None
+        times = sorted(search.times)
+        micros = times[len(times) // 2] // 1000 if times else 0
+        _say(model, _words.NEVER_UNUSED, len(model.lines), (), min(micros, 2**32 - 1))
+
+
+def forward_begins(module):
+    """A forward of DDP's after which there may be a backward."""
+    model = _by_module.get(id(module))
+    if model is not None:
+        model.forward = True
+
+
+def _is_without(module):
+    """Whether the first parameter that needs a gradient has none; false where there is no such one.
+
+    Of one parameter alone, and only of a model that DDP's forward passes by.
+    """
+    for parameter in module.module.parameters():
+        if parameter.requires_grad:
+            return parameter.grad is None
+    return False
+
+
 def backward_begins():
     _running.append(None)
+    if len(_running) > 1:
+        return
+    for model in _models:
+        if model.forward:
+            model.outside = 0
+        elif model.outside < _MOST_OUTSIDE:
+            module = model.reference()
+            model.look = module is not None and _is_without(module)
 
 
 def backward_ended(frame):
@@ -132,7 +226,16 @@ def backward_ended(frame):
         return
     for model in _models:
         module = model.reference()
-        if module is None or model.later >= _MOST_LATER:
+        if module is None:
+            continue
+        if model.forward:
+            model.forward = False
+        elif model.look:
+            model.look = False
+            _looked(model, module, frame)
+        if model.search is not None:
+            _searched(model, module)
+        if model.later >= _MOST_LATER:
             continue
         try:
             module.reducer._check_reducer_finalized()
@@ -146,6 +249,15 @@ def backward_ended(frame):
                 model.without = None
                 model.later += 1
                 _say(model, _words.COMPLETE, 0)
+
+
+def _looked(model, module, frame):
+    """A backward without DDP's forward is over: did it leave a gradient?"""
+    if _is_without(module):
+        return
+    model.outside += 1
+    if model.outside == _MOST_OUTSIDE:
+        _say(model, _words.OUTSIDE, len(model.lines), (), 0, _sites.site_of(frame))
 
 
 def _without_gradient(model, message, frame):
@@ -193,6 +305,7 @@ def backward_raised(error, frame):
 
 def _reset():
     _models.clear()
+    _by_module.clear()
     _counts.clear()
     _running.clear()
 

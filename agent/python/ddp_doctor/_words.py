@@ -85,6 +85,8 @@ WITHOUT_GRADIENT = 2
 COMPLETE = 3
 READY_TWICE = 4
 GRAPH_CHANGED = 5
+OUTSIDE = 6
+NEVER_UNUSED = 7
 
 # Results of ddp_doctor_open().
 OK = 0

@@ -421,6 +421,52 @@ except RuntimeError as e:
         self.assertEqual((said.code, said.site[1]), (4, o.line("backward")))
         self.assertIn(said.text, ("float32 2,2 twice.weight\n", "float32 2 twice.bias\n"))
 
+    def test_gradients_from_outside_the_forward(self):
+        o = self.run_job(
+            """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+def outside(times):
+    for _ in range(times):
+        model.zero_grad()
+        model.module(torch.ones(1, 3)).sum().backward()  # outside
+outside(2)
+model(torch.ones(1, 3)).sum().backward()
+outside(2)
+with model.no_sync():
+    model(torch.ones(1, 3)).sum().backward()
+model.zero_grad()
+for _ in range(4):
+    inputs = torch.ones(1, 3, requires_grad=True)
+    torch.autograd.grad(model.module(inputs).sum(), inputs)
+    model.module(torch.ones(1, 3)).sum().backward()  # accumulates
+with torch.no_grad():
+    model(torch.ones(1, 3))
+outside(8)
+"""
+        )
+        (said,) = [r for r in o.box.of("parameters") if r.code != 1]
+        self.assertEqual((said.code, said.numel, said.site[1]), (6, 2, o.line("outside")))
+
+    def test_a_search_that_finds_nothing_is_told_once(self):
+        o = self.run_job(
+            """
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    def forward(self, inputs, with_other):
+        return self.one(inputs) + (self.other(inputs) if with_other else 0)
+wrap = torch.nn.parallel.DistributedDataParallel
+some, none, plain = wrap(Model(), find_unused_parameters=True), wrap(Model(), find_unused_parameters=True), wrap(Model())
+for step in range(320):
+    for model in (some, none, plain):
+        model(torch.ones(1, 3), model is not some or step % 5 > 0).sum().backward()
+"""
+        )
+        (said,) = [r for r in o.box.of("parameters") if r.code != 1]
+        self.assertEqual((said.code, said.seq, said.numel), (7, 2, 4))
+        self.assertGreater(said.tensors, 0)
+
     def test_no_model_is_kept(self):
         self.run_job(
             """

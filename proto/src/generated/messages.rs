@@ -342,6 +342,12 @@ pub enum ParameterFact {
     ReadyTwice = 4,
     /// The graph was promised to stay the same, and did not.
     GraphChanged = 5,
+    /// Step after step they got gradients from outside the forward after which they are averaged, and
+    /// those were used up.
+    Outside = 6,
+    /// Each step looks for parameters without gradient, and no step that was looked at had any; `tensors`
+    /// is how many microseconds the search takes.
+    NeverUnused = 7,
 }
 impl ParameterFact {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -356,6 +362,8 @@ impl ParameterFact {
             Self::Complete => "PARAMETER_FACT_COMPLETE",
             Self::ReadyTwice => "PARAMETER_FACT_READY_TWICE",
             Self::GraphChanged => "PARAMETER_FACT_GRAPH_CHANGED",
+            Self::Outside => "PARAMETER_FACT_OUTSIDE",
+            Self::NeverUnused => "PARAMETER_FACT_NEVER_UNUSED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -367,6 +375,8 @@ impl ParameterFact {
             "PARAMETER_FACT_COMPLETE" => Some(Self::Complete),
             "PARAMETER_FACT_READY_TWICE" => Some(Self::ReadyTwice),
             "PARAMETER_FACT_GRAPH_CHANGED" => Some(Self::GraphChanged),
+            "PARAMETER_FACT_OUTSIDE" => Some(Self::Outside),
+            "PARAMETER_FACT_NEVER_UNUSED" => Some(Self::NeverUnused),
             _ => None,
         }
     }

@@ -154,7 +154,7 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
 /// The exception that DDP raised in a rank because of it.
 fn raised<'a>(process: &'a Process, breach: &Breach) -> Option<&'a Exception> {
     let words: &[&str] = match breach.kind {
-        Kind::Models(_) | Kind::Boundaries(_) => return None,
+        Kind::Models(_) | Kind::Boundaries(_) | Kind::Bypassed => return None,
         Kind::Unused | Kind::UnusedDiffer => &[contract::UNFINISHED],
         Kind::ReadyTwice => &["Expected to mark a variable ready only once"],
         Kind::GraphChanged => &["training graph has changed"],

@@ -26,6 +26,7 @@ mod breach;
 mod call_order;
 mod clock_skew;
 mod cycle;
+mod ddp_bypassed;
 mod divergence;
 mod dtype_mismatch;
 mod duplicate_rank;
@@ -39,6 +40,7 @@ mod long_phase;
 mod message;
 mod missing_rank;
 mod model_mismatch;
+mod needless_unused_search;
 mod no_sync_mismatch;
 mod op_mismatch;
 mod p2p_deadlock;
@@ -98,7 +100,9 @@ pub const ALL: &[&dyn Detector] = &[
     &unused_parameters_differ::UnusedParametersDiffer,
     &ready_twice::ReadyTwice,
     &model_mismatch::ModelMismatch,
+    &ddp_bypassed::DdpBypassed,
     &no_sync_mismatch::NoSyncMismatch,
+    &needless_unused_search::NeedlessUnusedSearch,
     &evidence_incomplete::EvidenceIncomplete,
     &records_lost::RecordsLost,
     &clock_skew::ClockSkew,

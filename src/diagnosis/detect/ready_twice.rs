@@ -17,7 +17,7 @@ static ABOUT: About = About {
          graph has changed`): DDP raises in the backward.",
         example: "\
 error[DD403] ready-twice: head.weight was ready twice in one backward at train.py:19, on ranks 0 and 1
-    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
+    group default_pg, 2 ranks · step 1 · proved 100 ms after the deciding event
 
     ▸ rank 0, 1   ended, status 1   train.py:19      no call yet
 
@@ -152,6 +152,23 @@ mod tests {
             caused-by = "DD403"
             "#
         ));
+    }
+
+    #[test]
+    fn what_was_caught_and_held_up_nobody_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 * layout "float32 4,16 head.weight" @train.py:12
+            1.1 * raises left-backward "RuntimeError: Expected to mark a variable ready only once. This error is" @train.py:19
+            1.1 * ready-twice "float32 4,16 head.weight" @train.py:19
+            1.2 * barrier @train.py:22
+            1.3 * done
+            """
+            look-on = 100
+            "#,
+        );
     }
 
     #[test]

@@ -42,24 +42,13 @@ impl Accumulation {
         self.forwards
     }
 
-    /// How many of them were to synchronise.
-    #[must_use]
-    pub const fn synchronised(&self) -> u64 {
-        self.synchronised
-    }
-
-    /// Whether some were not to.
-    #[must_use]
-    pub const fn accumulates(&self) -> bool {
-        self.synchronised < self.forwards && !self.lossy
-    }
-
     /// Whether its n-th forward, from 1, was to synchronise; `None`: it has not made it, or that is
-    /// forgotten.
+    /// not known any more.
     #[must_use]
     pub fn is_synchronised(&self, nth: u64) -> Option<bool> {
         let known = self.synchronised <= KEPT as u64 || self.recent.front() <= Some(&nth);
-        (known && (1..=self.forwards).contains(&nth)).then(|| self.recent.contains(&nth))
+        let made = (1..=self.forwards).contains(&nth) && !self.lossy;
+        (known && made).then(|| self.recent.contains(&nth))
     }
 
     /// Whether it synchronised at the same forwards as another rank, as often as both did: always, or
@@ -96,12 +85,11 @@ mod tests {
     #[test]
     fn forwards_are_counted_from_one() {
         let it = of("..s.s");
-        assert_eq!((it.forwards(), it.synchronised()), (5, 2));
+        assert_eq!(it.forwards(), 5);
         assert_eq!(it.is_synchronised(3), Some(true));
         assert_eq!(it.is_synchronised(4), Some(false));
         assert_eq!(it.is_synchronised(0), None);
         assert_eq!(it.is_synchronised(6), None);
-        assert!(it.accumulates() && !of("sss").accumulates());
     }
 
     #[test]
@@ -110,6 +98,9 @@ mod tests {
         assert_eq!(it.is_synchronised(2), None);
         assert_eq!(it.is_synchronised(4), Some(true));
         assert_eq!(it.is_synchronised(5), Some(false));
+        let mut it = of("..s");
+        it.lost();
+        assert_eq!(it.is_synchronised(3), None);
     }
 
     #[test]

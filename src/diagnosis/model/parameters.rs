@@ -41,6 +41,10 @@ pub struct Replica {
     pub ready_twice: Option<Said>,
     /// The graph was promised to stay the same, and did not.
     pub graph_changed: Option<Said>,
+    /// Step after step gradients came from outside the forward after which they are averaged.
+    pub outside: Option<Said>,
+    /// Searches for parameters without gradient found none.
+    pub never_unused: Option<Said>,
 }
 
 /// Something that was said of some parameters of a model.
@@ -48,6 +52,8 @@ pub struct Replica {
 pub struct Said {
     /// How many they are.
     pub total: u64,
+    /// What was said with it as a number.
+    pub number: u32,
     /// The first of them.
     pub lines: Arc<str>,
     /// The user's line.
@@ -102,12 +108,20 @@ impl Models {
 
     pub(super) fn take(&mut self, group: GroupId, said: Parameters, at: Timestamp) {
         let key = (group, said.model);
+        if said.fact == ParameterFact::Layout && said.first == 0 {
+            // Whoever wraps a model again is done with what those before it lacked.
+            for (_, replica) in self.replicas.range_mut((group, 0)..key) {
+                (replica.without, replica.ready_twice, replica.graph_changed) = (None, None, None);
+                replica.outside = None;
+            }
+        }
         if !self.replicas.contains_key(&key) && self.replicas.len() >= KEPT_MODELS {
             return;
         }
         let replica = self.replicas.entry(key).or_default();
         let parameters = Said {
             total: said.total,
+            number: said.first,
             lines: Arc::clone(&said.lines),
             place: said.place,
             step: said.step,
@@ -133,6 +147,8 @@ impl Models {
             ParameterFact::Complete => replica.without = None,
             ParameterFact::ReadyTwice => replica.ready_twice = Some(parameters),
             ParameterFact::GraphChanged => replica.graph_changed = Some(parameters),
+            ParameterFact::Outside => replica.outside = Some(parameters),
+            ParameterFact::NeverUnused => replica.never_unused = Some(parameters),
             ParameterFact::Unspecified => {}
         }
     }
@@ -193,6 +209,20 @@ mod tests {
             layout,
             [(0, "a", vec![8, 4]), (1, "b c", vec![]), (2, "d", vec![2])]
         );
+    }
+
+    #[test]
+    fn a_model_that_is_wrapped_again_lacks_nothing() {
+        let mut models = Models::default();
+        let group = GroupId(0);
+        let without = said(ParameterFact::WithoutGradient, 0, 1, "float32 8,4 a\n");
+        models.take(group, without, Timestamp(5));
+        let again = Parameters {
+            model: 2,
+            ..said(ParameterFact::Layout, 0, 1, "float32 8,4 a\n")
+        };
+        models.take(group, again, Timestamp(6));
+        assert!(models.get(group, 1).unwrap().without.is_none());
     }
 
     #[test]

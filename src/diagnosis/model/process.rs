@@ -96,6 +96,8 @@ pub struct Process {
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
     /// How it joined the world, or tries to: the last time that it began to.
     pub init: Option<Init>,
+    /// Elements of the largest call that the program itself made to reduce or to gather something.
+    pub largest_own: u64,
     /// Models whose gradients it averages with others.
     pub models: Models,
     /// Records seen.
@@ -296,6 +298,7 @@ impl Process {
             memory: Memory::default(),
             settings: BTreeMap::new(),
             init: None,
+            largest_own: 0,
             models: Models::default(),
             records: 0,
             lost: 0,
@@ -498,6 +501,12 @@ impl Process {
             thread.doing = Doing::Call(Arc::clone(call));
         }
         self.last_call = Some(Arc::clone(call));
+        let is_empty = matches!(call.op, Op::Barrier | Op::Broadcast | Op::Scatter);
+        if !call.hidden && call.seq > 0 && !is_empty {
+            // Of several tensors the first alone is known.
+            let numel = call.numel.filter(|_| call.tensors <= 1);
+            self.largest_own = self.largest_own.max(numel.unwrap_or(u64::MAX));
+        }
         if let Some(place) = &call.place {
             if let Some(count) = self.places.get_mut(place) {
                 *count += 1;

@@ -32,7 +32,7 @@
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `forward N [@PATH] [batch=N] [repeated] [no-sync]` | DDP's training forward, which begins step N |
 //! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model of these parameters |
-//! | `without-gradient …`, `complete`, `ready-twice …`, `graph-changed …` | the same: DDP's reducer says so of them |
+//! | `without-gradient …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | the same: DDP's reducer says so of them |
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |

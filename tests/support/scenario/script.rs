@@ -544,7 +544,8 @@ impl<'a> Writer<'a> {
                 place,
                 at: moment,
             },
-            "layout" | "without-gradient" | "complete" | "ready-twice" | "graph-changed" => {
+            "layout" | "without-gradient" | "complete" | "ready-twice" | "graph-changed"
+            | "outside" | "never-unused" => {
                 let fact = ParameterFact::from_name(&verb.replace('-', " "));
                 let listed = args.iter().filter(|arg| !arg.starts_with('@'));
                 let lines: String = listed.map(|line| format!("{line}\n")).collect();
@@ -554,7 +555,7 @@ impl<'a> Writer<'a> {
                     said: Parameters {
                         fact: fact.unwrap_or_default(),
                         model: 1,
-                        first: 0,
+                        first: if verb == "never-unused" { 1500 } else { 0 },
                         total: lines.lines().count() as u64,
                         lines: lines.into(),
                         place,

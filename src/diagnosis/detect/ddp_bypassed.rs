@@ -1,0 +1,161 @@
+//! DD405 ddp-bypassed: backward ran without any gradient synchronisation.
+
+use ddp_doctor_proto::catalogue;
+
+use super::{About, Detector, Draft, Explanation, breach, order};
+use crate::diagnosis::contract::{self, Kind};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD405,
+    order: order::WIRE,
+    explanation: Explanation {
+        means: "The model is wrapped, but the loss does not come out of the wrapper's `forward`: \
+         step after step a backward leaves gradients that DDP was not told to expect, the optimizer \
+         uses them up, and nobody averages them. Every rank trains a model of its own on its share \
+         of the data, and nothing fails.",
+        example: "\
+error[DD405] ddp-bypassed: the gradients of ranks 0 and 1 come from a backward that DDP's forward had no part in at train.py:19: nobody averages them
+    group default_pg, 2 ranks · supported
+
+    ▸ rank 0, 1   elsewhere   train.py:19      last call all_gather #1
+
+    why    In three steps in a row ranks 0 and 1 made no forward of the wrapped model before the
+           backward, and the backward left gradients all the same. DDP averages what follows from
+           its own forward.
+    fix    Call the wrapped model itself, not its .module or a method of that.
+           Go on from a checkpoint of before: the parameters of the ranks have drifted apart.
+    more   ddp-doctor explain DD405
+",
+        causes: &[
+            "`model.module(x)` instead of `model(x)`.",
+            "Another method of the inner module computes the loss \
+             (`model.module.training_step(batch)`).",
+            "The model is unwrapped by a framework or a helper before the loss is computed.",
+        ],
+        fix: &[
+            "Call the wrapper: `model(x)`. What another method does can be done by `forward`, told \
+             by an argument.",
+            "Go on from a checkpoint of before, or from the parameters of one rank: those of the \
+             ranks have drifted apart.",
+        ],
+        not: &[
+            "Gradients that the program averages by itself are none: it is silent where the program \
+             makes a call as large as the largest parameter.",
+            "Forwards under `no_sync`, and several backwards of one forward, are none.",
+            "It is told after three steps in a row, and only where gradients are set to `None` \
+             between them, as `zero_grad()` does.",
+        ],
+    },
+};
+
+/// DD405: gradients come from outside DDP's forward.
+pub(super) struct DdpBypassed;
+
+impl Detector for DdpBypassed {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let found = breach::of(situation, &ABOUT, |kind| matches!(kind, Kind::Bypassed));
+        found
+            .into_iter()
+            .map(|it| {
+                let mut draft = it.draft;
+                let first = it.breach.root.first();
+                let said = first.and_then(|&rank| contract::said_of(situation, it.breach, rank));
+                let at = words::at(said.and_then(|said| said.place.as_deref()));
+                let root = &draft.root;
+                draft.summary = format!(
+                    "the gradients of {} come from a backward that DDP's forward had no part \
+                     in{at}: nobody averages them",
+                    Ranks(root),
+                );
+                draft.why = vec![format!(
+                    "In three steps in a row {} {} no forward of the wrapped model before the \
+                     backward, and the backward left gradients all the same. DDP averages what \
+                     follows from its own forward.",
+                    Ranks(root),
+                    number(root, "made", "made"),
+                )];
+                draft.next = vec![
+                    "Call the wrapped model itself, not its .module or a method of that.".into(),
+                    "Go on from a checkpoint of before: the parameters of the ranks have drifted \
+                     apart."
+                        .into(),
+                ];
+                draft
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    const OUTSIDE: &str = r#"
+        0.5 * layout "float32 16,32 body.weight" "float32 4,16 head.weight" @train.py:12
+        0.6 * all_gather hidden i64[1] @train.py:12
+        0.7 * done
+        3.0 * outside @train.py:19
+    "#;
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            &format!("world = 2\nevents = \"\"\"\n{OUTSIDE}\"\"\"\n"),
+        );
+    }
+
+    #[test]
+    fn gradients_that_nobody_averages() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{OUTSIDE}
+            4.0 * all_reduce f32[1] sum @train.py:25
+            4.1 * done
+            """
+            verdict = "wrong"
+            look-on = 100
+            [[expect]]
+            code = "DD405"
+            confidence = "supported"
+            effect = "corrupts"
+            root = [0, 1]
+            detected = 3.0
+            lines = {{ 0 = "train.py:19", 1 = "train.py:19" }}
+            "#
+        ));
+    }
+
+    #[test]
+    fn gradients_that_the_program_averages_are_none() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """
+            0.2 * all_reduce f32[512] sum @train.py:20
+            0.3 * done
+            {OUTSIDE}"""
+            look-on = 100
+            "#
+        ));
+    }
+
+    #[test]
+    fn nobody_has_to_average_alone() {
+        holds(&format!(
+            r#"
+            world = 1
+            events = """{OUTSIDE}"""
+            look-on = 100
+            "#
+        ));
+    }
+}

@@ -1,0 +1,32 @@
+# /// truth
+# nproc = 2
+# healthy = true
+# ///
+"""DDP looks for unused parameters in each step, and rank 1 leaves the head out in every third."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(16, 32)
+        self.head = torch.nn.Linear(32, 4)
+
+    def forward(self, inputs, with_head):
+        hidden = torch.relu(self.body(inputs))
+        return self.head(hidden) if with_head else hidden
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+model = DistributedDataParallel(Model(), find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(260):
+    optimizer.zero_grad()
+    model(torch.randn(8, 16), rank == 0 or step % 3 > 0).sum().backward()
+    optimizer.step()
+dist.destroy_process_group()
