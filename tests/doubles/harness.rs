@@ -64,11 +64,6 @@ impl Doubles {
         Some(doubles)
     }
 
-    /// The folder with the libraries.
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// Compiles a program, linked with the doubles.
     pub(crate) fn compile(&self, source: &Path, name: &str, options: &[&str]) -> PathBuf {
         let program = self.folder.join(name);

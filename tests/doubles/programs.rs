@@ -1,16 +1,15 @@
 //! The programs of `tests/jobs/nccl`, each of which is a fault and its healthy twin in one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use crate::harness::Doubles;
-
-/// Compiles a program with its fault, or as its healthy twin.
-pub(crate) fn compile(doubles: &Doubles, source: &Path, is_faulty: bool) -> PathBuf {
+/// What a program is to be called when it is compiled with its fault, or as its healthy twin, and the
+/// compiler's options for that.
+pub(crate) fn variant(source: &Path, is_faulty: bool) -> (String, &'static [&'static str]) {
     let name = source.file_stem().unwrap().to_str().unwrap();
-    let kind = source.extension().unwrap().to_str().unwrap();
-    match (is_faulty, kind) {
-        (false, _) => doubles.compile(source, &format!("healthy-{name}"), &[]),
-        (true, "rs") => doubles.compile(source, &format!("faulty-{name}"), &["--cfg=faulty"]),
-        (true, _) => doubles.compile(source, &format!("faulty-{name}"), &["-DFAULTY"]),
+    let is_rust = source.extension().is_some_and(|it| it == "rs");
+    match (is_faulty, is_rust) {
+        (false, _) => (format!("healthy-{name}"), &[]),
+        (true, true) => (format!("faulty-{name}"), &["--cfg=faulty"]),
+        (true, false) => (format!("faulty-{name}"), &["-DFAULTY"]),
     }
 }

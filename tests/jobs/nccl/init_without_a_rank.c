@@ -15,8 +15,7 @@ int main(void)
     begin();
 #ifdef FAULTY
     if (rank == 2)
-        for (volatile double guess = 1; guess * guess != 2;)
-            guess = (guess + 2 / guess) / 2;
+        sleep_ms(60000);
 #endif
     ncclComm_t comm = join();
     float *weights = floats(64);

@@ -4,7 +4,7 @@
  * code = "DD501"
  * or_code = "DD201"
  * root = [1]
- * hang = true
+ * hang = false
  * ///
  * Rank 1 keeps the activations of every step, until there is no memory for the next, and ends with that
  * error. The others wait for it.

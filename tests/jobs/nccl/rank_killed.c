@@ -3,7 +3,7 @@
  * nproc = 3
  * code = "DD201"
  * root = [1]
- * hang = true
+ * hang = false
  * ///
  * Rank 1 is killed; the others wait for it in their streams, and are told nothing by NCCL.
  */

