@@ -238,7 +238,7 @@ fn a_recording_says_where_it_stands() {
     let mut app = watched(&file("process/early_exit.toml"), RICH, When::After);
     let mut shown = picture(&mut app, (80, 24));
     let now = Timestamp(1);
-    for key in ['N', 'N', ' '] {
+    for key in ['N', 'N', 'N', ' '] {
         app.tick(now);
         app.key(ratatui::crossterm::event::KeyEvent::from(
             ratatui::crossterm::event::KeyCode::Char(key),
