@@ -35,7 +35,7 @@ fn main() {
             app.screen = screen;
         }
         row(&format!("a frame of {screen:?}"), &mut jobs, |app, _, _| {
-            frame(app)
+            frame(app);
         });
     }
     let updated = |app: &mut App, ranks: u32, run: usize| {
