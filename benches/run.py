@@ -5,6 +5,7 @@
     python benches/run.py --quick         # shows that they work, not what things cost
 
 record   what a record costs the thread that writes it, through Rust and through the C API
+frames   what a frame and an update cost the dashboard, by the number of ranks
 hooks    what the capture adds to one collective of Python's, beside PyTorch's Flight Recorder
 job      what it adds to a step of a real DDP job, and to the memory of its ranks
 parameters  what it costs to know of a model's parameters, by their number
@@ -21,6 +22,7 @@ from common import HERE, ROOT
 
 PARTS = {
     "record": ["cargo", "bench", "--quiet", "--bench", "record"],
+    "frames": ["cargo", "bench", "--quiet", "-p", "ddp-doctor-dashboard", "--bench", "frames"],
     "hooks": [sys.executable, os.path.join(HERE, "hooks.py")],
     "job": [sys.executable, os.path.join(HERE, "job.py")],
     "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
@@ -37,7 +39,7 @@ def main():
     failed = []
     for part in options.parts or PARTS:
         print("== " + part, flush=True)
-        quick = ["--quick"] if options.quick and part != "record" else []
+        quick = ["--quick"] if options.quick and part not in ("record", "frames") else []
         if subprocess.run(PARTS[part] + quick, cwd=ROOT).returncode:
             failed.append(part)
         print(flush=True)

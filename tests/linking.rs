@@ -26,7 +26,7 @@ fn root() -> &'static Path {
 }
 
 /// Builds something of this workspace; where what has this file name is.
-fn build(arguments: &[&str], name: &str) -> PathBuf {
+pub(crate) fn build(arguments: &[&str], name: &str) -> PathBuf {
     let built = Command::new(env!("CARGO"))
         .args(["build", "--offline", "--locked", "--message-format", "json"])
         .args(arguments)

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use ddp_doctor::postmortem;
-use ddp_doctor_dashboard::sources::Sources;
+use ddp_doctor_dashboard::sources::{Read, Sources};
 use ddp_doctor_dashboard::view::{Screen, lines_of};
 use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme};
 use ddp_doctor_proto::report::Timestamp;
@@ -36,6 +36,16 @@ enum When {
 
 /// A dashboard that shows the job of a scenario.
 fn watched(scenario: &str, theme: Theme, when: When) -> App {
+    let source = |file: &str| {
+        // The lines that scenarios name, of a program that nobody wrote.
+        let is_program = file.ends_with(".py");
+        let line = |number| format!("    line_{number}(model, batch)\n");
+        is_program.then(|| (1..100).map(line).collect())
+    };
+    watched_with(scenario, theme, when, Box::new(source))
+}
+
+fn watched_with(scenario: &str, theme: Theme, when: When, source: Read) -> App {
     let dir = tempfile::tempdir().unwrap();
     let scenario = Scenario::parse(scenario).unwrap();
     let journals = scenario.journals(dir.path(), 1).unwrap();
@@ -44,13 +54,7 @@ fn watched(scenario: &str, theme: Theme, when: When) -> App {
         // The two last looks say that the evidence has ended.
         updates.truncate(updates.len().saturating_sub(2));
     }
-    let source = |file: &str| {
-        // The lines that scenarios name, of a program that nobody wrote.
-        let is_program = file.ends_with(".py");
-        let line = |number| format!("    line_{number}(model, batch)\n");
-        is_program.then(|| (1..100).map(line).collect())
-    };
-    let mut app = App::new(theme, Sources::new("/".into(), Box::new(source)));
+    let mut app = App::new(theme, Sources::new("/".into(), source));
     let link = match when {
         When::Live => Link::Live,
         When::After => Link::Recorded,
@@ -220,4 +224,50 @@ fn the_first_screen_says_who_it_was_and_why() {
         }
     }
     assert!(seen > 50, "{seen} scenarios with a finding");
+}
+
+/// The job of the README: one of eight ranks has a batch less than the others.
+const README: &str = r#"
+about = "one of eight ranks has a batch less"
+world = 8
+events = """
+loop 1-12 from 1.0 every 0.5
+0.0 * step $
+0.1 * all_reduce f32[2762] sum @train.py:19
+0.2 * done
+end
+7.0 0-4,6-7 step 13
+7.1 0-4,6-7 all_reduce f32[2762] sum @train.py:19
+7.2 5 input-ended
+7.3 5 barrier @train.py:41
+"""
+look-on = 12
+"#;
+
+/// Between these lines the README shows the first screen.
+const MARKS: (&str, &str) = ("<!-- watch -->\n```text\n", "```\n<!-- /watch -->\n");
+
+#[test]
+fn the_readme_shows_the_first_screen() {
+    let source = |_: &str| {
+        let line = |number| match number {
+            19 => "    loss.backward()\n",
+            41 => "dist.barrier()\n",
+            _ => "\n",
+        };
+        Some((1..50).map(line).collect())
+    };
+    let mut app = watched_with(README, RICH, When::Live, Box::new(source));
+    let mut shown: String = picture(&mut app, (100, 33)).join("\n");
+    shown.push('\n');
+    let path = root().join("README.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(MARKS.0).unwrap();
+    let (known, after) = rest.split_once(MARKS.1).unwrap();
+    if std::env::var_os("UPDATE_SCREENS").is_some() && known != shown {
+        let text = format!("{before}{}{shown}{}{after}", MARKS.0, MARKS.1);
+        std::fs::write(&path, text).unwrap();
+    } else {
+        assert_eq!(known, shown, "run with UPDATE_SCREENS=1");
+    }
 }

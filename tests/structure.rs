@@ -53,7 +53,11 @@ fn must_not_reach(package: &str, forbidden: &[&str]) {
 #[test]
 fn what_lives_in_a_training_process_depends_on_almost_nothing() {
     // The library can ask the CUDA driver for memory, by bindings of three crates that link nothing.
-    for (package, most) in [("ddp-doctor-agent", 3), ("ddp-doctor-capi", 7)] {
+    for (package, most) in [
+        ("ddp-doctor-agent", 3),
+        ("ddp-doctor-capi", 7),
+        ("ddp-doctor-nccl", 4),
+    ] {
         must_not_reach(package, &["tokio", "tonic", "prost", "serde", "ddp-doctor"]);
         let crates = crates_of(package, &[]);
         assert!(crates.len() <= most, "{package} needs {crates:?}");
@@ -118,6 +122,13 @@ fn unsafe_code_is_fenced() {
         "agent/capi/src/lib.rs",
         "agent/capi/src/ptr.rs",
         "agent/capi/src/python.rs",
+        "agent/nccl/src/abi.rs",
+        "agent/nccl/src/comms.rs",
+        "agent/nccl/src/done.rs",
+        "agent/nccl/src/driver.rs",
+        "agent/nccl/src/hooks.rs",
+        "agent/nccl/src/init.rs",
+        "agent/nccl/src/real.rs",
         "agent/src/blackbox/map.rs",
         "agent/src/current.rs",
         "agent/src/detach.rs",
@@ -137,6 +148,7 @@ fn unsafe_code_is_fenced() {
         "proto/src",
         "agent/src",
         "agent/capi/src",
+        "agent/nccl/src",
         "dashboard/src",
         "tests/doubles",
         "tests/jobs",

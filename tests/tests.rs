@@ -3,6 +3,7 @@
 //! * `framework`: that a scenario which expects the wrong thing fails, and says why.
 //! * `launchers`: the ways in which people start jobs, and what may go wrong between us and them.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
+//! * `nccl`: programs that call NCCL themselves, against doubles of it and of the driver.
 //! * `oracle`: random programs, and what is true of them whatever the engine says.
 //! * `packaging`: `pip install agent/python` in a fresh environment.
 //! * `postmortem`: what `analyze` makes of what a job left behind, whole, in part or broken.
@@ -12,6 +13,7 @@
 //! * `screens`: the dashboard's pictures, on terminals of three sizes.
 //! * `stacks`: where real ranks stand, taken by `run` and by `dump`.
 //! * `structure`: who may depend on whom, and other invariants of the architecture.
+//! * `watch`: the dashboard on a terminal, beside real jobs.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,9 +23,12 @@
     reason = "a test that cannot go on has failed, and may say why"
 )]
 
+#[path = "doubles/harness.rs"]
+mod doubles;
 mod framework;
 mod launchers;
 mod linking;
+mod nccl;
 mod oracle;
 mod packaging;
 mod postmortem;
@@ -34,3 +39,4 @@ mod screens;
 mod stacks;
 mod structure;
 mod support;
+mod watch;

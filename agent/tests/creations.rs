@@ -34,6 +34,7 @@ fn creating(writer: &Writer, name: &str, members: &[u32]) -> u64 {
         takes_all: true,
         epoch: 3,
         members,
+        seat: None,
         site: 0,
     })
 }
@@ -66,6 +67,7 @@ fn a_group_is_told_before_it_is_made_also_where_it_is_not_ones_own() {
         takes_all: true,
         epoch: 3,
         members: vec![4, 6, 8],
+        seat: None,
     };
     assert_eq!(*group, told);
     assert!(!found.iter().any(|item| matches!(item, Item::Group { .. })));

@@ -56,6 +56,7 @@ fn valid(directory: &Path) -> Vec<u8> {
         takes_all: true,
         epoch: 0,
         members: &members,
+        seat: None,
         site,
     });
     writer.exception(ExceptionKind::Uncaught, b"RuntimeError: x", site);
@@ -72,7 +73,7 @@ fn read(path: &Path) -> Result<usize, OpenError> {
     let mut sink = |item| {
         if let Item::Creation(_, group) = &item {
             assert!(group.name.len() + group.description.len() <= 6 * 4096);
-            assert!((1..=1 << 17).contains(&group.members.len()));
+            assert!((1..=1 << 17).contains(&group.members.len()) || group.seat.is_some());
         }
         if let Item::Record(record) | Item::Creation(record, _) = item {
             assert!(record.text.len() <= 3 * 4096);

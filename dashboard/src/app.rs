@@ -1,9 +1,9 @@
 //! What is shown of what is known: screens, selections, searches.
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::{Finding, Timestamp};
 use ddp_doctor_proto::words;
@@ -11,15 +11,24 @@ use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind};
 use ratatui::layout::Rect;
 
-use crate::feed::Input;
+use crate::feed::{Input, Link};
 use crate::keys::{self, Action};
+use crate::list::RankList;
+use crate::replay::Replay;
 use crate::sources::Sources;
-use crate::state::{Health, RankView, State};
+use crate::state::State;
 use crate::theme::Theme;
 use crate::view::{self, Screen};
 
 /// Longest text that is searched for.
 const LONGEST_SEARCH: usize = 64;
+
+/// How close the timeline can be looked at.
+const MOST_ZOOM: u32 = 6;
+/// How far it can be moved.
+const MOST_PAN: usize = 1 << 8;
+/// How often a screen is drawn whose only change is the time that goes by.
+const TICK: Duration = Duration::from_secs(1);
 
 /// What the terminal has to do beside drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +41,8 @@ pub enum Flow {
     Suspend,
     /// Give it back for good.
     Quit,
+    /// Have it looked where all ranks stand.
+    Ask,
 }
 
 /// The dashboard without its terminal.
@@ -59,6 +70,16 @@ pub struct App {
     pub finding: usize,
     /// Its first line that is shown.
     pub scroll: usize,
+    /// What was recorded, where nothing comes any more.
+    pub replay: Replay,
+    /// Place of the gauge that is looked at.
+    pub gauge: usize,
+    /// How close the timeline is looked at: powers of two.
+    pub zoom: u32,
+    /// By how many of its halves it was moved back from the end.
+    pub pan: usize,
+    /// When stacks were asked for last.
+    pub asked: Option<Timestamp>,
     /// Lines of a page, as of the last drawing.
     page: usize,
     /// What was worked out for earlier frames.
@@ -70,6 +91,41 @@ pub struct App {
 pub(crate) struct Kept {
     sides: HashMap<usize, Sides>,
     parties: RefCell<Option<Parties>>,
+    /// What whole screens consist of.
+    pub(crate) waits: Once<view::Waits>,
+    pub(crate) stacks: Once<view::Stacks>,
+    pub(crate) memory: Once<(usize, Vec<u32>)>,
+}
+
+/// Something that is made once for every version of the state.
+#[derive(Debug)]
+pub(crate) struct Once<T>(RefCell<Option<(u64, Rc<T>)>>);
+
+impl<T> Default for Once<T> {
+    fn default() -> Self {
+        Self(RefCell::new(None))
+    }
+}
+
+impl<T> Once<T> {
+    /// What was made for that version, if it is still good; or what is made now.
+    pub(crate) fn get(
+        &self,
+        version: u64,
+        is_good: impl Fn(&T) -> bool,
+        make: impl FnOnce() -> T,
+    ) -> Rc<T> {
+        let mut kept = self.0.borrow_mut();
+        if let Some((of, made)) = &*kept
+            && *of == version
+            && is_good(made)
+        {
+            return Rc::clone(made);
+        }
+        let made = Rc::new(make());
+        *kept = Some((version, Rc::clone(&made)));
+        made
+    }
 }
 
 /// Both sides of a finding, and what version of the state they were made of.
@@ -114,6 +170,11 @@ impl App {
             seq: None,
             finding: 0,
             scroll: 0,
+            replay: Replay::default(),
+            gauge: 0,
+            zoom: 0,
+            pan: 0,
+            asked: None,
             page: 10,
             kept: Kept::default(),
         }
@@ -123,9 +184,23 @@ impl App {
     pub fn feed(&mut self, input: Input, now: Timestamp) {
         self.now = now;
         match input {
+            Input::Update(update) if self.state.link == Link::Recorded => {
+                self.replay.push(*update, &mut self.state);
+            }
             Input::Update(update) => self.state.apply(*update),
-            Input::Link(link) => self.state.connected(link, now),
+            Input::Link(link) => {
+                self.replay = Replay::default();
+                self.state.connected(link, now);
+            }
         }
+    }
+
+    /// Lets time go on to that moment; when it is to go on again, if anything moves by itself.
+    pub fn tick(&mut self, now: Timestamp) -> Option<Duration> {
+        self.now = now;
+        let blind = self.state.blind_since.map(|_| TICK);
+        let played = self.replay.tick(now, &mut self.state);
+        blind.into_iter().chain(played).min()
     }
 
     /// Takes a key.
@@ -133,7 +208,7 @@ impl App {
         if event.kind == KeyEventKind::Release {
             return Flow::Continue;
         }
-        if self.ranks.typing && self.screen == Screen::Ranks && self.type_key(event.code) {
+        if self.ranks.typing && self.screen.lists_ranks() && self.type_key(event.code) {
             return Flow::Continue;
         }
         let Some(action) = keys::action(event, self.screen) else {
@@ -143,6 +218,10 @@ impl App {
             Action::Quit => return Flow::Quit,
             Action::Suspend => return Flow::Suspend,
             Action::Redraw => return Flow::Redraw,
+            Action::Ask if self.state.link == Link::Live => {
+                self.asked = Some(self.now);
+                return Flow::Ask;
+            }
             _ => self.act(action),
         }
         Flow::Continue
@@ -154,12 +233,12 @@ impl App {
         }
         match action {
             Action::Help => self.help = true,
-            Action::Show(screen) => self.screen = screen,
-            Action::NextScreen => self.screen = self.screen.next(),
-            Action::Back if !self.ranks.search.is_empty() && self.screen == Screen::Ranks => {
+            Action::Show(screen) => self.show(screen),
+            Action::NextScreen => self.show(self.screen.next()),
+            Action::Back if !self.ranks.search.is_empty() && self.screen.lists_ranks() => {
                 self.ranks.search.clear();
             }
-            Action::Back => self.screen = Screen::Overview,
+            Action::Back => self.show(Screen::Overview),
             Action::Open => self.open(),
             Action::Move(by) => self.go(by),
             Action::Page(by) => self.go(by.saturating_mul(self.page as isize)),
@@ -173,7 +252,13 @@ impl App {
                 self.ranks.search.clear();
                 self.ranks.typing = true;
             }
-            Action::Quit | Action::Suspend | Action::Redraw => {}
+            Action::Grid => self.ranks.grid = !self.ranks.grid,
+            Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(MOST_ZOOM),
+            Action::Play => self.replay.toggle(self.now, &mut self.state),
+            Action::Step(by) => self.replay.step(by, &mut self.state),
+            Action::Jump(on) => self.replay.jump(on, &mut self.state),
+            Action::Speed(by) => self.replay.change_speed(by, self.now),
+            Action::Quit | Action::Suspend | Action::Redraw | Action::Ask => {}
         }
     }
 
@@ -197,7 +282,7 @@ impl App {
     fn open(&mut self) {
         match self.screen {
             // Of a culprit one wants to know what it did.
-            Screen::Ranks => {
+            Screen::Ranks | Screen::Timeline => {
                 let rank = self.ranks.selected;
                 let its = |finding: &Rc<Finding>| {
                     rank.is_some_and(|rank| {
@@ -209,8 +294,13 @@ impl App {
                 }
             }
             Screen::Overview if !self.state.findings.is_empty() => self.show_finding(0),
-            Screen::Overview | Screen::Groups | Screen::Finding => {}
+            _ => {}
         }
+    }
+
+    fn show(&mut self, screen: Screen) {
+        self.screen = screen;
+        self.scroll = 0;
     }
 
     fn show_finding(&mut self, index: usize) {
@@ -222,7 +312,7 @@ impl App {
     fn go(&mut self, by: isize) {
         match self.screen {
             Screen::Overview => {}
-            Screen::Ranks => {
+            Screen::Ranks | Screen::Timeline => {
                 self.ranks.order(&self.state);
                 self.ranks.go(by, &self.state);
             }
@@ -231,7 +321,9 @@ impl App {
                 self.seq = None;
             }
             // Where the end is, the drawing knows.
-            Screen::Finding => self.scroll = moved(self.scroll, by, usize::MAX),
+            Screen::Finding | Screen::Waits | Screen::Memory | Screen::Stacks => {
+                self.scroll = moved(self.scroll, by, usize::MAX);
+            }
         }
     }
 
@@ -250,7 +342,10 @@ impl App {
                 let at = moved(at.unwrap_or_default(), by, group.seqs.len());
                 self.seq = group.seqs.get(at).map(|it| it.seq);
             }
-            Screen::Overview | Screen::Ranks => {}
+            Screen::Memory => self.gauge = moved(self.gauge, by, self.state.ranks.gauges().len()),
+            // The end is at the right.
+            Screen::Timeline => self.pan = moved(self.pan, -by, MOST_PAN),
+            _ => {}
         }
     }
 
@@ -316,171 +411,15 @@ impl App {
 }
 
 /// An index moved by so many, among so many.
-fn moved(index: usize, by: isize, of: usize) -> usize {
+pub(crate) fn moved(index: usize, by: isize, of: usize) -> usize {
     index.saturating_add_signed(by).min(of.saturating_sub(1))
-}
-
-/// What ranks are sorted by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sort {
-    /// How they fare, the worst first, and of those the longest waiting.
-    #[default]
-    Health,
-    /// Their number.
-    Rank,
-    /// Their host.
-    Host,
-    /// Their step, the lowest first.
-    Step,
-    /// How long they wait, the longest first.
-    Waited,
-    /// How long their steps take, the longest first.
-    StepTime,
-    /// What is measured of them first, the most first.
-    Gauge,
-}
-
-impl Sort {
-    /// All of them, in the order in which they are gone through.
-    pub const ALL: [Self; 7] = [
-        Self::Health,
-        Self::Rank,
-        Self::Host,
-        Self::Step,
-        Self::Waited,
-        Self::StepTime,
-        Self::Gauge,
-    ];
-
-    /// In a word.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Health => "state",
-            Self::Rank => "rank",
-            Self::Host => "host",
-            Self::Step => "step",
-            Self::Waited => "wait",
-            Self::StepTime => "step time",
-            Self::Gauge => "memory",
-        }
-    }
-
-    fn next(self) -> Self {
-        let at = Self::ALL.iter().position(|&it| it == self);
-        Self::ALL[(at.unwrap_or_default() + 1) % Self::ALL.len()]
-    }
-}
-
-/// The ranks as they are listed.
-#[derive(Debug, Default)]
-pub struct RankList {
-    /// Order.
-    pub sort: Sort,
-    /// The other way round.
-    pub reverse: bool,
-    /// Only those that do not run.
-    pub only_odd: bool,
-    /// Only those that this is found in.
-    pub search: String,
-    /// It is being typed.
-    pub typing: bool,
-    /// The rank that is looked at.
-    pub selected: Option<u32>,
-    /// Its place in the list.
-    pub position: usize,
-    /// Places of the ranks among all ranks.
-    listed: Vec<u32>,
-    /// What the list was made of.
-    made_of: Option<(u64, Sort, bool, bool, String)>,
-}
-
-impl RankList {
-    /// How many are listed.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.listed.len()
-    }
-
-    /// Whether none is.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.listed.is_empty()
-    }
-
-    /// The rank at that place of the list.
-    #[must_use]
-    pub fn nth<'a>(&self, index: usize, state: &'a State) -> Option<&'a RankView> {
-        state.ranks.nth(*self.listed.get(index)? as usize)
-    }
-
-    fn go(&mut self, by: isize, state: &State) {
-        self.position = moved(self.position, by, self.len());
-        self.selected = self.nth(self.position, state).map(RankView::rank);
-    }
-
-    /// Makes the list anew, where anything of it has changed.
-    fn order(&mut self, state: &State) {
-        let of = (
-            state.version,
-            self.sort,
-            self.reverse,
-            self.only_odd,
-            self.search.clone(),
-        );
-        if self.made_of.as_ref() == Some(&of) {
-            return;
-        }
-        self.made_of = Some(of);
-        let search = self.search.to_lowercase();
-        let wanted = |view: &RankView| {
-            let is_odd = !matches!(view.health, Health::Running | Health::Exited);
-            (is_odd || !self.only_odd) && (search.is_empty() || is_found(view, &search))
-        };
-        let mut listed: Vec<(u32, &RankView)> = (0..)
-            .zip(state.ranks.iter())
-            .filter(|(_, view)| wanted(view))
-            .collect();
-        match self.sort {
-            Sort::Health => listed.sort_by_key(|(_, it)| Reverse((it.health, it.waited_ms()))),
-            // They are.
-            Sort::Rank => {}
-            Sort::Host => listed.sort_by_key(|(_, it)| &it.status.host),
-            Sort::Step => listed.sort_by_key(|(_, it)| it.status.step),
-            Sort::Waited => listed.sort_by_key(|(_, it)| Reverse(it.waited_ms())),
-            Sort::StepTime => listed.sort_by_key(|(_, it)| Reverse(it.step_ms)),
-            Sort::Gauge => listed
-                .sort_by_key(|(_, it)| Reverse(it.detail.gauges.first().map(|gauge| gauge.value))),
-        }
-        if self.reverse {
-            listed.reverse();
-        }
-        let selected = self.selected;
-        let at = listed
-            .iter()
-            .position(|(_, it)| Some(it.rank()) == selected);
-        self.listed = listed.into_iter().map(|(index, _)| index).collect();
-        self.position = at.unwrap_or(self.position.min(self.len().saturating_sub(1)));
-    }
-}
-
-/// Whether something is said of a rank: its number, its host, its state, its call, its line.
-fn is_found(view: &RankView, search: &str) -> bool {
-    let status = &view.status;
-    let has = |text: &str| text.to_lowercase().contains(search);
-    if search.parse() == Ok(status.rank) || has(&status.host) || has(view.health.word()) {
-        return true;
-    }
-    let waiting = status.waiting_in.as_ref();
-    waiting.is_some_and(|it| has(&it.op) || has(&it.group))
-        || status.place.as_ref().is_some_and(|it| has(&it.file))
-        || has(&view.detail.phase)
-        || has(&words::ended(status.exit)) && view.state >= Health::Dead
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::list::Sort;
+    use crate::state::RankView;
     use crate::state::testing::{finding, rank, update};
     use ratatui::crossterm::event::KeyModifiers;
 
@@ -569,7 +508,7 @@ mod tests {
     fn selections_survive_what_they_were_on() {
         let mut app = app();
         press(&mut app, "3G2G4G");
-        app.feed(Input::Link(crate::Link::Live), Timestamp(3));
+        app.feed(Input::Link(Link::Live), Timestamp(3));
         app.feed(Input::Update(Box::new(update(3, vec![]))), Timestamp(3));
         for screen in Screen::ALL {
             app.screen = screen;

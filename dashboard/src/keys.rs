@@ -41,6 +41,20 @@ pub enum Action {
     OnlyOdd,
     /// Type what is searched for.
     Search,
+    /// Show all at once, or a list.
+    Grid,
+    /// Look closer, or from further away.
+    Zoom(i32),
+    /// Have it looked where ranks stand.
+    Ask,
+    /// Play or pause what was recorded.
+    Play,
+    /// Go on in it by so many updates.
+    Step(isize),
+    /// Go to the next finding in it, or to the one before.
+    Jump(bool),
+    /// Play it faster, or slower.
+    Speed(i32),
 }
 
 /// One line of the table.
@@ -95,12 +109,16 @@ pub const BINDINGS: &[Binding] = bindings! {
     [letter('2')] => Action::Show(Screen::Ranks), "ranks" => shown;
     [letter('3')] => Action::Show(Screen::Groups), "groups" => shown;
     [letter('4')] => Action::Show(Screen::Finding), "finding" => shown;
+    [letter('5')] => Action::Show(Screen::Waits), "waits" => shown;
+    [letter('6')] => Action::Show(Screen::Memory), "memory" => shown;
+    [letter('7')] => Action::Show(Screen::Timeline), "timeline" => shown;
+    [letter('8')] => Action::Show(Screen::Stacks), "stacks" => shown;
     [key(KeyCode::Tab)] => Action::NextScreen, "next screen";
     [key(KeyCode::Enter)] => Action::Open, "look closer at the selection";
     [key(KeyCode::Esc), key(KeyCode::Backspace)] => Action::Back, "back";
     [key(KeyCode::Down), letter('j')] => Action::Move(1), "down";
     [key(KeyCode::Up), letter('k')] => Action::Move(-1), "up";
-    [key(KeyCode::PageDown), letter(' '), control('d')] => Action::Page(1), "a page down";
+    [key(KeyCode::PageDown), control('d')] => Action::Page(1), "a page down";
     [key(KeyCode::PageUp), control('u')] => Action::Page(-1), "a page up";
     [key(KeyCode::Home), letter('g')] => Action::First, "to the first";
     [key(KeyCode::End), letter('G')] => Action::Last, "to the last";
@@ -108,10 +126,25 @@ pub const BINDINGS: &[Binding] = bindings! {
     [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "sequence number before", on [Screen::Groups];
     [key(KeyCode::Right), letter('l')] => Action::Sideways(1), "next finding", on [Screen::Finding];
     [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "finding before", on [Screen::Finding];
-    [letter('s')] => Action::Sort, "sort by next", on [Screen::Ranks] => shown;
-    [letter('r')] => Action::Reverse, "reverse", on [Screen::Ranks];
-    [letter('o')] => Action::OnlyOdd, "only the odd", on [Screen::Ranks] => shown;
-    [letter('/')] => Action::Search, "search", on [Screen::Ranks] => shown;
+    [key(KeyCode::Right), letter('l')] => Action::Sideways(1), "next gauge", on [Screen::Memory];
+    [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "gauge before", on [Screen::Memory];
+    [key(KeyCode::Right), letter('l')] => Action::Sideways(1), "later", on [Screen::Timeline];
+    [key(KeyCode::Left), letter('h')] => Action::Sideways(-1), "earlier", on [Screen::Timeline];
+    [letter('z')] => Action::Zoom(1), "zoom in", on [Screen::Timeline] => shown;
+    [letter('Z')] => Action::Zoom(-1), "zoom out", on [Screen::Timeline] => shown;
+    [letter('d')] => Action::Ask, "ask for fresh stacks", on [Screen::Stacks] => shown;
+    [letter('v')] => Action::Grid, "as a grid", on [Screen::Ranks] => shown;
+    [letter('s')] => Action::Sort, "sort by next", on [Screen::Ranks, Screen::Timeline] => shown;
+    [letter('r')] => Action::Reverse, "reverse", on [Screen::Ranks, Screen::Timeline];
+    [letter('o')] => Action::OnlyOdd, "only the odd", on [Screen::Ranks, Screen::Timeline] => shown;
+    [letter('/')] => Action::Search, "search", on [Screen::Ranks, Screen::Timeline] => shown;
+    [letter(' ')] => Action::Play, "play or pause what was recorded";
+    [letter('.')] => Action::Step(1), "recorded: a step on";
+    [letter(',')] => Action::Step(-1), "recorded: a step back";
+    [letter('n')] => Action::Jump(true), "recorded: to the next finding";
+    [letter('N')] => Action::Jump(false), "recorded: to the finding before";
+    [letter('+')] => Action::Speed(1), "recorded: twice as fast";
+    [letter('-')] => Action::Speed(-1), "recorded: half as fast";
     [control('l')] => Action::Redraw, "draw everything anew";
     [letter('?'), key(KeyCode::F(1))] => Action::Help, "help" => shown;
     [control('z')] => Action::Suspend, "suspend";

@@ -15,6 +15,8 @@
 pub mod app;
 pub mod feed;
 pub mod keys;
+pub mod list;
+pub mod replay;
 pub mod sources;
 pub mod state;
 pub mod terminal;

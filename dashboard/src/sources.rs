@@ -65,7 +65,9 @@ impl Sources {
         let here = Some(&self.here).filter(|here| !here.is_empty());
         let below = here.and_then(|here| place.file.strip_prefix(here));
         let below = below.and_then(|it| it.strip_prefix('/'));
-        let file = below.unwrap_or(&place.file);
+        let file = below
+            .or_else(|| in_library(&place.file))
+            .unwrap_or(&place.file);
         let text = words::plain(&format!("{file}:{}", place.line));
         let length = text.chars().count();
         if length <= width {
@@ -87,6 +89,18 @@ impl Sources {
         self.files.insert(file.to_owned(), text.clone());
         text
     }
+}
+
+/// `…/site-packages/torch/nn/x.py` → `torch/nn/x.py`, `…/lib/python3.11/queue.py` → `queue.py`; `None`:
+/// it is of no library.
+#[must_use]
+pub fn in_library(file: &str) -> Option<&str> {
+    let package = file.split_once("-packages/").map(|(_, rest)| rest);
+    let own = || {
+        let (_, rest) = file.split_once("/lib/python3.")?;
+        Some(rest.split_once('/')?.1)
+    };
+    package.or_else(own)
 }
 
 impl std::fmt::Debug for Sources {

@@ -19,8 +19,6 @@ use crate::feed::Input;
 
 /// What may be on its way to the screen. Who feeds faster is held back.
 const QUEUE: usize = 64;
-/// How often a screen is drawn whose only change is the time that goes by.
-const TICK: Duration = Duration::from_secs(1);
 /// Exit status after a panic: that of a tool that failed.
 const FAILED: i32 = 3;
 
@@ -47,12 +45,13 @@ enum Happening {
     Quit,
 }
 
-/// Shows the dashboard until the user leaves. `start` begins to feed it.
+/// Shows the dashboard until the user leaves. `start` begins to feed it; `ask` has it looked where all
+/// ranks stand, without waiting for that.
 ///
 /// # Errors
 ///
 /// When the terminal cannot be used. It is as it was before, then as always.
-pub fn run(mut app: App, start: impl FnOnce(Feeder)) -> io::Result<()> {
+pub fn run(mut app: App, start: impl FnOnce(Feeder), ask: impl Fn()) -> io::Result<()> {
     let (sender, happenings) = mpsc::sync_channel(QUEUE);
     let mut screen = Screen::take()?;
     listen_to_signals(sender.clone())?;
@@ -60,10 +59,9 @@ pub fn run(mut app: App, start: impl FnOnce(Feeder)) -> io::Result<()> {
     thread::spawn(move || read_keys(&keys));
     start(Feeder(sender));
     loop {
-        app.now = Timestamp::now();
+        let again = app.tick(Timestamp::now());
         screen.draw(&mut app)?;
-        let moves = app.state.blind_since.is_some();
-        let Some(first) = next(&happenings, moves) else {
+        let Some(first) = next(&happenings, again) else {
             continue;
         };
         // Whatever has happened by now is drawn at once.
@@ -75,6 +73,7 @@ pub fn run(mut app: App, start: impl FnOnce(Feeder)) -> io::Result<()> {
                     Flow::Continue => {}
                     Flow::Redraw => screen.clear()?,
                     Flow::Suspend => screen.suspend()?,
+                    Flow::Ask => ask(),
                     Flow::Quit => return Ok(()),
                 },
                 Happening::Redraw => screen.clear()?,
@@ -95,17 +94,17 @@ pub fn size() -> io::Result<(u16, u16)> {
     terminal::size()
 }
 
-/// What happens next; `None`: nothing but that time goes by.
-fn next(happenings: &Receiver<Happening>, moves: bool) -> Option<Happening> {
-    if moves {
-        return match happenings.recv_timeout(TICK) {
-            Ok(happening) => Some(happening),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => Some(Happening::Quit),
-        };
-    }
+/// What happens next; `None`: nothing but that so much time goes by.
+fn next(happenings: &Receiver<Happening>, again: Option<Duration>) -> Option<Happening> {
     // Keys and signals are listened to as long as this goes on.
-    Some(happenings.recv().unwrap_or(Happening::Quit))
+    let Some(again) = again else {
+        return Some(happenings.recv().unwrap_or(Happening::Quit));
+    };
+    match happenings.recv_timeout(again) {
+        Ok(happening) => Some(happening),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => Some(Happening::Quit),
+    }
 }
 
 fn read_keys(sender: &SyncSender<Happening>) {

@@ -327,6 +327,9 @@ pub mod group {
     pub const LAST_CALL: usize = 9;
     /// Collectives whose wait ended, or that are known to be complete.
     pub const COMPLETED: usize = 10;
+    /// This process's rank in the group plus one, where it does not know the members: those stand
+    /// empty. 0: it knows them.
+    pub const SEAT_PLUS_1: usize = 11;
 }
 
 /// Members of a group as bytes: runs of `(first, stride, count)`, little-endian u32 each, in group
@@ -462,6 +465,12 @@ pub mod flags {
     pub const REPEATED: u16 = 1024;
     /// Of such a step: its gradients are not to be synchronised.
     pub const UNSYNCHRONISED: u16 = 2048;
+    /// Put on a stream of a device: the words of `dims` are those of [`super::on_stream`].
+    pub const STREAM: u16 = 4096;
+    /// Its result takes the place of its input.
+    pub const IN_PLACE: u16 = 8192;
+    /// It was captured into a graph: nothing runs yet, and nobody tells when it does.
+    pub const CAPTURED: u16 = 16384;
 }
 
 /// Most dimensions a record holds.
@@ -612,6 +621,38 @@ pub mod creation {
     pub const BACKEND: usize = 4;
     /// 1: whoever makes the group is kept until all its members make it; 0: that is not known.
     pub const TAKES_ALL: usize = 5;
+    /// This process's rank among the members plus one, where it does not know them; 0: `MEMBERS` says
+    /// who they are.
+    pub const SEAT_PLUS_1: usize = 6;
+}
+
+/// A record of kind [`RecordKind::Issued`] with [`flags::STREAM`] says in the words of `dims` on which
+/// stream of a device the call was put.
+pub mod on_stream {
+    use super::MAX_DIMS;
+
+    /// Names the stream within its process: two words, the low one first.
+    pub const STREAM: usize = 0;
+    /// Calls with the same number were given to the device together, in no order; 0: by itself.
+    pub const LAUNCH: usize = 2;
+
+    /// The words of `dims`.
+    #[inline]
+    #[must_use]
+    pub const fn pack(stream: u64, launch: u32) -> [u32; MAX_DIMS] {
+        let mut dims = [0; MAX_DIMS];
+        dims[STREAM] = stream as u32;
+        dims[STREAM + 1] = (stream >> 32) as u32;
+        dims[LAUNCH] = launch;
+        dims
+    }
+
+    /// `(stream, launch)`.
+    #[must_use]
+    pub const fn unpack(dims: &[u32; MAX_DIMS]) -> (u64, u32) {
+        let stream = dims[STREAM] as u64 | (dims[STREAM + 1] as u64) << 32;
+        (stream, dims[LAUNCH])
+    }
 }
 
 /// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 9 for what the process knows of
@@ -743,6 +784,16 @@ mod tests {
         assert_eq!(members::encode(&world).len(), 12);
         assert_eq!(members::decode(&members::encode(&world), 100), None);
         assert_eq!(members::decode(&[1, 2, 3], 100), None);
+    }
+
+    #[test]
+    fn streams_survive_packing() {
+        for (stream, launch) in [(0, 0), (u64::MAX - 1, 7), (1 << 40, u32::MAX)] {
+            assert_eq!(
+                on_stream::unpack(&on_stream::pack(stream, launch)),
+                (stream, launch)
+            );
+        }
     }
 
     #[test]

@@ -59,6 +59,7 @@ impl ShowDemo {
             kill: Some(Patience::new(Some(HANG))),
             stall_after: STALL_AFTER,
             stacks: When::default(),
+            nccl: job::Nccl::Never,
             verbosity: global.verbosity(),
             style: global.style(io::stdout().is_terminal()),
             out: Box::new(io::stdout()),

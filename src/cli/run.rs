@@ -72,6 +72,14 @@ pub(super) struct Run {
         env = "DDP_DOCTOR_STACKS"
     )]
     stacks: Stacks,
+    /// Whose calls of NCCL to see: every process's, where this node has an NVIDIA driver (auto)
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        env = "DDP_DOCTOR_NCCL"
+    )]
+    nccl: Nccl,
     /// The command, or the script for --nproc-per-node
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
@@ -83,6 +91,26 @@ enum OnHang {
     Report,
     /// End it, once the evidence is on disk
     Kill,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Nccl {
+    /// Where this node has an NVIDIA driver
+    Auto,
+    /// Also without one
+    Always,
+    /// Nobody's
+    Never,
+}
+
+impl From<Nccl> for job::Nccl {
+    fn from(nccl: Nccl) -> Self {
+        match nccl {
+            Nccl::Auto => Self::Auto,
+            Nccl::Always => Self::Always,
+            Nccl::Never => Self::Never,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -126,6 +154,7 @@ impl Run {
             kill: (self.on_hang == OnHang::Kill).then(|| Patience::new(self.kill_after)),
             stall_after: self.stall_after,
             stacks: self.stacks.into(),
+            nccl: self.nccl.into(),
             verbosity: global.verbosity(),
             style: global.style(stderr_is_terminal()),
             out: Box::new(io::stderr()),

@@ -62,6 +62,24 @@ async fn first_update(live: &Live) -> anyhow::Result<v1::Update> {
     answer.with_context(|| format!("the coordinator at {} does not answer", live.address))?
 }
 
+/// Has it looked where all ranks stand, without waiting for it: what was seen comes with the updates.
+pub(super) fn look_at_stacks(target: &Target) {
+    let Target::Live(live, _) = target.clone() else {
+        return;
+    };
+    std::thread::spawn(move || {
+        let asked = async {
+            let channel = attach::connect(&live.address).await?;
+            let mut client = ViewerServiceClient::new(channel);
+            client.dump(v1::DumpRequest { job: live.job }).await?;
+            anyhow::Ok(())
+        };
+        // Where nobody answers, the screen says so already.
+        let runtime = runtime().map_err(anyhow::Error::from);
+        drop(runtime.and_then(|runtime| runtime.block_on(asked)));
+    });
+}
+
 /// Feeds a viewer with a job until there is nothing more to come, or nobody to take it.
 pub(super) fn feed(target: Target, take: impl Fn(Input) -> bool) {
     match target {

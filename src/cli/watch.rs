@@ -62,9 +62,11 @@ impl Watch {
         if self.once {
             return once(app, &target);
         }
-        terminal::run(app, |feeder| {
+        let asked = target.clone();
+        let start = |feeder: terminal::Feeder| {
             std::thread::spawn(move || viewing::feed(target, |input| feeder.feed(input)));
-        })?;
+        };
+        terminal::run(app, start, || viewing::look_at_stacks(&asked))?;
         Ok(0)
     }
 }

@@ -79,7 +79,7 @@ pub fn size(call: &Call) -> Option<u64> {
     let uneven_is_legal = match call.op {
         Op::AllToAll | Op::Barrier => true,
         // c10d turns an all_gather of unequal pieces into broadcasts where the backend is not Gloo.
-        Op::AllGather | Op::ReduceScatter => !is_gloo(call),
+        Op::AllGather | Op::ReduceScatter => !is_even(call),
         _ => false,
     };
     // A call of several tensors is described by its first one alone: sizes of the rest are unknown.
@@ -91,10 +91,11 @@ pub fn size(call: &Call) -> Option<u64> {
     }
 }
 
-fn is_gloo(call: &Call) -> bool {
+/// Whether pieces must have one size: on Gloo, and where NCCL itself is called.
+fn is_even(call: &Call) -> bool {
     call.group
         .as_ref()
-        .is_some_and(|group| &*group.backend == "gloo")
+        .is_some_and(|group| &*group.backend == "gloo" || group.key.layer == "nccl")
 }
 
 const fn is_coalesced(op: Op) -> bool {

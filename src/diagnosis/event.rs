@@ -359,6 +359,27 @@ pub struct GroupInfo {
     pub description: Arc<str>,
     /// "gloo", "nccl", …
     pub backend: Arc<str>,
+    /// Where the process does not know the members, which then stand empty in the key: its place among
+    /// them. The model is never told of such a group: see [`super::roster`].
+    pub seat: Option<Seat>,
+}
+
+/// The place of a process in a group whose members it does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its rank in the group.
+    pub rank: u32,
+    /// Number of members.
+    pub size: u32,
+}
+
+/// How a call was put on a stream of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnStream {
+    /// Names the stream within its process. What is on a stream runs in order.
+    pub stream: u64,
+    /// Calls with the same number were given to the device together, in no order; 0: by itself.
+    pub launch: u32,
 }
 
 /// A call as one rank made it.
@@ -399,6 +420,8 @@ pub struct Call {
     pub takes_all: bool,
     /// The caller did not ask to wait for it.
     pub is_async: bool,
+    /// The stream of a device that it was put on, where that was seen.
+    pub on_stream: Option<OnStream>,
     /// Issued by the framework (DDP's reducer, …), not by a call of the user's.
     pub hidden: bool,
     /// Split sizes of an `all_to_all`, input and output, where they were seen.

@@ -33,6 +33,7 @@ pub mod model;
 pub mod order;
 pub mod outside;
 pub mod place;
+pub mod roster;
 pub mod situation;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -46,6 +47,7 @@ use detect::Key;
 use event::ProcessId;
 use judge::Judged;
 use model::{Doing, Ending, Model, Process, Target};
+use roster::Roster;
 use situation::Situation;
 
 /// A wait is shown on its rank after this long.
@@ -73,6 +75,8 @@ impl Default for Config {
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
+    /// Finds out who is in a communicator, before the model hears of it.
+    roster: Roster,
     model: Model,
     now: Timestamp,
     dirty: bool,
@@ -93,6 +97,7 @@ impl Engine {
     pub fn new(config: Config) -> Self {
         Self {
             config,
+            roster: Roster::default(),
             model: Model::default(),
             now: Timestamp::default(),
             dirty: false,
@@ -109,7 +114,18 @@ impl Engine {
     pub fn handle(&mut self, event: Event, now: Timestamp) {
         self.now = self.now.max(now);
         self.dirty = true;
-        self.model.apply(event);
+        let mut understood = Vec::new();
+        self.roster.take(event, self.now, &mut understood);
+        self.apply(understood);
+    }
+
+    fn apply(&mut self, events: Vec<Event>) {
+        for mistaken in self.roster.take_mistaken() {
+            self.model.forget(&mistaken);
+        }
+        for event in events {
+            self.model.apply(event);
+        }
     }
 
     /// Time has passed.
@@ -133,13 +149,20 @@ impl Engine {
         // Once the job is over no time passes in it: its last diagnosis is one of the evidence alone.
         let now = self.model.ended.map_or(self.now, |at| self.now.min(at));
         self.now = now;
+        let mut understood = Vec::new();
+        self.roster.release(now, &mut understood);
+        self.apply(understood);
         let situation = Situation::of(&self.model, &self.config, now);
         let drafts = detect::ALL
             .iter()
             .flat_map(|detector| detector.detect(&situation))
             .collect();
         let judged = judge::judge(&situation, drafts);
-        let timeout = next_look(&situation).filter(|_| self.model.ended.is_none());
+        let timeout = next_look(&situation)
+            .into_iter()
+            .chain(self.roster.next_release())
+            .min()
+            .filter(|_| self.model.ended.is_none());
         self.wanted = self.asked.wanted(&situation);
         let findings = conclude(&situation, judged, &mut self.first_seen);
         let ranks = self.rank_states();

@@ -89,6 +89,7 @@ pub(crate) fn call(op: Op) -> CallBuilder {
         numel: None,
         shape: None,
         tensors: 1,
+        on_stream: None,
         takes_all: false,
         is_async: false,
         hidden: false,
@@ -110,6 +111,7 @@ pub(crate) fn group(name: &str, backend: &str, members: &[u32]) -> Arc<GroupInfo
         },
         description: "".into(),
         backend: backend.into(),
+        seat: None,
     })
 }
 

@@ -1,7 +1,8 @@
 //! What a black box holds, as the messages that its node sends.
 
-use ddp_doctor_agent::blackbox::{Identity, Item, ReadRecord};
-use ddp_doctor_proto::{blackbox::flags, v1};
+use ddp_doctor_agent::blackbox::{Identity, Item, ReadRecord, Seat};
+use ddp_doctor_proto::blackbox::{flags, on_stream};
+use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
 /// Whose box it is.
@@ -59,6 +60,25 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             epoch,
             ordinal,
             members,
+            seat: None,
+        }),
+        Item::Communicator {
+            id,
+            name,
+            description,
+            backend,
+            ordinal,
+            seat: its,
+        } => Kind::GroupDefined(v1::GroupDefined {
+            process,
+            id,
+            name,
+            description,
+            backend,
+            epoch: 0,
+            ordinal,
+            members: Vec::new(),
+            seat: Some(seat(its)),
         }),
         Item::Thread { id, tid, name } => Kind::ThreadDefined(v1::ThreadDefined {
             process,
@@ -90,6 +110,7 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
                 takes_all: group.takes_all,
                 epoch: group.epoch,
                 members: group.members,
+                seat: group.seat.map(seat),
             }),
             ..record(process, read)
         }),
@@ -102,6 +123,11 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             r#final: true,
         }),
     })
+}
+
+const fn seat(seat: Seat) -> v1::Seat {
+    let Seat { rank, size } = seat;
+    v1::Seat { rank, size }
 }
 
 fn record(process: u64, read: ReadRecord) -> v1::Record {
@@ -133,5 +159,9 @@ fn record(process: u64, read: ReadRecord) -> v1::Record {
         phase: read.phase,
         splits: read.splits,
         creation: None,
+        on_stream: has(flags::STREAM).then(|| {
+            let (stream, launch) = on_stream::unpack(&record.dims);
+            v1::OnStream { stream, launch }
+        }),
     }
 }

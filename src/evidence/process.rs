@@ -13,7 +13,8 @@ use ddp_doctor_proto::{
 
 use super::decode::{cut, name, text};
 use crate::diagnosis::event::{
-    Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, Parameters, ProcessId, ThreadId,
+    Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters, ProcessId,
+    Seat, ThreadId,
 };
 
 /// Most call sites of a process.
@@ -28,6 +29,8 @@ const MAX_TEST: usize = 256;
 const MAX_GROUPS: usize = 8192;
 /// Most groups that a process may be about to make.
 const MAX_CREATIONS: usize = 65_536;
+/// Most members of a group that does not name them.
+const MAX_MEMBERS: u32 = 1 << 17;
 /// Most split sizes kept of one `all_to_all`, each way.
 const MAX_SPLITS: usize = 65_536;
 /// Bytes that the tables of all processes of a node may take together.
@@ -281,7 +284,9 @@ impl Process {
         if self.groups.contains_key(&group.id) {
             return Some(());
         }
-        if group.id == 0 || self.groups.len() >= MAX_GROUPS || group.members.is_empty() {
+        let seat = seat(group.seat)?;
+        let nobody = group.members.is_empty() && seat.is_none();
+        if group.id == 0 || self.groups.len() >= MAX_GROUPS || nobody {
             return None;
         }
         let info = GroupInfo {
@@ -294,6 +299,7 @@ impl Process {
             },
             description: name(&group.description),
             backend: name(&group.backend),
+            seat,
         };
         limits.take(
             info.key.members.len() * 4 + info.key.name.len() + info.description.len() + 256,
@@ -590,6 +596,10 @@ impl Process {
             takes_all,
             is_async: has(flags::ASYNC),
             hidden: has(flags::HIDDEN),
+            on_stream: record.on_stream.map(|on| OnStream {
+                stream: on.stream,
+                launch: on.launch,
+            }),
             splits: [Vec::new(), Vec::new()],
             step: u64::from(record.step),
             phase: self.phase(&record.phase, limits),
@@ -603,7 +613,11 @@ impl Process {
         group: Option<v1::GroupCreation>,
         limits: &mut Limits,
     ) -> Option<Arc<GroupInfo>> {
-        let group = group.filter(|group| !group.name.is_empty() && !group.members.is_empty())?;
+        let group = group.filter(|group| !group.name.is_empty())?;
+        let seat = seat(group.seat)?;
+        if group.members.is_empty() && seat.is_none() {
+            return None;
+        }
         if self.creations >= MAX_CREATIONS {
             return None;
         }
@@ -619,6 +633,7 @@ impl Process {
             },
             description: name(&group.description),
             backend: name(&group.backend),
+            seat,
         }))
     }
 
@@ -677,8 +692,20 @@ fn number<T: Default>(number: i32, from_number: impl Fn(u8) -> T) -> T {
     u8::try_from(number).map_or_else(|_| T::default(), from_number)
 }
 
-/// Group rank → global rank.
+/// Group rank → global rank; the group rank itself, where the members are not known.
 fn global(group: Option<&GroupInfo>, rank: i32) -> Option<u32> {
-    let members = &group?.key.members;
+    let group = group?;
+    if let Some(seat) = group.seat {
+        return u32::try_from(rank).ok().filter(|&rank| rank < seat.size);
+    }
+    let members = &group.key.members;
     members.get(usize::try_from(rank).ok()?).copied()
+}
+
+/// The place in a group, where one is given; `None`: there is no such place.
+fn seat(seat: Option<v1::Seat>) -> Option<Option<Seat>> {
+    let Some(v1::Seat { rank, size }) = seat else {
+        return Some(None);
+    };
+    (rank < size && size <= MAX_MEMBERS).then_some(Some(Seat { rank, size }))
 }

@@ -2,10 +2,15 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// File name of the agent's library.
 const LIBRARY: &str = "libddp_doctor.so";
+/// File name of the library that sees calls of NCCL.
+const NCCL_LIBRARY: &str = "libddp_doctor_nccl.so";
+/// What the loader loads before a program's own libraries.
+const PRELOAD: &str = "LD_PRELOAD";
 /// The folder of the Python package that `PYTHONPATH` has to begin with.
 const ACTIVATION: &str = "ddp_doctor/activate";
 
@@ -19,6 +24,8 @@ pub const BOX_DIR: &str = "DDP_DOCTOR_BOX_DIR";
 pub const RUN_DIR: &str = "DDP_DOCTOR_RUN_DIR";
 /// The agent's library.
 pub const LIBRARY_VARIABLE: &str = "DDP_DOCTOR_LIBRARY";
+/// The library that sees calls of NCCL.
+pub const NCCL_LIBRARY_VARIABLE: &str = "DDP_DOCTOR_NCCL_LIBRARY";
 /// The folder that holds the Python package.
 pub const PYTHON_VARIABLE: &str = "DDP_DOCTOR_PYTHON";
 /// Address of the coordinator.
@@ -51,6 +58,8 @@ pub struct Environment {
     pub library: Option<PathBuf>,
     /// The folder of the Python package, if it was found.
     pub python: Option<PathBuf>,
+    /// The library that sees calls of NCCL, where these are to be seen.
+    pub nccl: Option<PathBuf>,
 }
 
 impl Environment {
@@ -75,6 +84,10 @@ impl Environment {
             let inherited = env::var_os("PYTHONPATH");
             variables.push(("PYTHONPATH", python_path(python, inherited.as_deref())));
         }
+        if let Some(nccl) = &self.nccl {
+            let inherited = env::var_os(PRELOAD);
+            variables.push((PRELOAD, preload(nccl, inherited.as_deref())));
+        }
         variables
     }
 
@@ -83,6 +96,16 @@ impl Environment {
     pub fn activation(&self) -> Option<PathBuf> {
         self.python.as_ref().map(|python| python.join(ACTIVATION))
     }
+}
+
+/// Ours first: a program may name its own NCCL there, and is to be heard before that one is called.
+fn preload(nccl: &Path, inherited: Option<&OsStr>) -> OsString {
+    let mut libraries = nccl.as_os_str().to_owned();
+    if let Some(inherited) = inherited.filter(|inherited| !inherited.is_empty()) {
+        libraries.push(":");
+        libraries.push(inherited);
+    }
+    libraries
 }
 
 /// The activation first, so that its `sitecustomize` is the one that is imported. An empty entry
@@ -112,7 +135,27 @@ fn is_shared(python: &Path) -> bool {
 /// installation puts it.
 #[must_use]
 pub fn find_library() -> Option<PathBuf> {
-    if let Some(path) = env::var_os(LIBRARY_VARIABLE) {
+    find_file(LIBRARY_VARIABLE, LIBRARY)
+}
+
+/// Finds the library that sees calls of NCCL likewise. The loader divides what it is told at spaces and
+/// colons: where the path has one, there is none.
+#[must_use]
+pub fn find_nccl() -> Option<PathBuf> {
+    let divides = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
+    find_file(NCCL_LIBRARY_VARIABLE, NCCL_LIBRARY)
+        .filter(|path| !path.as_os_str().as_bytes().iter().any(divides))
+}
+
+/// Whether this node has a driver for GPUs that NCCL runs on.
+#[must_use]
+pub fn has_nvidia_driver() -> bool {
+    let tells = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
+    tells.iter().any(|path| Path::new(path).exists())
+}
+
+fn find_file(variable: &str, name: &str) -> Option<PathBuf> {
+    if let Some(path) = env::var_os(variable) {
         return absolute(Path::new(&path)).filter(|path| path.is_file());
     }
     let ours = program_dir()?;
@@ -123,7 +166,7 @@ pub fn find_library() -> Option<PathBuf> {
     ];
     places
         .iter()
-        .find_map(|place| absolute(&place.join(LIBRARY)).filter(|path| path.is_file()))
+        .find_map(|place| absolute(&place.join(name)).filter(|path| path.is_file()))
 }
 
 /// Finds the folder of the Python package likewise; in a source tree it is `agent/python`.
@@ -160,6 +203,18 @@ fn absolute(path: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_preloaded_already_stays_and_comes_second() {
+        let nccl = Path::new("/l/libddp_doctor_nccl.so");
+        let with = |old: Option<&str>| preload(nccl, old.map(OsStr::new));
+        assert_eq!(with(None), "/l/libddp_doctor_nccl.so");
+        assert_eq!(with(Some("")), "/l/libddp_doctor_nccl.so");
+        assert_eq!(
+            with(Some("libnccl.so.2 a.so")),
+            "/l/libddp_doctor_nccl.so:libnccl.so.2 a.so"
+        );
+    }
 
     #[test]
     fn the_activation_comes_first_and_nothing_is_empty() {

@@ -68,12 +68,25 @@ pub struct Options {
     pub stall_after: Duration,
     /// When stacks are taken.
     pub stacks: When,
+    /// Whose calls of NCCL are seen.
+    pub nccl: Nccl,
     /// How much is printed.
     pub verbosity: Verbosity,
     /// How it looks.
     pub style: Style,
     /// Where it goes.
     pub out: Box<dyn Write + Send>,
+}
+
+/// Whose calls of NCCL are seen, other than by PyTorch's hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nccl {
+    /// Every process's, where this node has what NCCL runs on.
+    Auto,
+    /// Every process's.
+    Always,
+    /// Nobody's.
+    Never,
 }
 
 /// How a run ended.
@@ -145,6 +158,7 @@ pub fn run(options: Options) -> Outcome {
         coordinator: address.clone(),
         library: environment::find_library(),
         python: environment::find_python(),
+        nccl: nccl_library(options.nccl, &mut live),
     });
     let connect = address.as_deref().unwrap_or("nowhere");
     let kept = run_dir
@@ -232,6 +246,23 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
         command[0].display()
     ));
     status_of_failure(&error)
+}
+
+/// The library that is loaded into the job's processes to see their calls of NCCL.
+fn nccl_library(when: Nccl, live: &mut Live) -> Option<PathBuf> {
+    let wanted = match when {
+        Nccl::Auto => environment::has_nvidia_driver(),
+        Nccl::Always => true,
+        Nccl::Never => false,
+    };
+    let found = wanted.then(environment::find_nccl).flatten();
+    if found.is_none() && when == Nccl::Always {
+        live.say(
+            "calls of NCCL are not seen: libddp_doctor_nccl.so is not beside ddp-doctor, or in a place \
+             whose name has a space or a colon (DDP_DOCTOR_NCCL_LIBRARY names it)",
+        );
+    }
+    found
 }
 
 /// The coordinator that was asked for, or our own and where it listens.

@@ -1,11 +1,13 @@
 //! What is known of a job, as messages to those who watch it: everything once, then what changed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ddp_doctor_proto::report::{CallState, Finding, Rank, Report, Timestamp};
 use ddp_doctor_proto::v1;
 
 use crate::diagnosis::detect::view;
+use crate::diagnosis::event::Stacks;
 use crate::diagnosis::model::{
     self, Doing, Group, GroupId, JoinedCall, Model, Process, Target, Wait,
 };
@@ -14,6 +16,8 @@ use crate::diagnosis::model::{
 const NAMED: usize = 64;
 /// Absent ranks that are sorted by whom a call needs. Of more, the first are taken.
 const SORTED: usize = 1024;
+/// Frames of a stack that are told, from the innermost on.
+const FRAMES: usize = 48;
 /// Latest sequence numbers of a group that are told …
 const SEQS: usize = 16;
 /// … of calls not more than so many in one group …
@@ -33,9 +37,12 @@ impl Detail {
     #[must_use]
     pub fn of(model: &Model) -> Self {
         let mut missing = BTreeMap::new();
+        let late = late(model);
         let ranks = model.ranks.keys().filter_map(|&rank| {
             let process = model.process_of(rank)?;
-            Some((rank, rank_detail(model, rank, process, &mut missing)))
+            let mut detail = rank_detail(model, rank, process, &mut missing);
+            detail.late_us = late.get(&rank).map(|&(_, late)| late);
+            Some((rank, detail))
         });
         let ranks = ranks.collect();
         let mut room = ALL_CALLS;
@@ -114,6 +121,23 @@ fn changed<T: Clone + PartialEq>(told: &mut BTreeMap<u32, T>, now: &BTreeMap<u32
     new
 }
 
+/// How much later than others each rank comes, in microseconds, in the largest of its groups; and how
+/// large that is.
+fn late(model: &Model) -> BTreeMap<u32, (usize, u64)> {
+    let mut late = BTreeMap::new();
+    for group in model.groups() {
+        let size = group.info.key.members.len();
+        for (&rank, member) in &group.members {
+            let Some(by) = member.late else { continue };
+            let known = late.entry(rank).or_insert((0, 0));
+            if size > known.0 {
+                *known = (size, by.as_micros() as u64);
+            }
+        }
+    }
+    late
+}
+
 /// Who is missing at a place of a group, looked up once for all who wait there.
 type Missing = BTreeMap<(GroupId, u64), Vec<u32>>;
 
@@ -126,6 +150,10 @@ fn rank_detail(
     let mut waits_for = waits_for(model, rank, process, missing);
     let waits_for_more = waits_for.len().saturating_sub(NAMED) as u32;
     waits_for.truncate(NAMED);
+    // Of one that has gone on since, they say nothing any more.
+    let is_there = |stacks: &&Arc<Stacks>| stacks.at >= process.last_at;
+    let stacks = process.stacks.last().filter(is_there);
+    let main = stacks.and_then(|stacks| stacks.main());
     v1::RankDetail {
         rank,
         gauges: gauges(&process.memory),
@@ -137,6 +165,16 @@ fn rank_detail(
             .map_or_else(String::new, |phase| phase.name.to_string()),
         records: process.records,
         records_lost: process.lost,
+        stack: main
+            .map(|main| main.python.iter().take(FRAMES).map(v1::Where::from))
+            .map(Iterator::collect)
+            .unwrap_or_default(),
+        stack_unix_ns: stacks.map_or(0, |stacks| stacks.at.0),
+        wait_channel: main
+            .and_then(|main| main.wait_channel.as_deref())
+            .unwrap_or_default()
+            .into(),
+        late_us: None,
     }
 }
 

@@ -3,3 +3,4 @@
 pub(crate) mod coordinator;
 pub(crate) mod process;
 pub(crate) mod scenario;
+pub(crate) mod tmux;

@@ -236,6 +236,7 @@ pub unsafe extern "C" fn ddp_doctor_creating(group: *const CCreation) -> u64 {
             takes_all: group.takes_all == 1,
             epoch: group.epoch,
             members,
+            seat: None,
             site: group.site,
         }))
     })

@@ -218,6 +218,7 @@ fn a_c_program_says_all_that_the_header_offers() {
         takes_all: true,
         epoch: 2,
         members: vec![1, 3],
+        seat: None,
     };
     assert!(items.contains(&Item::Creation((*creating).clone(), made)));
     assert_eq!(

@@ -8,13 +8,15 @@ use ddp_doctor_proto::v1;
 use crate::feed::Link;
 
 mod groups;
+mod history;
 mod ranks;
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub use groups::{Group, Groups, Seq};
+pub use history::Moments;
 pub(crate) use ranks::share;
-pub use ranks::{Health, RankView, Ranks, STRIP};
+pub use ranks::{Curve, Health, Moment, RankView, Ranks, STRIP};
 
 /// What is known of the job.
 #[derive(Debug, Default)]
@@ -52,11 +54,7 @@ impl State {
     pub fn apply(&mut self, update: v1::Update) {
         self.version += 1;
         if std::mem::take(&mut self.stale) {
-            *self = Self {
-                link: std::mem::take(&mut self.link),
-                version: self.version,
-                ..Self::default()
-            };
+            self.forget();
         }
         let at = Timestamp(update.unix_ns);
         if let Some(job) = update.job {
@@ -81,7 +79,18 @@ impl State {
         self.ranks
             .apply(update.ranks, update.details, &self.evidence, at);
         self.ranks.summarize(&culprits(&self.findings));
+        self.ranks.sample(at);
         self.groups.apply(update.groups);
+    }
+
+    /// Knows nothing any more of the job.
+    pub fn forget(&mut self) {
+        *self = Self {
+            link: std::mem::take(&mut self.link),
+            blind_since: self.blind_since,
+            version: self.version + 1,
+            ..Self::default()
+        };
     }
 
     /// The connection changed, at that moment by the clock of this machine.
@@ -95,7 +104,11 @@ impl State {
                 self.blind_since = None;
                 self.stale = true;
             }
-            Link::Connecting | Link::Recorded => self.blind_since = None,
+            Link::Recorded => {
+                self.blind_since = None;
+                self.stale = true;
+            }
+            Link::Connecting => self.blind_since = None,
         }
         self.link = link;
     }

@@ -1,12 +1,20 @@
 //! The ranks, one by one and as a whole.
 
+use std::ops::Range;
+
 use ddp_doctor_proto::report::{Evidence, Rank, RankState, Timestamp};
 use ddp_doctor_proto::v1;
 
+use super::history::{Moments, halved};
+
 /// Cells that the whole job is summarized into, at most: more than any terminal is wide.
 pub const STRIP: usize = 512;
-/// Values of a gauge that are kept for its trend.
-const TREND: usize = 32;
+/// Moments of the whole job that a rank's states are kept of.
+const MOMENTS: usize = 512;
+/// Moments of the whole job that what is measured of it is kept of.
+const MEASURED: usize = 128;
+/// Gauges of a rank whose values are kept.
+const CURVES: usize = 8;
 /// Ranks that are shown although nobody has seen them.
 const MOST_MISSING: usize = 65_536;
 
@@ -87,9 +95,30 @@ pub struct RankView {
     pub health: Health,
     /// How long its steps take, lately.
     pub step_ms: Option<u64>,
-    /// The latest values of its first gauge, oldest first.
-    pub trend: Vec<u64>,
+    /// How it was, at the moments of [`Ranks::moments`].
+    pub lane: Vec<Moment>,
+    /// What was measured of it, at the moments of [`Ranks::measured`].
+    pub curves: Vec<Curve>,
     step_at: Timestamp,
+    step_sampled: u64,
+}
+
+/// How a rank was at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// How it fared.
+    pub state: Health,
+    /// A step of it had begun since the moment before.
+    pub stepped: bool,
+}
+
+/// What was measured, again and again.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// Name of the gauge.
+    pub name: String,
+    /// Its values, oldest first. Precise enough to be looked at.
+    pub values: Vec<f32>,
 }
 
 impl RankView {
@@ -113,8 +142,10 @@ impl RankView {
             state: Health::Missing,
             health: Health::Missing,
             step_ms: None,
-            trend: Vec::new(),
+            lane: Vec::new(),
+            curves: Vec::new(),
             step_at: Timestamp::default(),
+            step_sampled: 0,
         }
     }
 
@@ -152,29 +183,126 @@ impl RankView {
         self.step_at = at;
     }
 
-    fn measure(&mut self, detail: v1::RankDetail) {
-        if let Some(gauge) = detail.gauges.first() {
-            if self.trend.len() == TREND {
-                self.trend.remove(0);
-            }
-            self.trend.push(gauge.value);
+    /// The values of a gauge so far.
+    #[must_use]
+    pub fn curve(&self, name: &str) -> &[f32] {
+        let curve = self.curves.iter().find(|curve| curve.name == name);
+        curve.map_or(&[], |curve| &curve.values)
+    }
+
+    /// Keeps how it is, as the sample that makes so many.
+    fn sample_lane(&mut self, halve: bool, samples: usize) {
+        if halve {
+            halved(&mut self.lane, |a, b| Moment {
+                state: a.state.max(b.state),
+                stepped: a.stepped || b.stepped,
+            });
         }
-        self.detail = detail;
+        let before = Moment {
+            state: Health::Missing,
+            stepped: false,
+        };
+        self.lane.resize(samples - 1, before);
+        self.lane.push(Moment {
+            state: self.state,
+            stepped: self.status.step > self.step_sampled,
+        });
+        self.step_sampled = self.status.step;
+    }
+
+    fn sample_curves(&mut self, halve: bool, samples: usize) {
+        for gauge in self.detail.gauges.iter().take(CURVES) {
+            let known = self.curves.iter().any(|curve| curve.name == gauge.name);
+            if !known && self.curves.len() < CURVES {
+                self.curves.push(Curve {
+                    name: gauge.name.clone(),
+                    values: Vec::new(),
+                });
+            }
+        }
+        for curve in &mut self.curves {
+            if halve {
+                halved(&mut curve.values, |a, b| a.max(*b));
+            }
+            curve.values.resize(samples - 1, 0.0);
+            let gauges = &self.detail.gauges;
+            let gauge = gauges.iter().find(|gauge| gauge.name == curve.name);
+            curve.values.push(gauge.map_or(0.0, |it| it.value as f32));
+        }
     }
 }
 
 /// All ranks, ascending.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ranks {
     list: Vec<RankView>,
+    moments: Moments,
+    measured: Moments,
     counts: [usize; Health::ALL.len()],
     strip: Vec<Health>,
     gauges: Vec<String>,
     steps: (u64, u64),
     longest_step_ms: Option<u64>,
+    hosts: Vec<(String, Range<usize>)>,
+}
+
+impl Default for Ranks {
+    fn default() -> Self {
+        Self {
+            list: Vec::new(),
+            moments: Moments::new(MOMENTS),
+            measured: Moments::new(MEASURED),
+            counts: Default::default(),
+            strip: Vec::new(),
+            gauges: Vec::new(),
+            steps: (0, 0),
+            longest_step_ms: None,
+            hosts: Vec::new(),
+        }
+    }
 }
 
 impl Ranks {
+    /// Hosts, and the places of their ranks among all: runs of ranks that are on one.
+    #[must_use]
+    pub fn hosts(&self) -> &[(String, Range<usize>)] {
+        &self.hosts
+    }
+
+    /// The place of a rank among all.
+    #[must_use]
+    pub fn place(&self, rank: u32) -> Option<usize> {
+        self.find(rank).ok()
+    }
+
+    /// The moments of their lanes.
+    #[must_use]
+    pub fn moments(&self) -> &[Timestamp] {
+        &self.moments.times
+    }
+
+    /// The moments of their curves.
+    #[must_use]
+    pub fn measured(&self) -> &[Timestamp] {
+        &self.measured.times
+    }
+
+    /// Keeps how they are, where it is time to.
+    pub(super) fn sample(&mut self, at: Timestamp) {
+        if let Some(due) = self.moments.due(at) {
+            let samples = self.moments.times.len();
+            for view in &mut self.list {
+                view.sample_lane(due.halve, samples);
+            }
+        }
+        if let Some(due) = self.measured.due(at) {
+            let samples = self.measured.times.len();
+            for view in &mut self.list {
+                view.sample_curves(due.halve, samples);
+            }
+        }
+    }
+
     /// How many there are, those that were never seen included.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -249,7 +377,8 @@ impl Ranks {
             self.entry(status.rank).take(status, at);
         }
         for detail in details {
-            self.entry(detail.rank).measure(detail);
+            let view = self.entry(detail.rank);
+            view.detail = detail;
         }
     }
 
@@ -305,7 +434,7 @@ impl Ranks {
 
 /// The part of so many things that is shown in a cell, where there are fewer cells than things.
 #[must_use]
-pub(crate) const fn share(things: usize, cells: usize, cell: usize) -> std::ops::Range<usize> {
+pub(crate) const fn share(things: usize, cells: usize, cell: usize) -> Range<usize> {
     things * cell / cells..things * (cell + 1) / cells
 }
 

@@ -14,9 +14,16 @@ use crate::theme::{Theme, Tone};
 mod finding;
 mod groups;
 mod help;
+mod memory;
 mod overview;
 mod ranks;
+mod stacks;
 mod text;
+mod timeline;
+mod waits;
+
+pub(crate) use stacks::Stacks;
+pub(crate) use waits::Waits;
 
 use text::Put;
 
@@ -32,11 +39,34 @@ pub enum Screen {
     Groups,
     /// Everything about a finding.
     Finding,
+    /// Who waits for whom.
+    Waits,
+    /// What ranks hold.
+    Memory,
+    /// How it was.
+    Timeline,
+    /// Where ranks stand.
+    Stacks,
 }
 
 impl Screen {
     /// All of them, in order.
-    pub const ALL: [Self; 4] = [Self::Overview, Self::Ranks, Self::Groups, Self::Finding];
+    pub const ALL: [Self; 8] = [
+        Self::Overview,
+        Self::Ranks,
+        Self::Groups,
+        Self::Finding,
+        Self::Waits,
+        Self::Memory,
+        Self::Timeline,
+        Self::Stacks,
+    ];
+
+    /// Whether the list of ranks is on it, which is sorted, filtered and searched.
+    #[must_use]
+    pub const fn lists_ranks(self) -> bool {
+        matches!(self, Self::Ranks | Self::Timeline)
+    }
 
     pub(crate) fn next(self) -> Self {
         let at = Self::ALL.iter().position(|&it| it == self);
@@ -56,7 +86,7 @@ pub(crate) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         height: footer.saturating_sub(body.y),
         ..body
     };
-    buffer.put(area.x, footer, area.width, bottom(app));
+    buffer.put(area.x, footer, area.width, bottom(app, area.width));
     if app.help {
         return help::draw(app, body, buffer);
     }
@@ -73,6 +103,10 @@ pub(crate) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         Screen::Ranks => ranks::draw(app, body, buffer),
         Screen::Groups => groups::draw(app, body, buffer),
         Screen::Finding => finding::draw(app, body, buffer),
+        Screen::Waits => waits::draw(app, body, buffer),
+        Screen::Memory => memory::draw(app, body, buffer),
+        Screen::Timeline => timeline::draw(app, body, buffer),
+        Screen::Stacks => stacks::draw(app, body, buffer),
     }
 }
 
@@ -154,6 +188,10 @@ fn head(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
         buffer.put(area.x, area.y + 1, area.width, Line::styled(text, style));
         used = 2;
     }
+    if app.replay.position().1 > 1 && area.height >= 10 {
+        buffer.put(area.x, area.y + used, area.width, player(app, area.width));
+        used += 1;
+    }
     Rect {
         y: area.y + used,
         height: area.height.saturating_sub(used),
@@ -161,25 +199,69 @@ fn head(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
     }
 }
 
-/// Keys that matter here.
-fn bottom(app: &App) -> Line<'static> {
+/// Where a recording stands.
+fn player(app: &App, width: u16) -> Line<'static> {
     let theme = app.theme;
-    if app.ranks.typing && app.screen == Screen::Ranks {
+    let replay = &app.replay;
+    let [first, here, last] = replay.times();
+    let mark = if replay.is_playing() { "▶" } else { "‖" };
+    let text = format!(
+        " {mark} {} · {} of {} · {} ",
+        clock(here),
+        duration(here.since(first).as_millis() as u64),
+        duration(last.since(first).as_millis() as u64),
+        replay.speed()
+    );
+    let keys = " Space , . n N + - ";
+    let used = text.chars().count() + keys.len();
+    let cells = usize::from(width).saturating_sub(used);
+    let whole = last.since(first).as_secs_f64().max(1e-9);
+    let cell = |share: f64| (share * cells.saturating_sub(1) as f64) as usize;
+    let mut bar = vec!['─'; cells];
+    for turn in replay.turns() {
+        if let Some(place) = bar.get_mut(cell(turn)) {
+            *place = '!';
+        }
+    }
+    if let Some(place) = bar.get_mut(cell(here.since(first).as_secs_f64() / whole)) {
+        *place = '█';
+    }
+    Line::from(vec![
+        Span::styled(text, theme.style(Tone::Label)),
+        Span::raw(bar.into_iter().collect::<String>()),
+        Span::styled(keys, theme.style(Tone::Dim)),
+    ])
+}
+
+/// Keys that matter here.
+fn bottom(app: &App, width: u16) -> Line<'static> {
+    if app.ranks.typing && app.screen.lists_ranks() {
         return Line::raw(format!(" search: {}_", plain(&app.ranks.search)));
     }
+    let all = keys_line(app, true);
+    match all.width() <= usize::from(width) {
+        true => all,
+        false => keys_line(app, false),
+    }
+}
+
+/// The keys that are shown. Where there is no room for all, other screens are numbers.
+fn keys_line(app: &App, all: bool) -> Line<'static> {
+    let theme = app.theme;
     let mut spans = Vec::new();
     for binding in keys::bindings_on(app.screen).filter(|it| it.shown) {
+        let is_screen = matches!(binding.action, keys::Action::Show(_));
         let is_here = binding.action == keys::Action::Show(app.screen);
         let key = binding.keys.first().map(|&key| keys::label(key));
         let (key_style, style) = match is_here {
             true => (theme.banner(Tone::Plain), theme.banner(Tone::Plain)),
             false => (theme.style(Tone::Label), theme.style(Tone::Dim)),
         };
-        spans.push(Span::styled(
-            format!(" {} ", key.unwrap_or_default()),
-            key_style,
-        ));
-        spans.push(Span::styled(format!("{} ", binding.says), style));
+        let key = format!(" {} ", key.unwrap_or_default());
+        spans.push(Span::styled(key, key_style));
+        if all || is_here || !is_screen {
+            spans.push(Span::styled(format!("{} ", binding.says), style));
+        }
     }
     Line::from(spans)
 }
@@ -244,21 +326,21 @@ fn measured(value: u64, unit: &str) -> String {
     }
 }
 
-/// Values as a small curve, the latest at the right.
-fn curve(values: &[u64], width: usize) -> String {
+/// Values as a small curve in so many cells at most.
+fn curve(values: &[f32], width: usize) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let values = &values[values.len().saturating_sub(width)..];
-    let (low, high) = (
-        values.iter().min().copied().unwrap_or(0),
-        values.iter().max().copied().unwrap_or(0),
-    );
+    let cells = values.len().min(width);
+    let highest = |of: &[f32]| of.iter().copied().fold(0.0, f32::max);
+    let low = values.iter().copied().fold(f32::INFINITY, f32::min);
+    let high = highest(values);
     // What hardly changes is flat.
-    let span = (high - low).max(high / 50).max(1);
-    let step = |value: u64| {
-        let at = u128::from(value - low) * (STEPS.len() as u128 - 1) / u128::from(span);
-        STEPS[at as usize]
+    let span = (high - low).max(high / 50.0).max(f32::MIN_POSITIVE);
+    let step = |cell| {
+        let value = highest(&values[crate::state::share(values.len(), cells, cell)]);
+        let at = (value - low) / span * (STEPS.len() - 1) as f32;
+        STEPS[(at as usize).min(STEPS.len() - 1)]
     };
-    values.iter().map(|&value| step(value)).collect()
+    (0..cells).map(step).collect()
 }
 
 /// The whole job in so many cells.
@@ -306,10 +388,10 @@ mod tests {
 
     #[test]
     fn a_curve_is_flat_where_hardly_anything_changes() {
-        assert_eq!(curve(&[1000, 1001, 1000], 8), "▁▁▁");
-        assert_eq!(curve(&[0, 7], 8), "▁█");
-        assert_eq!(curve(&[1, 2, 3, 4], 2).chars().count(), 2);
-        assert_eq!(curve(&[0, u64::MAX], 2), "▁█");
+        assert_eq!(curve(&[1000.0, 1001.0, 1000.0], 8), "▁▁▁");
+        assert_eq!(curve(&[0.0, 7.0], 8), "▁█");
+        assert_eq!(curve(&[1.0, 2.0, 3.0, 4.0], 2).chars().count(), 2);
+        assert_eq!(curve(&[0.0, f32::MAX], 2), "▁█");
         assert_eq!(curve(&[], 2), "");
     }
 

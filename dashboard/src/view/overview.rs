@@ -89,6 +89,9 @@ fn pace(app: &App) -> String {
             .longest_step_ms()
             .map(|ms| format!("{} a step", duration(ms))),
     );
+    if ranks.is_empty() {
+        parts.push("no rank was seen yet".into());
+    }
     if parts.is_empty() {
         parts.push("nothing wrong was found".into());
     }

@@ -34,6 +34,7 @@ enum Cell {
     StepTime,
     Gauge(String),
     Trend,
+    Late,
 }
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
@@ -61,7 +62,66 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         height: area.height.saturating_sub(2),
         ..area
     };
-    table(app, table_area, buffer, Some(app.ranks.position));
+    match app.ranks.grid {
+        true => grid(app, table_area, buffer),
+        false => table(app, table_area, buffer, Some(app.ranks.position)),
+    }
+}
+
+/// Every rank in a cell, a line for a host, or several where it has many.
+fn grid(app: &App, area: Rect, buffer: &mut Buffer) {
+    const LABEL: usize = 22;
+    let theme = app.theme;
+    let width = usize::from(area.width).saturating_sub(LABEL + 2).max(8) / 8 * 8;
+    let hosts = app.state.ranks.hosts();
+    let lines = |host: &std::ops::Range<usize>| host.len().div_ceil(width);
+    let selected = app.ranks.nth(app.ranks.position, &app.state);
+    let selected = selected.map(RankView::rank);
+    // The lines of hosts before the selected rank's are known without going through ranks.
+    let at = selected.and_then(|rank| app.state.ranks.place(rank));
+    let mut before = 0;
+    let mut of_selected = 0;
+    for (_, host) in hosts {
+        if let Some(at) = at.filter(|at| host.contains(at)) {
+            of_selected = before + (at - host.start) / width;
+        }
+        before += lines(host);
+    }
+    let room = usize::from(area.height);
+    let first = window(of_selected, before, room);
+    let mut line = 0;
+    for (name, host) in hosts {
+        let count = lines(host);
+        for part in 0..count {
+            line += 1;
+            if line <= first || line > first + room {
+                continue;
+            }
+            let from = host.start + part * width;
+            let until = host.end.min(from + width);
+            let label = match part {
+                0 => plain(name),
+                _ => String::new(),
+            };
+            let label: String = label.chars().take(12).collect();
+            let number = app.state.ranks.nth(from).map_or(0, RankView::rank);
+            let label = format!("{label:<13}{number:>7}  ");
+            let mut spans = vec![Span::styled(label, theme.style(Tone::Dim))];
+            for index in from..until {
+                let Some(view) = app.state.ranks.nth(index) else {
+                    continue;
+                };
+                let style = theme.style(Theme::of_health(view.health));
+                let style = match Some(view.rank()) == selected {
+                    true => style.add_modifier(ratatui::style::Modifier::REVERSED),
+                    false => style,
+                };
+                spans.push(Span::styled(Theme::mark(view.health), style));
+            }
+            let y = area.y + (line - first - 1) as u16;
+            buffer.put(area.x + 1, y, area.width - 1, Line::from(spans));
+        }
+    }
 }
 
 /// The list of ranks, or what fits of it.
@@ -126,6 +186,7 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
         (7, column("pid", 8, true, Cell::Pid)),
         (0, column("step", 6, true, Cell::Step)),
         (5, column("a step", 7, true, Cell::StepTime)),
+        (6, column("late", 7, true, Cell::Late)),
         (1, column("in", 16, false, Cell::In)),
         (1, column("for", 7, true, Cell::Waited)),
         (2, column("waits for", 9, false, Cell::WaitsFor)),
@@ -234,7 +295,18 @@ fn cell(app: &App, view: &RankView, cell: &Cell, width: u16) -> (String, Style) 
             }
             None => plain_text(String::new()),
         },
-        Cell::Trend => (curve(&view.trend, usize::from(width)), style(Tone::Good)),
+        Cell::Trend => {
+            let first = view.curves.first();
+            let values = first.map_or(&[][..], |curve| &curve.values);
+            (curve(values, usize::from(width)), style(Tone::Good))
+        }
+        Cell::Late => {
+            let late = view.detail.late_us.map(|us| match us {
+                0..1000 => format!("{us} µs"),
+                _ => brief(us / 1000),
+            });
+            plain_text(late.unwrap_or_default())
+        }
     }
 }
 

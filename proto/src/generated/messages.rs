@@ -801,6 +801,20 @@ pub struct GroupDefined {
     /// Global ranks in group order: member i is group rank i.
     #[prost(uint32, repeated, tag = "8")]
     pub members: ::prost::alloc::vec::Vec<u32>,
+    /// Where the process does not know the members, as with a communicator of NCCL: its own place there.
+    /// Absent: `members` says all.
+    #[prost(message, optional, tag = "60")]
+    pub seat: ::core::option::Option<Seat>,
+}
+/// The place of a process in a group whose members it does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Seat {
+    /// Its rank in the group.
+    #[prost(uint32, tag = "1")]
+    pub rank: u32,
+    /// Number of members.
+    #[prost(uint32, tag = "2")]
+    pub size: u32,
 }
 /// Gives a number to a thread of a process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -884,6 +898,19 @@ pub struct Record {
     /// The group that a call is about to make; absent: it makes none, or found no room to say which.
     #[prost(message, optional, tag = "30")]
     pub creation: ::core::option::Option<GroupCreation>,
+    /// Of a call that was put on a stream of a device: which, and with what.
+    #[prost(message, optional, tag = "60")]
+    pub on_stream: ::core::option::Option<OnStream>,
+}
+/// How a call was put on a stream of a device. What is on a stream runs in order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OnStream {
+    /// Names the stream within its process, whatever the number.
+    #[prost(fixed64, tag = "1")]
+    pub stream: u64,
+    /// Calls with the same number were given to the device together, in no order; 0: by itself.
+    #[prost(uint32, tag = "2")]
+    pub launch: u32,
 }
 /// A process group that is about to be made, by one of its members or by somebody who only takes
 /// part.
@@ -906,6 +933,10 @@ pub struct GroupCreation {
     /// Whoever makes the group is known to be kept until all its members make it.
     #[prost(bool, tag = "6")]
     pub takes_all: bool,
+    /// Instead of `members`, where they are not known. Those who divide a group meet by a name that begins
+    /// with the name of that group and "/", and their places are those in it.
+    #[prost(message, optional, tag = "60")]
+    pub seat: ::core::option::Option<Seat>,
 }
 /// Cumulative counters of a group in a process. They survive the overwriting of the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1472,6 +1503,20 @@ pub struct RankDetail {
     pub records: u64,
     #[prost(uint64, tag = "7")]
     pub records_lost: u64,
+    /// Where its main thread stood when it was last looked at, innermost frame first; empty: it was not, or
+    /// has gone on since.
+    #[prost(message, repeated, tag = "8")]
+    pub stack: ::prost::alloc::vec::Vec<Where>,
+    /// When that was, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "9")]
+    pub stack_unix_ns: u64,
+    /// Kernel function that the main thread slept in then; empty: none.
+    #[prost(string, tag = "10")]
+    pub wait_channel: ::prost::alloc::string::String,
+    /// How much later than the first it comes to collectives, lately, in microseconds; absent: it was in
+    /// none.
+    #[prost(uint64, optional, tag = "11")]
+    pub late_us: ::core::option::Option<u64>,
 }
 /// Something that is measured. A viewer shows one of a name that it has never heard of.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -299,7 +299,9 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
         situation.model.ending_of(process) == Ending::None
             && !process.is_stopped()
             && process.rank.is_some_and(|rank| !told(rank))
-            && destruction(process).is_some_and(|call| call.at.plus(limit) <= situation.until)
+            && destruction(process).is_some_and(|call| {
+                call.at.plus(limit) <= situation.until && !is_kept(situation, process, call)
+            })
     };
     let processes: Vec<&Process> = situation
         .model
@@ -347,6 +349,24 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
             .into(),
     ];
     Some(draft)
+}
+
+/// Whether a process that destroys an NCCL communicator, which takes all its ranks, is kept by one of them
+/// that is held up, or missed, elsewhere.
+fn is_kept(situation: &Situation<'_>, process: &Process, call: &Call) -> bool {
+    let Some(group) = call.group.as_ref().filter(|it| it.key.layer == "nccl") else {
+        return false;
+    };
+    let is_other = |rank: &u32| process.rank != Some(*rank) && group.key.members.contains(rank);
+    let stalled = situation.stalls.iter().any(|stall| {
+        let missing = stall.missing.iter().map(|absent| &absent.rank);
+        stall.waiting.iter().chain(missing).any(is_other)
+    });
+    let diverged = situation.divergences.iter().any(|divergence| {
+        let join = situation.join(divergence.group, divergence.seq);
+        join.is_some_and(|join| join.calls.keys().any(is_other))
+    });
+    stalled || diverged
 }
 
 /// The destruction of a group that a process is in the middle of.

@@ -93,6 +93,28 @@ pub struct Member {
     pub timeout: Option<Duration>,
     /// When it destroyed the group.
     pub destroyed: Option<Timestamp>,
+    /// How much later than the first member it comes, lately; `None`: no call of all was seen.
+    pub late: Option<Duration>,
+}
+
+impl Member {
+    /// A member that has made no call.
+    pub(super) const fn new(process: ProcessId) -> Self {
+        Self {
+            process,
+            issued: 0,
+            completed: 0,
+            destroyed: None,
+            timeout: None,
+            late: None,
+        }
+    }
+
+    /// It came so much later than the first.
+    fn came(&mut self, late: Duration) {
+        // Of the last eight calls or so.
+        self.late = Some(self.late.map_or(late, |known| known * 7 / 8 + late / 8));
+    }
 }
 
 /// Calls that met at one sequence number.
@@ -168,11 +190,16 @@ impl Group {
     }
 
     /// Whether a thread that waits for such a call stands still until the call is complete. Where c10d
-    /// runs collectives on a device, a wait only puts the stream behind it, except for barriers.
+    /// runs collectives on a device, a wait only puts the stream behind it, except for barriers. NCCL
+    /// itself keeps only those who make a communicator.
     #[must_use]
     pub fn holds_threads(&self, op: Op) -> bool {
         let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
-        on_host || op == Op::Barrier || self.info.key.layer != "c10d"
+        match &*self.info.key.layer {
+            "c10d" => on_host || op == Op::Barrier,
+            "nccl" => op.creates_group(),
+            _ => true,
+        }
     }
 
     /// Whether a call begins only once the rank's earlier ones are complete: an NCCL communicator is
@@ -209,13 +236,7 @@ impl Group {
     /// A member begins to make the group.
     pub(super) fn begin(&mut self, rank: u32, process: ProcessId, call: &Arc<Call>) {
         self.making_seen = true;
-        self.members.entry(rank).or_insert(Member {
-            process,
-            issued: 0,
-            completed: 0,
-            destroyed: None,
-            timeout: None,
-        });
+        self.members.entry(rank).or_insert(Member::new(process));
         let join = self.joins.entry(0).or_default();
         join.calls.insert(rank, JoinedCall::new(call));
     }
@@ -300,7 +321,11 @@ impl Group {
                 self.history.observe(seq, &join, self.members.len());
                 self.crossings.met(seq, &join);
             }
+            let first = join.calls.values().map(|it| it.call.at).min();
             for (&rank, joined) in &join.calls {
+                if let (Some(member), Some(first)) = (self.members.get_mut(&rank), first) {
+                    member.came(joined.call.at.since(first));
+                }
                 self.ended_early = longest(self.ended_early, &join, rank, joined);
             }
             let last = join.last_at();

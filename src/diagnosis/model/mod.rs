@@ -37,6 +37,9 @@ pub use transport::{Matching, Transport};
 /// A request to end reaches the ranks this much before it is told, at most.
 const REFLEX: Duration = Duration::from_millis(250);
 
+/// The layer of the calls that a program makes of NCCL.
+const NCCL: &str = "nccl";
+
 /// Most gaps in the evidence that are listed one by one.
 const KEPT_NOTES: usize = 1024;
 
@@ -115,6 +118,11 @@ impl Model {
     /// All groups, in an order of their own.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
         self.group_ids.values().map(|&id| self.group(id))
+    }
+
+    /// A group was no such group after all.
+    pub(super) fn forget(&mut self, info: &GroupInfo) {
+        self.group_ids.retain(|(_, key), _| *key != info.key);
     }
 
     /// The newest process of a rank that speaks for it.
@@ -385,16 +393,20 @@ impl Model {
                     self.waited(group, rank, &call, at);
                 }
             }
-            Event::Completed {
-                process,
-                call,
-                at: _,
-            } => {
+            Event::Completed { process, call, at } => {
                 let Some(process) = self.processes.get(&process) else {
                     return;
                 };
                 let (rank, target) = (process.rank, process.target(call));
+                let on_device = &*process.layer == NCCL;
                 self.completed(rank, target);
+                // On a device nobody is seen to wait for a call: that it is complete ends what waits.
+                if on_device
+                    && let Some((group, rank, call)) =
+                        self.set_wait(rank, target, Wait::Over(at), false)
+                {
+                    self.waited(group, rank, &call, at);
+                }
             }
             Event::Unawaited {
                 process,
@@ -670,13 +682,7 @@ impl Model {
         process
             .groups
             .insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
-        let member = Member {
-            process: process.id,
-            issued: 0,
-            completed: 0,
-            destroyed: None,
-            timeout: None,
-        };
+        let member = Member::new(process.id);
         self.groups[id.0 as usize]
             .members
             .entry(rank)

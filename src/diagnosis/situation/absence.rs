@@ -58,18 +58,30 @@ pub enum Absence {
     Elsewhere,
 }
 
+/// What may be hoped for from a member that has not come, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Hopelessness {
+    /// It cannot come.
+    Gone,
+    /// It is held up itself.
+    Held,
+    /// It may come.
+    MayCome,
+}
+
 impl Absence {
-    /// 0: it cannot come; 1: it is held up itself; 2: it may come.
-    pub(super) const fn hopelessness(self) -> u8 {
+    pub(super) const fn hopelessness(self) -> Hopelessness {
         match self {
-            Self::Raised | Self::Died | Self::Stopped | Self::Left => 0,
+            Self::Raised | Self::Died | Self::Stopped | Self::Left => Hopelessness::Gone,
             Self::Diverged(..)
             | Self::Leaving
             | Self::Blocked(..)
             | Self::Inside(..)
             | Self::Making
-            | Self::Unpartnered(_) => 1,
-            Self::Silent | Self::LongPhase | Self::StandsStill | Self::Elsewhere => 2,
+            | Self::Unpartnered(_) => Hopelessness::Held,
+            Self::Silent | Self::LongPhase | Self::StandsStill | Self::Elsewhere => {
+                Hopelessness::MayCome
+            }
         }
     }
 }

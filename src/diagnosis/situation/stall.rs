@@ -6,7 +6,7 @@ use std::time::Duration;
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::absence::{Absence, Absent};
+use super::absence::{Absence, Absent, Hopelessness};
 use super::{Origin, Situation, is_last_call};
 use crate::diagnosis::guards::Parting;
 use crate::diagnosis::model::{
@@ -96,16 +96,21 @@ impl Stall {
         open.iter().all(is_missing)
     }
 
-    /// Whether such a later wait is for somebody whom this stall comes from, or will: not only for members
-    /// that may come while others can not.
+    /// Whether such a later wait is for somebody whom this stall comes from, or may.
     fn holds(&self, open: &[u32]) -> bool {
-        let hopeless = |absents: &mut dyn Iterator<Item = &Absent>| {
-            absents.map(|absent| absent.why.hopelessness()).min()
-        };
-        let needed = |absent: &&Absent| open.contains(&absent.rank);
-        open.is_empty()
-            || hopeless(&mut self.missing.iter().filter(needed))
-                == hopeless(&mut self.missing.iter())
+        let all: Vec<u32> = self.missing.iter().map(|absent| absent.rank).collect();
+        open.is_empty() || self.hopelessness(open) == self.hopelessness(&all)
+    }
+
+    /// Whether all of these may still come, while others of the missing can not.
+    fn may_come(&self, open: &[u32]) -> bool {
+        self.hopelessness(open) == Some(Hopelessness::MayCome)
+    }
+
+    fn hopelessness(&self, of: &[u32]) -> Option<Hopelessness> {
+        let missing = self.missing.iter();
+        let asked = missing.filter(|absent| of.contains(&absent.rank));
+        asked.map(|absent| absent.why.hopelessness()).min()
     }
 
     fn misses(&self, why: Absence) -> bool {
@@ -150,8 +155,8 @@ impl Situation<'_> {
                 match found.iter_mut().find(|it| it.explains(&needs, &open)) {
                     Some(before) if before.holds(&open) => before.waiting.push(rank),
                     // Whom it waits for may still come: it is held by nothing that is known.
-                    Some(_) => {}
-                    None => {
+                    Some(before) if before.may_come(&open) => {}
+                    _ => {
                         waiters.push((rank, joined));
                         needed.extend(open);
                     }

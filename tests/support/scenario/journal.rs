@@ -158,6 +158,7 @@ impl Encoder {
                     epoch: group.key.epoch,
                     ordinal: group.key.ordinal,
                     members: group.key.members.clone(),
+                    seat: None,
                 })]
             }
             Event::GroupDestroyed { process, group, at } => {
@@ -574,6 +575,11 @@ impl Process {
                 takes_all: call.takes_all,
                 epoch: group.key.epoch,
                 members: group.key.members.clone(),
+                seat: None,
+            }),
+            on_stream: call.on_stream.map(|on| v1::OnStream {
+                stream: on.stream,
+                launch: on.launch,
             }),
             ..record
         })

@@ -622,6 +622,7 @@ fn info(name: &str, description: &str, backend: &str, members: &[u32]) -> GroupI
         },
         description: description.into(),
         backend: backend.into(),
+        seat: None,
     }
 }
 
@@ -645,6 +646,7 @@ fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
         tensors: 1,
         takes_all: false,
         is_async: false,
+        on_stream: None,
         hidden: false,
         splits: [Vec::new(), Vec::new()],
         step: 0,

@@ -7,7 +7,7 @@ use ddp_doctor_proto::blackbox::{
 };
 
 use super::{Item, Reader, entry};
-use crate::blackbox::MAX_MEMBERS;
+use crate::blackbox::{MAX_MEMBERS, Seat};
 
 /// Members of all groups of a box together: what a forged box can make us hold.
 pub(super) const MOST_MEMBERS: usize = 64 * MAX_MEMBERS;
@@ -83,6 +83,21 @@ impl Reader {
             let (description, backend) = halves(&words[group::DESCRIPTION_AND_BACKEND]);
             let (member_bytes, epoch) = halves(&words[group::MEMBERS_AND_EPOCH]);
             let (ordinal, size) = halves(&words[group::ORDINAL_AND_SIZE]);
+            let seat = words[group::SEAT_PLUS_1].load(Ordering::Relaxed);
+            if let Some(rank) = seat.checked_sub(1) {
+                sink(Item::Communicator {
+                    id: index as u32 + 1,
+                    name: self.text(name as u32),
+                    description: self.text(description),
+                    backend: self.text(backend),
+                    ordinal,
+                    seat: Seat {
+                        rank: u32::try_from(rank).unwrap_or(u32::MAX),
+                        size,
+                    },
+                });
+                return true;
+            }
             let limit = (size as usize).min(MAX_MEMBERS).min(MOST_MEMBERS - taken);
             let members = members::decode(&self.bytes(member_bytes, string::MAX_BYTES), limit)
                 .filter(|members| members.len() == size as usize)

@@ -2,6 +2,8 @@
 
 use ddp_doctor_proto::blackbox::{Record, memory};
 
+use crate::blackbox::Seat;
+
 /// What [`Reader::poll`](super::Reader::poll) delivers. Definitions come before the records that use them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
@@ -41,6 +43,21 @@ pub enum Item {
         ordinal: u32,
         /// Global ranks in group order.
         members: Vec<u32>,
+    },
+    /// A process group whose members the process does not know.
+    Communicator {
+        /// Its number, from 1, among those of the groups.
+        id: u32,
+        /// The name that its members share, and no other group has.
+        name: String,
+        /// The framework's description.
+        description: String,
+        /// "nccl", …
+        backend: String,
+        /// The n-th creation of the same name, from 0.
+        ordinal: u32,
+        /// The process's place there.
+        seat: Seat,
     },
     /// A thread. Its number is its own: a later thread in the same entry has another one.
     Thread {
@@ -100,6 +117,8 @@ pub struct GroupCreation {
     pub epoch: u32,
     /// Global ranks in group order.
     pub members: Vec<u32>,
+    /// Instead of them, where they are not known: the process's place among them.
+    pub seat: Option<Seat>,
 }
 
 /// Cumulative counters of a group, which outlive the records.

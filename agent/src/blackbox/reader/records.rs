@@ -9,8 +9,8 @@ use ddp_doctor_proto::blackbox::{
 
 use super::definitions::MOST_MEMBERS;
 use super::{GroupCreation, Item, ReadRecord, Reader, entry};
-use crate::blackbox::MAX_MEMBERS;
 use crate::blackbox::protocol::ring::{self, Cursor, Slot};
+use crate::blackbox::{MAX_MEMBERS, Seat};
 use crate::sync::{AtomicU64, Ordering};
 
 /// How long a record may be on its way while others overtake it. A writer that is interrupted for
@@ -133,7 +133,23 @@ impl Reader {
         let word = |at: usize| record.dims[at];
         let describes = record.kind == RecordKind::Issued && record.op.creates_group();
         let size = word(creation::SIZE) as usize;
-        if !describes || word(creation::MEMBERS) == 0 || size == 0 {
+        if !describes || size == 0 {
+            return None;
+        }
+        let described = |members: Vec<u32>, seat: Option<Seat>| GroupCreation {
+            name: text.clone(),
+            description: self.text(word(creation::DESCRIPTION)),
+            backend: self.text(word(creation::BACKEND)),
+            takes_all: word(creation::TAKES_ALL) == 1,
+            epoch: word(creation::EPOCH),
+            members,
+            seat,
+        };
+        if let Some(rank) = word(creation::SEAT_PLUS_1).checked_sub(1) {
+            let size = word(creation::SIZE);
+            return Some(described(Vec::new(), Some(Seat { rank, size })));
+        }
+        if word(creation::MEMBERS) == 0 {
             return None;
         }
         // A forged box may name the same long list of members in every record.
@@ -143,15 +159,9 @@ impl Reader {
         if members.len() != size {
             return None;
         }
+        let described = described(members, None);
         self.members += size;
-        Some(GroupCreation {
-            name: text.clone(),
-            description: self.text(word(creation::DESCRIPTION)),
-            backend: self.text(word(creation::BACKEND)),
-            takes_all: word(creation::TAKES_ALL) == 1,
-            epoch: word(creation::EPOCH),
-            members,
-        })
+        Some(described)
     }
 }
 

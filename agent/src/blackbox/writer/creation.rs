@@ -11,6 +11,15 @@ use crate::blackbox::nesting::Frame;
 use crate::blackbox::recent::Known;
 use crate::sys;
 
+/// The place of a process in a group whose members it does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// Its rank in the group.
+    pub rank: u32,
+    /// Number of members.
+    pub size: u32,
+}
+
 /// A process group that is about to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Creation<'a> {
@@ -28,6 +37,8 @@ pub struct Creation<'a> {
     pub epoch: u32,
     /// Global ranks in group order. This process may be none of them.
     pub members: &'a [u32],
+    /// Its own place among the members, where it does not know them: `members` is empty then.
+    pub seat: Option<Seat>,
     /// The place in the program; 0: unknown.
     pub site: u32,
 }
@@ -79,15 +90,20 @@ impl Writer {
         if used * 2 >= self.capacities.strings as u64 || group.members.len() > MAX_MEMBERS {
             return None;
         }
-        let encoded = members::encode(group.members);
-        if encoded.len() > string::MAX_BYTES {
-            return None;
-        }
         let some = |id: u32| (id != 0).then_some(id);
         let name = some(self.string(group.name))?;
         let mut dims = [0; MAX_DIMS];
-        dims[creation::MEMBERS] = some(self.intern(&encoded, string::BINARY))?;
-        dims[creation::SIZE] = u32::try_from(group.members.len()).ok()?;
+        if let Some(seat) = group.seat {
+            dims[creation::SEAT_PLUS_1] = seat.rank.checked_add(1)?;
+            dims[creation::SIZE] = seat.size;
+        } else {
+            let encoded = members::encode(group.members);
+            if encoded.len() > string::MAX_BYTES {
+                return None;
+            }
+            dims[creation::MEMBERS] = some(self.intern(&encoded, string::BINARY))?;
+            dims[creation::SIZE] = u32::try_from(group.members.len()).ok()?;
+        }
         dims[creation::EPOCH] = group.epoch;
         dims[creation::DESCRIPTION] = self.string(group.description);
         dims[creation::BACKEND] = self.string(group.backend);

@@ -15,6 +15,19 @@ use crate::blackbox::{MAX_MEMBERS, text};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 
+/// What an entry of the table of groups says, texts by their numbers.
+#[derive(Clone, Copy)]
+struct Described {
+    name: u32,
+    description: u32,
+    backend: u32,
+    epoch: u32,
+    members: u32,
+    size: u32,
+    /// Its own rank in the group, where it does not know the members.
+    seat: Option<u32>,
+}
+
 /// Texts whose number is remembered, a power of two.
 pub(super) const REMEMBERED_TEXTS: usize = 1024;
 
@@ -89,6 +102,48 @@ impl Writer {
         if (name_id == 0 && !name.is_empty()) || (members_id == 0 && !members.is_empty()) {
             return 0;
         }
+        // The check above keeps it in 32 bits.
+        self.define_group(Described {
+            name: name_id,
+            description,
+            backend,
+            epoch,
+            members: members_id,
+            size: members.len() as u32,
+            seat: None,
+        })
+    }
+
+    /// Number of a process group whose members this process does not know, but for their number and its
+    /// own rank among them; 0: no room. Whoever reads the boxes of all members finds out who they are, so
+    /// the name must be the same for all of them and for no other group.
+    pub fn communicator(
+        &self,
+        name: &[u8],
+        description: &[u8],
+        backend: &[u8],
+        rank: u32,
+        size: u32,
+    ) -> u32 {
+        let name = self.string(name);
+        if name == 0 || size as usize > MAX_MEMBERS || rank >= size {
+            self.count_dropped_definition();
+            return 0;
+        }
+        let description = self.string(description);
+        self.define_group(Described {
+            name,
+            description,
+            backend: self.string(backend),
+            epoch: 0,
+            members: 0,
+            size,
+            seat: Some(rank),
+        })
+    }
+
+    /// Takes an entry of the table of groups.
+    fn define_group(&self, group: Described) -> u32 {
         let Some((id, words)) = self.define::<GROUP_WORDS>(
             self.layout.groups_at,
             header::GROUPS_COUNT,
@@ -97,19 +152,28 @@ impl Writer {
             return 0;
         };
         let ordinal = (1..id)
-            .filter(|&earlier| self.is_group(earlier, epoch, name_id, members_id))
+            .filter(|&earlier| self.is_group(earlier, group.epoch, group.name, group.members))
             .count();
         let ordinal = u32::try_from(ordinal).unwrap_or(u32::MAX);
-        // The check above keeps it in 32 bits.
-        let size = members.len() as u32;
         if let Some(peers) = index(id).and_then(|i| self.peers.get(i)) {
-            peers.get_or_init(|| Peers::new(members.len()));
+            peers.get_or_init(|| Peers::new(group.size as usize));
         }
-        words[group::DESCRIPTION_AND_BACKEND].store(pair(description, backend), Ordering::Relaxed);
-        words[group::MEMBERS_AND_EPOCH].store(pair(members_id, epoch), Ordering::Relaxed);
-        words[group::ORDINAL_AND_SIZE].store(pair(ordinal, size), Ordering::Relaxed);
-        words[group::CREATED].store(sys::monotonic_ns(), Ordering::Relaxed);
-        words[group::NAME].store(PUBLISHED | u64::from(name_id), Ordering::Release);
+        for (at, value) in [
+            (
+                group::DESCRIPTION_AND_BACKEND,
+                pair(group.description, group.backend),
+            ),
+            (group::MEMBERS_AND_EPOCH, pair(group.members, group.epoch)),
+            (group::ORDINAL_AND_SIZE, pair(ordinal, group.size)),
+            (
+                group::SEAT_PLUS_1,
+                group.seat.map_or(0, |rank| u64::from(rank) + 1),
+            ),
+            (group::CREATED, sys::monotonic_ns()),
+        ] {
+            words[at].store(value, Ordering::Relaxed);
+        }
+        words[group::NAME].store(PUBLISHED | u64::from(group.name), Ordering::Release);
         id
     }
 

@@ -22,7 +22,7 @@ use ddp_doctor_proto::blackbox::{
 
 pub use calls::Call;
 pub use create::{CreateError, Options};
-pub use creation::Creation;
+pub use creation::{Creation, Seat};
 pub use events::{Forward, Parameters};
 
 use self::events::Phases;

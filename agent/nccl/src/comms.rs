@@ -1,0 +1,196 @@
+//! Which communicator a handle is.
+//!
+//! NCCL gives the same address again once a communicator is gone: so a handle stands for the one that
+//! was made last with it, and for none from the moment on at which the program gives it back.
+//!
+//! Looking one up takes no lock. Making and forgetting one does, a lock that nobody holds while anything
+//! else is done; who cannot have it at once, as in a child that was forked meanwhile, goes without.
+#![expect(unsafe_code, reason = "lends what a static pointer leads to")]
+
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::thread;
+
+use ddp_doctor_agent::blackbox::Writer;
+
+use crate::abi::Comm;
+
+/// Communicators at a time. More than any program has: NCCL itself takes memory on the device for each.
+const ENTRIES: usize = 4096;
+/// Entries that are looked at for a handle.
+const PROBES: usize = 64;
+/// An entry that was in use: those behind it may still be meant.
+const GONE: usize = 1;
+
+/// A communicator that this process is a rank of.
+#[derive(Debug)]
+pub(crate) struct Communicator {
+    /// The box that knows it, by its address: after a fork there is another one, or none.
+    writer: usize,
+    /// Its number there.
+    pub(crate) group: u32,
+    /// What names it on all ranks.
+    pub(crate) hash: u64,
+    /// The n-th communicator with that hash.
+    pub(crate) occurrence: u32,
+    /// This process's rank in it.
+    pub(crate) rank: u32,
+    /// Number of its ranks.
+    pub(crate) size: u32,
+    /// Its calls come back before they are done.
+    pub(crate) non_blocking: bool,
+    /// Its device; -1: not known.
+    pub(crate) device: i32,
+    /// How often others were made out of it.
+    divisions: AtomicU32,
+}
+
+impl Communicator {
+    pub(crate) fn new(writer: &'static Writer, group: u32, hash: u64, occurrence: u32) -> Self {
+        Self {
+            writer: ptr::from_ref(writer).addr(),
+            group,
+            hash,
+            occurrence,
+            rank: 0,
+            size: 0,
+            non_blocking: false,
+            device: -1,
+            divisions: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether this box knows it.
+    #[inline]
+    pub(crate) fn is_of(&self, writer: &'static Writer) -> bool {
+        self.writer == ptr::from_ref(writer).addr()
+    }
+
+    /// Another one is made out of it: the how manieth, from 1.
+    pub(crate) fn divide(&self) -> u32 {
+        self.divisions.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+struct Entry {
+    handle: AtomicUsize,
+    /// Never freed: another thread may be about to use it.
+    communicator: AtomicPtr<Communicator>,
+}
+
+static TABLE: [Entry; ENTRIES] = [const {
+    Entry {
+        handle: AtomicUsize::new(0),
+        communicator: AtomicPtr::new(ptr::null_mut()),
+    }
+}; ENTRIES];
+
+/// Held by who changes the table.
+static CHANGING: Mutex<()> = Mutex::new(());
+
+/// The communicator that a handle stands for now.
+#[inline]
+pub(crate) fn find(handle: Comm) -> Option<&'static Communicator> {
+    let entry = places(handle)
+        .map_while(|entry| match entry.handle.load(Ordering::Acquire) {
+            0 => None,
+            found => Some((found, entry)),
+        })
+        .find_map(|(found, entry)| (found == handle.addr()).then_some(entry))?;
+    let communicator = entry.communicator.load(Ordering::Acquire);
+    // SAFETY: null, or one that was leaked before it was stored.
+    unsafe { communicator.as_ref() }
+}
+
+/// From now on the handle stands for this communicator.
+pub(crate) fn insert(handle: Comm, communicator: Communicator) -> Option<&'static Communicator> {
+    if handle.addr() <= GONE {
+        return None;
+    }
+    with_lock(|| {
+        let known = places(handle).find(|it| it.handle.load(Ordering::Relaxed) == handle.addr());
+        let free = || places(handle).find(|it| it.handle.load(Ordering::Relaxed) <= GONE);
+        let entry = known.or_else(free)?;
+        let communicator: &'static Communicator = Box::leak(Box::new(communicator));
+        let pointer = ptr::from_ref(communicator).cast_mut();
+        entry.communicator.store(pointer, Ordering::Release);
+        entry.handle.store(handle.addr(), Ordering::Release);
+        Some(communicator)
+    })
+    .flatten()
+}
+
+/// The handle stands for nothing any more. Gives what it stood for.
+pub(crate) fn remove(handle: Comm) -> Option<&'static Communicator> {
+    let found = find(handle)?;
+    with_lock(|| {
+        let entry = places(handle).find(|it| it.handle.load(Ordering::Relaxed) == handle.addr());
+        if let Some(entry) = entry {
+            entry.handle.store(GONE, Ordering::Release);
+            entry.communicator.store(ptr::null_mut(), Ordering::Release);
+        }
+    })?;
+    Some(found)
+}
+
+/// Where a handle may stand.
+#[inline]
+fn places(handle: Comm) -> impl Iterator<Item = &'static Entry> {
+    // Addresses of one kind differ in their middle bits.
+    let first = (handle.addr() >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - 12);
+    (0..PROBES).filter_map(move |i| TABLE.get((first + i) % ENTRIES))
+}
+
+fn with_lock<T>(work: impl FnOnce() -> T) -> Option<T> {
+    for _ in 0..1000 {
+        match CHANGING.try_lock() {
+            Ok(_lock) => return Some(work()),
+            Err(std::sync::TryLockError::Poisoned(_)) => return None,
+            Err(std::sync::TryLockError::WouldBlock) => thread::yield_now(),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn communicator(group: u32) -> Communicator {
+        Communicator {
+            writer: 0,
+            group,
+            hash: 0,
+            occurrence: 0,
+            rank: 0,
+            size: 1,
+            non_blocking: false,
+            device: -1,
+            divisions: AtomicU32::new(0),
+        }
+    }
+
+    #[test]
+    fn a_handle_that_is_given_again_is_another_communicator() {
+        let handle = |n: usize| ptr::without_provenance_mut::<libc::c_void>(0x7000_0000 + n * 64);
+        for n in 0..500 {
+            assert!(insert(handle(n), communicator(n as u32 + 1)).is_some());
+        }
+        for n in 0..500 {
+            assert_eq!(find(handle(n)).map(|it| it.group), Some(n as u32 + 1));
+        }
+        for n in (0..500).step_by(2) {
+            assert_eq!(remove(handle(n)).map(|it| it.group), Some(n as u32 + 1));
+            assert!(find(handle(n)).is_none());
+        }
+        assert!(remove(handle(0)).is_none());
+        insert(handle(0), communicator(7000));
+        insert(handle(1), communicator(7001));
+        assert_eq!(find(handle(0)).map(|it| it.group), Some(7000));
+        assert_eq!(find(handle(1)).map(|it| it.group), Some(7001));
+        assert_eq!(find(handle(3)).map(|it| it.group), Some(4));
+        assert!(insert(ptr::null_mut(), communicator(1)).is_none());
+        assert!(find(ptr::null_mut()).is_none());
+    }
+}

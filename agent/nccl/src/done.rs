@@ -1,0 +1,221 @@
+//! When a stream has come to a call: events of the CUDA driver, put behind calls and asked for by a thread
+//! of its own.
+//!
+//! Off unless `DDP_DOCTOR_NCCL_COMPLETION=1`, since it has not been run on a GPU yet. Nothing is put on a
+//! stream that is captured, or of which that is not known. Where no event is free, a call is not followed:
+//! that a call is complete is told late or not at all, never too early.
+#![expect(unsafe_code, reason = "calls functions of the CUDA driver")]
+
+use std::env;
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use ddp_doctor_agent::blackbox::Writer;
+use ddp_doctor_agent::current;
+
+use crate::comms::Communicator;
+use crate::driver::{Answer, Capture, Function, SUCCESS};
+use crate::records::Work;
+
+/// Switches it on where it is "1".
+const SWITCH: &str = "DDP_DOCTOR_NCCL_COMPLETION";
+/// Calls that are followed at a time. Those of one device only: a rank has one.
+const MOST: usize = 512;
+/// Places that are looked at for a free event.
+const PROBES: usize = 32;
+/// How often the events are asked for.
+const EVERY: Duration = Duration::from_millis(2);
+/// `CUDA_ERROR_NOT_READY`
+const NOT_READY: Answer = 600;
+
+/// What a place is: in this order, again and again from [`FREE`].
+const EMPTY: u8 = 0;
+const FREE: u8 = 1;
+const TAKEN: u8 = 2;
+const RECORDED: u8 = 3;
+
+struct Place {
+    is: AtomicU8,
+    event: AtomicPtr<c_void>,
+    /// Of the device that the event is of.
+    context: AtomicPtr<c_void>,
+    call: AtomicU64,
+    writer: AtomicPtr<Writer>,
+}
+
+static PLACES: [Place; MOST] = [const {
+    Place {
+        is: AtomicU8::new(EMPTY),
+        event: AtomicPtr::new(ptr::null_mut()),
+        context: AtomicPtr::new(ptr::null_mut()),
+        call: AtomicU64::new(0),
+        writer: AtomicPtr::new(ptr::null_mut()),
+    }
+}; MOST];
+
+/// Events were made, and the thread that asks was started.
+static ASKING: AtomicBool = AtomicBool::new(false);
+/// The process is about to end, and the driver with it.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Declares a function of the driver's as a safe one where it is there.
+macro_rules! driver {
+    ($name:ident, $symbol:literal, ($($arg:ident: $type:ty),*)) => {
+        fn $name($($arg: $type),*) -> Option<Answer> {
+            static FUNCTION: Function = Function::new($symbol);
+            let address = FUNCTION.address();
+            if address.is_null() {
+                return None;
+            }
+            // SAFETY: the function of this name has this type in every driver since CUDA 10, and is given
+            // what it asks for: live values to write to, and handles that the driver gave.
+            Some(unsafe {
+                let function: unsafe extern "C" fn($($type),*) -> Answer = mem::transmute(address);
+                function($($arg),*)
+            })
+        }
+    };
+}
+
+driver!(ctx_get_current, c"cuCtxGetCurrent", (context: *mut *mut c_void));
+driver!(ctx_set_current, c"cuCtxSetCurrent", (context: *mut c_void));
+driver!(event_create, c"cuEventCreate", (event: *mut *mut c_void, flags: c_uint));
+driver!(event_record, c"cuEventRecord", (event: *mut c_void, stream: *mut c_void));
+driver!(event_query, c"cuEventQuery", (event: *mut c_void));
+driver!(exchange_capture_mode, c"cuThreadExchangeStreamCaptureMode", (mode: *mut c_int));
+
+fn current_context() -> Option<*mut c_void> {
+    let mut context = ptr::null_mut();
+    (ctx_get_current(&mut context) == Some(SUCCESS) && !context.is_null()).then_some(context)
+}
+
+/// Makes events for the device that the calling thread uses, and begins to ask for them.
+pub(crate) fn prepare() {
+    /// `CU_EVENT_DISABLE_TIMING`
+    const NO_TIMING: c_uint = 2;
+    if env::var_os(SWITCH).is_none_or(|value| value != "1") {
+        return;
+    }
+    let Some(context) = current_context() else {
+        return;
+    };
+    if ASKING.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    for place in &PLACES {
+        let mut event = ptr::null_mut();
+        if event_create(&mut event, NO_TIMING) != Some(SUCCESS) {
+            break;
+        }
+        place.event.store(event, Ordering::Relaxed);
+        place.context.store(context, Ordering::Relaxed);
+        place.is.store(FREE, Ordering::Release);
+    }
+    begin_to_ask(context);
+}
+
+/// Starts the thread that asks. Without it no place ever becomes free again, and that is all.
+fn begin_to_ask(context: *mut c_void) {
+    extern "C" fn end() {
+        ENDING.store(true, Ordering::Release);
+    }
+    // Handlers run in the reverse order of their registration: before the driver's own.
+    // SAFETY: the function is one of this library, which is never unloaded before the process ends.
+    if unsafe { libc::atexit(end) } != 0 {
+        return;
+    }
+    let context = context.expose_provenance();
+    let start = || {
+        let builder = thread::Builder::new().name("ddp-nccl-done".into());
+        builder.spawn(move || ask(ptr::with_exposed_provenance_mut(context)))
+    };
+    drop(without_signals(start));
+}
+
+/// Runs `start` with all signals blocked, so that a thread that it starts never gets one.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut every = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the masks are live values, and the first call fills what the second one reads.
+    unsafe {
+        libc::sigfillset(every.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
+    }
+    let started = start();
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    started
+}
+
+/// Asks for the events until the process ends.
+fn ask(context: *mut c_void) {
+    /// `CU_STREAM_CAPTURE_MODE_RELAXED`: what this thread asks disturbs no capture of another one.
+    const RELAXED: c_int = 2;
+    let mut mode = RELAXED;
+    let ready = exchange_capture_mode(&mut mode) == Some(SUCCESS)
+        && ctx_set_current(context) == Some(SUCCESS);
+    while ready && !ENDING.load(Ordering::Acquire) {
+        for place in &PLACES {
+            if place.is.load(Ordering::Acquire) == RECORDED && !ENDING.load(Ordering::Acquire) {
+                look(place);
+            }
+        }
+        thread::sleep(EVERY);
+    }
+}
+
+/// Asks for one event, and tells of the call if the stream has come to it.
+fn look(place: &Place) {
+    let answer = event_query(place.event.load(Ordering::Relaxed));
+    if answer == Some(NOT_READY) {
+        return;
+    }
+    let writer = place.writer.load(Ordering::Relaxed).cast_const();
+    // The box may have been closed meanwhile. After an error nothing is known of the call.
+    let open = current().filter(|open| ptr::eq(*open, writer));
+    if let (Some(writer), Some(SUCCESS)) = (open, answer) {
+        writer.completed(place.call.load(Ordering::Relaxed));
+    }
+    place.is.store(FREE, Ordering::Release);
+}
+
+/// Follows a call that has just been put on its stream.
+#[inline]
+pub(crate) fn after(writer: &'static Writer, communicator: &Communicator, work: &Work, call: u64) {
+    // What does not block is put on the stream later, by another thread.
+    let is_there = work.capture == Capture::No && work.count > 0 && !communicator.non_blocking;
+    if !is_there || call == 0 || !ASKING.load(Ordering::Relaxed) {
+        return;
+    }
+    follow(writer, work, call);
+}
+
+fn follow(writer: &'static Writer, work: &Work, call: u64) {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let Some(context) = current_context() else {
+        return;
+    };
+    let first = NEXT.fetch_add(1, Ordering::Relaxed);
+    let mut places = (0..PROBES).filter_map(|i| PLACES.get((first + i) % MOST));
+    let free = places.find(|place| {
+        place.context.load(Ordering::Relaxed) == context
+            && place
+                .is
+                .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+    });
+    let Some(place) = free else { return };
+    if event_record(place.event.load(Ordering::Relaxed), work.handle) != Some(SUCCESS) {
+        place.is.store(FREE, Ordering::Release);
+        return;
+    }
+    place.call.store(call, Ordering::Relaxed);
+    place
+        .writer
+        .store(ptr::from_ref(writer).cast_mut(), Ordering::Relaxed);
+    place.is.store(RECORDED, Ordering::Release);
+}

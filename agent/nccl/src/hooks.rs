@@ -1,0 +1,318 @@
+//! The functions that NCCL exports too, under its names.
+//!
+//! Each describes the call and hands it on. Hooked is what ranks do together; what a program only asks
+//! (`ncclCommCount`, `ncclGetErrorString`, `ncclCommGetAsyncError`, which watchdogs poll, …) goes to NCCL
+//! without coming here, and so does what a later NCCL adds.
+#![expect(unsafe_code, reason = "exports functions to C and calls those of NCCL")]
+#![expect(
+    missing_docs,
+    clippy::missing_safety_doc,
+    reason = "what each function does, and what its caller must keep to, is in nccl.h"
+)]
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::mem;
+use std::slice;
+
+use ddp_doctor_proto::{Op, ReduceOp};
+
+use crate::abi::{
+    AnyConfig, Comm, Configured, INTERNAL_ERROR, Status, Stream, UniqueId, dtype, reduce_op,
+};
+use crate::comms::Communicator;
+use crate::driver;
+use crate::init;
+use crate::real::Function;
+use crate::records::Work;
+use crate::watch;
+
+/// Exports a function of NCCL's. `$body` gets its second name and `$real`, which makes the call.
+macro_rules! hook {
+    ($symbol:ident, $second:literal, ($($arg:ident: $type:ty),* $(,)?), |$name:ident, $real:ident| $body:expr) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
+            static REAL: Function = Function::new($second);
+            let address = REAL.address();
+            if address.is_null() {
+                return INTERNAL_ERROR;
+            }
+            type Real = unsafe extern "C" fn($($type),*) -> Status;
+            // SAFETY: the function of that name has this type in every NCCL that has it.
+            let function = unsafe { mem::transmute::<*mut c_void, Real>(address) };
+            // SAFETY: the caller vouches for what it passes, to us as to NCCL.
+            let $real = || unsafe { function($($arg),*) };
+            let $name = $second;
+            $body
+        }
+    };
+}
+
+/// A function of which nothing is told but that a thread is inside of it.
+macro_rules! passed_on {
+    ($($symbol:ident, $second:literal, $comm:ident, ($($arg:ident: $type:ty),* $(,)?);)*) => {
+        $(hook!($symbol, $second, ($($arg: $type),*), |name, real| {
+            watch::other(name, $comm, Op::Other, real)
+        });)*
+    };
+}
+
+// --- Collectives -------------------------------------------------------------------------------
+
+/// What a collective is asked for with.
+struct Collective {
+    op: Op,
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    reduce_op: Option<c_int>,
+    root: Option<c_int>,
+    stream: Stream,
+}
+
+impl Collective {
+    const fn new(
+        op: Op,
+        send: *const c_void,
+        receive: *mut c_void,
+        count: usize,
+        dtype: c_int,
+        stream: Stream,
+    ) -> Self {
+        Self {
+            op,
+            send,
+            receive,
+            count,
+            dtype,
+            reduce_op: None,
+            root: None,
+            stream,
+        }
+    }
+
+    fn of(self, communicator: &'static Communicator) -> Work {
+        Work {
+            op: self.op,
+            count: self.count,
+            dtype: dtype(self.dtype),
+            reduce_op: self.reduce_op.map_or(ReduceOp::Unspecified, reduce_op),
+            partner: self.root,
+            in_place: self.is_in_place(communicator),
+            stream: driver::name_of(self.stream, communicator.device),
+            capture: driver::capture(self.stream),
+            handle: self.stream,
+        }
+    }
+
+    /// By the rules of NCCL ("In-place Operations"): one buffer, or the rank's piece of it.
+    fn is_in_place(&self, communicator: &Communicator) -> bool {
+        let (send, receive) = (self.send.addr(), self.receive.addr());
+        let size = dtype(self.dtype).size().unwrap_or(0) as usize;
+        let piece = self
+            .count
+            .wrapping_mul(size)
+            .wrapping_mul(communicator.rank as usize);
+        match self.op {
+            Op::AllGather | Op::Gather => send == receive.wrapping_add(piece),
+            Op::ReduceScatter | Op::Scatter => receive == send.wrapping_add(piece),
+            _ => send == receive,
+        }
+    }
+}
+
+macro_rules! collective {
+    ($($op:ident: $symbol:ident $second:literal, $configured:ident $configured_second:literal, [$($extra:ident),*];)*) => {
+        $(
+            hook!($symbol, $second, (
+                send: *const c_void, receive: *mut c_void, count: usize, datatype: c_int,
+                $($extra: c_int,)* comm: Comm, stream: Stream,
+            ), |name, real| {
+                let collective = Collective {
+                    $($extra: Some($extra),)*
+                    ..Collective::new(Op::$op, send, receive, count, datatype, stream)
+                };
+                watch::work(name, comm, |communicator| collective.of(communicator), real)
+            });
+            hook!($configured, $configured_second, (
+                send: *const c_void, receive: *mut c_void, count: usize, datatype: c_int,
+                $($extra: c_int,)* comm: Comm, stream: Stream, config: AnyConfig,
+            ), |name, real| {
+                let collective = Collective {
+                    $($extra: Some($extra),)*
+                    ..Collective::new(Op::$op, send, receive, count, datatype, stream)
+                };
+                watch::work(name, comm, |communicator| collective.of(communicator), real)
+            });
+        )*
+    };
+}
+
+collective! {
+    AllReduce: ncclAllReduce c"pncclAllReduce", ncclAllReduceConfig c"pncclAllReduceConfig", [reduce_op];
+    Broadcast: ncclBroadcast c"pncclBroadcast", ncclBroadcastConfig c"pncclBroadcastConfig", [root];
+    Reduce: ncclReduce c"pncclReduce", ncclReduceConfig c"pncclReduceConfig", [reduce_op, root];
+    AllGather: ncclAllGather c"pncclAllGather", ncclAllGatherConfig c"pncclAllGatherConfig", [];
+    ReduceScatter: ncclReduceScatter c"pncclReduceScatter", ncclReduceScatterConfig c"pncclReduceScatterConfig", [reduce_op];
+    AllToAll: ncclAlltoAll c"pncclAlltoAll", ncclAlltoAllConfig c"pncclAlltoAllConfig", [];
+    Gather: ncclGather c"pncclGather", ncclGatherConfig c"pncclGatherConfig", [root];
+    Scatter: ncclScatter c"pncclScatter", ncclScatterConfig c"pncclScatterConfig", [root];
+}
+
+hook!(ncclBcast, c"pncclBcast", (
+    buffer: *mut c_void, count: usize, datatype: c_int, root: c_int, comm: Comm, stream: Stream,
+), |name, real| {
+    let collective = Collective {
+        root: Some(root),
+        ..Collective::new(Op::Broadcast, buffer, buffer, count, datatype, stream)
+    };
+    watch::work(name, comm, |communicator| collective.of(communicator), real)
+});
+
+// --- Messages ----------------------------------------------------------------------------------
+
+fn message(
+    op: Op,
+    count: usize,
+    datatype: c_int,
+    peer: c_int,
+    stream: Stream,
+    communicator: &Communicator,
+) -> Work {
+    Work {
+        op,
+        count,
+        dtype: dtype(datatype),
+        reduce_op: ReduceOp::Unspecified,
+        partner: Some(peer),
+        in_place: false,
+        stream: driver::name_of(stream, communicator.device),
+        capture: driver::capture(stream),
+        handle: stream,
+    }
+}
+
+hook!(ncclSend, c"pncclSend", (
+    buffer: *const c_void, count: usize, datatype: c_int, peer: c_int, comm: Comm, stream: Stream,
+), |name, real| {
+    watch::work(name, comm, |it| message(Op::Send, count, datatype, peer, stream, it), real)
+});
+
+hook!(ncclRecv, c"pncclRecv", (
+    buffer: *mut c_void, count: usize, datatype: c_int, peer: c_int, comm: Comm, stream: Stream,
+), |name, real| {
+    watch::work(name, comm, |it| message(Op::Recv, count, datatype, peer, stream, it), real)
+});
+
+// --- Groups ------------------------------------------------------------------------------------
+
+hook!(ncclGroupStart, c"pncclGroupStart", (), |_name, real| {
+    watch::group_start(real)
+});
+hook!(ncclGroupEnd, c"pncclGroupEnd", (), |name, real| {
+    watch::group_end(name, false, real)
+});
+hook!(ncclGroupSimulateEnd, c"pncclGroupSimulateEnd", (info: *mut c_void), |name, real| {
+    watch::group_end(name, true, real)
+});
+
+// --- Communicators -----------------------------------------------------------------------------
+
+hook!(ncclCommInitRank, c"pncclCommInitRank", (
+    comm: *mut Comm, ranks: c_int, id: UniqueId, rank: c_int,
+), |name, real| {
+    watch::making(|| init::with_id(name, comm, ranks, &id, rank, Configured::NOTHING), real)
+});
+
+hook!(ncclCommInitRankConfig, c"pncclCommInitRankConfig", (
+    comm: *mut Comm, ranks: c_int, id: UniqueId, rank: c_int, config: AnyConfig,
+), |name, real| {
+    // SAFETY: the program passes it as NCCL takes it, and its name is not used after this call.
+    let configured = || unsafe { Configured::read(config) };
+    watch::making(|| init::with_id(name, comm, ranks, &id, rank, configured()), real)
+});
+
+hook!(ncclCommInitRankScalable, c"pncclCommInitRankScalable", (
+    comm: *mut Comm, ranks: c_int, rank: c_int, id_count: c_int, ids: *const UniqueId, config: AnyConfig,
+), |name, real| {
+    let begin = || {
+        // SAFETY: as above; NCCL names the communicator by the first of its ids.
+        let (first, configured) = unsafe { (ids.as_ref()?, Configured::read(config)) };
+        (id_count > 0).then(|| init::with_id(name, comm, ranks, first, rank, configured))?
+    };
+    watch::making(begin, real)
+});
+
+// A process that is all ranks of a communicator waits for nobody.
+hook!(ncclCommInitAll, c"pncclCommInitAll", (
+    comms: *mut Comm, count: c_int, devices: *const c_int,
+), |_name, real| watch::unseen(real));
+
+hook!(ncclCommSplit, c"pncclCommSplit", (
+    comm: Comm, color: c_int, key: c_int, made: *mut Comm, config: AnyConfig,
+), |name, real| {
+    // SAFETY: as above.
+    let configured = || unsafe { Configured::read(config) };
+    watch::making(|| init::split(name, comm, color, made, configured()), real)
+});
+
+hook!(ncclCommShrink, c"pncclCommShrink", (
+    comm: Comm, excluded: *mut c_int, excluded_count: c_int, made: *mut Comm, config: AnyConfig, flags: c_int,
+), |name, real| {
+    let begin = || {
+        let count = usize::try_from(excluded_count).ok().filter(|_| !excluded.is_null());
+        // SAFETY: the program passes so many ranks; an empty list may be null.
+        let excluded = count.map_or(&[][..], |count| unsafe { slice::from_raw_parts(excluded, count) });
+        // SAFETY: as above.
+        init::shrink(name, comm, excluded, made, unsafe { Configured::read(config) })
+    };
+    watch::making(begin, real)
+});
+
+hook!(ncclCommFinalize, c"pncclCommFinalize", (comm: Comm), |name, real| {
+    watch::other(name, comm, Op::DestroyProcessGroup, real)
+});
+hook!(ncclCommDestroy, c"pncclCommDestroy", (comm: Comm), |name, real| {
+    watch::leaving(name, comm, real)
+});
+hook!(ncclCommAbort, c"pncclCommAbort", (comm: Comm), |name, real| {
+    watch::leaving(name, comm, real)
+});
+
+// --- What is only passed on --------------------------------------------------------------------
+
+passed_on! {
+    ncclCommGrow, c"pncclCommGrow", comm, (
+        comm: Comm, ranks: c_int, id: *const UniqueId, rank: c_int, made: *mut Comm, config: AnyConfig,
+    );
+    ncclCommRevoke, c"pncclCommRevoke", comm, (comm: Comm, flags: c_int);
+    ncclCommSuspend, c"pncclCommSuspend", comm, (comm: Comm, flags: c_int);
+    ncclCommResume, c"pncclCommResume", comm, (comm: Comm);
+    ncclCommRegister, c"pncclCommRegister", comm, (
+        comm: Comm, buffer: *mut c_void, size: usize, handle: *mut *mut c_void,
+    );
+    ncclCommDeregister, c"pncclCommDeregister", comm, (comm: Comm, handle: *mut c_void);
+    ncclCommWindowRegister, c"pncclCommWindowRegister", comm, (
+        comm: Comm, buffer: *mut c_void, size: usize, window: *mut *mut c_void, flags: c_int,
+    );
+    ncclCommWindowDeregister, c"pncclCommWindowDeregister", comm, (comm: Comm, window: *mut c_void);
+    ncclDevCommCreate, c"pncclDevCommCreate", comm, (
+        comm: Comm, requirements: *const c_void, made: *mut c_void,
+    );
+    ncclPutSignal, c"pncclPutSignal", comm, (
+        buffer: *const c_void, count: usize, datatype: c_int, peer: c_int, window: *mut c_void,
+        offset: usize, signal: c_int, context: c_int, flags: c_uint, comm: Comm, stream: Stream,
+    );
+    ncclSignal, c"pncclSignal", comm, (
+        peer: c_int, signal: c_int, context: c_int, flags: c_uint, comm: Comm, stream: Stream,
+    );
+    ncclWaitSignal, c"pncclWaitSignal", comm, (
+        count: c_int, signals: *mut c_void, comm: Comm, stream: Stream,
+    );
+}
+
+// These are no communicator's.
+hook!(ncclMemAlloc, c"pncclMemAlloc", (made: *mut *mut c_void, size: usize), |_name, real| {
+    watch::unseen(real)
+});
+hook!(ncclMemFree, c"pncclMemFree", (memory: *mut c_void), |_name, real| watch::unseen(real));

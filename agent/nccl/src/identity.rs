@@ -1,0 +1,116 @@
+//! What a communicator is called: the same on all its ranks, and different for every other one.
+//!
+//! NCCL knows a communicator by a hash, which it writes into its logs. From 2.26 on that of a communicator
+//! which is made with a unique id is [`of_unique_id`]; older ones compute another. Ranks compute it here in
+//! one way, whatever their NCCL.
+
+/// NCCL's own hash (`eat` and `digest` in its `hash.cc` as of 2.26).
+#[derive(Clone, Copy, Debug)]
+struct Hash([u64; 2]);
+
+impl Hash {
+    const fn new() -> Self {
+        Self([1, 1])
+    }
+
+    fn eat(mut self, bytes: &[u8]) -> Self {
+        let Self([a, b]) = &mut self;
+        *a ^= bytes.len() as u64;
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            for (to, from) in word.iter_mut().zip(chunk) {
+                *to = *from;
+            }
+            *a = a.wrapping_add(*b);
+            *b ^= *a;
+            *a ^= *a >> 31;
+            *a = a.wrapping_mul(0x9de6_2bbc_8cef_3ce3);
+            *b ^= *b >> 32;
+            *b = b.wrapping_mul(0x485c_d631_1b59_9e79);
+            *a = a.wrapping_add(u64::from_le_bytes(word));
+        }
+        self
+    }
+
+    const fn digest(self) -> u64 {
+        let Self([a, b]) = self;
+        let mut hash = a;
+        hash ^= hash >> 31;
+        hash = hash.wrapping_mul(0xbac3_bd56_2846_de6b);
+        hash = hash.wrapping_add(b);
+        hash ^= hash >> 32;
+        hash.wrapping_mul(0x995a_187a_14e7_b445)
+    }
+}
+
+/// Of a communicator that is made with this unique id.
+pub(crate) fn of_unique_id(id: &[u8; 128]) -> u64 {
+    Hash::new().eat(id).digest()
+}
+
+/// Of the one that the `nth` division of a communicator gives to the ranks of a color.
+pub(crate) fn of_split(parent: u64, nth: u32, color: i32) -> u64 {
+    Hash::new()
+        .eat(&parent.to_le_bytes())
+        .eat(&nth.to_le_bytes())
+        .eat(&color.to_le_bytes())
+        .digest()
+}
+
+/// Of the one that the `nth` division of a communicator leaves without these ranks of it.
+pub(crate) fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
+    let mut excluded = excluded.to_vec();
+    excluded.sort_unstable();
+    excluded.dedup();
+    excluded
+        .iter()
+        .fold(
+            Hash::new()
+                .eat(b"shrink")
+                .eat(&parent.to_le_bytes())
+                .eat(&nth.to_le_bytes()),
+            |hash, rank| hash.eat(&rank.to_le_bytes()),
+        )
+        .digest()
+}
+
+/// Its name: as NCCL writes it, and which one of several that have the same unique id.
+pub(crate) fn name(hash: u64, occurrence: u32) -> String {
+    match occurrence {
+        0 => format!("0x{hash:x}"),
+        n => format!("0x{hash:x}#{n}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A unique id of consecutive bytes.
+    fn id(first: u8) -> [u8; 128] {
+        std::array::from_fn(|i| first.wrapping_add(i as u8))
+    }
+
+    #[test]
+    fn the_hash_is_that_of_nccls_source() {
+        assert_eq!(of_unique_id(&id(0)), 0x6afe_1cc1_7717_e1f4);
+        assert_eq!(of_unique_id(&id(128)), 0x1379_339b_dc3a_fbdc);
+        assert_eq!(of_unique_id(&[0; 128]), 0xcc97_6ec6_c24b_b53c);
+        let parent = of_unique_id(&id(0));
+        assert_eq!(of_split(parent, 1, 0), 0x7903_0d07_3b3c_579f);
+        assert_eq!(of_split(parent, 2, 3), 0x7618_90fa_7504_6d6c);
+    }
+
+    #[test]
+    fn what_is_left_of_one_does_not_depend_on_the_order_of_those_who_leave() {
+        assert_eq!(of_shrink(7, 1, &[3, 1]), of_shrink(7, 1, &[1, 3, 3]));
+        assert_ne!(of_shrink(7, 1, &[3]), of_shrink(7, 2, &[3]));
+        assert_ne!(of_shrink(7, 1, &[3]), of_shrink(7, 1, &[]));
+    }
+
+    #[test]
+    fn names_of_one_id_differ() {
+        assert_eq!(name(0xab, 0), "0xab");
+        assert_eq!(name(0xab, 2), "0xab#2");
+    }
+}

@@ -1,0 +1,460 @@
+//! Communicators as they are made.
+//!
+//! Whoever makes one waits there for all its ranks, so that is recorded before it begins. A communicator
+//! made with a unique id has its handle when the call comes back; one that is made out of another may have
+//! it later, where nobody waits: then it is known once it is used.
+#![expect(
+    unsafe_code,
+    reason = "reads handles from where a program has them put"
+)]
+
+use std::env;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::mem;
+use std::os::unix::ffi::OsStrExt;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ddp_doctor_agent::blackbox::{Creation, Place, Seat, Writer};
+use ddp_doctor_agent::{current, is_disabled, open, options_from_env};
+use ddp_doctor_proto::Op;
+
+use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
+use crate::comms::{self, Communicator};
+use crate::identity;
+use crate::real::{self, Function};
+use crate::records;
+use crate::watch::guarded;
+use crate::{done, driver};
+
+/// Where the library is that the Python package records with.
+const C_LIBRARY: &str = "DDP_DOCTOR_LIBRARY";
+/// Unique ids that are remembered, to tell communicators of one id apart.
+const MOST_IDS: usize = 1024;
+/// Communicators that have no handle yet.
+const MOST_PENDING: usize = 256;
+
+/// Ranks and sizes as launchers tell them, with the rank on the node: together or not at all.
+const LAUNCHERS: [[&str; 3]; 5] = [
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK"],
+    [
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ],
+    ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"],
+    ["PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"],
+    ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"],
+];
+
+/// A communicator that a call is to make.
+#[derive(Debug)]
+pub(crate) struct Making {
+    writer: &'static Writer,
+    function: &'static CStr,
+    call: u64,
+    /// Where its handle is put.
+    handle: *mut Comm,
+    /// What it will be; `None`: this rank gets none, or it cannot be told what it is.
+    made: Option<Made>,
+}
+
+#[derive(Debug)]
+struct Made {
+    hash: u64,
+    occurrence: u32,
+    description: Vec<u8>,
+    non_blocking: bool,
+    /// Where they are known before.
+    seat: Option<Seat>,
+}
+
+// --- Calls about to be made --------------------------------------------------------------------
+
+/// `ncclCommInitRank` and what is like it.
+pub(crate) fn with_id(
+    function: &'static CStr,
+    handle: *mut Comm,
+    size: c_int,
+    id: &UniqueId,
+    rank: c_int,
+    configured: Configured,
+) -> Option<Making> {
+    let seat = seat(rank, size)?;
+    let writer = open_box(seat)?;
+    let hash = identity::of_unique_id(&id.bytes);
+    let occurrence = occurrence_of(hash, seat.rank)?;
+    let name = identity::name(hash, occurrence);
+    let call = writer.creating(&Creation {
+        op: Op::NewGroup,
+        name: name.as_bytes(),
+        description: configured.name,
+        backend: b"nccl",
+        takes_all: !configured.non_blocking,
+        epoch: 0,
+        members: &[],
+        seat: Some(seat),
+        site: 0,
+    });
+    Some(Making {
+        writer,
+        function,
+        call,
+        handle,
+        made: Some(Made {
+            hash,
+            occurrence,
+            description: configured.name.to_vec(),
+            non_blocking: configured.non_blocking,
+            seat: Some(seat),
+        }),
+    })
+}
+
+/// `ncclCommSplit`: all ranks of the parent take part, also those that get nothing.
+pub(crate) fn split(
+    function: &'static CStr,
+    parent: Comm,
+    color: c_int,
+    handle: *mut Comm,
+    configured: Configured,
+) -> Option<Making> {
+    let (writer, parent) = records::of(comms::find(parent))?;
+    let nth = parent.divide();
+    let name = format!(
+        "{}/split{nth}",
+        identity::name(parent.hash, parent.occurrence)
+    );
+    let call = writer.creating(&Creation {
+        op: Op::SplitGroup,
+        name: name.as_bytes(),
+        description: configured.name,
+        backend: b"nccl",
+        takes_all: !parent.non_blocking,
+        epoch: 0,
+        members: &[],
+        seat: Some(Seat {
+            rank: parent.rank,
+            size: parent.size,
+        }),
+        site: 0,
+    });
+    Some(Making {
+        writer,
+        function,
+        call,
+        handle,
+        made: (color != NO_COLOR).then(|| Made {
+            hash: identity::of_split(parent.hash, nth, color),
+            occurrence: parent.occurrence,
+            description: configured.name.to_vec(),
+            non_blocking: parent.non_blocking || configured.non_blocking,
+            seat: None,
+        }),
+    })
+}
+
+/// `ncclCommShrink`: the ranks that are to leave take no part.
+pub(crate) fn shrink(
+    function: &'static CStr,
+    parent: Comm,
+    excluded: &[c_int],
+    handle: *mut Comm,
+    configured: Configured,
+) -> Option<Making> {
+    let (writer, parent) = records::of(comms::find(parent))?;
+    let hash = identity::of_shrink(parent.hash, parent.divide(), excluded);
+    let made = Made {
+        hash,
+        occurrence: parent.occurrence,
+        description: configured.name.to_vec(),
+        non_blocking: parent.non_blocking || configured.non_blocking,
+        seat: None,
+    };
+    Some(Making {
+        writer,
+        function,
+        call: records::other(writer, Op::Other, parent.group),
+        handle,
+        made: Some(made),
+    })
+}
+
+impl Making {
+    /// The call came back; within a group, its end did.
+    pub(crate) fn end(self, status: Status) {
+        let Self {
+            writer,
+            function,
+            call,
+            handle,
+            made,
+        } = self;
+        if is_taken(status)
+            && let Some(made) = made
+        {
+            // SAFETY: NCCL has just written there, or will: so the program has it still.
+            let comm = unsafe { handle.as_ref() }.copied();
+            match comm.filter(|it| !it.is_null()) {
+                Some(comm) => made.known_as(writer, comm),
+                None if status == IN_PROGRESS => pend(writer, made),
+                None => {}
+            }
+        }
+        records::returned(writer, call, function, status);
+    }
+
+    /// The group that it was asked for in is dropped.
+    pub(crate) fn drop_unmade(self) {
+        self.writer.returned(self.call);
+    }
+}
+
+impl Made {
+    fn known_as(self, writer: &'static Writer, comm: Comm) {
+        driver::look();
+        let seat = self.seat.or_else(|| seat_of(comm));
+        let Some(seat) = seat else { return };
+        let name = identity::name(self.hash, self.occurrence);
+        let group = writer.communicator(
+            name.as_bytes(),
+            &self.description,
+            b"nccl",
+            seat.rank,
+            seat.size,
+        );
+        if group == 0 {
+            return;
+        }
+        let mut communicator = Communicator::new(writer, group, self.hash, self.occurrence);
+        communicator.rank = seat.rank;
+        communicator.size = seat.size;
+        communicator.non_blocking = self.non_blocking;
+        communicator.device = query(&CU_DEVICE, comm).unwrap_or(-1);
+        comms::insert(comm, communicator);
+        done::prepare();
+    }
+}
+
+fn seat(rank: c_int, size: c_int) -> Option<Seat> {
+    let (rank, size) = (u32::try_from(rank).ok()?, u32::try_from(size).ok()?);
+    (rank < size).then_some(Seat { rank, size })
+}
+
+// --- Who this process is -----------------------------------------------------------------------
+
+/// The box of this process, which is made with its first communicator; `None`: nothing is recorded.
+fn open_box(seat: Seat) -> Option<&'static Writer> {
+    if let Some(writer) = current() {
+        return Some(writer);
+    }
+    if is_disabled() || is_recorded_elsewhere() {
+        return None;
+    }
+    let mut options = options_from_env("nccl");
+    let told = LAUNCHERS.iter().find_map(|names| told_by(names, seat));
+    let (rank, world_size, local_rank) = told.unwrap_or((seat.rank, seat.size, None));
+    options.rank = Some(rank);
+    options.world_size = Some(world_size);
+    options.local_rank = local_rank;
+    let place = Place::from_env(&options.job, &options.world);
+    open(&place, &options).ok()?;
+    let writer = current()?;
+    say_which_library(writer);
+    announce_the_end();
+    Some(writer)
+}
+
+/// Has the end of the program recorded, if that ends in order: others may take its status before anybody
+/// of ours has seen it.
+fn announce_the_end() {
+    /// Once is enough: a forked child has it too, and says nothing without a box.
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    unsafe extern "C" {
+        /// Of the C library, beside `atexit`.
+        fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+    }
+    extern "C" fn ends(status: c_int, _: *mut c_void) {
+        guarded(|| {
+            if let Some(writer) = current() {
+                writer.exit(status & 0xff, b"exit");
+            }
+        });
+    }
+    if !REGISTERED.swap(true, Ordering::AcqRel) {
+        // SAFETY: the function is one of this library, which is never unloaded before the process ends.
+        unsafe { on_exit(ends, ptr::null_mut()) };
+    }
+}
+
+/// Rank, number of ranks and rank on the node, as a launcher tells them; `None`: it does not, or not of
+/// this program, since the communicator has more ranks.
+fn told_by(names: &[&str; 3], seat: Seat) -> Option<(u32, u32, Option<u32>)> {
+    let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
+    let [rank, world_size, local_rank] = names;
+    let (rank, world_size) = (number(rank)?, number(world_size)?);
+    (rank < world_size && seat.size <= world_size).then(|| (rank, world_size, number(local_rank)))
+}
+
+/// Whether the library of the C API records this process, as it does for Python: what c10d asks of NCCL
+/// would be told twice.
+fn is_recorded_elsewhere() -> bool {
+    let Some(path) = env::var_os(C_LIBRARY).and_then(|it| CString::new(it.as_bytes()).ok()) else {
+        return false;
+    };
+    // SAFETY: the path ends in a zero, and nothing is loaded.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return false;
+    }
+    // SAFETY: the handle is that of a library, the name ends in a zero.
+    let is_open = unsafe { libc::dlsym(library, c"ddp_doctor_is_open".as_ptr()) };
+    if is_open.is_null() {
+        return false;
+    }
+    // SAFETY: this is the type that `ddp_doctor.h` gives the function, and its library stays loaded:
+    // `dlopen` counted it above.
+    let is_open: extern "C" fn() -> c_int = unsafe { mem::transmute(is_open) };
+    is_open() == 1
+}
+
+fn say_which_library(writer: &'static Writer) {
+    if let Some(version) = version() {
+        writer.setting(b"nccl", version.as_bytes());
+    }
+    let loaded = real::loaded();
+    if loaded.len() > 1 {
+        let paths: Vec<&[u8]> = loaded.iter().map(|path| path.to_bytes()).collect();
+        writer.setting(b"nccl libraries", &paths.join(&b", "[..]));
+    }
+}
+
+// --- Questions to NCCL -------------------------------------------------------------------------
+
+static VERSION: Function = Function::new(c"pncclGetVersion");
+static COUNT: Function = Function::new(c"pncclCommCount");
+static USER_RANK: Function = Function::new(c"pncclCommUserRank");
+static CU_DEVICE: Function = Function::new(c"pncclCommCuDevice");
+
+/// "2.27.5"
+fn version() -> Option<String> {
+    let function = VERSION.address();
+    if function.is_null() {
+        return None;
+    }
+    let mut code: c_int = 0;
+    // SAFETY: this is the function's type since 2.2, and `code` is valid for the write.
+    let status = unsafe {
+        let function: unsafe extern "C" fn(*mut c_int) -> Status = mem::transmute(function);
+        function(&mut code)
+    };
+    let code = u32::try_from(code).ok().filter(|_| is_taken(status))?;
+    let of = |major: u32| (code / major, code % major / 100, code % 100);
+    // 2.9 changed how it is made.
+    let (major, minor, patch) = of(if code < 10_000 { 1000 } else { 10_000 });
+    Some(format!("{major}.{minor}.{patch}"))
+}
+
+/// What a communicator says of itself.
+fn query(function: &Function, comm: Comm) -> Option<c_int> {
+    let function = function.address();
+    if function.is_null() {
+        return None;
+    }
+    let mut answer: c_int = 0;
+    // SAFETY: this is the type of all three functions, and the handle is one that NCCL gave.
+    let status = unsafe {
+        let function: unsafe extern "C" fn(*mut c_void, *mut c_int) -> Status =
+            mem::transmute(function);
+        function(comm, &mut answer)
+    };
+    (status == 0).then_some(answer)
+}
+
+fn seat_of(comm: Comm) -> Option<Seat> {
+    seat(query(&USER_RANK, comm)?, query(&COUNT, comm)?)
+}
+
+// --- What is remembered of earlier ones --------------------------------------------------------
+
+/// A unique id that was used.
+struct Used {
+    hash: u64,
+    rank: u32,
+    times: u32,
+}
+
+static USED: Mutex<Vec<Used>> = Mutex::new(Vec::new());
+
+/// Which one of those with this hash it is (`NCCL_COMM_ID` gives all communicators one id); `None`: this
+/// process is more than one rank of a communicator, of which only the first one is recorded.
+fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
+    let mut used = USED.try_lock().ok()?;
+    if let Some(known) = used.iter_mut().find(|it| it.hash == hash) {
+        if known.rank != rank {
+            return None;
+        }
+        known.times += 1;
+        return Some(known.times);
+    }
+    if used.len() == MOST_IDS {
+        used.remove(0);
+    }
+    used.push(Used {
+        hash,
+        rank,
+        times: 0,
+    });
+    Some(0)
+}
+
+/// Communicators that are made meanwhile, and whose handles are not known.
+static PENDING: Mutex<Vec<(usize, Made)>> = Mutex::new(Vec::new());
+
+fn pend(writer: &'static Writer, made: Made) {
+    let writer = ptr::from_ref(writer).addr();
+    if let Ok(mut pending) = PENDING.try_lock()
+        && pending.len() < MOST_PENDING
+    {
+        pending.push((writer, made));
+    }
+}
+
+/// A handle is used that is not known: it is that of the communicator which is awaited longest.
+pub(crate) fn bind(comm: Comm) {
+    let Some(writer) = current() else { return };
+    if comm.is_null() || comms::find(comm).is_some() {
+        return;
+    }
+    let address = ptr::from_ref(writer).addr();
+    let made = PENDING.try_lock().ok().and_then(|mut pending| {
+        let at = pending.iter().position(|(of, _)| *of == address)?;
+        Some(pending.remove(at).1)
+    });
+    if let Some(made) = made {
+        made.known_as(writer, comm);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn communicators_of_one_id_are_told_apart() {
+        assert_eq!(occurrence_of(77, 1), Some(0));
+        assert_eq!(occurrence_of(77, 1), Some(1));
+        assert_eq!(occurrence_of(78, 1), Some(0));
+        // Another rank of the same one, in this process.
+        assert_eq!(occurrence_of(78, 2), None);
+    }
+
+    #[test]
+    fn a_rank_lies_within_its_communicator() {
+        assert_eq!(seat(1, 2), Some(Seat { rank: 1, size: 2 }));
+        for (rank, size) in [(2, 2), (-1, 2), (0, 0), (0, -1)] {
+            assert_eq!(seat(rank, size), None);
+        }
+    }
+}

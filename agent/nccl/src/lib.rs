@@ -1,0 +1,31 @@
+//! `libddp_doctor_nccl.so`: sees the calls that a program makes of NCCL.
+//!
+//! It is loaded before NCCL (`LD_PRELOAD`), so that the program's calls come here first. Each is put into
+//! the black box, with what NCCL's peers must agree on, and handed on to the library that the program
+//! would have called. Nothing of it runs before the first such call.
+//!
+//! ```text
+//! hooks     the functions that NCCL exports too: describe a call, hand it on
+//!  └ watch    what a call is part of: groups (`ncclGroupStart`), calls that NCCL makes of itself
+//!     ├ comms    which communicator a handle is, and what it is called on all ranks
+//!     ├ records  into the black box
+//!     └ done     when a stream has come to it: events of the CUDA driver
+//! real      the library that is called: found where the loader's own search does not lead
+//! abi       NCCL's types and numbers
+//! ```
+//!
+//! What runs in a call takes no lock and no memory, and makes no system call, once a communicator and a
+//! thread are known. Whatever fails here, the program's call is made.
+
+mod abi;
+mod comms;
+mod done;
+mod driver;
+pub mod hooks;
+mod identity;
+mod init;
+mod real;
+mod records;
+mod watch;
+
+pub use abi::UniqueId;

@@ -1,0 +1,179 @@
+//! What a frame of the dashboard costs, and what an update: `cargo bench -p ddp-doctor-dashboard`.
+//!
+//! A frame is what a key costs, an update what comes every second. Jobs of 8 to 16 384 ranks, one of
+//! which has not come to the collective that the others wait in; groups of eight within them. Medians of
+//! 101 runs.
+
+#![expect(clippy::print_stdout, reason = "it prints what it has measured")]
+
+use std::time::{Duration, Instant};
+
+use ddp_doctor_dashboard::sources::Sources;
+use ddp_doctor_dashboard::view::Screen;
+use ddp_doctor_dashboard::{App, Depth, Input, Link, Theme};
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::v1;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+const SIZES: [u32; 4] = [8, 128, 1024, 16_384];
+const RUNS: usize = 101;
+const SECOND: u64 = 1_000_000_000;
+
+fn main() {
+    println!(
+        "| | {} |",
+        SIZES.map(|it| format!("{it} ranks")).join(" | ")
+    );
+    println!("|---|{}", "--:|".repeat(SIZES.len()));
+    let mut jobs: Vec<App> = SIZES.iter().map(|&ranks| job(ranks)).collect();
+    for screen in Screen::ALL {
+        for app in &mut jobs {
+            app.screen = screen;
+        }
+        row(&format!("a frame of {screen:?}"), &mut jobs, |app, _, _| {
+            frame(app)
+        });
+    }
+    row(
+        "an update, and the frame after it",
+        &mut jobs,
+        |app, ranks, run| {
+            app.screen = Screen::Overview;
+            let update = update(ranks, 1000 + run as u64);
+            let begin = Instant::now();
+            app.feed(Input::Update(Box::new(update)), Timestamp(SECOND));
+            frame(app);
+            begin.elapsed()
+        },
+    );
+}
+
+fn row(name: &str, jobs: &mut [App], mut once: impl FnMut(&mut App, u32, usize) -> Duration) {
+    let mut cells = Vec::new();
+    for (app, ranks) in jobs.iter_mut().zip(SIZES) {
+        let mut times: Vec<Duration> = (0..RUNS).map(|run| once(app, ranks, run)).collect();
+        times.sort_unstable();
+        cells.push(format!("{:.0} µs", times[RUNS / 2].as_secs_f64() * 1e6));
+    }
+    println!("| {name} | {} |", cells.join(" | "));
+}
+
+fn frame(app: &mut App) -> Duration {
+    let area = Rect::new(0, 0, 200, 60);
+    let mut buffer = Buffer::empty(area);
+    let begin = Instant::now();
+    app.draw(area, &mut buffer);
+    begin.elapsed()
+}
+
+fn job(ranks: u32) -> App {
+    let theme = Theme {
+        depth: Depth::True,
+        unicode: true,
+    };
+    let mut app = App::new(theme, Sources::none());
+    app.feed(Input::Link(Link::Live), Timestamp(1));
+    for second in 1..100 {
+        let update = update(ranks, second);
+        app.feed(Input::Update(Box::new(update)), Timestamp(SECOND));
+    }
+    app
+}
+
+/// Everything about a job that stands still since its third second.
+fn update(ranks: u32, second: u64) -> v1::Update {
+    let odd = ranks / 3;
+    let place = v1::Where {
+        file: "/home/me/train.py".into(),
+        line: 19,
+        function: "main".into(),
+    };
+    let waits = |rank: u32| rank != odd && second > 3;
+    let status = |rank: u32| v1::RankStatus {
+        rank,
+        host: format!("node{}", rank / 8),
+        pid: 1000 + rank,
+        state: if waits(rank) { "waiting" } else { "running" }.into(),
+        step: second.min(3),
+        r#where: Some(place.clone()),
+        waiting_in: waits(rank).then(|| v1::WaitingIn {
+            group: "0".into(),
+            seq: Some(9),
+            op: "all_reduce".into(),
+            waited_ms: second * 1000,
+        }),
+        ..Default::default()
+    };
+    let gauge = |name: &str, value: u64| v1::Gauge {
+        name: name.into(),
+        unit: "B".into(),
+        value,
+        peak: value,
+        limit: Some(80 << 30),
+    };
+    let detail = |rank: u32| v1::RankDetail {
+        rank,
+        gauges: vec![
+            gauge("gpu 0", (40 << 30) + u64::from(rank) * second),
+            gauge("rss", 2 << 30),
+        ],
+        waits_for: if waits(rank) { vec![odd] } else { Vec::new() },
+        stack: vec![place.clone(); 12],
+        stack_unix_ns: second * SECOND,
+        ..Default::default()
+    };
+    let call = |rank: u32| v1::RankCall {
+        rank,
+        state: "waiting".into(),
+        op: Some("all_reduce".into()),
+        seq: Some(9),
+        r#where: Some(place.clone()),
+        ..Default::default()
+    };
+    let group = |number: u32, members: Vec<u32>| v1::GroupStatus {
+        number,
+        name: number.to_string(),
+        backend: "nccl".into(),
+        issued: members.iter().map(|&it| 9 - u64::from(it == odd)).collect(),
+        calls: vec![v1::CallsAt {
+            seq: 9,
+            calls: members
+                .iter()
+                .filter(|&&it| it != odd)
+                .map(|&it| call(it))
+                .take(4096)
+                .collect(),
+            ..Default::default()
+        }],
+        ranks: members,
+        ..Default::default()
+    };
+    let mut groups = vec![group(0, (0..ranks).collect())];
+    groups.extend((0..ranks / 8).map(|it| group(1 + it, (it * 8..it * 8 + 8).collect())));
+    let finding = v1::Finding {
+        code: "DD101".into(),
+        name: "missing-rank".into(),
+        severity: "error".into(),
+        role: "initiating".into(),
+        summary: format!("rank {odd} has not come to all_reduce #9"),
+        ranks: Some(v1::Ranks {
+            root: vec![odd],
+            ..Default::default()
+        }),
+        per_rank: (0..ranks).map(call).collect(),
+        ..Default::default()
+    };
+    v1::Update {
+        unix_ns: second * SECOND,
+        verdict: "hang".into(),
+        evidence: Some(v1::Evidence::default()),
+        job: Some(v1::Job::default()),
+        findings_changed: true,
+        findings: vec![finding],
+        ranks: (0..ranks).map(status).collect(),
+        details: (0..ranks).map(detail).collect(),
+        groups,
+        ..Default::default()
+    }
+}

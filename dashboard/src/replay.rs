@@ -1,0 +1,244 @@
+//! A recording, played again: forwards as it was, or to wherever one wants to look.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::v1;
+
+use crate::state::State;
+
+/// The fastest and the slowest, as powers of two.
+const SPEEDS: std::ops::RangeInclusive<i32> = -3..=7;
+/// A screen that plays is not drawn more often.
+const FRAME: Duration = Duration::from_millis(50);
+
+/// A recording and where it stands.
+#[derive(Debug, Default)]
+pub struct Replay {
+    updates: Vec<v1::Update>,
+    /// Updates that are told.
+    told: usize,
+    /// Where a finding came or went.
+    turns: Vec<usize>,
+    /// Powers of two of its speed.
+    speed: i32,
+    /// Since when it plays, and what time it was there then.
+    playing: Option<(Timestamp, Timestamp)>,
+}
+
+impl Replay {
+    /// Takes another update, which is told at once: a recording is shown as it ended.
+    pub fn push(&mut self, update: v1::Update, state: &mut State) {
+        if update.findings_changed && !(self.updates.is_empty() && update.findings.is_empty()) {
+            let codes = |update: &v1::Update| -> Vec<String> {
+                update.findings.iter().map(|it| it.code.clone()).collect()
+            };
+            // Words that change are no turn.
+            let before = self.turns.last().map(|&at| codes(&self.updates[at]));
+            if before != Some(codes(&update)) {
+                self.turns.push(self.updates.len());
+            }
+        }
+        state.apply(update.clone());
+        self.updates.push(update);
+        self.told = self.updates.len();
+    }
+
+    /// Whether anything is recorded.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.updates.is_empty()
+    }
+
+    /// How many updates are told, and how many there are.
+    #[must_use]
+    pub fn position(&self) -> (usize, usize) {
+        (self.told, self.updates.len())
+    }
+
+    /// Whether it plays.
+    #[must_use]
+    pub const fn is_playing(&self) -> bool {
+        self.playing.is_some()
+    }
+
+    /// How much faster than it was, as it is written.
+    #[must_use]
+    pub fn speed(&self) -> String {
+        match self.speed {
+            0.. => format!("×{}", 1 << self.speed),
+            slow => format!("×1/{}", 1 << -slow),
+        }
+    }
+
+    /// The time at the beginning, where it stands, and at the end.
+    #[must_use]
+    pub fn times(&self) -> [Timestamp; 3] {
+        let at = |index: usize| self.updates.get(index).map(|it| Timestamp(it.unix_ns));
+        let here = self.told.saturating_sub(1);
+        let last = self.updates.len().saturating_sub(1);
+        [0, here, last].map(|index| at(index).unwrap_or_default())
+    }
+
+    /// Where findings came or went, as shares of the whole time.
+    pub fn turns(&self) -> impl Iterator<Item = f64> {
+        let [first, _, last] = self.times();
+        let whole = last.since(first).as_secs_f64().max(1e-9);
+        let at = |&index: &usize| Timestamp(self.updates[index].unix_ns);
+        self.turns
+            .iter()
+            .map(move |index| at(index).since(first).as_secs_f64() / whole)
+    }
+
+    /// Plays or pauses. At the end it begins anew.
+    pub fn toggle(&mut self, now: Timestamp, state: &mut State) {
+        if self.playing.take().is_some() || self.updates.is_empty() {
+            return;
+        }
+        if self.told == self.updates.len() {
+            self.go(1, state);
+        }
+        self.playing = Some((now, self.times()[1]));
+    }
+
+    /// Plays faster or slower.
+    pub fn change_speed(&mut self, by: i32, now: Timestamp) {
+        self.speed = (self.speed + by).clamp(*SPEEDS.start(), *SPEEDS.end());
+        if self.playing.is_some() {
+            self.playing = Some((now, self.times()[1]));
+        }
+    }
+
+    /// Goes on, or back, by so many updates, and pauses.
+    pub fn step(&mut self, by: isize, state: &mut State) {
+        self.playing = None;
+        let to = self.told.saturating_add_signed(by);
+        self.go(to, state);
+    }
+
+    /// Goes to the next moment at which a finding came or went, or to the one before, and pauses.
+    pub fn jump(&mut self, forwards: bool, state: &mut State) {
+        self.playing = None;
+        let here = self.told;
+        let mut turns = self.turns.iter().map(|&at| at + 1);
+        let to = match forwards {
+            true => turns.find(|&at| at > here).unwrap_or(self.updates.len()),
+            false => turns.rfind(|&at| at < here).unwrap_or(1),
+        };
+        self.go(to, state);
+    }
+
+    /// Tells what was recorded by now; when to look again, while it plays.
+    pub fn tick(&mut self, now: Timestamp, state: &mut State) -> Option<Duration> {
+        let (since, from) = self.playing?;
+        let passed = now.since(since);
+        let passed = match self.speed {
+            0.. => passed * (1 << self.speed),
+            slow => passed / (1 << -slow),
+        };
+        let there = from.plus(passed);
+        while let Some(next) = self.updates.get(self.told)
+            && Timestamp(next.unix_ns) <= there
+        {
+            state.apply(next.clone());
+            self.told += 1;
+        }
+        let next = self.updates.get(self.told).map(|it| Timestamp(it.unix_ns));
+        let Some(next) = next else {
+            self.playing = None;
+            return None;
+        };
+        let wait = next.since(there);
+        let wait = match self.speed {
+            0.. => wait / (1 << self.speed),
+            slow => wait * (1 << -slow),
+        };
+        Some(wait.max(FRAME))
+    }
+
+    /// Tells the first so many updates, and no more.
+    fn go(&mut self, to: usize, state: &mut State) {
+        let to = to.clamp(1, self.updates.len().max(1));
+        if to < self.told {
+            state.forget();
+            self.told = 0;
+        }
+        for update in self.updates.iter().take(to).skip(self.told) {
+            state.apply(update.clone());
+        }
+        self.told = to.min(self.updates.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::testing::{finding, rank, update};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Ten seconds, a step each; a finding comes at the 4th and goes at the 7th.
+    fn recording() -> (Replay, State) {
+        let (mut replay, mut state) = (Replay::default(), State::default());
+        for second in 1..=10 {
+            let mut new = update(second * SECOND, vec![rank(0, "running", second)]);
+            new.findings_changed = [1, 4, 7].contains(&second);
+            if second == 4 {
+                new.findings = vec![finding("DD101", "missing-rank", &[0])];
+            }
+            replay.push(new, &mut state);
+        }
+        (replay, state)
+    }
+
+    fn step(state: &State) -> u64 {
+        state.ranks.get(0).unwrap().status.step
+    }
+
+    #[test]
+    fn it_is_shown_as_it_ended_and_goes_to_findings() {
+        let (mut replay, mut state) = recording();
+        assert_eq!(step(&state), 10);
+        let mut jump = |forwards| {
+            replay.jump(forwards, &mut state);
+            (step(&state), state.findings.len())
+        };
+        assert_eq!(jump(false), (7, 0));
+        assert_eq!(jump(false), (4, 1));
+        assert_eq!(jump(false), (1, 0));
+        assert_eq!(jump(true), (4, 1));
+        assert_eq!(jump(true), (7, 0));
+        assert_eq!(jump(true), (10, 0));
+    }
+
+    #[test]
+    fn it_plays_as_fast_as_it_was_or_faster_and_ends() {
+        let (mut replay, mut state) = recording();
+        let at = |ms: u64| Timestamp(ms * 1_000_000);
+        replay.toggle(at(0), &mut state);
+        assert_eq!(step(&state), 1, "from the beginning");
+        let again = replay.tick(at(2500), &mut state).unwrap();
+        assert_eq!((step(&state), again), (3, Duration::from_millis(500)));
+        replay.change_speed(1, at(2500));
+        assert_eq!(replay.speed(), "×2");
+        replay.tick(at(4000), &mut state);
+        assert_eq!(step(&state), 6);
+        assert_eq!(replay.tick(at(99_000), &mut state), None);
+        assert!(!replay.is_playing() && step(&state) == 10);
+    }
+
+    #[test]
+    fn steps_stay_within_the_recording() {
+        let (mut replay, mut state) = recording();
+        replay.step(5, &mut state);
+        assert_eq!(step(&state), 10);
+        replay.step(-3, &mut state);
+        assert_eq!(step(&state), 7);
+        replay.step(isize::MIN, &mut state);
+        assert_eq!((step(&state), replay.position()), (1, (1, 10)));
+        let mut empty = Replay::default();
+        empty.step(1, &mut state);
+        empty.toggle(Timestamp(0), &mut state);
+        assert!(!empty.is_playing());
+    }
+}

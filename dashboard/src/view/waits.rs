@@ -1,0 +1,319 @@
+//! Who waits for whom: cycles, then ranks that others wait for and that wait for nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ddp_doctor_proto::words::{self, plain};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+use super::brief;
+use super::text::Put;
+use crate::app::App;
+use crate::state::{RankView, State};
+use crate::theme::Tone;
+
+/// Ranks at the ends of waits that are shown.
+const ENDS: usize = 32;
+/// How deep waits for those who wait are followed.
+const DEEPEST: usize = 8;
+/// Lines that are made of it all.
+const LINES: usize = 1024;
+
+/// Who waits for whom, as lines.
+#[derive(Debug)]
+pub(crate) struct Waits(Vec<Row>);
+
+#[derive(Debug)]
+struct Row {
+    /// What stands before it.
+    lead: String,
+    who: String,
+    tone: Tone,
+    what: String,
+}
+
+pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
+    let state = &app.state;
+    let waits = app
+        .kept
+        .waits
+        .get(state.version, |_| true, || Waits::of(app));
+    if waits.0.is_empty() {
+        let text = "nobody has waited for another for more than a moment";
+        buffer.put(area.x + 1, area.y + 1, area.width - 1, Line::raw(text));
+        return;
+    }
+    let room = usize::from(area.height);
+    app.scroll = app.scroll.min(waits.0.len().saturating_sub(room));
+    let theme = app.theme;
+    for (y, row) in (area.y..area.bottom()).zip(waits.0.iter().skip(app.scroll)) {
+        let line = Line::from(vec![
+            Span::styled(row.lead.clone(), theme.style(Tone::Dim)),
+            Span::styled(row.who.clone(), theme.style(row.tone)),
+            Span::raw(row.what.clone()),
+        ]);
+        buffer.put(area.x + 1, y, area.width - 1, line);
+    }
+}
+
+/// Those who wait for a rank.
+type Waiters = BTreeMap<u32, Vec<u32>>;
+
+impl Waits {
+    fn of(app: &App) -> Self {
+        let state = &app.state;
+        let mut waiters = Waiters::new();
+        for view in state.ranks.iter() {
+            for &other in &view.detail.waits_for {
+                waiters.entry(other).or_default().push(view.rank());
+            }
+        }
+        let mut rows = Vec::new();
+        let mut shown = BTreeSet::new();
+        if let Some(cycle) = cycle(state) {
+            rows.push(row(
+                "",
+                "these wait for each other:",
+                Tone::Bad,
+                String::new(),
+            ));
+            let last = cycle.len() - 1;
+            for (place, &rank) in cycle.iter().enumerate() {
+                let lead = match place {
+                    0 => "┌▸ ",
+                    _ if place == last => "└─ ",
+                    _ => "│  ",
+                };
+                rows.push(row(lead, &name(&[rank]), Tone::Bad, does(app, rank)));
+                if place < last {
+                    rows.push(row("│    ▾", "", Tone::Dim, String::new()));
+                }
+            }
+            shown.extend(&cycle);
+            for &rank in &cycle {
+                behind(app, &waiters, rank, 1, &mut shown, &mut rows);
+            }
+            rows.push(row("", "", Tone::Plain, String::new()));
+        }
+        let waits = |rank: &u32| {
+            let view = state.ranks.get(*rank);
+            view.is_some_and(|view| !view.detail.waits_for.is_empty())
+        };
+        let mut ends: Vec<u32> = waiters.keys().copied().filter(|it| !waits(it)).collect();
+        ends.sort_by_key(|rank| (std::cmp::Reverse(waiters[rank].len()), *rank));
+        for rank in ends.into_iter().take(ENDS) {
+            if !shown.insert(rank) {
+                continue;
+            }
+            rows.push(row("", &name(&[rank]), Tone::Bad, does(app, rank)));
+            behind(app, &waiters, rank, 1, &mut shown, &mut rows);
+            rows.push(row("", "", Tone::Plain, String::new()));
+        }
+        rows.extend(others(app, &shown));
+        rows.truncate(LINES);
+        Self(rows)
+    }
+}
+
+fn row(lead: &str, who: &str, tone: Tone, what: String) -> Row {
+    Row {
+        lead: lead.to_owned(),
+        who: who.to_owned(),
+        tone,
+        what,
+    }
+}
+
+/// Those who wait although nobody is known to be missing: their calls do not match, or what they wait
+/// for is not between ranks.
+fn others(app: &App, shown: &BTreeSet<u32>) -> Vec<Row> {
+    let mut parties: BTreeMap<String, (Vec<u32>, u64)> = BTreeMap::new();
+    for view in app.state.ranks.iter() {
+        if let Some(waited) = view.waited_ms()
+            && view.detail.waits_for.is_empty()
+            && !shown.contains(&view.rank())
+        {
+            let (ranks, longest) = parties.entry(call(view)).or_default();
+            ranks.push(view.rank());
+            *longest = (*longest).max(waited);
+        }
+    }
+    let mut rows = Vec::new();
+    if !parties.is_empty() {
+        let text = "these wait, and nobody is missing where they do:";
+        rows.push(row("", text, Tone::Warn, String::new()));
+    }
+    for (call, (ranks, waited)) in parties {
+        let what = format!("  {call} for {}", brief(waited));
+        rows.push(row("   ", &name(&ranks), Tone::Strong, what));
+    }
+    rows
+}
+
+/// Those who wait for a rank, equal waits together, and those who wait for them.
+fn behind(
+    app: &App,
+    waiters: &Waiters,
+    rank: u32,
+    depth: usize,
+    shown: &mut BTreeSet<u32>,
+    rows: &mut Vec<Row>,
+) {
+    if depth > DEEPEST || rows.len() >= LINES {
+        return;
+    }
+    let mut parties: BTreeMap<String, (Vec<u32>, u64)> = BTreeMap::new();
+    let its = waiters.get(&rank).into_iter().flatten();
+    for &waiter in its.filter(|&waiter| !shown.contains(waiter)) {
+        let Some(view) = app.state.ranks.get(waiter) else {
+            continue;
+        };
+        let (ranks, waited) = parties.entry(call(view)).or_default();
+        ranks.push(waiter);
+        *waited = (*waited).max(view.waited_ms().unwrap_or(0));
+    }
+    for (ranks, _) in parties.values() {
+        shown.extend(ranks);
+    }
+    let lead = format!("{}└─ ", "   ".repeat(depth));
+    for (call, (ranks, waited)) in parties {
+        let what = format!(
+            "  wait{} {call} for {}",
+            if ranks.len() == 1 { "s" } else { "" },
+            brief(waited)
+        );
+        rows.push(row(&lead, &name(&ranks), Tone::Strong, what));
+        for rank in ranks {
+            behind(app, waiters, rank, depth + 1, shown, rows);
+        }
+    }
+}
+
+fn name(ranks: &[u32]) -> String {
+    match ranks {
+        [rank] => format!("rank {rank}"),
+        _ => format!("ranks {}", words::rank_list(ranks)),
+    }
+}
+
+/// "in all_reduce #2 of group 0".
+fn call(view: &RankView) -> String {
+    let Some(waiting) = &view.status.waiting_in else {
+        return "since a moment ago".into();
+    };
+    let seq = waiting.seq.map(|seq| format!(" #{seq}"));
+    let group = match waiting.group.as_str() {
+        "" => String::new(),
+        group => format!(" of group {}", plain(group)),
+    };
+    format!(
+        "in {}{}{group}",
+        plain(&waiting.op),
+        seq.unwrap_or_default()
+    )
+}
+
+/// What a rank does, and where.
+fn does(app: &App, rank: u32) -> String {
+    let Some(view) = app.state.ranks.get(rank) else {
+        return String::new();
+    };
+    let doing = match &view.status.waiting_in {
+        Some(waiting) => format!("waits {} for {}", call(view), brief(waiting.waited_ms)),
+        None if !view.detail.waits_for.is_empty() => "waits since a moment ago".into(),
+        None => view.state.word().to_owned(),
+    };
+    let place = view.status.place.as_ref();
+    let place = place.map(|it| format!(", {}", app.sources.shown(it, 40)));
+    let phase = match view.detail.phase.as_str() {
+        "" => String::new(),
+        phase => format!(", in {}", plain(phase)),
+    };
+    format!("  {doing}{phase}{}", place.unwrap_or_default())
+}
+
+/// Ranks that wait for each other in a ring, from the lowest on; the first that is found.
+fn cycle(state: &State) -> Option<Vec<u32>> {
+    let next = |rank: u32, edge: usize| -> Option<u32> {
+        state.ranks.get(rank)?.detail.waits_for.get(edge).copied()
+    };
+    let mut done = BTreeSet::new();
+    for view in state.ranks.iter() {
+        let mut path: Vec<(u32, usize)> = vec![(view.rank(), 0)];
+        let mut on_path = BTreeSet::from([view.rank()]);
+        while let Some((rank, edge)) = path.last_mut() {
+            let to = next(*rank, *edge);
+            *edge += 1;
+            match to {
+                None => {
+                    done.insert(*rank);
+                    on_path.remove(rank);
+                    path.pop();
+                }
+                Some(to) if on_path.contains(&to) => {
+                    let from = path.iter().position(|(rank, _)| *rank == to)?;
+                    let mut ring: Vec<u32> = path[from..].iter().map(|it| it.0).collect();
+                    let lowest = (0..ring.len()).min_by_key(|&at| ring[at])?;
+                    ring.rotate_left(lowest);
+                    return Some(ring);
+                }
+                Some(to) if !done.contains(&to) => {
+                    on_path.insert(to);
+                    path.push((to, 0));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::Sources;
+    use crate::state::testing::{rank, update};
+    use crate::theme::Theme;
+    use crate::{App, Input};
+    use ddp_doctor_proto::report::Timestamp;
+    use ddp_doctor_proto::v1;
+
+    fn app(waits: &[(u32, &[u32])]) -> App {
+        let mut new = update(1, (0..8).map(|it| rank(it, "waiting", 1)).collect());
+        for &(rank, waits_for) in waits {
+            new.details.push(v1::RankDetail {
+                rank,
+                waits_for: waits_for.to_vec(),
+                ..Default::default()
+            });
+        }
+        let mut app = App::new(Theme::BARE, Sources::none());
+        app.feed(Input::Update(Box::new(new)), Timestamp(1));
+        app
+    }
+
+    #[test]
+    fn a_ring_is_found_wherever_one_begins() {
+        let app = app(&[(0, &[3]), (3, &[5, 1]), (1, &[2]), (2, &[3]), (4, &[0])]);
+        assert_eq!(cycle(&app.state), Some(vec![1, 2, 3]));
+        let app = self::app(&[(0, &[0])]);
+        assert_eq!(cycle(&app.state), Some(vec![0]));
+        let app = self::app(&[(0, &[1, 2]), (1, &[2]), (2, &[7])]);
+        assert_eq!(cycle(&app.state), None);
+    }
+
+    #[test]
+    fn whoever_is_waited_for_comes_first_and_nobody_comes_twice() {
+        let app = app(&[(0, &[7]), (1, &[7]), (2, &[0]), (3, &[2, 7])]);
+        let rows: Vec<String> = Waits::of(&app)
+            .0
+            .iter()
+            .map(|it| format!("{}{}", it.lead, it.who))
+            .collect();
+        assert_eq!(
+            rows,
+            ["rank 7", "   └─ ranks 0, 1, 3", "      └─ rank 2", ""]
+        );
+    }
+}

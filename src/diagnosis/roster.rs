@@ -1,0 +1,473 @@
+//! Who is in a communicator: found out from what each of its members says of itself.
+//!
+//! A process that makes an NCCL communicator knows its own rank there and how many there are, and not
+//! who the others are. So groups come here with a [`Seat`] instead of members. Once every seat of a
+//! communicator is taken, by whichever processes, its members are known, and the model hears of it as of
+//! any other group.
+//!
+//! Until then the events of a process wait here from the first one on that names such a group, so that
+//! they stay in their order; but not for long. A communicator that has as many seats as there are ranks
+//! is taken to seat them in their order where nothing that was heard contradicts that. Of any other one
+//! nothing can be told while a member of it was not heard, and its calls go on as calls of no group.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::ProcessState;
+use ddp_doctor_proto::report::{GroupRef, Timestamp};
+
+use super::event::{Call, Event, GroupInfo, ProcessId, Seat};
+
+/// How long the members of a communicator are waited for: evidence of other processes may be that late.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Most events of one process that wait.
+const MOST_HELD: usize = 16 * 1024;
+/// Most communicators that are told apart.
+const MOST_COMMUNICATORS: usize = 64 * 1024;
+/// What stands between the name of a communicator and what is made out of it.
+const OUT_OF: char = '/';
+
+/// All communicators whose members have to be found out.
+#[derive(Debug, Default)]
+pub struct Roster {
+    processes: BTreeMap<ProcessId, Process>,
+    communicators: BTreeMap<Key, Communicator>,
+    /// By the address of what the evidence calls them, with what they are, once that is known.
+    groups: BTreeMap<usize, Known>,
+    /// Groups that turned out to be others than was assumed.
+    mistaken: Vec<Arc<GroupInfo>>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    rank: Option<u32>,
+    world_size: Option<u32>,
+    held: VecDeque<Event>,
+    since: Timestamp,
+}
+
+/// A group by the address of its description, which lives as long as this.
+#[derive(Debug)]
+struct Known {
+    told: Arc<GroupInfo>,
+    is: Arc<GroupInfo>,
+}
+
+/// What is the same for all members of a communicator.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    layer: String,
+    name: String,
+    ordinal: u32,
+    size: u32,
+}
+
+#[derive(Debug, Default)]
+struct Communicator {
+    /// Global ranks by their rank in the communicator.
+    seats: BTreeMap<u32, u32>,
+    /// Global ranks in the order of the communicator.
+    members: Option<Arc<[u32]>>,
+    /// They are not known for certain.
+    assumed: bool,
+    /// Somebody had to go on without knowing them.
+    given_up: bool,
+    /// Who became a member of it, and what it is called there, while the members were not known.
+    unheard: Vec<(ProcessId, Arc<GroupInfo>)>,
+}
+
+impl Roster {
+    /// Takes one event, and gives out those that can be understood by now.
+    pub fn take(&mut self, event: Event, now: Timestamp, out: &mut Vec<Event>) {
+        let Some(process) = process_of(&event) else {
+            if matches!(event, Event::JobEnded { .. } | Event::EvidenceEnded { .. }) {
+                self.give_up(|_| true, out);
+            }
+            out.push(event);
+            return;
+        };
+        let is_last = matches!(
+            event,
+            Event::ProcessChanged {
+                state: ProcessState::Dead,
+                ..
+            } | Event::Unwatched { .. }
+        );
+        if let Event::ProcessJoined {
+            rank, world_size, ..
+        } = &event
+        {
+            let known = self.processes.entry(process).or_default();
+            known.rank = rank.or(known.rank);
+            known.world_size = world_size.or(known.world_size);
+        }
+        let settled = self.sit(process, &event, out);
+        let waits = self
+            .processes
+            .get(&process)
+            .is_some_and(|it| !it.held.is_empty());
+        let event = if waits {
+            Some(event)
+        } else {
+            self.understand(process, event, out)
+        };
+        let mut full = false;
+        if let Some(event) = event {
+            let known = self.processes.entry(process).or_default();
+            if known.held.is_empty() {
+                known.since = now;
+            }
+            known.held.push_back(event);
+            full = known.held.len() >= MOST_HELD;
+        }
+        if settled {
+            self.drain(out);
+        }
+        if is_last || full {
+            self.give_up(|it| it == process, out);
+        }
+    }
+
+    /// Gives out what has waited for too long.
+    pub fn release(&mut self, now: Timestamp, out: &mut Vec<Event>) {
+        let due: BTreeSet<ProcessId> = self
+            .processes
+            .iter()
+            .filter(|(_, it)| !it.held.is_empty() && it.since.plus(PATIENCE) <= now)
+            .map(|(&id, _)| id)
+            .collect();
+        if !due.is_empty() {
+            self.give_up(|process| due.contains(&process), out);
+        }
+    }
+
+    /// When [`Roster::release`] is due.
+    #[must_use]
+    pub fn next_release(&self) -> Option<Timestamp> {
+        let waiting = self.processes.values().filter(|it| !it.held.is_empty());
+        waiting.map(|it| it.since.plus(PATIENCE)).min()
+    }
+
+    /// Groups that the model was told of and that are none: their members were assumed, and are others.
+    pub fn take_mistaken(&mut self) -> Vec<Arc<GroupInfo>> {
+        std::mem::take(&mut self.mistaken)
+    }
+
+    /// A process says where it sits; whether all seats of a communicator are taken now.
+    fn sit(&mut self, process: ProcessId, event: &Event, out: &mut Vec<Event>) -> bool {
+        let (group, makes) = match event {
+            Event::GroupJoined { group, .. } => (group, false),
+            Event::Issued { call, .. } => match &call.group {
+                Some(group) if call.op.creates_group() => (group, true),
+                _ => return false,
+            },
+            _ => return false,
+        };
+        let rank = self.processes.get(&process).and_then(|it| it.rank);
+        let (Some(seat), Some(rank)) = (group.seat, rank) else {
+            return false;
+        };
+        // Those who divide a communicator sit as they sit in it.
+        if makes && group.key.name.contains(OUT_OF) {
+            return false;
+        }
+        let key = Key::of(group, seat);
+        if self.communicators.len() >= MOST_COMMUNICATORS && !self.communicators.contains_key(&key)
+        {
+            return false;
+        }
+        let communicator = self.communicators.entry(key).or_default();
+        let is_new = *communicator.seats.entry(seat.rank).or_insert(rank) == rank;
+        if communicator.members.is_some() {
+            let agrees = communicator
+                .members
+                .as_ref()
+                .and_then(|it| it.get(seat.rank as usize));
+            if !communicator.assumed || (is_new && agrees == Some(&rank)) {
+                return false;
+            }
+            communicator.members = None;
+            communicator.assumed = false;
+            communicator.given_up = true;
+            let name = &group.key.name;
+            let mistaken = self.groups.values().filter(|it| it.told.key.name == *name);
+            self.mistaken.extend(mistaken.map(|it| Arc::clone(&it.is)));
+            self.groups.retain(|_, it| it.told.key.name != *name);
+        }
+        let Some(members) = communicator.all_seats(seat.size) else {
+            return false;
+        };
+        communicator.members = Some(members);
+        for (process, group) in std::mem::take(&mut communicator.unheard) {
+            if let Ok(group) = self.find(&group, false) {
+                out.push(Event::GroupJoined { process, group });
+            }
+        }
+        true
+    }
+
+    /// Gives out what waited for seats that are taken now.
+    fn drain(&mut self, out: &mut Vec<Event>) {
+        let waiting: Vec<ProcessId> = self.processes.keys().copied().collect();
+        for process in waiting {
+            self.drain_process(process, out);
+        }
+    }
+
+    fn drain_process(&mut self, process: ProcessId, out: &mut Vec<Event>) {
+        loop {
+            let known = self.processes.get_mut(&process);
+            let Some(event) = known.and_then(|it| it.held.pop_front()) else {
+                return;
+            };
+            if let Some(event) = self.understand(process, event, out) {
+                if let Some(known) = self.processes.get_mut(&process) {
+                    known.held.push_front(event);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Processes go on without knowing what they wait for.
+    fn give_up(&mut self, whose: impl Fn(ProcessId) -> bool, out: &mut Vec<Event>) {
+        let waiting: Vec<ProcessId> = self.processes.keys().copied().collect();
+        for process in waiting.into_iter().filter(|&it| whose(it)) {
+            loop {
+                self.drain_process(process, out);
+                let first = self.processes.get(&process).and_then(|it| it.held.front());
+                let Some(group) = first.and_then(group_of).map(|(group, _)| Arc::clone(group))
+                else {
+                    break;
+                };
+                self.assume(process, &group);
+            }
+        }
+        self.drain(out);
+    }
+
+    /// The ranks are taken to sit in their order, where there are as many seats as ranks and nobody is
+    /// known to sit elsewhere. Otherwise the communicator stays unknown.
+    fn assume(&mut self, process: ProcessId, group: &GroupInfo) {
+        let Some(seat) = group.seat else { return };
+        let world_size = self.processes.get(&process).and_then(|it| it.world_size);
+        let parent = parent_of(&group.key.name).filter(|_| {
+            let key = Key::of(group, seat);
+            !self.communicators.contains_key(&key)
+        });
+        let key = match parent {
+            Some(parent) => Key {
+                name: parent.to_owned(),
+                ordinal: 0,
+                ..Key::of(group, seat)
+            },
+            None => Key::of(group, seat),
+        };
+        let communicator = self.communicators.entry(key).or_default();
+        let in_order = communicator.seats.iter().all(|(seat, rank)| seat == rank);
+        if world_size == Some(seat.size) && in_order && !communicator.seats.is_empty() {
+            communicator.members = Some((0..seat.size).collect());
+            communicator.assumed = true;
+        } else {
+            communicator.given_up = true;
+        }
+    }
+
+    /// Gives an event out with the members of its group; returns it where those are not known yet.
+    fn understand(
+        &mut self,
+        process: ProcessId,
+        mut event: Event,
+        out: &mut Vec<Event>,
+    ) -> Option<Event> {
+        let Some((group, makes)) = group_of(&event) else {
+            out.push(event);
+            return None;
+        };
+        let group = Arc::clone(group);
+        match self.find(&group, makes) {
+            Ok(known) => {
+                name_members(&mut event, &known);
+                out.push(event);
+                None
+            }
+            Err(Unknown::Yet) => Some(event),
+            Err(Unknown::GivenUp) => {
+                match event {
+                    Event::Issued { process, call } => out.push(Event::Issued {
+                        process,
+                        call: Arc::new(of_no_group(&call)),
+                    }),
+                    Event::GroupJoined { .. } => {
+                        let seat = group.seat.map(|seat| Key::of(&group, seat));
+                        let communicator = seat.and_then(|key| self.communicators.get_mut(&key));
+                        if let Some(communicator) = communicator {
+                            communicator.unheard.push((process, group));
+                        }
+                    }
+                    // They are about nothing that the model knows.
+                    _ => {}
+                }
+                None
+            }
+        }
+    }
+
+    /// What a group is.
+    fn find(&mut self, group: &Arc<GroupInfo>, makes: bool) -> Result<Arc<GroupInfo>, Unknown> {
+        if let Some(known) = self.groups.get(&Arc::as_ptr(group).addr()) {
+            return Ok(Arc::clone(&known.is));
+        }
+        let Some(seat) = group.seat else {
+            return Ok(Arc::clone(group));
+        };
+        let mut key = Key::of(group, seat);
+        if let Some(parent) = parent_of(&group.key.name).filter(|_| makes) {
+            parent.clone_into(&mut key.name);
+            key.ordinal = 0;
+        }
+        let communicator = self.communicators.get(&key).ok_or(Unknown::Yet)?;
+        let Some(members) = &communicator.members else {
+            return Err(match communicator.given_up {
+                true => Unknown::GivenUp,
+                false => Unknown::Yet,
+            });
+        };
+        let is = Arc::new(GroupInfo {
+            key: GroupRef {
+                members: members.to_vec(),
+                ..group.key.clone()
+            },
+            seat: None,
+            ..GroupInfo::clone(group)
+        });
+        let known = Known {
+            told: Arc::clone(group),
+            is: Arc::clone(&is),
+        };
+        self.groups.insert(Arc::as_ptr(group).addr(), known);
+        Ok(is)
+    }
+}
+
+/// Why it is not known what a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unknown {
+    /// Members of it were not heard.
+    Yet,
+    /// They were not heard in time.
+    GivenUp,
+}
+
+impl Key {
+    fn of(group: &GroupInfo, seat: Seat) -> Self {
+        Self {
+            layer: group.key.layer.clone(),
+            name: group.key.name.clone(),
+            ordinal: group.key.ordinal,
+            size: seat.size,
+        }
+    }
+}
+
+impl Communicator {
+    /// The members, once every seat is taken, each by another rank.
+    fn all_seats(&self, size: u32) -> Option<Arc<[u32]>> {
+        let ranks: BTreeSet<u32> = self.seats.values().copied().collect();
+        let complete = self.seats.len() == size as usize && ranks.len() == self.seats.len();
+        complete.then(|| self.seats.values().copied().collect())
+    }
+}
+
+/// The name of the communicator that another one is made out of.
+fn parent_of(name: &str) -> Option<&str> {
+    name.rsplit_once(OUT_OF).map(|(parent, _)| parent)
+}
+
+/// The group that an event names with a seat instead of members, and whether it is about to be made.
+fn group_of(event: &Event) -> Option<(&Arc<GroupInfo>, bool)> {
+    let (group, makes) = match event {
+        Event::GroupJoined { group, .. }
+        | Event::GroupDestroyed { group, .. }
+        | Event::GroupTimeout { group, .. }
+        | Event::Frontier { group, .. } => (group, false),
+        Event::Unawaited { group, .. } => (group.as_ref()?, false),
+        Event::Issued { call, .. } => (call.group.as_ref()?, call.op.creates_group()),
+        _ => return None,
+    };
+    group.seat.is_some().then_some((group, makes))
+}
+
+/// Puts the group in, and global ranks for those of the communicator.
+fn name_members(event: &mut Event, known: &Arc<GroupInfo>) {
+    match event {
+        Event::GroupJoined { group, .. }
+        | Event::GroupDestroyed { group, .. }
+        | Event::GroupTimeout { group, .. }
+        | Event::Frontier { group, .. } => *group = Arc::clone(known),
+        Event::Unawaited { group, .. } => *group = Some(Arc::clone(known)),
+        Event::Issued { call, .. } => {
+            let global = |rank: u32| known.key.members.get(rank as usize).copied();
+            *call = Arc::new(Call {
+                group: Some(Arc::clone(known)),
+                root: call.root.and_then(global),
+                peer: call.peer.and_then(global),
+                ..Call::clone(call)
+            });
+        }
+        _ => {}
+    }
+}
+
+fn of_no_group(call: &Call) -> Call {
+    Call {
+        group: None,
+        seq: 0,
+        root: None,
+        peer: None,
+        ..call.clone()
+    }
+}
+
+/// The process that an event is about.
+const fn process_of(event: &Event) -> Option<ProcessId> {
+    Some(match event {
+        Event::ProcessJoined { process, .. }
+        | Event::GroupJoined { process, .. }
+        | Event::GroupDestroyed { process, .. }
+        | Event::GroupTimeout { process, .. }
+        | Event::Site { process, .. }
+        | Event::Issued { process, .. }
+        | Event::Returned { process, .. }
+        | Event::WaitBegin { process, .. }
+        | Event::WaitEnd { process, .. }
+        | Event::Completed { process, .. }
+        | Event::Unawaited { process, .. }
+        | Event::Step { process, .. }
+        | Event::PhaseBegin { process, .. }
+        | Event::PhaseEnd { process, .. }
+        | Event::Exception { process, .. }
+        | Event::ExitAnnounced { process, .. }
+        | Event::InputEnded { process, .. }
+        | Event::Setting { process, .. }
+        | Event::Memory { process, .. }
+        | Event::Parameters { process, .. }
+        | Event::Frontier { process, .. }
+        | Event::ProcessChanged { process, .. }
+        | Event::Stacks { process, .. }
+        | Event::Unwatched { process, .. }
+        | Event::RecordsLost { process, .. } => *process,
+        Event::Note { process, .. } => return *process,
+        Event::JobStarted { .. }
+        | Event::EvidenceEnded { .. }
+        | Event::Clock { .. }
+        | Event::Silent { .. }
+        | Event::Interrupted { .. }
+        | Event::JobEnded { .. } => return None,
+    })
+}
+
+#[cfg(test)]
+#[path = "roster_tests.rs"]
+mod tests;

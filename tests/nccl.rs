@@ -1,0 +1,296 @@
+//! Jobs that call NCCL themselves, seen through the library that `run` has loaded before it: programs in
+//! C against the doubles of `doubles/`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use ddp_doctor::evidence::journal::Reader as Journal;
+use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::report::{Confidence, Report, Verdict};
+use ddp_doctor_proto::{RecordKind, v1};
+use v1::event::Kind;
+
+use crate::doubles::Doubles;
+use crate::linking::build;
+use crate::run::program;
+use crate::support::coordinator::initiating;
+use crate::support::process::{Finished, run_to_end};
+
+/// The library that is preloaded.
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| build(&["--package", "ddp-doctor-nccl"], "libddp_doctor_nccl.so"))
+}
+
+fn source(name: &str) -> PathBuf {
+    let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jobs/nccl");
+    jobs.join(name)
+}
+
+/// The job as a program that is linked with NCCL; `None`: there is no C compiler.
+fn linked() -> Option<&'static [PathBuf]> {
+    static LINKED: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    let doubles = Doubles::get()?;
+    Some(LINKED.get_or_init(|| vec![doubles.compile(&source("job.c"), "job", &[])]))
+}
+
+/// The job as a library that a program loads.
+fn loaded() -> Option<&'static [PathBuf]> {
+    static LOADED: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    let doubles = Doubles::get()?;
+    Some(LOADED.get_or_init(|| {
+        let host = doubles.compile(&source("host.c"), "host", &["-Wl,--as-needed"]);
+        let library = ["-shared", "-fPIC", "-Dmain=job_main"];
+        let job = doubles.compile(&source("job.c"), "job.so", &library);
+        vec![host, job]
+    }))
+}
+
+/// What a job left behind.
+struct Ran {
+    finished: Finished,
+    report: Report,
+    /// Its records, by the pid of their process.
+    records: Vec<(u32, v1::Record)>,
+}
+
+/// Runs a scenario of `jobs/nccl/job.c` with three ranks.
+fn job(rank: &[PathBuf], scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> {
+    let doubles = Doubles::get()?;
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = program(dir.path());
+    run.args(["run", "--nccl", "always", "--run-dir", "kept"])
+        .args(["--on-hang", "kill", "--kill-after", "0.5"])
+        .args(["--stall-after", "4"])
+        .arg("--")
+        .args(doubles.launch(3, rank.first()?))
+        .args(rank.get(1..)?)
+        .args([scenario, kind])
+        .env("DDP_DOCTOR_NCCL_LIBRARY", library())
+        .envs(environment.iter().copied())
+        .env_remove("LD_PRELOAD");
+    let finished = run_to_end(run);
+    let kept = dir.path().join("kept");
+    let report = fs::read(kept.join("report.json")).unwrap();
+    Some(Ran {
+        finished,
+        report: serde_json::from_slice(&report).unwrap(),
+        records: records(&kept.join("journal.ddpj")),
+    })
+}
+
+fn records(journal: &Path) -> Vec<(u32, v1::Record)> {
+    let mut journal = Journal::open(journal).unwrap();
+    let (mut pids, mut records) = (BTreeMap::new(), Vec::new());
+    while let Some(report) = journal.read().unwrap() {
+        for event in report.events.into_iter().filter_map(|event| event.kind) {
+            match event {
+                Kind::ProcessJoined(joined) => drop(pids.insert(joined.process, joined.pid)),
+                Kind::Record(record) => records.push((pids[&record.process], record)),
+                _ => {}
+            }
+        }
+    }
+    records
+}
+
+impl Ran {
+    /// The sequence numbers that records of a kind have of collectives, of all ranks.
+    fn seqs(&self, kind: RecordKind) -> Vec<u64> {
+        let of_kind = |record: &v1::Record| {
+            record.kind == i32::from(kind.number())
+                && record.seq > 0
+                && record.flags & u32::from(flags::P2P) == 0
+        };
+        let records = self.records.iter().map(|(_, record)| record);
+        let mut seqs: Vec<u64> = records.filter(|it| of_kind(it)).map(|it| it.seq).collect();
+        seqs.sort_unstable();
+        seqs
+    }
+}
+
+#[track_caller]
+fn is_silent(scenario: &str) -> Option<Ran> {
+    let ran = job(linked()?, scenario, "healthy", &[])?;
+    assert_eq!(ran.finished.status, Some(0), "{}", ran.finished.stderr);
+    let report = &ran.report;
+    assert_eq!(report.findings, [], "{report:#?}");
+    assert_eq!(report.verdict, Verdict::Healthy);
+    assert_eq!(report.evidence.layers, ["nccl"]);
+    assert_eq!(report.evidence.ranks_reporting, 3);
+    Some(ran)
+}
+
+/// The faulty one is called that, by the rank that did it; its twin is silent.
+#[track_caller]
+fn is_found(scenario: &str, code: &str, confidence: Confidence) -> Option<Report> {
+    is_silent(scenario)?;
+    let Ran {
+        finished, report, ..
+    } = job(linked()?, scenario, "faulty", &[])?;
+    assert_eq!(initiating(&report), (code, &[1][..]), "{}", finished.stderr);
+    let finding = &report.findings[0];
+    assert_eq!(finding.confidence, confidence, "{report:#?}");
+    assert_eq!(
+        finding.certificate.is_some(),
+        confidence == Confidence::Proved
+    );
+    let layer = finding.group.as_ref().map(|group| group.layer.as_str());
+    assert_eq!(layer, Some("nccl"));
+    Some(report)
+}
+
+#[test]
+fn another_collective() {
+    is_found("op", "DD103", Confidence::Proved);
+}
+
+#[test]
+fn another_size() {
+    is_found("count", "DD104", Confidence::Proved);
+}
+
+#[test]
+fn another_size_of_pieces() {
+    is_found("piece", "DD104", Confidence::Proved);
+}
+
+#[test]
+fn another_type() {
+    is_found("dtype", "DD105", Confidence::Proved);
+}
+
+#[test]
+fn another_reduction() {
+    is_found("reduction", "DD106", Confidence::Proved);
+}
+
+#[test]
+fn another_root() {
+    is_found("root", "DD107", Confidence::Proved);
+}
+
+#[test]
+fn a_rank_that_does_not_come() {
+    is_found("missing", "DD101", Confidence::Supported);
+}
+
+#[test]
+fn a_rank_that_does_not_come_to_a_communicator_whose_ranks_are_others() {
+    let report = is_found("missing_of_two", "DD101", Confidence::Supported);
+    let Some(report) = report else { return };
+    let group = report.findings[0].group.as_ref().unwrap();
+    // By the key that they gave: rank 1 first.
+    assert_eq!(group.ranks, [1, 0]);
+}
+
+#[test]
+fn a_rank_that_ends() {
+    is_found("leaves", "DD102", Confidence::Proved);
+}
+
+#[test]
+fn a_rank_that_is_killed() {
+    is_found("killed", "DD201", Confidence::Proved);
+}
+
+#[test]
+fn a_rank_that_does_not_come_to_divide_a_communicator() {
+    is_found("split", "DD114", Confidence::Supported);
+}
+
+#[test]
+fn a_message_that_is_not_received() {
+    is_found("message", "DD113", Confidence::Suspected);
+}
+
+#[test]
+fn another_size_within_a_group_whose_order_differs() {
+    is_found("group", "DD104", Confidence::Proved);
+}
+
+#[test]
+fn a_simulated_group_counts_for_nothing() {
+    is_found("simulated", "DD103", Confidence::Proved);
+}
+
+#[test]
+fn a_communicator_at_the_address_of_another() {
+    is_found("again", "DD104", Confidence::Proved);
+}
+
+#[test]
+fn nccl_is_found_where_it_was_loaded_for_one_library_only() {
+    let Some(loaded) = loaded() else { return };
+    for (kind, codes) in [("healthy", &[][..]), ("faulty", &["DD104"])] {
+        let Some(ran) = job(loaded, "count", kind, &[]) else {
+            return;
+        };
+        let found: Vec<&str> = ran.report.findings.iter().map(|it| &*it.code).collect();
+        assert_eq!(found, codes, "{}", ran.finished.stderr);
+        assert_eq!(ran.report.evidence.ranks_reporting, 3);
+    }
+}
+
+#[test]
+fn what_is_captured_is_compared_and_not_waited_for() {
+    is_found("captured", "DD105", Confidence::Proved);
+    let Some(ran) = linked().and_then(|it| job(it, "captured", "healthy", &[])) else {
+        return;
+    };
+    let captured = u32::from(flags::CAPTURED | flags::ASYNC);
+    let issued = ran.records.iter().map(|(_, record)| record);
+    let issued = issued.filter(|it| it.flags & captured == captured);
+    assert!(issued.clone().count() == 3 && issued.clone().all(|it| it.seq == 11));
+}
+
+#[test]
+fn that_streams_have_come_to_a_call_is_told_where_that_is_switched_on() {
+    let on = [("DDP_DOCTOR_NCCL_COMPLETION", "1")];
+    let run = |scenario, kind, environment: &[_]| job(linked()?, scenario, kind, environment);
+    let Some(without) = run("captured", "healthy", &[]) else {
+        return;
+    };
+    assert!(without.seqs(RecordKind::Completed).is_empty());
+    // The capture is not disturbed, and what is captured is never complete.
+    let with = run("captured", "healthy", &on).unwrap();
+    assert_eq!(with.finished.status, Some(0), "{}", with.finished.stderr);
+    let complete = with.seqs(RecordKind::Completed);
+    let expected: Vec<u64> = (1..=10).flat_map(|seq| [seq; 3]).collect();
+    assert_eq!(complete, expected);
+    // Two ranks wait at the eleventh, and it never completes.
+    let hangs = run("missing", "faulty", &on).unwrap();
+    assert_eq!(initiating(&hangs.report), ("DD101", &[1][..]));
+    assert_eq!(hangs.seqs(RecordKind::Completed), expected);
+    assert_eq!(hangs.seqs(RecordKind::Issued).last(), Some(&11));
+}
+
+#[test]
+fn children_are_nobodys_ranks() {
+    is_silent("children");
+}
+
+#[test]
+fn whoever_calls_no_nccl_does_not_notice() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |preload: bool| {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", "cat /proc/$$/maps; ls | cat; env"])
+            .current_dir(dir.path())
+            .env("DDP_DOCTOR_BOX_DIR", dir.path());
+        if preload {
+            bash.env("LD_PRELOAD", library());
+        }
+        bash.output().unwrap()
+    };
+    let output = run(true);
+    assert!(output.status.success() && output.stderr.is_empty());
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("libddp_doctor_nccl.so"), "it was loaded");
+    assert!(!said.contains("libnccl.so"), "and loads nothing");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert!(run(false).status.success());
+}

@@ -1,0 +1,257 @@
+//! The dashboard on a terminal, beside real jobs, and what `watch --once` and `status` say of them.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ddp_doctor_proto::report::{Report, Verdict};
+use tempfile::TempDir;
+
+use crate::pytorch::{jobs, venv};
+use crate::run::program;
+use crate::support::coordinator::Coordinator;
+use crate::support::tmux::Terminal;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
+/// How long anything may take that has to happen.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A job of `torchrun` under `run`; ended when the test is over.
+struct Job {
+    run: Child,
+    scratch: TempDir,
+}
+
+impl Job {
+    fn start(venv: &Path, name: &str, ranks: &str, options: &[&str]) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut run = program(scratch.path());
+        let path = std::env::var("PATH").unwrap_or_default();
+        run.env("PATH", format!("{}:{path}", venv.join("bin").display()))
+            .env("OMP_NUM_THREADS", "1")
+            .args(["run", "--run-dir", "run"])
+            .args(options)
+            .args(["--nproc-per-node", ranks])
+            .arg(jobs().join(name))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(scratch.path().join("said")).unwrap());
+        Self {
+            run: run.spawn().unwrap(),
+            scratch,
+        }
+    }
+
+    fn run_dir(&self) -> String {
+        self.scratch.path().join("run").display().to_string()
+    }
+
+    /// Asks the job to end, and waits for that.
+    fn end(&mut self) {
+        let pid = self.run.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        let started = Instant::now();
+        while self.run.try_wait().unwrap().is_none() {
+            assert!(started.elapsed() < PATIENCE, "it does not end");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if self.run.try_wait().unwrap().is_none() {
+            self.end();
+        }
+    }
+}
+
+/// The terminal is the shell's again.
+#[track_caller]
+fn is_given_back(terminal: &Terminal) {
+    // The words as they are typed are not those that are printed.
+    let settings = r"stty -a | grep -ow -e -icanon -e icanon -e -echo -e echo | tr '\n' ' '";
+    terminal.line(&format!("{settings}; echo 'e'nd"));
+    let screen = terminal.until("the settings", |screen| screen.contains(" end"));
+    assert!(screen.contains("icanon echo end"), "{screen}");
+    let flags = terminal.asked("#{alternate_on} #{cursor_flag}");
+    assert_eq!(flags, "0 1", "its own screen, and a cursor");
+}
+
+#[test]
+fn beside_a_job_that_hangs() {
+    let Some(venv) = venv() else { return };
+    let Some(terminal) = Terminal::start(100, 30) else {
+        return;
+    };
+    let mut coordinator = Coordinator::start();
+    let address = coordinator.address().to_owned();
+    let options = ["--coordinator", &address];
+    let mut job = Job::start(venv, "faulty/op_mismatch_of_four.py", "4", &options);
+
+    terminal.line(&format!("{PROGRAM} watch {address}"));
+    // Culprit and reason, without a key.
+    let names_it = |screen: &str| {
+        let words = ["HANG", "DD103", "▸ rank", "why ", "live"];
+        words.iter().all(|word| screen.contains(word))
+    };
+    terminal.until("the finding", names_it);
+    for (key, words) in [
+        ("2", "4 of 4 ranks"),
+        ("3", "these calls cannot match"),
+        ("4", "proof"),
+        ("5", "these wait"),
+        ("6", "now"),
+        ("7", "a step began"),
+        ("8", "d looks again"),
+        ("?", "Ctrl-Z"),
+    ] {
+        terminal.key(key);
+        if key == "4" {
+            terminal.key("End");
+        }
+        terminal.until(words, |screen| screen.contains(words));
+    }
+    terminal.key("1");
+    terminal.resize(80, 24);
+    let fits = |screen: &str| {
+        let bottom = screen.trim_end().lines().last().unwrap_or_default();
+        screen.lines().count() == 24 && bottom.contains("q quit") && names_it(screen)
+    };
+    let screen = terminal.until("a smaller screen", fits);
+    assert!(screen.lines().all(|line| line.chars().count() <= 80));
+
+    coordinator.kill();
+    let screen = terminal.until("blind", |screen| screen.contains("blind since"));
+    assert!(screen.contains("DD103"), "what was known stays:\n{screen}");
+    let coordinator = Coordinator::start_at(&address);
+    terminal.until("seeing again", |screen| {
+        names_it(screen) && !screen.contains("blind")
+    });
+
+    terminal.key("C-z");
+    terminal.until("stopped", |screen| screen.contains("Stopped"));
+    is_given_back(&terminal);
+    terminal.line("fg");
+    terminal.until("back", names_it);
+    terminal.key("q");
+    terminal.until("the shell", |screen| screen.contains("Stopped"));
+    is_given_back(&terminal);
+
+    // Asked to end by somebody else, it gives the terminal back, too.
+    terminal.line(&format!("clear; {PROGRAM} watch {address}"));
+    terminal.until("the finding", names_it);
+    let shell = terminal.asked("#{pane_pid}");
+    let children = Command::new("ps")
+        .args(["--ppid", &shell, "-o", "pid="])
+        .output();
+    let watch = String::from_utf8(children.unwrap().stdout).unwrap();
+    let killed = Command::new("kill").args(["-TERM", watch.trim()]).status();
+    assert!(killed.unwrap().success(), "{watch}");
+    terminal.until("the shell", |screen| {
+        screen.contains("bash-") && !names_it(screen)
+    });
+    is_given_back(&terminal);
+    drop(coordinator);
+    job.end();
+}
+
+#[test]
+fn of_a_run_that_has_ended() {
+    let Some(venv) = venv() else { return };
+    let Some(terminal) = Terminal::start(100, 30) else {
+        return;
+    };
+    let mut job = Job::start(venv, "faulty/op_mismatch.py", "2", &[]);
+    terminal.line(&format!("{PROGRAM} watch {}", job.run_dir()));
+    terminal.until("the finding", |screen| screen.contains("DD103"));
+    job.end();
+    // It goes over to what was recorded by itself.
+    terminal.until("the end", |screen| {
+        screen.contains("recorded") || screen.contains("ended")
+    });
+    terminal.key("q");
+    terminal.line(&format!("clear; {PROGRAM} watch {}", job.run_dir()));
+    terminal.until("a recording", |screen| screen.contains("recorded"));
+    terminal.key("N");
+    terminal.until("the finding", |screen| screen.contains("DD103"));
+    for _ in 0..50 {
+        terminal.key(",");
+    }
+    terminal.until("before it", |screen| !screen.contains("DD103"));
+    terminal.key("n");
+    terminal.until("the finding", |screen| screen.contains("DD103"));
+    terminal.key("q");
+    is_given_back(&terminal);
+}
+
+#[test]
+fn a_panic_leaves_a_terminal_that_can_be_used() {
+    let example = Path::new(PROGRAM).with_file_name("examples").join("panics");
+    if !example.exists() {
+        eprintln!("skipped: {} is not built", example.display());
+        return;
+    }
+    let Some(terminal) = Terminal::start(80, 24) else {
+        return;
+    };
+    terminal.line(&format!("RUST_BACKTRACE=0 {}", example.display()));
+    terminal.until("the panic and a prompt", |screen| {
+        screen.contains("as planned") && screen.matches("bash-").count() == 2
+    });
+    is_given_back(&terminal);
+}
+
+#[test]
+fn once_and_status_say_the_same() {
+    let Some(venv) = venv() else { return };
+    let mut job = Job::start(venv, "faulty/op_mismatch.py", "2", &[]);
+    let say = |arguments: &[&str]| {
+        let mut command = program(job.scratch.path());
+        let output = command.args(arguments).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+        )
+    };
+    let run_dir = job.run_dir();
+    let started = Instant::now();
+    let status = loop {
+        let (code, text) = say(&["status", &run_dir, "--fail-on", "error"]);
+        if code == Some(1) {
+            break text;
+        }
+        assert!(started.elapsed() < PATIENCE, "{code:?} {text}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    assert!(
+        status.starts_with("job ") && status.contains(" hang: "),
+        "{status}"
+    );
+    assert!(
+        status.contains("\nfinding DD103 error proved: "),
+        "{status}"
+    );
+    assert_eq!(status.matches("\nrank ").count(), 2, "{status}");
+    let (code, json) = say(&["status", &run_dir, "--format", "json"]);
+    let report: Report = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, report.verdict), (Some(0), Verdict::Hang));
+    let (code, once) = say(&["watch", "--once", &run_dir]);
+    assert_eq!(code, Some(0));
+    let summary: String = once.split_whitespace().collect::<Vec<_>>().join(" ");
+    let expected: Vec<&str> = report.findings[0].summary.split_whitespace().collect();
+    assert!(summary.contains(&expected.join(" ")), "{once}");
+    assert!(!once.contains('\u{1b}'), "no colours");
+    let (code, _) = say(&["watch", &run_dir]);
+    assert_eq!(code, Some(3), "no terminal, no dashboard");
+    job.end();
+    let ended = program(job.scratch.path())
+        .args(["status", &run_dir])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(ended.stdout).unwrap();
+    assert!(
+        text.contains("finding DD103") && text.contains("ended after"),
+        "{text}"
+    );
+}
