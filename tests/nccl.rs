@@ -1,6 +1,8 @@
 //! Jobs that call NCCL themselves, seen through the library that `run` has loaded before it: programs in
 //! C against the doubles of `doubles/`.
 
+mod healthy;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
