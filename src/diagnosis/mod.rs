@@ -35,6 +35,7 @@ pub mod outside;
 pub mod place;
 pub mod roster;
 pub mod situation;
+pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod waits;

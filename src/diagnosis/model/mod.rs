@@ -394,9 +394,10 @@ impl Model {
                 }
             }
             Event::Completed { process, call, at } => {
-                let Some(process) = self.processes.get(&process) else {
+                let Some(process) = self.processes.get_mut(&process) else {
                     return;
                 };
+                process.completed(call);
                 let (rank, target) = (process.rank, process.target(call));
                 let on_device = &*process.layer == NCCL;
                 self.completed(rank, target);
