@@ -66,6 +66,9 @@ macro_rules! jobs {
 
 jobs! {
     faulty {
+        another_address another_port duplicate_rank ends_before_joining gloo_against_fake
+        interface_that_is_not_there killed_before_joining never_joins port_of_nobody world_size_differs
+        world_too_large
         aborts aborts_on_its_way_out asleep atexit_barrier atexit_barrier_of_the_last
         checkpoint_not_marked computes_for_ever conditional_barrier conditional_barrier_alone
         dtype_mismatch early_stop_on_one_rank evaluation_on_rank_zero
@@ -86,6 +89,8 @@ jobs! {
         model_with_a_layer_more no_sync_off_by_one ready_twice
     }
     healthy {
+        another_address another_port duplicate_rank ends_before_joining gloo_against_fake
+        interface_that_is_not_there never_joins world_size_differs world_too_large
         aborts aborts_on_its_way_out accumulated_gradients asleep
         asynchronous_groups_in_opposite_order atexit_barrier atexit_barrier_of_the_last
         broadcast_from_two_lines checkpoint_not_marked computes_for_ever conditional_barrier

@@ -490,6 +490,44 @@ pub enum Fact {
         /// The last of them, counted as in `Issued`; 0: none.
         last: u64,
     },
+    /// A process began to join the world.
+    Joins {
+        /// The global rank that it means to be.
+        rank: u32,
+        /// Its host.
+        host: String,
+        /// Its process id there.
+        pid: u32,
+        /// How many ranks it looks for, itself included.
+        world_size: Option<u32>,
+        /// Where it looks for them: name or address of the master's host, or a URL.
+        address: String,
+        /// The port there.
+        port: Option<u32>,
+        /// The backend that it names.
+        backend: Option<String>,
+        /// Process id of whoever started it, where that starts the ranks of one world and nothing else.
+        launcher: Option<u32>,
+        /// The n-th time that it joins a world, from 0.
+        nth: u32,
+        /// When it began.
+        since: Timestamp,
+        /// When the process ended; absent: it lives.
+        until: Option<Timestamp>,
+    },
+    /// A process was told which network interface to use, and sees these.
+    Interface {
+        /// Global rank.
+        rank: u32,
+        /// Process id.
+        pid: u32,
+        /// The variable that names the interface.
+        variable: String,
+        /// What it says.
+        value: String,
+        /// The interfaces that the process sees: "eth0=up,ipv4".
+        seen: Vec<String>,
+    },
     /// A process has ended.
     Ended {
         /// Global rank.

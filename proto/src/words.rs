@@ -61,7 +61,11 @@ pub fn sides<'a>(
             place.and_then(&mut source).unwrap_or_default(),
             call_text(call),
         ];
-        match rows.iter_mut().find(|(_, _, known)| *known == cells) {
+        let is_root = |rank: &u32| finding.ranks.root.contains(rank);
+        let is_alike = |(who, _, known): &&mut (Vec<u32>, Option<u64>, [String; 4])| {
+            *known == cells && is_root(&who[0]) == is_root(&call.rank)
+        };
+        match rows.iter_mut().find(is_alike) {
             Some((who, waited, _)) => {
                 who.push(call.rank);
                 *waited = (*waited).max(call.waited_ms);

@@ -12,6 +12,9 @@ use ddp_doctor_proto::vocabulary::Direction;
 use ddp_doctor_proto::{DType, Op};
 
 mod creation;
+mod startup;
+
+pub(super) use startup::never_meet;
 
 /// Why a certificate proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +43,9 @@ pub enum Rejection {
     /// The waits do not close a circle.
     #[error("the waits do not close a cycle")]
     NotACycle,
+    /// The processes may well be of different worlds.
+    #[error("nothing says that the processes belong to one world")]
+    NotOneWorld,
     /// Making the group may be over before all its members make it.
     #[error("the group of rank {0} may be made without all its members")]
     MadeWithout(u32),
@@ -56,6 +62,9 @@ pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
         CertificateKind::UnsatisfiableJoin => check_join(facts, certificate.kind, can_never_match),
         CertificateKind::Contradiction if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
             creation::check_contradiction(facts)
+        }
+        CertificateKind::Contradiction if matches!(facts[..], [Fact::Joins { .. }, ..]) => {
+            startup::check_contradiction(facts)
         }
         CertificateKind::Contradiction => check_contradiction(facts),
         CertificateKind::TerminalRank if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
@@ -437,6 +446,14 @@ fn never_came(
 fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
     match facts {
         [Fact::Stopped { .. } | Fact::Raised { .. } | Fact::Missing { .. }] => Ok(()),
+        [
+            Fact::Interface {
+                variable,
+                value,
+                seen,
+                ..
+            },
+        ] if startup::is_unusable(variable, value, seen) => Ok(()),
         [
             Fact::ClocksDiffer {
                 ahead,

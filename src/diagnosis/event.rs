@@ -64,6 +64,9 @@ pub enum Event {
         world: Arc<str>,
         at: Timestamp,
     },
+    /// A process was started that is to be a rank, and has not joined a process group so far; told again
+    /// when more is known of it.
+    RankStarted(Box<StartedRank>),
     /// A process became a member of a group.
     GroupJoined {
         process: ProcessId,
@@ -248,6 +251,29 @@ pub enum Event {
     Interrupted { signal: i32, at: Timestamp },
     /// The command of a node ended, and every black box there was read to its end.
     JobEnded { status: i32, at: Timestamp },
+}
+
+/// A process that is to be a rank, by its environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartedRank {
+    /// The number of its node.
+    pub node: u32,
+    /// Its host.
+    pub host: Arc<str>,
+    /// Its process id there.
+    pub pid: u32,
+    /// Its start time, which tells it from a later one with that number.
+    pub start_ticks: u64,
+    /// The rank that it is to be.
+    pub rank: u32,
+    /// The number of ranks, as its environment says.
+    pub world_size: Option<u32>,
+    /// When it was first seen.
+    pub seen: Timestamp,
+    /// When and how it ended before it joined a process group.
+    pub end: Option<(Timestamp, Exit)>,
+    /// Where its threads stood, at the latest two looks.
+    pub looks: Vec<Arc<Stacks>>,
 }
 
 /// Where the threads of a process stood at one moment.

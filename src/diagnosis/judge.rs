@@ -132,10 +132,9 @@ fn cause(
     let held = others()
         .filter(|(_, other)| {
             let began = other.blocked_at.unwrap_or(other.evidence_at);
+            let is_about_calls = other.place.is_some() || other.about.order == order::START;
             let drawn_in = other.victims.contains(&fact.rank)
-                || (other.fact.is_none()
-                    && other.root.contains(&fact.rank)
-                    && other.place.is_some());
+                || (other.fact.is_none() && other.root.contains(&fact.rank) && is_about_calls);
             drawn_in && began <= fact.at && !is_caused_by(other, fact, draft)
         })
         .min_by_key(|(_, other)| (other.about.order, other.evidence_at));

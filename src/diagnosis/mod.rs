@@ -11,7 +11,7 @@
 //!                    waits, cycles            with certificates
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{
@@ -28,6 +28,7 @@ pub mod creations;
 pub mod detect;
 pub mod event;
 pub mod guards;
+pub mod interfaces;
 pub mod judge;
 pub mod model;
 pub mod order;
@@ -35,6 +36,7 @@ pub mod outside;
 pub mod place;
 pub mod roster;
 pub mod situation;
+pub mod startup;
 pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -266,11 +268,38 @@ impl Engine {
     }
 
     fn rank_states(&self) -> Vec<Rank> {
-        self.model
-            .ranks
-            .keys()
-            .filter_map(|&rank| Some((rank, self.model.process_of(rank)?)))
+        let joined = self.model.ranks.keys();
+        let joined = joined.filter_map(|&rank| Some((rank, self.model.process_of(rank)?)));
+        let mut ranks: Vec<Rank> = joined
             .map(|(rank, process)| self.rank_state(rank, process))
+            .collect();
+        ranks.extend(self.not_joined());
+        ranks.sort_by_key(|rank| rank.rank);
+        ranks
+    }
+
+    /// Ranks of which there is, or was, a process that has not joined the others.
+    fn not_joined(&self) -> Vec<Rank> {
+        let model = &self.model;
+        let started = model.started_ranks.values();
+        let ranks: BTreeSet<u32> = started.map(|started| started.rank).collect();
+        let ranks = ranks.into_iter().filter(|it| !model.ranks.contains_key(it));
+        let started = ranks.filter_map(|rank| model.not_joined(rank).into_iter().next());
+        started
+            .map(|started| Rank {
+                rank: started.rank,
+                host: started.host.to_string(),
+                pid: started.pid,
+                state: match started.end {
+                    Some((_, exit)) if exit.code == Some(0) => RankState::Exited,
+                    Some(_) => RankState::Dead,
+                    None => RankState::Running,
+                },
+                exit: started.end.map(|(_, exit)| exit).unwrap_or_default(),
+                step: 0,
+                place: None,
+                waiting_in: None,
+            })
             .collect()
     }
 

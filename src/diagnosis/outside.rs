@@ -9,6 +9,7 @@
 //! What it stands in is told by the library frames below the user's line, by native frames and by
 //! the kernel function that a thread sleeps in, whichever of them could be had.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
@@ -49,11 +50,13 @@ pub struct Outside<'a> {
 /// where they show it inside a collective that no probe saw.
 #[must_use]
 pub fn of(process: &Process) -> Option<Outside<'_>> {
-    let mut looks = process
-        .stacks
-        .iter()
-        .rev()
-        .filter(|stacks| stacks.at >= process.last_at);
+    of_looks(&process.stacks, process.last_at)
+}
+
+/// The same by looks, oldest first, of which those count that are not older than this.
+#[must_use]
+pub fn of_looks(looks: &[Arc<Stacks>], since: Timestamp) -> Option<Outside<'_>> {
+    let mut looks = looks.iter().rev().filter(|stacks| stacks.at >= since);
     let last = looks.next()?;
     let first = looks.find(|first| last.at.since(first.at) >= APART)?;
     let thread = program_thread(last)?;
@@ -68,6 +71,12 @@ pub fn of(process: &Process) -> Option<Outside<'_>> {
         looks: [first.at, last.at],
         others: other_lines(last, thread, frames.line),
     })
+}
+
+/// The user's line at which the program was at one look.
+#[must_use]
+pub fn line_of(stacks: &Stacks) -> Option<&Where> {
+    program_thread(stacks).and_then(|thread| code::Frames::of(thread).line)
 }
 
 /// The thread that runs the program: the main thread, if it runs Python at all.

@@ -460,6 +460,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::RecordsLost { process, .. } => *process,
         Event::Note { process, .. } => return *process,
         Event::JobStarted { .. }
+        | Event::RankStarted(_)
         | Event::EvidenceEnded { .. }
         | Event::Clock { .. }
         | Event::Silent { .. }

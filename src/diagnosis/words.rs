@@ -9,6 +9,7 @@ pub use ddp_doctor_proto::words::rank_list;
 use ddp_doctor_proto::words::runs;
 
 use super::event::{Call, GroupInfo};
+use super::model::Place;
 
 /// "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +109,15 @@ pub fn group(group: &GroupInfo) -> String {
         "" | "undefined" => format!("group {:?}", group.key.name),
         "default_pg" => "the default group".into(),
         description => format!("group {description:?}"),
+    }
+}
+
+/// Where ranks look for each other: "localhost:29500".
+#[must_use]
+pub fn place(place: &Place) -> String {
+    match place.port {
+        Some(port) => format!("{}:{port}", place.address),
+        None => place.address.to_string(),
     }
 }
 

@@ -17,7 +17,7 @@ use v1::event::Kind;
 
 use super::process::{Limits, Process};
 use super::stacks;
-use crate::diagnosis::event::{Event, ProcessId};
+use crate::diagnosis::event::{Event, ProcessId, StartedRank};
 
 /// Most processes one node may name over the life of a job.
 const MAX_PROCESSES: usize = 65_536;
@@ -176,6 +176,7 @@ impl Decoder {
                 });
             }
             Kind::ProcessJoined(joined) => return self.joined(&joined, out),
+            Kind::RankStarted(started) => out.push(self.started(&started)),
             // Texts of records travel with them; the table serves those who keep it.
             Kind::StringDefined(string) => {
                 self.process(string.process)?;
@@ -268,6 +269,31 @@ impl Decoder {
             });
         }
         Some(())
+    }
+
+    fn started(&self, started: &v1::RankStarted) -> Event {
+        /// More are of no use: two are compared.
+        const LOOKS: usize = 2;
+        let look = |taken: &v1::Stacks| {
+            let mut stacks = stacks::decode(taken);
+            stacks.at = self.time(taken.unix_ns);
+            Arc::new(stacks)
+        };
+        let exit = Exit {
+            code: started.exit_code,
+            signal: started.exit_signal,
+        };
+        Event::RankStarted(Box::new(StartedRank {
+            node: self.node,
+            host: self.host.clone(),
+            pid: started.pid,
+            start_ticks: started.start_ticks,
+            rank: started.rank,
+            world_size: started.world_size,
+            seen: self.time(started.seen_unix_ns),
+            end: started.ended_unix_ns.map(|at| (self.time(at), exit)),
+            looks: started.looks.iter().take(LOOKS).map(look).collect(),
+        }))
     }
 
     fn changed(&mut self, changed: &v1::ProcessChanged, out: &mut Vec<Event>) -> Option<()> {

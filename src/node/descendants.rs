@@ -35,12 +35,27 @@ pub struct LostCapture {
     pub text: String,
 }
 
+/// A process that is to be a rank, by its environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ToBeRank {
+    /// Which.
+    pub pid: u32,
+    /// Its start time.
+    pub start_ticks: u64,
+    /// The rank.
+    pub rank: u32,
+    /// The number of ranks.
+    pub world_size: Option<u32>,
+}
+
 /// Follows the processes below one.
 #[derive(Debug)]
 pub struct Descendants {
     root: u32,
     activation: Option<PathBuf>,
     known: HashMap<u32, Known>,
+    /// Found since they were last taken.
+    ranks: Vec<ToBeRank>,
 }
 
 /// What is remembered of any process of this host.
@@ -52,6 +67,8 @@ struct Known {
     first_seen: Instant,
     checks: usize,
     noted: bool,
+    /// The rank that it is to be.
+    rank: Option<u32>,
 }
 
 impl Descendants {
@@ -63,7 +80,13 @@ impl Descendants {
             root,
             activation,
             known: HashMap::new(),
+            ranks: Vec::new(),
         }
+    }
+
+    /// Processes that are to be ranks, those that were found since it was last asked.
+    pub fn take_ranks(&mut self) -> Vec<ToBeRank> {
+        std::mem::take(&mut self.ranks)
     }
 
     /// Looks around; returns what was newly found to train unseen. Costs one system call for every
@@ -110,6 +133,7 @@ impl Descendants {
             first_seen: now,
             checks: 0,
             noted: false,
+            rank: None,
         };
         self.known.insert(pid, known);
     }
@@ -125,6 +149,7 @@ impl Descendants {
         self.known.get_mut(&pid)?.checks += 1;
         let arguments = proc::arguments(pid);
         let environment = proc::environment(pid);
+        self.note_rank(pid, &arguments, &environment);
         let reason = lost(&arguments, &environment, self.activation.as_deref())?;
         if !proc::maps_library(pid, &TORCH) {
             return None;
@@ -151,12 +176,45 @@ impl Descendants {
     }
 
     fn parent_was_noted(&self, pid: u32) -> bool {
+        self.descends_from(pid, |known| known.noted)
+    }
+
+    /// Remembers a process that is to be a rank: not a launcher, nor a helper of that very rank, which
+    /// both may inherit its environment.
+    fn note_rank(&mut self, pid: u32, arguments: &[String], environment: &[String]) {
+        let number = |name: &str| variable(environment, name)?.parse().ok();
+        let Some(rank) = number("RANK").filter(|_| is_python(arguments)) else {
+            return;
+        };
+        let captured = variable(environment, environment::JOB).is_some()
+            && variable(environment, environment::SWITCH) != Some("0");
+        if !captured
+            || variable(environment, "WORLD_SIZE").is_none()
+            || is_launcher(arguments)
+            || self.descends_from(pid, |known| known.rank == Some(rank))
+        {
+            return;
+        }
+        let Some(known) = self.known.get_mut(&pid).filter(|it| it.rank.is_none()) else {
+            return;
+        };
+        known.rank = Some(rank);
+        self.ranks.push(ToBeRank {
+            pid,
+            start_ticks: known.start_ticks,
+            rank,
+            world_size: number("WORLD_SIZE"),
+        });
+    }
+
+    /// Whether one of the processes between this one and the root is such a one.
+    fn descends_from(&self, pid: u32, is: impl Fn(&Known) -> bool) -> bool {
         let mut at = self.known.get(&pid).map(|known| known.parent);
         while let Some(known) = at
             .and_then(|pid| self.known.get(&pid))
             .filter(|known| known.is_below)
         {
-            if known.noted {
+            if is(known) {
                 return true;
             }
             at = Some(known.parent);
@@ -214,8 +272,7 @@ fn lost(arguments: &[String], environment: &[String], activation: Option<&Path>)
     if environment.is_empty() || variable(environment, environment::SWITCH) == Some("0") {
         return None;
     }
-    let program = arguments.first()?.rsplit('/').next().unwrap_or_default();
-    if !program.starts_with("python") {
+    if !is_python(arguments) {
         return None;
     }
     if let Some(flag) = isolating_flag(&arguments[1..]) {
@@ -234,6 +291,13 @@ fn lost(arguments: &[String], environment: &[String], activation: Option<&Path>)
         return Some("PYTHONPATH was replaced before it was started".into());
     }
     None
+}
+
+fn is_python(arguments: &[String]) -> bool {
+    let program = arguments
+        .first()
+        .and_then(|program| program.rsplit('/').next());
+    program.is_some_and(|program| program.starts_with("python"))
 }
 
 /// The first of Python's own flags that makes it ignore `PYTHONPATH` or `sitecustomize`.

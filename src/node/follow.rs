@@ -25,6 +25,7 @@ use super::proc::{self, Watched};
 use super::rank::Rank;
 use super::source::Sources;
 use super::stacks::taker::Taker;
+use super::started::StartedRanks;
 use super::sys;
 
 /// Time between two looks into the boxes. Every look costs a wake-up, whatever there is to see, and
@@ -160,6 +161,8 @@ pub struct Follower {
     stacks: Taker,
     sources: Sources,
     ranks: Vec<Rank>,
+    /// Those that are to be ranks and have no box.
+    started: StartedRanks,
     places: Vec<Place>,
     memory: Memory,
     /// Boxes that could not be opened, and since when.
@@ -233,6 +236,7 @@ impl Follower {
             stacks,
             sources: Sources::new(),
             ranks: Vec::new(),
+            started: StartedRanks::default(),
             memory: Memory::new(),
             closed_boxes: HashMap::new(),
             said: Vec::new(),
@@ -265,6 +269,7 @@ impl Follower {
                     self.look_for_boxes(now);
                 }
                 self.look();
+                self.look_at_started(now);
                 self.pass_stacks_on();
                 if is_due(&mut next_states, STATES_EVERY, now) {
                     self.look_at_states(now);
@@ -298,6 +303,9 @@ impl Follower {
             }
         }
         fds.extend(self.commands.wake.as_ref().map(AsFd::as_fd));
+        if !self.job_ended {
+            fds.extend(self.started.fds());
+        }
         let Ok(ready) = sys::poll(&fds, tick) else {
             return std::thread::sleep(tick);
         };
@@ -372,6 +380,7 @@ impl Follower {
         for rank in &mut self.ranks {
             rank.repeat(&mut self.out);
         }
+        self.started.repeat(&mut self.out);
         self.memory.repeat(&mut self.out);
         for kind in &self.said {
             self.out.push_live(kind.clone());
@@ -403,6 +412,11 @@ impl Follower {
         }
     }
 
+    fn look_at_started(&mut self, now: Instant) {
+        self.started
+            .look(&self.ranks, now, &mut self.stacks, &mut self.out);
+    }
+
     /// What is around the lines that came up is read beside us.
     fn ask_for_sources(&mut self) {
         for site in self.ranks.iter_mut().flat_map(Rank::take_sites) {
@@ -413,6 +427,9 @@ impl Follower {
     /// Stacks that were taken meanwhile; nothing comes after the end of a process.
     fn pass_stacks_on(&mut self) {
         for stacks in self.stacks.poll() {
+            let Some(stacks) = self.started.stood(stacks, &mut self.out) else {
+                continue;
+            };
             let mut ranks = self.ranks.iter_mut();
             if let Some(rank) =
                 ranks.find(|rank| rank.process() == stacks.process && !rank.has_ended())
@@ -534,7 +551,11 @@ impl Follower {
         let Some(descendants) = &mut self.descendants else {
             return;
         };
-        for lost in descendants.scan(now) {
+        let lost = descendants.scan(now);
+        for rank in descendants.take_ranks() {
+            self.started.add(&rank, &mut self.out);
+        }
+        for lost in lost {
             self.note(NoteKind::CaptureLost, lost.rank, lost.pid, lost.text);
         }
     }
@@ -589,6 +610,7 @@ impl Follower {
         loop {
             self.look_for_boxes(Instant::now());
             self.look();
+            self.look_at_started(Instant::now());
             let all_ended = self.ranks.iter().all(Rank::has_ended);
             if all_ended || Instant::now() >= deadline {
                 break;

@@ -24,6 +24,7 @@ pub mod rundir;
 pub mod screen;
 pub mod source;
 pub mod stacks;
+pub mod started;
 pub mod sys;
 
 /// Says a line to the user, from whatever thread.

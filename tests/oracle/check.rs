@@ -582,6 +582,8 @@ impl<'a> Truth<'a> {
                 u64::from(last_made) == *last
             }),
             Fact::Missing { .. }
+            | Fact::Joins { .. }
+            | Fact::Interface { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }

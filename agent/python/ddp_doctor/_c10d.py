@@ -3,7 +3,7 @@
 import functools
 import sys
 
-from . import _box, _creations, _exceptions, _exit, _groups, _hooks, _sites, _words  # noqa: F401 (_exit hooks itself in)
+from . import _box, _creations, _exceptions, _exit, _groups, _hooks, _init, _sites, _words  # noqa: F401 (_exit hooks itself in)
 from ._native import CallRecord
 
 _c10d = None
@@ -132,9 +132,15 @@ def _begin_init(args, kwargs, frame):
         from_rank, from_world = _box.identity_from_environment()
         rank = from_rank if rank is None or rank < 0 else rank
         world_size = from_world if world_size is None or world_size < 0 else world_size
-    if not _box.join(int(-1 if rank is None else rank), int(-1 if world_size is None else world_size)):
+    rank = int(-1 if rank is None else rank)
+    world_size = int(-1 if world_size is None else world_size)
+    if not _box.join(rank, world_size):
         return None
     _groups.world_begins()
+    try:
+        _init.say(rank, world_size, _argument(args, kwargs, 0, "backend"), method, store)
+    except Exception:
+        pass
     return _issue(_words.INIT_PROCESS_GROUP, 0, frame)
 
 

@@ -627,7 +627,7 @@ pub struct Report {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -665,6 +665,8 @@ pub mod event {
         Stacks(super::Stacks),
         #[prost(message, tag = "17")]
         MemorySample(super::MemorySample),
+        #[prost(message, tag = "25")]
+        RankStarted(super::RankStarted),
     }
 }
 /// The first event of every stream and journal.
@@ -732,6 +734,34 @@ pub struct ProcessJoined {
     /// never meet in a group. Empty: it is not known.
     #[prost(string, tag = "10")]
     pub world: ::prost::alloc::string::String,
+}
+/// A process was started that is to be a rank, by its environment, and has not joined a process group
+/// yet. Sent again when it was looked at, and when it ended before it joined.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RankStarted {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(uint64, tag = "2")]
+    pub start_ticks: u64,
+    /// As its environment says.
+    #[prost(uint32, tag = "3")]
+    pub rank: u32,
+    #[prost(uint32, optional, tag = "4")]
+    pub world_size: ::core::option::Option<u32>,
+    /// When it was first seen, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "5")]
+    pub seen_unix_ns: u64,
+    /// When it ended; absent: it lives, or joined a process group.
+    #[prost(fixed64, optional, tag = "6")]
+    pub ended_unix_ns: ::core::option::Option<u64>,
+    /// How, where that is known: one of the two.
+    #[prost(int32, optional, tag = "7")]
+    pub exit_code: ::core::option::Option<i32>,
+    #[prost(int32, optional, tag = "8")]
+    pub exit_signal: ::core::option::Option<i32>,
+    /// Where its threads stood, the latest two looks; their `process` means nothing.
+    #[prost(message, repeated, tag = "9")]
+    pub looks: ::prost::alloc::vec::Vec<Stacks>,
 }
 /// Gives a number to a string of a process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

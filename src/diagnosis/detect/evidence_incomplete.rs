@@ -139,6 +139,14 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
 fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let world_size = model.world_size()?;
+    let is_told = |process: &Process| {
+        let place = process.init.as_ref().and_then(|init| init.place.as_ref());
+        process.is_joining() && place.is_some()
+    };
+    if model.processes.values().any(is_told) {
+        // The world has not come to be: who is missing in it is a finding of its own.
+        return None;
+    }
     let joined = model.world_joined.map(|at| at.plus(SEEN_WITHIN));
     let due = joined.into_iter().chain(model.over()).min()?;
     if due > situation.now {

@@ -21,16 +21,20 @@ use super::situation::Situation;
 
 mod absent;
 mod agent_silent;
+mod backend_mismatch;
 mod breach;
 mod call_order;
 mod clock_skew;
 mod cycle;
 mod divergence;
 mod dtype_mismatch;
+mod duplicate_rank;
 mod early_exit;
 mod evidence_incomplete;
 mod group_creation_mismatch;
 mod group_order_deadlock;
+mod interface_unusable;
+mod joining;
 mod long_phase;
 mod message;
 mod missing_rank;
@@ -46,6 +50,7 @@ mod rank_stopped;
 mod ready_twice;
 mod records_lost;
 mod reduce_op_mismatch;
+mod rendezvous_incomplete;
 mod root_mismatch;
 mod sequence_slip;
 mod shape_mismatch;
@@ -56,6 +61,7 @@ mod unawaited_work;
 mod unused_parameters;
 mod unused_parameters_differ;
 pub(crate) mod view;
+mod world_mismatch;
 
 pub use view::rank_calls;
 
@@ -83,6 +89,11 @@ pub const ALL: &[&dyn Detector] = &[
     &stuck_outside::StuckOutside,
     &stuck_in_teardown::StuckInTeardown,
     &long_phase::LongPhase,
+    &rendezvous_incomplete::RendezvousIncomplete,
+    &duplicate_rank::DuplicateRank,
+    &world_mismatch::WorldMismatch,
+    &backend_mismatch::BackendMismatch,
+    &interface_unusable::InterfaceUnusable,
     &unused_parameters::UnusedParameters,
     &unused_parameters_differ::UnusedParametersDiffer,
     &ready_twice::ReadyTwice,
@@ -152,6 +163,8 @@ pub mod order {
     pub const WIRE: u8 = 50;
     /// Cycles of waits.
     pub const CYCLE: u8 = 60;
+    /// Worlds whose ranks do not agree.
+    pub const START: u8 = 65;
     /// The making of groups.
     pub const CREATION: u8 = 70;
     /// Calls without a partner.

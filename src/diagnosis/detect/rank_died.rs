@@ -185,7 +185,9 @@ fn draft(
         )
     };
     // Asked to end, before everybody had come: whoever asked did so because of one that never came.
-    let unseen = situation.model.unseen();
+    let mut unseen = situation.model.unseen();
+    // Of those whose processes were seen to end, the end is known.
+    unseen.retain(|&rank| situation.model.not_joined(rank).is_empty());
     let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
     if asked && !unseen.is_empty() && draft.victims.is_empty() {
         let event = "probably failed before joining: the launcher ended the other ranks";

@@ -27,7 +27,8 @@ static ABOUT: About = About {
 error[DD110] sequence-slip: rank 1 left out the calls of its step 6; since all_reduce #6 of the default group it pairs each step with an earlier one of ranks 0 and 2
     group default_pg, 3 ranks · step 7 · supported
 
-      rank 0–2   went on   train.py:19      all_reduce #6 float32[2762]
+      rank 0, 2   went on   train.py:19      all_reduce #6 float32[2762]
+    ▸ rank 1      went on   train.py:19      all_reduce #6 float32[2762]
 
     why    Ranks 0–2 had gone together step by step; since then they are one step apart, and stay
            so. Operations and sizes match, so that nothing fails: it is what they belong to that

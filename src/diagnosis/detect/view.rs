@@ -155,6 +155,15 @@ pub(crate) fn describe(
 
 fn unknown(rank: u32, process: &Process) -> RankCall {
     RankCall {
+        step: Some(process.step).filter(|&step| step > 0),
+        ..no_call(rank)
+    }
+}
+
+/// A rank of which no call is known.
+#[must_use]
+pub(super) const fn no_call(rank: u32) -> RankCall {
+    RankCall {
         rank,
         state: CallState::NotIssued,
         waited_ms: None,
@@ -167,7 +176,7 @@ fn unknown(rank: u32, process: &Process) -> RankCall {
         root: None,
         peer: None,
         tag: None,
-        step: Some(process.step).filter(|&step| step > 0),
+        step: None,
         place: None,
     }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{NoteKind, Op, ProcessState};
 
-use super::event::{Call, Event, GroupInfo, ProcessId};
+use super::event::{Call, Event, GroupInfo, ProcessId, StartedRank};
 
 mod accumulation;
 mod channel;
 mod creation;
 mod group;
 pub mod history;
+mod init;
 mod memory;
 mod parameters;
 mod process;
@@ -25,6 +26,7 @@ pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
+pub use init::{Init, Place};
 pub use memory::{Device, Gauge, Memory};
 pub use parameters::{Parameter, Replica, Said, parse};
 pub use process::{
@@ -39,6 +41,9 @@ const REFLEX: Duration = Duration::from_millis(250);
 
 /// The layer of the calls that a program makes of NCCL.
 const NCCL: &str = "nccl";
+
+/// Most processes that are remembered though they have not joined.
+const KEPT_STARTED: usize = 65_536;
 
 /// Most gaps in the evidence that are listed one by one.
 const KEPT_NOTES: usize = 1024;
@@ -62,6 +67,9 @@ pub struct Model {
     nodes_ended: usize,
     /// Its processes.
     pub processes: BTreeMap<ProcessId, Process>,
+    /// Processes that are to be ranks and had not joined when they were seen, by node, number and start
+    /// time.
+    pub started_ranks: BTreeMap<(u32, u32, u64), StartedRank>,
     /// The processes of each rank, oldest first: restarts and layers make several.
     pub ranks: BTreeMap<u32, Vec<ProcessId>>,
     /// Its groups.
@@ -263,6 +271,25 @@ impl Model {
         since.filter(|_| !process.has_ended())
     }
 
+    /// Processes that are to be this rank and have not joined a process group, the newest first.
+    #[must_use]
+    pub fn not_joined(&self, rank: u32) -> Vec<&StartedRank> {
+        let joined = |started: &StartedRank| {
+            let mut processes = self.ranks.get(&rank).into_iter().flatten();
+            processes.any(|id| {
+                let process = self.processes.get(id);
+                process.is_some_and(|it| it.host == started.host && it.pid == started.pid)
+            })
+        };
+        let mut found: Vec<&StartedRank> = self
+            .started_ranks
+            .values()
+            .filter(|started| started.rank == rank && !joined(started))
+            .collect();
+        found.sort_by_key(|started| std::cmp::Reverse((started.seen, started.pid)));
+        found
+    }
+
     /// Ranks of the world that no probe has seen.
     #[must_use]
     pub fn unseen(&self) -> Vec<u32> {
@@ -298,6 +325,13 @@ impl Model {
             } => {
                 let new = Process::new(process, host, pid, layer, world);
                 self.joined(new, rank, world_size, at);
+            }
+            Event::RankStarted(started) => {
+                let key = (started.node, started.pid, started.start_ticks);
+                let known = self.started_ranks.contains_key(&key);
+                if known || self.started_ranks.len() < KEPT_STARTED {
+                    self.started_ranks.insert(key, *started);
+                }
             }
             Event::GroupJoined { process, group } => {
                 self.group_joined(process, &group);

@@ -11,6 +11,7 @@ use super::accumulation::Accumulation;
 use super::channel::Post;
 use super::group::GroupId;
 use super::history::Turns;
+use super::init::Init;
 use super::memory::Memory;
 use super::parameters::Models;
 use crate::diagnosis::event::{Call, CallId, GroupInfo, Guard, ProcessId, Stacks, ThreadId};
@@ -98,6 +99,8 @@ pub struct Process {
     pub memory: Memory,
     /// Versions and settings that ranks may have to agree on, the latest of each.
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
+    /// How it joined the world, or tries to: the last time that it began to.
+    pub init: Option<Init>,
     /// Models whose gradients it averages with others.
     pub models: Models,
     /// Records seen.
@@ -298,6 +301,7 @@ impl Process {
             stacks: Vec::new(),
             memory: Memory::default(),
             settings: BTreeMap::new(),
+            init: None,
             models: Models::default(),
             records: 0,
             lost: 0,
@@ -433,6 +437,25 @@ impl Process {
         threads.any(|thread| !matches!(thread.doing, Doing::Nothing))
     }
 
+    /// The exception that ended its last initialisation of the world.
+    #[must_use]
+    pub fn init_failed(&self) -> Option<&Exception> {
+        let init = self.init.as_ref()?;
+        self.exceptions.iter().find(|exception| {
+            exception.kind == ExceptionKind::LeftCollective
+                && exception.at >= init.call.at
+                && exception.after_calls == init.call.id.0
+                && init.over.is_none_or(|over| exception.at <= over)
+        })
+    }
+
+    /// Whether it has begun to join the world and has not come back, or came back with an error.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        let init = self.init.as_ref();
+        init.is_some_and(|init| init.over.is_none() || self.init_failed().is_some())
+    }
+
     /// Whether it ended in order and ran whatever it had registered for its end.
     #[must_use]
     pub fn ended_through_the_interpreter(&self) -> bool {
@@ -470,6 +493,10 @@ impl Process {
         self.records += 1;
         self.last_at = call.at;
         self.step = self.step.max(call.step);
+        if call.op == Op::InitProcessGroup {
+            let nth = self.init.as_ref().map_or(0, |init| init.nth + 1);
+            self.init = Some(Init::begun(nth, call, &self.settings));
+        }
         let thread = self.thread(call.thread, call.at);
         thread.failed = None;
         thread.last_call = Some(Arc::clone(call));
@@ -504,6 +531,9 @@ impl Process {
         let thread = self.thread(thread, at);
         if matches!(&thread.doing, Doing::Call(inside) if inside.id == call) {
             thread.doing = Doing::Nothing;
+        }
+        if let Some(init) = self.init.as_mut().filter(|init| init.call.id == call) {
+            init.over.get_or_insert(at);
         }
     }
 

@@ -327,6 +327,17 @@ impl Encoder {
                 let record = record(RecordKind::InputEnded, *at);
                 self.process(*process).record(record, place.as_ref())
             }
+            Event::RankStarted(started) => vec![Kind::RankStarted(v1::RankStarted {
+                pid: started.pid,
+                start_ticks: started.start_ticks,
+                rank: started.rank,
+                world_size: started.world_size,
+                seen_unix_ns: started.seen.0,
+                ended_unix_ns: started.end.map(|(at, _)| at.0),
+                exit_code: started.end.and_then(|(_, exit)| exit.code),
+                exit_signal: started.end.and_then(|(_, exit)| exit.signal),
+                looks: started.looks.iter().map(|look| stacked(0, look)).collect(),
+            })],
             Event::Parameters {
                 process,
                 group,

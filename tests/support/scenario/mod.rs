@@ -26,6 +26,9 @@
 //! | `makes NAME MEMBERS [lazy] [@FILE:LINE]`, `made NAME` | begins to make a group, and comes back from it; `lazy`: making it takes nobody else |
 //! | `destroys [GROUP]` | leaves it |
 //! | `restarts` | a new process takes the rank's place and joins the default group |
+//! | `inits SIZE ADDRESS[:PORT] [BACKEND] [launcher=PID] [env-size=N] [@FILE:LINE]`, `inited` | with `starting = true`: joins a world, and comes back from it. `begins SIZE`: its process is seen before |
+//! | `started`, `stands STACK`, `ended STATUS` | a process that is to be the rank, before it joins: is seen, looked at (as `stack`), ends (below 0: by a signal) |
+//! | `sets NAME=VALUE` | a version or a setting of the process |
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `forward N [@PATH] [batch=N] [repeated] [no-sync]` | DDP's training forward, which begins step N |
 //! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model of these parameters |
@@ -74,6 +77,9 @@ pub(crate) struct Scenario {
     /// Ranks that no probe sees.
     #[serde(default)]
     unseen: Vec<u32>,
+    /// Nobody has joined the world when it begins.
+    #[serde(default)]
+    starting: bool,
     #[serde(default = "minute")]
     stall_after: f64,
     events: String,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
-    Call, CallId, Event, Forward, GroupInfo, Guard, Parameters, ProcessId, Stacks, ThreadId,
-    ThreadStack,
+    Call, CallId, Event, Forward, GroupInfo, Guard, Parameters, ProcessId, Stacks, StartedRank,
+    ThreadId, ThreadStack,
 };
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
@@ -100,6 +100,8 @@ pub(super) struct Writer<'a> {
     steps: BTreeMap<u32, u64>,
     /// How often each rank was restarted.
     restarts: BTreeMap<u32, u64>,
+    /// Processes that are to be ranks and have not joined.
+    started: BTreeMap<u32, StartedRank>,
 }
 
 impl<'a> Writer<'a> {
@@ -115,6 +117,7 @@ impl<'a> Writer<'a> {
             making: BTreeMap::new(),
             steps: BTreeMap::new(),
             restarts: BTreeMap::new(),
+            started: BTreeMap::new(),
         };
         let hosts: Vec<&str> = scenario.hosts.keys().map(String::as_str).collect();
         let one = ["node"];
@@ -127,7 +130,8 @@ impl<'a> Writer<'a> {
             };
             writer.events.push((seconds(0.0), None, started));
         }
-        for rank in (0..scenario.world).filter(|rank| !scenario.unseen.contains(rank)) {
+        let seen = |rank: &u32| !scenario.starting && !scenario.unseen.contains(rank);
+        for rank in (0..scenario.world).filter(seen) {
             writer.join(rank, 0.0);
         }
         writer
@@ -136,13 +140,19 @@ impl<'a> Writer<'a> {
     /// The rank's process joins the world.
     fn join(&mut self, rank: u32, at: f64) {
         let world: Vec<u32> = (0..self.scenario.world).collect();
+        self.begin(rank, at, self.scenario.world);
+        self.join_group(rank, at, "0", "default_pg", &world);
+    }
+
+    /// The rank's process begins to be seen.
+    fn begin(&mut self, rank: u32, at: f64, world_size: u32) {
         self.push(
             rank,
             at,
             Event::ProcessJoined {
                 process: self.process(rank),
                 rank: Some(rank),
-                world_size: Some(self.scenario.world),
+                world_size: Some(world_size),
                 host: self.host(rank).1.into(),
                 pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
                 layer: "c10d".into(),
@@ -150,7 +160,122 @@ impl<'a> Writer<'a> {
                 at: seconds(at),
             },
         );
+    }
+
+    /// It joins a world, as `args` describe it.
+    fn inits(
+        &mut self,
+        rank: u32,
+        at: f64,
+        args: &[String],
+        place: Option<Arc<Where>>,
+    ) -> Result<(), String> {
+        let size = args.first().and_then(|size| size.parse().ok());
+        let size: u32 = size.ok_or("a world of how many ranks?")?;
+        let meeting = args.get(1).ok_or("where do they meet?")?;
+        let (address, port) = match meeting.rsplit_once(':') {
+            Some((address, port)) if port.parse::<u16>().is_ok() => (address, port),
+            _ => (meeting.as_str(), ""),
+        };
+        let value = |name: &str| args.iter().find_map(|arg| arg.strip_prefix(name));
+        let backend = args.get(2).filter(|it| !it.contains(['@', '=']));
+        self.begin(rank, at, size);
+        let (own, all) = (rank.to_string(), size.to_string());
+        for (name, value) in [
+            ("init.rank", own.as_str()),
+            ("init.world_size", all.as_str()),
+            ("init.address", address),
+            ("init.port", port),
+            ("init.backend", backend.map_or("gloo", String::as_str)),
+            ("init.launcher", value("launcher=").unwrap_or_default()),
+            (
+                "init.launched_world_size",
+                value("env-size=").unwrap_or_default(),
+            ),
+        ] {
+            self.sets(rank, at, name, value);
+        }
+        let id = self.next_call.entry(rank).or_default();
+        *id += 1;
+        let id = CallId(*id);
+        self.last_call.insert(rank, (ThreadId(1), id));
+        let call = Arc::new(Call {
+            place,
+            ..blank(id, seconds(at), Op::InitProcessGroup)
+        });
+        let process = self.process(rank);
+        self.push(rank, at, Event::Issued { process, call });
+        Ok(())
+    }
+
+    /// It came back, and is a member of the world.
+    fn inited(&mut self, rank: u32, at: f64) -> Result<(), String> {
+        let (thread, call) = *self.last_call.get(&rank).ok_or("it joined no world")?;
+        let returned = Event::Returned {
+            process: self.process(rank),
+            thread,
+            call,
+            at: seconds(at),
+        };
+        self.push(rank, at, returned);
+        let world: Vec<u32> = (0..self.scenario.world).collect();
         self.join_group(rank, at, "0", "default_pg", &world);
+        Ok(())
+    }
+
+    /// A process that is to be this rank is there, was looked at, or ended.
+    fn started(
+        &mut self,
+        rank: u32,
+        at: f64,
+        verb: &str,
+        args: &[String],
+    ) -> Result<StartedRank, String> {
+        let (node, host) = self.host(rank);
+        let new = StartedRank {
+            node,
+            host: host.into(),
+            pid: 1000 + rank,
+            start_ticks: 1,
+            rank,
+            world_size: Some(self.scenario.world),
+            seen: seconds(at),
+            end: None,
+            looks: Vec::new(),
+        };
+        let started = self.started.entry(rank).or_insert(new);
+        match verb {
+            "stands" => started.looks.push(Arc::new(stacks(seconds(at), args)?)),
+            "ended" => {
+                let status: i32 = args
+                    .first()
+                    .and_then(|status| status.parse().ok())
+                    .ok_or("ended how?")?;
+                let exit = match status {
+                    0.. => Exit {
+                        code: Some(status),
+                        signal: None,
+                    },
+                    _ => Exit {
+                        code: None,
+                        signal: Some(-status),
+                    },
+                };
+                started.end = Some((seconds(at), exit));
+            }
+            _ => {}
+        }
+        Ok(started.clone())
+    }
+
+    fn sets(&mut self, rank: u32, at: f64, name: &str, value: &str) {
+        let setting = Event::Setting {
+            process: self.process(rank),
+            name: name.into(),
+            value: value.into(),
+            at: seconds(at),
+        };
+        self.push(rank, at, setting);
     }
 
     fn process(&self, rank: u32) -> ProcessId {
@@ -262,7 +387,7 @@ impl<'a> Writer<'a> {
         let place = args
             .iter()
             .find_map(|arg| arg.strip_prefix('@'))
-            .filter(|_| verb != "stack")
+            .filter(|_| !matches!(verb, "stack" | "stands"))
             .map(place)
             .transpose()?;
         let changed = |state, exit| Event::ProcessChanged {
@@ -303,7 +428,24 @@ impl<'a> Writer<'a> {
                 *self.restarts.entry(rank).or_default() += 1;
                 self.seqs.retain(|(other, ..), _| *other != rank);
                 self.next_call.remove(&rank);
-                self.join(rank, at);
+                if !self.scenario.starting {
+                    self.join(rank, at);
+                }
+                return Ok(());
+            }
+            "inits" => return self.inits(rank, at, args, place),
+            "inited" => return self.inited(rank, at),
+            "started" | "stands" | "ended" => {
+                let started = self.started(rank, at, verb, args)?;
+                Event::RankStarted(Box::new(started))
+            }
+            "begins" => {
+                self.begin(rank, at, number(0)? as u32);
+                return Ok(());
+            }
+            "sets" => {
+                let (name, value) = arg(0)?.split_once('=').ok_or("sets what to what?")?;
+                self.sets(rank, at, name, value);
                 return Ok(());
             }
             "destroys" => {

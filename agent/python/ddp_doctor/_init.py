@@ -1,0 +1,185 @@
+"""What a process says before it joins the world: how it means to find the other ranks, and the
+settings that they should have in common with it.
+
+It is said before anybody is waited for, so that a rank that waits for ever has told whom it looks
+for, where, and with what. What is not known, or not set, is an empty text: a process may join a
+second world in another way.
+"""
+
+import os
+import re
+import sys
+from urllib.parse import urlsplit
+
+from . import _box
+from ._native import text
+
+_LONGEST = 256
+_MOST_VARIABLES = 128
+# Settings of a host, or of what is printed: ranks may well have different ones.
+_OWN = re.compile(r"IFNAME|_HCA|HOSTID|HOSTNAME|DEBUG|_FILE|_DIR|_PATH|_DUMP|_GID_INDEX|_IP|_PORT|_ADDR")
+# Settings of PyTorch that change what the ranks say to each other.
+_COMMON = (
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_DIST_INIT_BARRIER",
+    "TORCH_GLOO_LAZY_INIT",
+    "GLOO_DEVICE_TRANSPORT",
+    "TORCH_NCCL_USE_COMM_NONBLOCKING",
+)
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCGIFADDR = 0x8915
+_IFF_UP = 1
+_IFF_LOOPBACK = 8
+
+
+def _say(name, value):
+    _box.lib.setting(text(name), text("" if value is None else value, _LONGEST))
+
+
+def _meeting(method, store):
+    """How the ranks find each other: `(address, port)`, or `(URL, "")`, or nothing that can be told."""
+    if store is not None:
+        return "", ""
+    method = "env://" if method is None else str(method)
+    if method.startswith("env://"):
+        return os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    if method.startswith("tcp://"):
+        url = urlsplit(method)
+        return url.hostname or "", url.port or ""
+    return method.partition("?")[0], ""
+
+
+def _launcher():
+    """Whoever started this process, where it starts the ranks of one world and nothing else."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and "GROUP_RANK" in os.environ:
+        return os.getppid()
+    return ""
+
+
+def _launchers_store():
+    """Where the launcher keeps a store that it tells its ranks to use, and to make none of their own."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return ""
+    # As it was before the program could change it.
+    with open("/proc/self/environ", "rb") as file:
+        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0"))
+        started = {name: os.fsdecode(value) for name, _, value in pairs}
+    address, port = started.get(b"MASTER_ADDR"), started.get(b"MASTER_PORT")
+    return "%s:%s" % (address, port) if address and port else ""
+
+
+def _common_settings():
+    """Variables that all ranks should have alike."""
+    names = [name for name in os.environ if name.startswith("NCCL_") and not _OWN.search(name)]
+    names.sort()
+    return names[:_MOST_VARIABLES] + [name for name in _COMMON if name in os.environ]
+
+
+def _interfaces():
+    """The network interfaces that this process sees: "lo=up,loopback,ipv4 eth0=up,ipv4,ipv6"."""
+    import fcntl
+    import socket
+    import struct
+
+    with_ipv6 = set()
+    try:
+        with open("/proc/net/if_inet6") as file:
+            with_ipv6.update(line.split()[-1] for line in file)
+    except (OSError, IndexError):
+        pass
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", os.fsencode(name)[:15])
+            answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request)
+            (flags,) = struct.unpack_from("H", answer, 16)
+            facts = ["up"] if flags & _IFF_UP else []
+            if flags & _IFF_LOOPBACK:
+                facts.append("loopback")
+            try:
+                fcntl.ioctl(any_socket, _SIOCGIFADDR, request)
+                facts.append("ipv4")
+            except OSError:
+                pass
+            if name in with_ipv6:
+                facts.append("ipv6")
+            found.append("%s=%s" % (name, ",".join(facts)))
+    return " ".join(found)
+
+
+def _nccl_version():
+    torch = sys.modules.get("torch")
+    if torch is None or getattr(getattr(torch, "version", None), "cuda", None) is None:
+        return ""
+    nccl = sys.modules.get("torch.cuda.nccl")
+    return ".".join(str(part) for part in nccl.version()) if nccl is not None else ""
+
+
+def _driver_version():
+    try:
+        with open("/proc/driver/nvidia/version") as file:
+            found = re.search(r"\d+\.\d+(\.\d+)?", file.readline())
+            return found.group() if found else ""
+    except OSError:
+        return ""
+
+
+def say(rank, world_size, backend, method, store):
+    """Says all of it. Nothing of it is worth an exception."""
+    address, port = _meeting(method, store)
+    for name, value in (
+        ("init.rank", rank),
+        ("init.world_size", world_size),
+        ("init.address", address),
+        ("init.port", port),
+        ("init.backend", "" if backend is None else str(backend).lower()),
+        ("init.launcher", _launcher()),
+        ("init.launched_world_size", os.environ.get("WORLD_SIZE", "")),
+    ):
+        _say(name, value)
+    launchers_store = ""
+    if store is None and str(method or "env://").startswith("env://"):
+        try:
+            launchers_store = _launchers_store()
+        except Exception:
+            pass
+    _say("init.launchers_store", launchers_store)
+    _versions_and_settings()
+
+
+def _versions_and_settings():
+    from . import __version__
+
+    _say("ddp-doctor", __version__)
+    for name, find in (("nccl", _nccl_version), ("nvidia-driver", _driver_version)):
+        try:
+            version = find()
+        except Exception:
+            version = ""
+        if version:
+            _say(name, version)
+    for name in _common_settings():
+        _say("env." + name, os.environ.get(name))
+    wanted = [name for name in _INTERFACES if os.environ.get(name)]
+    for name in wanted:
+        _say("env." + name, os.environ.get(name))
+    if wanted:
+        try:
+            _say("interfaces", _interfaces())
+        except Exception:
+            pass
+
+
+def say_device(device):
+    """The GPU that this process uses, by a name that no other GPU has."""
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is None or not _box.is_open or not cuda.is_initialized():
+        return
+    try:
+        uuid = getattr(cuda.get_device_properties(device), "uuid", None)
+        if uuid is not None:
+            _say("gpu", uuid)
+    except Exception:  # nothing that is worth a sample of the memory
+        pass

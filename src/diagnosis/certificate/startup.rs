@@ -1,0 +1,240 @@
+//! Proofs about ranks that begin to form a world.
+
+use std::collections::BTreeMap;
+
+use ddp_doctor_proto::report::{CertificateKind, Fact};
+
+use super::Rejection;
+
+/// Two processes that look for each other, and say of the world what cannot both be.
+///
+/// They look for each other because they look at one place, or because one launcher started both for
+/// one world; in the latter case they contradict each other if they look at different ports.
+pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
+    let [
+        Fact::Joins {
+            rank,
+            host,
+            pid,
+            world_size,
+            address,
+            port,
+            backend,
+            launcher,
+            nth,
+            since,
+            until,
+        },
+        Fact::Joins {
+            rank: other_rank,
+            host: other_host,
+            pid: other_pid,
+            world_size: other_size,
+            address: other_address,
+            port: other_port,
+            backend: other_backend,
+            launcher: other_launcher,
+            nth: other_nth,
+            since: other_since,
+            until: other_until,
+        },
+    ] = facts
+    else {
+        return Err(Rejection::WrongFacts(
+            CertificateKind::Contradiction,
+            "two processes that join a world",
+        ));
+    };
+    let one_host = host == other_host;
+    let at_one_time =
+        until.is_none_or(|end| end >= *other_since) && other_until.is_none_or(|end| end >= *since);
+    if nth != other_nth || (one_host && pid == other_pid) || !at_one_time {
+        return Err(Rejection::NotOneWorld);
+    }
+    let one_place =
+        address == other_address && port == other_port && (one_host || !is_loopback(address));
+    if one_place {
+        let sizes = matches!((world_size, other_size), (Some(a), Some(b)) if a != b);
+        let backends = matches!((backend, other_backend), (Some(a), Some(b)) if never_meet(a, b));
+        return if sizes || backends || rank == other_rank {
+            Ok(())
+        } else {
+            Err(Rejection::CallsMatch)
+        };
+    }
+    let one_launch =
+        one_host && launcher.is_some() && launcher == other_launcher && rank != other_rank;
+    if !one_launch || world_size != other_size {
+        return Err(Rejection::NotOneWorld);
+    }
+    match (port, other_port) {
+        (Some(port), Some(other)) if port != other => Ok(()),
+        _ => Err(Rejection::CallsMatch),
+    }
+}
+
+/// Whether what runs on one of these backends can never meet what runs on the other: "gloo" and
+/// "cpu:gloo,cuda:nccl" meet on the CPU.
+pub(in crate::diagnosis) fn never_meet(a: &str, b: &str) -> bool {
+    let (a, b) = (by_device(a), by_device(b));
+    let of = |backends: &BTreeMap<&str, String>, device: &str| {
+        backends.get(device).or(backends.get("")).cloned()
+    };
+    let devices = a.keys().chain(b.keys());
+    !a.is_empty()
+        && !b.is_empty()
+        && devices.into_iter().all(|device| {
+            let (a, b) = (of(&a, device), of(&b, device));
+            a.is_none() || b.is_none() || a != b
+        })
+}
+
+/// Whether no interface that a process sees is the one it is told to use, up and with an address.
+pub(super) fn is_unusable(variable: &str, value: &str, seen: &[String]) -> bool {
+    let usable = |interface: &str| {
+        let (name, facts) = interface.split_once('=').unwrap_or((interface, ""));
+        let has = |fact: &str| facts.split(',').any(|known| known == fact);
+        (has("up") && (has("ipv4") || has("ipv6"))).then(|| name.to_owned())
+    };
+    let usable: Vec<String> = seen.iter().filter_map(|it| usable(it)).collect();
+    let plain = match variable {
+        "NCCL_SOCKET_IFNAME" => value.trim_start_matches(['^', '=']),
+        _ => value,
+    };
+    let names = plain.split(',').map(str::trim);
+    let mut names = names.filter(|name| !name.is_empty());
+    match (variable, value.as_bytes().first()) {
+        _ if seen.is_empty() || value.trim().is_empty() => false,
+        ("GLOO_SOCKET_IFNAME", _) => names.any(|name| !usable.iter().any(|it| it == name)),
+        ("NCCL_SOCKET_IFNAME", Some(b'=')) => names.all(|name| !usable.iter().any(|it| it == name)),
+        ("NCCL_SOCKET_IFNAME", Some(b'^')) => usable
+            .iter()
+            .all(|it| names.clone().any(|name| it.starts_with(name))),
+        ("NCCL_SOCKET_IFNAME", _) => {
+            names.all(|name| !usable.iter().any(|it| it.starts_with(name)))
+        }
+        _ => false,
+    }
+}
+
+/// Backends by the device that they are for; for all others under no name.
+fn by_device(text: &str) -> BTreeMap<&str, String> {
+    let parts = text.split(',').filter(|part| !part.trim().is_empty());
+    parts
+        .map(|part| match part.split_once(':') {
+            Some((device, backend)) => (device.trim(), backend.trim().to_ascii_lowercase()),
+            None => ("", part.trim().to_ascii_lowercase()),
+        })
+        .collect()
+}
+
+fn is_loopback(address: &str) -> bool {
+    matches!(address, "localhost" | "::1" | "[::1]") || address.starts_with("127.")
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::report::{Certificate, Timestamp};
+
+    use super::*;
+    use crate::diagnosis::certificate::check;
+
+    /// What a process says, as "RANK/SIZE ADDRESS:PORT BACKEND", on a host of its own unless told.
+    fn joins(text: &str, pid: u32, launcher: Option<u32>) -> Fact {
+        let words: Vec<&str> = text.split(' ').collect();
+        let (rank, size) = words[0].split_once('/').unwrap();
+        let (address, port) = words[1].rsplit_once(':').unwrap();
+        Fact::Joins {
+            rank: rank.parse().unwrap(),
+            host: words.get(3).unwrap_or(&"node").to_string(),
+            pid,
+            world_size: size.parse().ok(),
+            address: address.into(),
+            port: port.parse().ok(),
+            backend: Some(words[2].to_owned()),
+            launcher,
+            nth: 0,
+            since: Timestamp(u64::from(pid)),
+            until: None,
+        }
+    }
+
+    fn checked(a: &str, b: &str) -> Result<(), Rejection> {
+        launched(a, b, None)
+    }
+
+    fn launched(a: &str, b: &str, launcher: Option<u32>) -> Result<(), Rejection> {
+        let facts = vec![joins(a, 1, launcher), joins(b, 2, launcher)];
+        check(&Certificate {
+            kind: CertificateKind::Contradiction,
+            facts,
+        })
+    }
+
+    #[test]
+    fn who_looks_at_one_place_has_to_agree() {
+        let one = "0/2 localhost:29500 gloo";
+        assert_eq!(checked(one, "1/3 localhost:29500 gloo"), Ok(()));
+        assert_eq!(checked(one, "0/2 localhost:29500 gloo"), Ok(()));
+        assert_eq!(checked(one, "1/2 localhost:29500 nccl"), Ok(()));
+        let fine = checked(one, "1/2 localhost:29500 gloo");
+        assert_eq!(fine, Err(Rejection::CallsMatch));
+    }
+
+    #[test]
+    fn who_has_ended_before_meets_nobody() {
+        let mut facts = vec![
+            joins("0/2 localhost:29500 gloo", 1, None),
+            joins("0/2 localhost:29500 gloo", 9, None),
+        ];
+        if let Fact::Joins { until, .. } = &mut facts[0] {
+            *until = Some(Timestamp(5));
+        }
+        let kind = CertificateKind::Contradiction;
+        let verdict = check(&Certificate { kind, facts });
+        assert_eq!(verdict, Err(Rejection::NotOneWorld));
+    }
+
+    #[test]
+    fn who_looks_elsewhere_is_of_one_world_only_by_the_launcher() {
+        let (one, other) = ("0/2 localhost:29500 gloo", "1/2 localhost:29501 gloo");
+        assert_eq!(checked(one, other), Err(Rejection::NotOneWorld));
+        assert_eq!(launched(one, other, Some(7)), Ok(()));
+        // Another name may be the same host.
+        let named = launched(one, "1/2 node:29500 gloo", Some(7));
+        assert_eq!(named, Err(Rejection::CallsMatch));
+        let there = launched(one, "1/2 localhost:29501 gloo other", Some(7));
+        assert_eq!(there, Err(Rejection::NotOneWorld));
+    }
+
+    #[test]
+    fn each_host_has_a_localhost_of_its_own() {
+        let one = "0/2 127.0.0.1:29500 gloo";
+        let there = checked(one, "0/2 127.0.0.1:29500 gloo other");
+        assert_eq!(there, Err(Rejection::NotOneWorld));
+    }
+
+    #[test]
+    fn an_interface_is_unusable_only_where_none_fits() {
+        let seen = ["lo=up,loopback,ipv4", "eth0=up,ipv4", "eth1=ipv4"].map(str::to_owned);
+        let check = |variable: &str, value: &str| is_unusable(variable, value, &seen);
+        assert!(check("GLOO_SOCKET_IFNAME", "eth"));
+        assert!(check("GLOO_SOCKET_IFNAME", "eth1"));
+        assert!(!check("GLOO_SOCKET_IFNAME", "eth0,lo"));
+        assert!(check("NCCL_SOCKET_IFNAME", "ib"));
+        assert!(check("NCCL_SOCKET_IFNAME", "^eth,lo"));
+        assert!(!check("NCCL_SOCKET_IFNAME", "eth"));
+        assert!(!check("NCCL_SOCKET_IFNAME", "^lo"));
+        assert!(!check("GLOO_SOCKET_IFNAME", ""));
+    }
+
+    #[test]
+    fn backends_meet_on_any_device() {
+        assert!(never_meet("gloo", "nccl"));
+        assert!(never_meet("cpu:gloo", "nccl,cpu:mpi"));
+        assert!(!never_meet("gloo", "cpu:gloo,cuda:nccl"));
+        assert!(!never_meet("nccl", "cpu:gloo,cuda:nccl"));
+        assert!(never_meet("fake", "gloo"));
+        assert!(!never_meet("", "gloo"));
+    }
+}

@@ -1,0 +1,178 @@
+//! DD304 backend-mismatch: ranks initialised with different backends.
+
+use ddp_doctor_proto::catalogue;
+
+use super::joining::{blame, contradiction, describe_joiners, pair, who};
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::certificate::never_meet;
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::startup::{Forming, Joiner, by_place, ranks};
+use crate::diagnosis::words;
+
+static ABOUT: About = About {
+    code: &catalogue::DD304,
+    order: order::START,
+    explanation: Explanation {
+        means: "Ranks of one world ask for different backends. Each backend finds its peers in its \
+         own way: they never meet, and those that wait for peers inside `init_process_group` wait \
+         for ever. Others come back at once, and hang or fail in their first collective.",
+        example: "\
+error[DD304] backend-mismatch: ranks use different backends: ranks 0 and 1 at train.py:12 ask for nccl, rank 2 at train.py:12 asks for gloo
+    proved 0 ms after the deciding event
+
+      rank 0, 1   waiting 600 ms   train.py:12      init_process_group
+    ▸ rank 2      waiting 0 ms     train.py:12      init_process_group
+
+    why    All of them join the world at node-a:29500, and what runs on nccl never meets what runs
+           on gloo.
+    fix    Name one backend for all ranks; look why these ones chose another (a GPU that is not seen
+           there?).
+    more   ddp-doctor explain DD304
+",
+        causes: &[
+            "`backend=\"nccl\" if torch.cuda.is_available() else \"gloo\"` where one rank sees no \
+             GPU: a broken driver, an empty `CUDA_VISIBLE_DEVICES`, a container without devices.",
+            "A configuration file or an argument that differs between nodes.",
+            "A helper or a test that joins the world of the job.",
+        ],
+        fix: &[
+            "Name one backend for all ranks, and fail where a rank cannot use it.",
+            "Look why these ranks chose another one: `nvidia-smi` and `CUDA_VISIBLE_DEVICES` there.",
+        ],
+        not: &[
+            "Backends that meet on some device are none: `gloo` and `cpu:gloo,cuda:nccl` meet on \
+             the CPU.",
+            "A rank that names no backend gets PyTorch's choice, which is not compared.",
+        ],
+    },
+};
+
+/// DD304: backends that never meet.
+pub(super) struct BackendMismatch;
+
+impl Detector for BackendMismatch {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let forming = by_place(situation.model);
+        let drafts = forming.iter().filter_map(|it| draft(situation, it));
+        drafts.collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+    // Those that meet the ones that most ranks ask for, and those that do not.
+    let backends = forming.backends();
+    let (main, _) = backends.first()?;
+    let meets = |joiner: &Joiner<'_>| !never_meet(main, &joiner.init.backend);
+    let named: Vec<Joiner<'_>> = backends.iter().flat_map(|(_, it)| it).copied().collect();
+    let (with, without): (Vec<_>, Vec<_>) = named.into_iter().partition(meets);
+    let sides = [((), with), ((), without)];
+    let [one, other] = pair(&sides)?;
+    let decided = one.init.call.at.max(other.init.call.at);
+    let place = KeyPlace::Ranks(vec![forming.joiners[0].rank]);
+    let mut draft = Draft::new(&ABOUT, place, decided);
+    let sides: Vec<Vec<u32>> = sides.iter().map(|(_, joiners)| ranks(joiners)).collect();
+    blame(&mut draft, &sides);
+    describe_joiners(situation, forming, &mut draft);
+    let parts: Vec<String> = backends
+        .iter()
+        .map(|(backend, joiners)| {
+            let verb = words::number(&ranks(joiners), "asks", "ask");
+            format!("{} {verb} for {backend}", who(joiners))
+        })
+        .collect();
+    draft.summary = format!("ranks use different backends: {}", parts.join(", "));
+    draft.why = vec![format!(
+        "All of them join the world at {}, and what runs on {} never meets what runs on {}.",
+        words::place(one.place),
+        one.init.backend,
+        other.init.backend
+    )];
+    draft.next = vec![
+        "Name one backend for all ranks; look why these ones chose another (a GPU that is not \
+         seen there?)."
+            .into(),
+    ];
+    Some(draft.proved_by(Some(contradiction(&one, &other))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            starting = true
+            events = """
+            1.0 0,1 inits 3 node-a:29500 nccl @train.py:12
+            1.6 2 inits 3 node-a:29500 gloo @train.py:12
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn backends_that_never_meet_are_found_at_once() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            1.0 0,1 inits 3 node-a:29500 gloo @train.py:12
+            1.6 2 inits 3 node-a:29500 nccl @train.py:14
+            1.7 2 raises left-collective "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!" @train.py:14
+            1.7 2 raises uncaught "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!" @train.py:14
+            1.9 2 exits 1
+            """
+            [[expect]]
+            code = "DD304"
+            confidence = "proved"
+            root = [2]
+            victims = [0, 1]
+            detected = 1.6
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD304"
+            "#,
+        );
+    }
+
+    #[test]
+    fn backends_that_meet_on_a_device_are_none() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 0 inits 2 node-a:29500 gloo @train.py:12
+            1.6 1 inits 2 node-a:29500 cpu:gloo,cuda:nccl @train.py:12
+            """
+            look-on = 20
+            "#,
+        );
+    }
+
+    #[test]
+    fn whoever_names_none_is_not_compared() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 0 inits 2 node-a:29500 gloo @train.py:12
+            1.6 1 inits 2 node-a:29500 undefined @train.py:12
+            """
+            look-on = 20
+            "#,
+        );
+    }
+}

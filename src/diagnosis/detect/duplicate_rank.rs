@@ -1,0 +1,270 @@
+//! DD302 duplicate-rank: two processes with one rank.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use super::joining::{contradiction, describe_joiners};
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::startup::{Forming, Joiner, by_place};
+use crate::diagnosis::words::{self, Ranks};
+
+/// Ranks that are counted through.
+const MOST_RANKS: u32 = 1 << 16;
+/// The end of a process on another host may be heard of that late.
+const HEARD_WITHIN: Duration = Duration::from_secs(5);
+
+static ABOUT: About = About {
+    code: &catalogue::DD302,
+    order: order::START,
+    explanation: Explanation {
+        means: "Two processes join one world under one rank. A world has each rank once: whoever \
+         comes second is refused (`EADDRINUSE`, for rank 0), takes the other's place, or waits for \
+         peers that talk to its double. As a rule another rank is missing, and everybody waits \
+         for it.",
+        example: "\
+error[DD302] duplicate-rank: two processes join the world at node-a:29500 as rank 1: processes 1001 and 1101 on node
+    proved 0 ms after the deciding event
+
+      rank 0      waiting 600 ms   train.py:12      init_process_group
+    ▸ rank 1, 1   waiting 600 ms   train.py:12      init_process_group
+
+    why    A world has each rank once. Whoever comes second is refused, or takes the place of the
+           other.
+           Nobody has come as rank 2 of 3 so far.
+    fix    Give every process a rank of its own: look at what sets RANK (or --node-rank) for these
+           processes.
+           If one of them is left of an earlier start, end it, or use another port.
+    more   ddp-doctor explain DD302
+",
+        causes: &[
+            "`RANK`, `--node-rank` or `SLURM_PROCID` that is the same on two nodes, or that was \
+             expanded too early, on the node that submits.",
+            "A rank that is computed in the program (`local_rank + 8 * node`) with a wrong number \
+             per node.",
+            "A process of an earlier start that is still there.",
+            "The job was started twice, with one address and port.",
+        ],
+        fix: &[
+            "Take `RANK` from the launcher; where the program computes it, print host, local rank \
+             and rank of every process.",
+            "With torchrun give each node another `--node-rank`, or use `--rdzv-backend=c10d`, \
+             which deals ranks out by itself.",
+            "End what is left of an earlier start, or let the second job use another \
+             `MASTER_PORT`.",
+        ],
+        not: &[
+            "A rank that was started again after it had ended is none.",
+            "Helpers of a rank inherit its `RANK`: they are none unless they join its world.",
+            "Processes with one rank that look for each other at different places are of \
+             different worlds.",
+        ],
+    },
+};
+
+/// DD302: two processes have one rank.
+pub(super) struct DuplicateRank;
+
+impl Detector for DuplicateRank {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let forming = by_place(situation.model);
+        let drafts = forming.iter().filter_map(|it| draft(situation, it));
+        drafts.collect()
+    }
+}
+
+/// The processes of a rank that are there more than once, the first two.
+fn doubles<'a>(forming: &Forming<'a>) -> Vec<[Joiner<'a>; 2]> {
+    let mut by_rank: BTreeMap<u32, Vec<Joiner<'a>>> = BTreeMap::new();
+    for joiner in &forming.joiners {
+        by_rank.entry(joiner.rank).or_default().push(*joiner);
+    }
+    let pair = |joiners: Vec<Joiner<'a>>| {
+        let pairs = joiners.iter().enumerate().flat_map(|(i, one)| {
+            let others = joiners[i + 1..].iter();
+            others.map(move |other| [*one, *other])
+        });
+        let mut pairs = pairs.filter(|[one, other]| one.meets(other));
+        pairs.next()
+    };
+    by_rank.into_values().filter_map(pair).collect()
+}
+
+fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+    let due = |[one, other]: &[Joiner<'_>; 2]| {
+        let began = one.init.call.at.max(other.init.call.at);
+        let elsewhere = one.process.host != other.process.host;
+        began.plus(if elsewhere {
+            HEARD_WITHIN
+        } else {
+            Duration::ZERO
+        })
+    };
+    let mut doubles = doubles(forming);
+    doubles.retain(|pair| due(pair) <= situation.now);
+    doubles.sort_by_key(|pair| due(pair));
+    let first = *doubles.first()?;
+    let [one, other] = first;
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(vec![one.rank]), due(&first));
+    draft.root = doubles.iter().map(|[one, _]| one.rank).collect();
+    draft.root.sort_unstable();
+    draft.root_confidence = Confidence::Proved;
+    describe_joiners(situation, forming, &mut draft);
+    let rank = one.rank;
+    let place = words::place(one.place);
+    draft.summary = match &draft.root[..] {
+        [_] => format!(
+            "two processes join the world at {place} as rank {rank}: {}",
+            processes(&one, &other)
+        ),
+        ranks => format!(
+            "{} join the world at {place} twice each; as rank {rank} {}",
+            Ranks(ranks),
+            processes(&one, &other)
+        ),
+    };
+    draft.why = vec![
+        "A world has each rank once. Whoever comes second is refused, or takes the place of the \
+         other."
+            .into(),
+    ];
+    let size = one.init.world_size.or(other.init.world_size).unwrap_or(0);
+    let present = |rank: &u32| forming.joiners.iter().any(|joiner| joiner.rank == *rank);
+    let missing: Vec<u32> = (0..size.min(MOST_RANKS))
+        .filter(|rank| !present(rank))
+        .collect();
+    if !missing.is_empty() && missing.len() <= forming.joiners.len() {
+        draft.why.push(format!(
+            "Nobody has come as {} of {size} so far.",
+            Ranks(&missing)
+        ));
+    }
+    draft.next = vec![
+        "Give every process a rank of its own: look at what sets RANK (or --node-rank) for these \
+         processes."
+            .into(),
+        "If one of them is left of an earlier start, end it, or use another port.".into(),
+    ];
+    Some(draft.proved_by(Some(contradiction(&one, &other))))
+}
+
+/// "process 1001 on node-a and process 1002 on node-b".
+fn processes(one: &Joiner<'_>, other: &Joiner<'_>) -> String {
+    let (a, b) = (one.process, other.process);
+    if a.host == b.host {
+        return format!("processes {} and {} on {}", a.pid, b.pid, a.host);
+    }
+    format!(
+        "process {} on {} and process {} on {}",
+        a.pid, a.host, b.pid, b.host
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            starting = true
+            events = """
+            1.0 0,1 inits 3 node-a:29500 @train.py:12
+            1.5 1 restarts
+            1.6 1 inits 3 node-a:29500 @train.py:12
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_second_process_of_a_rank_is_found_when_it_comes() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            1.0 0,1 inits 3 node-a:29500 @train.py:12
+            1.5 1 restarts
+            1.6 1 inits 3 node-a:29500 @train.py:12
+            """
+            verdict = "hang"
+            [[expect]]
+            code = "DD302"
+            confidence = "proved"
+            certificate = "contradiction"
+            root = [1]
+            root-confidence = "proved"
+            victims = [0]
+            detected = 1.6
+            summary-has = "processes 1001 and 1101 on node"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_double_that_is_left_over_is_found_though_the_world_is_complete() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 0,1 inits 2 node-a:29500 @train.py:12
+            1.2 0,1 inited
+            1.5 1 restarts
+            1.6 1 inits 2 node-a:29500 @train.py:12
+            """
+            [[expect]]
+            code = "DD302"
+            confidence = "proved"
+            root = [1]
+            detected = 1.6
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_was_started_again_is_none() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 * inits 2 node-a:29500 @train.py:12
+            1.2 * exits 0
+            1.5 * restarts
+            1.6 * inits 2 node-a:29500 @train.py:12
+            1.7 * inited
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn the_same_rank_of_another_world_is_none() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 0 inits 2 node-a:29500 @train.py:12
+            1.5 0 restarts
+            1.6 0 inits 2 node-a:29501 @train.py:12
+            """
+            look-on = 20
+            "#,
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! DD308 interface-unusable: the configured network interface is missing, down or unreachable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
+
+use super::joining::describe_joiners;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::interfaces::{self, Interface, Unusable};
+use crate::diagnosis::model::Process;
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::startup::{Forming, Joiner, ranks, worlds};
+use crate::diagnosis::words::{self, Ranks};
+
+/// The setting that lists the interfaces that a process sees.
+const SEEN: &str = "interfaces";
+
+static ABOUT: About = About {
+    code: &catalogue::DD308,
+    order: order::START,
+    explanation: Explanation {
+        means: "The environment names the network interface that ranks are to talk over, and on the \
+         host of some rank there is none by that name, or it is down, has no address, or leads \
+         nowhere but to the host itself. That rank fails when it joins the world or at its first \
+         collective, and the others wait for it.",
+        example: "\
+error[DD308] interface-unusable: rank 1 is told to use the network interface eth0 (GLOO_SOCKET_IFNAME), and there is none on node
+    proved 0 ms after the deciding event
+
+      rank 0, 2   waiting 100 ms   train.py:12      init_process_group
+    ▸ rank 1      waiting 100 ms   train.py:12      init_process_group
+
+    why    Process 1001 of rank 1 sees these interfaces: lo (loopback), ens5.
+    fix    Set GLOO_SOCKET_IFNAME to an interface of that host that reaches the others, or leave it
+           unset.
+    more   ddp-doctor explain DD308
+",
+        causes: &[
+            "Interfaces that are called differently on each host (`eth0`, `ens5`, `eno1`), and one \
+             value of `GLOO_SOCKET_IFNAME` or `NCCL_SOCKET_IFNAME` for all.",
+            "A value that was right outside the container, or on another machine.",
+            "`lo`, from a test on one host.",
+        ],
+        fix: &[
+            "Name an interface that the host has: `ip -br address` lists them. Set it per host, or \
+             leave the variable out.",
+            "For NCCL a prefix is enough (`eth`), a list is one (`eth,ens`), `^docker` leaves some \
+             out, and `=eth0` is that very one. Gloo takes full names only.",
+        ],
+        not: &[
+            "Whether an interface that is up reaches the other hosts is not tried.",
+            "An interface of a backend that no rank uses is none.",
+        ],
+    },
+};
+
+/// DD308: an interface that is configured cannot be used.
+pub(super) struct InterfaceUnusable;
+
+impl Detector for InterfaceUnusable {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let mut drafts = Vec::new();
+        let is_told = |process: &Process| process.settings.contains_key(SEEN);
+        if !situation.model.processes.values().any(is_told) {
+            return drafts;
+        }
+        for forming in worlds(situation.model) {
+            let mut found: BTreeMap<(&'static str, Arc<str>, Unusable), Vec<Joiner<'_>>> =
+                BTreeMap::new();
+            let hosts: BTreeSet<&str> =
+                forming.joiners.iter().map(|it| &*it.process.host).collect();
+            for joiner in &forming.joiners {
+                for (variable, value, unusable) in unusable(joiner, hosts.len() > 1) {
+                    found
+                        .entry((variable, value, unusable))
+                        .or_default()
+                        .push(*joiner);
+                }
+            }
+            let described = found
+                .into_iter()
+                .map(|((variable, value, unusable), joiners)| {
+                    draft(situation, &forming, (variable, &value, unusable), &joiners)
+                });
+            drafts.extend(described);
+        }
+        drafts
+    }
+}
+
+/// The interfaces that a joiner is told to use and cannot.
+fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<(&'static str, Arc<str>, Unusable)> {
+    let settings = &joiner.process.settings;
+    let Some(seen) = settings.get(SEEN) else {
+        return Vec::new();
+    };
+    let seen = interfaces::parse(seen);
+    let backend = &joiner.init.backend;
+    let uses =
+        |name: &str| backend.contains(name) || backend.is_empty() || &**backend == "undefined";
+    interfaces::VARIABLES
+        .iter()
+        .filter(|variable| uses(variable.backend))
+        // Gloo has used its interface by the time that it comes back, NCCL has not.
+        .filter(|variable| variable.backend == "nccl" || joiner.process.is_joining())
+        .filter_map(|variable| {
+            let value = settings.get(format!("env.{}", variable.name).as_str())?;
+            let why = interfaces::unusable(variable, value, &seen, several_hosts)?;
+            Some((variable.name, Arc::clone(value), why))
+        })
+        .collect()
+}
+
+fn draft(
+    situation: &Situation<'_>,
+    forming: &Forming<'_>,
+    (variable, value, unusable): (&'static str, &str, Unusable),
+    joiners: &[Joiner<'_>],
+) -> Draft {
+    let first = joiners[0];
+    let mut draft = Draft::new(
+        &ABOUT,
+        KeyPlace::Ranks(vec![first.rank]),
+        first.init.call.at,
+    );
+    draft.root = ranks(joiners);
+    draft.root_confidence = Confidence::Proved;
+    describe_joiners(situation, forming, &mut draft);
+    let seen = first.process.settings.get(SEEN);
+    let seen = seen.map(|seen| interfaces::parse(seen)).unwrap_or_default();
+    let hosts: BTreeSet<&str> = joiners.iter().map(|it| &*it.process.host).collect();
+    let hosts: Vec<&str> = hosts.into_iter().collect();
+    let what = match unusable {
+        Unusable::Missing => format!("there is none on {}", hosts.join(", ")),
+        Unusable::Down => format!("it is down on {}", hosts.join(", ")),
+        Unusable::NoAddress => format!("it has no address on {}", hosts.join(", ")),
+        Unusable::Loopback => {
+            "it leads nowhere but to its own host, and the world has others".into()
+        }
+    };
+    draft.summary = format!(
+        "{} {} told to use the network interface {value} ({variable}), and {what}",
+        Ranks(&draft.root),
+        words::number(&draft.root, "is", "are"),
+    );
+    let listed: Vec<String> = seen.iter().map(Interface::to_string).collect();
+    draft.why = vec![format!(
+        "Process {} of rank {} sees these interfaces: {}.",
+        first.process.pid,
+        first.rank,
+        listed.join(", ")
+    )];
+    draft.next = vec![format!(
+        "Set {variable} to an interface of that host that reaches the others, or leave it unset."
+    )];
+    if unusable == Unusable::Loopback {
+        return draft;
+    }
+    let facts = vec![Fact::Interface {
+        rank: first.rank,
+        pid: first.process.pid,
+        variable: variable.into(),
+        value: value.into(),
+        seen: seen.iter().map(|it| it.as_said()).collect(),
+    }];
+    draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            starting = true
+            events = """
+            0.9 1 begins 3
+            0.9 1 sets env.GLOO_SOCKET_IFNAME=eth0
+            0.9 1 sets "interfaces=lo=up,loopback,ipv4 ens5=up,ipv4"
+            1.0 * inits 3 node-a:29500 @train.py:12
+            1.1 1 raises left-collective "RuntimeError: Unable to find address for: eth0" @train.py:12
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_the_cause_of_the_exception() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            1.0 1 begins 3
+            1.0 1 sets env.GLOO_SOCKET_IFNAME=eth0
+            1.0 1 sets "interfaces=lo=up,loopback,ipv4 ens5=up,ipv4"
+            1.0 * inits 3 node-a:29500 @train.py:12
+            1.1 1 raises left-collective "RuntimeError: Unable to find address for: eth0" @train.py:12
+            1.1 1 raises uncaught "RuntimeError: Unable to find address for: eth0" @train.py:12
+            1.2 1 exits 1
+            """
+            verdict = "hang"
+            [[expect]]
+            code = "DD308"
+            confidence = "proved"
+            root = [1]
+            root-confidence = "proved"
+            victims = [0, 2]
+            detected = 1.0
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD308"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_loopback_is_unusable_between_hosts_only() {
+        let scenario = |hosts: &str, expect: &str| {
+            format!(
+                r#"
+                world = 2
+                hosts = {{ {hosts} }}
+                starting = true
+                events = """
+                1.0 * begins 2
+                1.0 * sets env.GLOO_SOCKET_IFNAME=lo
+                1.0 * sets "interfaces=lo=up,loopback,ipv4 eth0=up,ipv4"
+                1.0 * inits 2 10.0.0.1:29500 @train.py:12
+                """
+                look-on = 20
+                {expect}
+                "#
+            )
+        };
+        holds(&scenario("a = [0, 1]", ""));
+        let found = "[[expect]]\ncode = \"DD308\"\nconfidence = \"supported\"\nroot = [0, 1]";
+        holds(&scenario("a = [0], b = [1]", found));
+    }
+
+    #[test]
+    fn nccl_tells_later_that_there_is_none() {
+        holds(
+            r#"
+            world = 2
+            backend = "nccl"
+            starting = true
+            events = """
+            1.0 * begins 2
+            1.0 1 sets env.NCCL_SOCKET_IFNAME=ib
+            1.0 1 sets "interfaces=lo=up,loopback,ipv4 eth0=up,ipv4"
+            1.0 * inits 2 node-a:29500 nccl @train.py:12
+            1.2 * inited
+            """
+            [[expect]]
+            code = "DD308"
+            confidence = "proved"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn an_interface_that_gloo_came_back_from_is_usable() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 * begins 2
+            1.0 1 sets env.GLOO_SOCKET_IFNAME=eth0
+            1.0 1 sets "interfaces=lo=up,loopback,ipv4 eth0=up,ipv4"
+            1.0 * inits 2 node-a:29500 gloo @train.py:12
+            1.2 * inited
+            """
+            look-on = 20
+            "#,
+        );
+    }
+}

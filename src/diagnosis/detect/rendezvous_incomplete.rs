@@ -1,0 +1,747 @@
+//! DD301 rendezvous-incomplete: ranks that never reached initialisation.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
+
+use super::joining::{describe_joiners, who};
+use super::view::no_call;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::event::StartedRank;
+use crate::diagnosis::model::{Process, libc_signal};
+use crate::diagnosis::outside::{self, Outside};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::startup::{Forming, Joiner, by_launch, by_place};
+use crate::diagnosis::words::{self, Capital, Ranks, number};
+
+/// Whoever ends a job that hangs has noticed it by then.
+const MORE_THAN_A_MOMENT: Duration = Duration::from_secs(3);
+/// Whoever starts ranks may start one that has ended again, within that time.
+const STARTED_AGAIN: Duration = Duration::from_secs(2);
+/// Ranks of a world that are counted through.
+const MOST_RANKS: u32 = 1 << 16;
+/// Ranks of whose processes it is said what they do.
+const SHOWN: usize = 4;
+
+static ABOUT: About = About {
+    code: &catalogue::DD301,
+    order: order::CREATION,
+    explanation: Explanation {
+        means: "Ranks wait inside `init_process_group` until as many have come as the world has \
+         ranks. Some never came. Of each the finding says where it is, as far as this can be seen \
+         from its host: still at work before it joins, with its line; ended before it joined; or \
+         never started.",
+        example: "\
+error[DD301] rendezvous-incomplete: rank 2 is alive at prepare.py:31 and has not joined the world; no process of rank 3 was seen; ranks 0 and 1 at train.py:12 wait for them in init_process_group
+    supported
+
+      rank 0, 1   waiting 1 min 14 s   train.py:12        init_process_group
+    ▸ rank 2      elsewhere            prepare.py:31      no call yet
+
+    why    The world has 4 ranks and meets at node-a:29500; 2 of them have come.
+           Process 1002 of rank 2 on node stands still in tokenize() at prepare.py:31.
+           WORLD_SIZE is 3 in the environment of these ranks: the program asks for 4.
+           Rank 3 would have been seen on the host that is watched (node), other hosts not.
+    fix    Compare what was launched (nodes × processes per node) with the size of the world; look
+           at nodes that did not start.
+           Look at what keeps the rank at that line, or let all ranks join before they do it.
+    more   ddp-doctor explain DD301
+",
+        causes: &[
+            "Fewer processes than `WORLD_SIZE`: `--nnodes` or `--nproc-per-node` that differ \
+             between nodes, a node that did not start, `world_size=` in the program that is larger \
+             than what was launched.",
+            "A rank that does something long or endless before it joins: downloads, tokenisation, \
+             a lock, a build of an extension.",
+            "A rank that ended before it joined: a missing file, an import that failed, a test on \
+             the rank.",
+            "All have come and do not reach each other: a firewall, the wrong interface.",
+        ],
+        fix: &[
+            "Compare what was launched with the size of the world: nodes × processes per node.",
+            "Look at the line where the missing rank is, or at the last lines of its output.",
+            "Join first, and prepare afterwards: a rank that has joined can be waited for in a \
+             barrier, with a timeout of its own.",
+        ],
+        not: &[
+            "Ranks that joined other worlds, or under the wrong number, are DD302 or DD303.",
+            "A rank that an exception ended before it joined is DD202.",
+            "A group that is made later and hangs is DD114; a hang in the constructor of \
+             DistributedDataParallel is a collective like any other.",
+            "A rank that takes longer than the stall limit to come is told of all the same: give \
+             --stall-after more where starts are that slow.",
+        ],
+    },
+};
+
+/// DD301: ranks wait for others to join the world.
+pub(super) struct RendezvousIncomplete;
+
+impl Detector for RendezvousIncomplete {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let forming = by_place(situation.model);
+        let drafts = forming.iter().filter_map(|it| draft(situation, it));
+        drafts.collect()
+    }
+}
+
+/// Where a rank is that has not come.
+enum Whereabouts<'a> {
+    /// It lives, and is at work.
+    AtWork(&'a StartedRank),
+    /// It ended before it joined.
+    Ended(&'a StartedRank, Timestamp, Exit),
+    /// It joins another world, or has joined it.
+    JoinedElsewhere(&'a Process),
+    /// No process of it was seen.
+    NeverSeen,
+}
+
+struct Missing<'a> {
+    rank: u32,
+    is: Whereabouts<'a>,
+}
+
+fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+    if !is_one_world(situation, forming) {
+        return None;
+    }
+    let size = forming.joiners[0].init.world_size?.min(MOST_RANKS);
+    let came: BTreeSet<u32> = forming.joiners.iter().map(|joiner| joiner.rank).collect();
+    let absent: Vec<u32> = (0..size).filter(|rank| !came.contains(rank)).collect();
+    // A rank that somebody else's finding is about has a reason of its own.
+    let has_reason = |rank: &u32| {
+        let process = situation.model.process_of(*rank);
+        let raised = process.and_then(|process| process.uncaught());
+        raised.is_some_and(|it| it.at.plus(situation.config.stall_after) >= forming.begun())
+    };
+    if absent.iter().any(has_reason) {
+        return None;
+    }
+    let missing: Vec<Missing<'_>> = absent
+        .iter()
+        .map(|&rank| Missing {
+            rank,
+            is: whereabouts(situation, forming, rank),
+        })
+        .collect();
+    let due = due(situation, forming, &missing)?;
+    if due > situation.now {
+        return None;
+    }
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(vec![forming.joiners[0].rank]), due);
+    if absent.is_empty() {
+        nobody_is_missing(situation, forming, &mut draft);
+    } else {
+        draft.root.clone_from(&absent);
+        draft.root_confidence = Confidence::Supported;
+        describe_joiners(situation, forming, &mut draft);
+        draft
+            .per_rank
+            .extend(missing.iter().filter_map(Missing::call));
+        draft.per_rank.sort_by_key(|call| call.rank);
+        tell(situation, forming, &missing, &mut draft);
+    }
+    if situation.until < situation.now && due == situation.until {
+        draft.confidence = Confidence::Suspected;
+    }
+    Some(draft)
+}
+
+/// Whether those who look at this place agree on what they look for, so that only time is to blame.
+fn is_one_world(situation: &Situation<'_>, forming: &Forming<'_>) -> bool {
+    let joiners = &forming.joiners;
+    let ranks: BTreeSet<u32> = joiners.iter().map(|joiner| joiner.rank).collect();
+    let place = joiners[0].place;
+    let elsewhere = by_launch(situation.model).into_iter().any(|other| {
+        let mut places = other.joiners.iter().map(|joiner| joiner.place);
+        places.any(|other| other == place)
+    });
+    forming.classes(|joiner| joiner.init.world_size).len() == 1
+        && ranks.len() == joiners.len()
+        && !elsewhere
+}
+
+fn whereabouts<'a>(situation: &Situation<'a>, forming: &Forming<'_>, rank: u32) -> Whereabouts<'a> {
+    let started = situation.model.not_joined(rank);
+    if let Some(living) = started.iter().find(|it| it.end.is_none()) {
+        return Whereabouts::AtWork(living);
+    }
+    // One that ended before the others began may be of an earlier launch, whose process was seen long
+    // before.
+    let is_recent = |at: Timestamp| at.plus(situation.config.stall_after) >= forming.begun();
+    let ended = started.iter().find_map(|it| {
+        let (at, exit) = it.end.filter(|(at, _)| is_recent(*at))?;
+        Some(Whereabouts::Ended(it, at, exit))
+    });
+    let elsewhere = || {
+        let process = situation.model.process_of(rank)?;
+        (!process.has_ended()).then_some(Whereabouts::JoinedElsewhere(process))
+    };
+    ended.or_else(elsewhere).unwrap_or(Whereabouts::NeverSeen)
+}
+
+/// From when on the wait is a finding; `None`: never.
+fn due(
+    situation: &Situation<'_>,
+    forming: &Forming<'_>,
+    missing: &[Missing<'_>],
+) -> Option<Timestamp> {
+    // They gave up waiting.
+    let gave_up = |joiner: &Joiner<'_>| {
+        let failed = joiner.process.init_failed()?;
+        let text = failed.text.to_ascii_lowercase();
+        let timed_out = text.contains("timed out") || text.contains("timeout");
+        timed_out.then_some(failed.at)
+    };
+    let gave_up = forming.joiners.iter().filter_map(gave_up).min();
+    // Those that ended can come no more, unless they are started again.
+    let grace = match situation.model.over() {
+        Some(_) => Duration::ZERO,
+        None => STARTED_AGAIN,
+    };
+    let gone: Option<Vec<Timestamp>> = missing
+        .iter()
+        .map(|missing| match missing.is {
+            Whereabouts::Ended(_, at, _) => Some(at.plus(grace).max(forming.begun())),
+            _ => None,
+        })
+        .collect();
+    let gone = gone.and_then(|gone| gone.into_iter().max());
+    // Whoever starts ranks ends all of them when one has failed.
+    let failed = missing.iter().any(Missing::has_failed);
+    let gone = gone.filter(|&at| failed || !ended_before(forming, at));
+    let overdue = forming.all_begun().plus(situation.config.stall_after);
+    let known = forming
+        .joiners
+        .iter()
+        .filter_map(|it| it.process.known_until);
+    let until = known.fold(situation.until, Timestamp::min);
+    let overdue = (overdue <= until && !ended_before(forming, overdue)).then_some(overdue);
+    let cut_short = situation.until < situation.now
+        && forming.all_begun().plus(MORE_THAN_A_MOMENT) <= situation.until
+        && !ended_before(forming, situation.until);
+    let cut_short = cut_short.then_some(situation.until);
+    gave_up
+        .into_iter()
+        .chain(gone)
+        .chain(overdue)
+        .chain(cut_short)
+        .min()
+}
+
+/// Whether all that wait had ended by then.
+fn ended_before(forming: &Forming<'_>, at: Timestamp) -> bool {
+    let mut waiting = forming.joiners.iter().filter(|it| it.process.is_joining());
+    waiting.all(|joiner| joiner.process.end.is_some_and(|end| end.at < at))
+}
+
+/// All are there, and do not get any further.
+fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &mut Draft) {
+    draft.confidence = Confidence::Suspected;
+    draft.root = forming.waiting();
+    draft.root_confidence = Confidence::Suspected;
+    describe_joiners(situation, forming, draft);
+    draft.summary = format!(
+        "all ranks of the world have come to {}, and {} {} not come back from joining it",
+        words::place(forming.joiners[0].place),
+        Ranks(&draft.root),
+        number(&draft.root, "has", "have"),
+    );
+    draft.why = vec![
+        "They agree on the size of the world and on where they meet: nobody is missing.".to_owned(),
+    ];
+    if let Some(store) = store_elsewhere(forming) {
+        draft.confidence = Confidence::Supported;
+        draft.why.push(format!(
+            "The launcher keeps their store at {store} and has told them to make none of their own: \
+             where they look, nobody answers."
+        ));
+        draft.next = vec![
+            "Do not set MASTER_ADDR or MASTER_PORT in the program: the launcher has set them. For a \
+             port of your own, tell the launcher (--master-port, --rdzv-endpoint), or use \
+             init_method=\"tcp://…\"."
+                .into(),
+        ];
+        return;
+    }
+    draft.next = vec![
+        "Check that the ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
+         NCCL_SOCKET_IFNAME), firewalls between the hosts, names that lead to 127.0.0.1."
+            .into(),
+    ];
+}
+
+/// Where the launcher keeps a store for these ranks, if they look elsewhere as if it were there.
+fn store_elsewhere<'a>(forming: &Forming<'a>) -> Option<&'a str> {
+    let first = &forming.joiners[0];
+    let store = first.init.launchers_store.as_deref()?;
+    let all_obey = forming
+        .joiners
+        .iter()
+        .all(|joiner| joiner.init.launchers_store.as_deref() == Some(store));
+    (all_obey && store != words::place(first.place)).then_some(store)
+}
+
+fn tell(
+    situation: &Situation<'_>,
+    forming: &Forming<'_>,
+    missing: &[Missing<'_>],
+    draft: &mut Draft,
+) {
+    let of = |is: fn(&Whereabouts<'_>) -> bool| -> Vec<u32> {
+        let these = missing.iter().filter(|missing| is(&missing.is));
+        these.map(|missing| missing.rank).collect()
+    };
+    let at_work = of(|is| matches!(is, Whereabouts::AtWork(_)));
+    let ended = of(|is| matches!(is, Whereabouts::Ended(..)));
+    let elsewhere = of(|is| matches!(is, Whereabouts::JoinedElsewhere(_)));
+    let never_seen = of(|is| matches!(is, Whereabouts::NeverSeen));
+    let mut parts = Vec::new();
+    if !ended.is_empty() {
+        let how = missing.iter().find_map(Missing::how_it_ended);
+        let how = how.filter(|_| ended.len() == 1).unwrap_or_default();
+        parts.push(format!(
+            "{} ended before joining the world{how}",
+            Ranks(&ended)
+        ));
+    }
+    if !at_work.is_empty() {
+        let line = missing.iter().find_map(Missing::line);
+        let line = line.filter(|_| at_work.len() == 1);
+        parts.push(format!(
+            "{} {} alive{} and {} not joined the world",
+            Ranks(&at_work),
+            number(&at_work, "is", "are"),
+            words::at(line),
+            number(&at_work, "has", "have"),
+        ));
+    }
+    if !elsewhere.is_empty() {
+        parts.push(format!(
+            "{} {} in another world",
+            Ranks(&elsewhere),
+            number(&elsewhere, "is", "are")
+        ));
+    }
+    if !never_seen.is_empty() {
+        parts.push(format!("no process of {} was seen", Ranks(&never_seen)));
+    }
+    let waiting: Vec<Joiner<'_>> = forming
+        .joiners
+        .iter()
+        .filter(|joiner| joiner.process.is_joining())
+        .copied()
+        .collect();
+    draft.summary = format!(
+        "{}; {} {} for {} in init_process_group",
+        parts.join("; "),
+        who(&waiting),
+        number(&draft.victims, "waits", "wait"),
+        number(&draft.root, "it", "them"),
+    );
+    let first = &forming.joiners[0];
+    let size = first.init.world_size.unwrap_or(0);
+    draft.why = vec![format!(
+        "The world has {size} ranks and meets at {}; {} of them {} come.",
+        words::place(first.place),
+        forming.joiners.len(),
+        if forming.joiners.len() == 1 {
+            "has"
+        } else {
+            "have"
+        },
+    )];
+    draft
+        .why
+        .extend(missing.iter().take(SHOWN).filter_map(Missing::sentence));
+    let launched = forming
+        .joiners
+        .iter()
+        .find_map(|it| it.init.launched_world_size);
+    if let Some(launched) = launched.filter(|&launched| launched != size) {
+        draft.why.push(format!(
+            "WORLD_SIZE is {launched} in the environment of these ranks: the program asks for {size}."
+        ));
+    }
+    if !never_seen.is_empty() {
+        let hosts: Vec<&str> = situation.model.hosts.iter().map(|host| &**host).collect();
+        draft.why.push(format!(
+            "{} would have been seen on the {} watched ({}), other hosts not.",
+            Capital(Ranks(&never_seen)),
+            if hosts.len() == 1 {
+                "host that is"
+            } else {
+                "hosts that are"
+            },
+            hosts.join(", ")
+        ));
+        draft.next.push(
+            "Compare what was launched (nodes × processes per node) with the size of the world; \
+             look at nodes that did not start."
+                .into(),
+        );
+    }
+    if !at_work.is_empty() {
+        draft.next.push(
+            "Look at what keeps the rank at that line, or let all ranks join before they do it."
+                .into(),
+        );
+    }
+    if !ended.is_empty() {
+        draft.next.push(format!(
+            "Look at the output of {}: {} ended before {} joined.",
+            Ranks(&ended),
+            number(&ended, "it", "they"),
+            number(&ended, "it", "they"),
+        ));
+    }
+}
+
+impl Missing<'_> {
+    /// What it did, where it was looked at.
+    fn outside(&self) -> Option<Outside<'_>> {
+        match self.is {
+            Whereabouts::AtWork(started) => outside::of_looks(&started.looks, Timestamp(0)),
+            _ => None,
+        }
+    }
+
+    /// The user's line where it was last seen.
+    fn line(&self) -> Option<&Where> {
+        match self.is {
+            Whereabouts::AtWork(started) => outside::line_of(started.looks.last()?),
+            _ => None,
+        }
+    }
+
+    /// Its entry in the list of ranks, where anything is known of it.
+    fn call(&self) -> Option<RankCall> {
+        if matches!(self.is, Whereabouts::NeverSeen) {
+            return None;
+        }
+        Some(RankCall {
+            place: self.line().cloned(),
+            ..no_call(self.rank)
+        })
+    }
+
+    /// It ended by itself, and not in order.
+    fn has_failed(&self) -> bool {
+        match self.is {
+            Whereabouts::Ended(_, _, exit) => match (exit.signal, exit.code) {
+                (Some(signal), _) => !libc_signal::is_asked(signal) || signal == libc_signal::ABRT,
+                (None, code) => code.is_some_and(|code| code != 0),
+            },
+            _ => false,
+        }
+    }
+
+    fn how_it_ended(&self) -> Option<String> {
+        match self.is {
+            Whereabouts::Ended(_, _, exit) => Some(match (exit.code, exit.signal) {
+                (_, Some(signal)) => format!(", killed by {}", libc_signal::name(signal)),
+                (Some(code), None) => format!(", with status {code}"),
+                (None, None) => String::new(),
+            }),
+            _ => None,
+        }
+    }
+
+    fn sentence(&self) -> Option<String> {
+        let rank = self.rank;
+        let of = |started: &StartedRank| {
+            format!("Process {} of rank {rank} on {}", started.pid, started.host)
+        };
+        Some(match self.is {
+            Whereabouts::Ended(started, ..) => format!(
+                "{} ended before it joined{}.",
+                of(started),
+                self.how_it_ended().unwrap_or_default()
+            ),
+            Whereabouts::AtWork(started) => match self.outside() {
+                Some(outside) => format!("{} {}.", of(started), what_it_does(&outside)),
+                None => format!("{} is alive{}.", of(started), words::at(self.line())),
+            },
+            Whereabouts::JoinedElsewhere(process) => {
+                let place = process.init.as_ref().and_then(|init| init.place.as_ref());
+                let place = place.map(words::place);
+                format!(
+                    "Process {} of rank {rank} on {} has joined another world{}.",
+                    process.pid,
+                    process.host,
+                    place
+                        .map(|place| format!(", or tries to, at {place}"))
+                        .unwrap_or_default()
+                )
+            }
+            Whereabouts::NeverSeen => return None,
+        })
+    }
+}
+
+/// "sleeps at train.py:14, in sleep (…)", or that it makes progress.
+fn what_it_does(outside: &Outside<'_>) -> String {
+    let line = outside
+        .line
+        .map(|line| format!(" in {} at {}", words::function(line), words::line(line)));
+    let line = line.unwrap_or_else(|| " in code of libraries".into());
+    let inner = outside.inner.map(|inner| {
+        format!(
+            ", there in {} ({})",
+            words::function(inner),
+            words::line(inner)
+        )
+    });
+    let moves = if outside.moves {
+        "is at work"
+    } else {
+        "stands still"
+    };
+    format!("{moves}{line}{}", inner.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 4
+            starting = true
+            events = """
+            0.5 2 started
+            1.0 0,1 inits 4 node-a:29500 env-size=3 @train.py:12
+            3.0 2 stands S hrtimer_nanosleep cpu=5.0 @prepare.py:31:tokenize @train.py:9:<module>
+            5.0 2 stands S hrtimer_nanosleep cpu=5.0 @prepare.py:31:tokenize @train.py:9:<module>
+            """
+            look-on = 70
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_was_never_started_is_named_after_the_stall_limit() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            1.0 0 inits 3 node-a:29500 @train.py:12
+            1.6 1 inits 3 node-a:29500 @train.py:12
+            """
+            look-on = 70
+            silent-until = 61.6
+            verdict = "hang"
+            [[expect]]
+            code = "DD301"
+            confidence = "supported"
+            root = [2]
+            root-confidence = "supported"
+            victims = [0, 1]
+            detected = 61.6
+            summary-has = "no process of rank 2 was seen"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_does_something_else_is_shown_where_it_is() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 1 started
+            1.0 0 inits 2 node-a:29500 @train.py:12
+            3.0 1 stands S hrtimer_nanosleep cpu=5.0 @train.py:9:<module>
+            5.0 1 stands S hrtimer_nanosleep cpu=5.0 @train.py:9:<module>
+            """
+            look-on = 70
+            [[expect]]
+            code = "DD301"
+            root = [1]
+            victims = [0]
+            detected = 61.0
+            lines = { 0 = "train.py:12", 1 = "train.py:9" }
+            summary-has = "rank 1 is alive at train.py:9"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_ended_before_it_joined_needs_no_limit() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 1 started
+            1.0 0 inits 2 node-a:29500 @train.py:12
+            3.0 1 ended 0
+            """
+            look-on = 10
+            [[expect]]
+            code = "DD301"
+            root = [1]
+            victims = [0]
+            detected = 5.0
+            summary-has = "rank 1 ended before joining the world, with status 0"
+            "#,
+        );
+    }
+
+    #[test]
+    fn those_whom_the_launcher_ends_for_it_follow_from_it() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 1 started
+            1.0 0 inits 2 node-a:29500 @train.py:12
+            3.0 1 ended -9
+            3.2 0 killed 15
+            3.4 - ends
+            """
+            [[expect]]
+            code = "DD301"
+            root = [1]
+            summary-has = "killed by SIGKILL"
+            [[expect]]
+            code = "DD201"
+            role = "cascade"
+            caused-by = "DD301"
+            "#,
+        );
+    }
+
+    #[test]
+    fn who_gave_up_waiting_follows_from_whom_it_waited_for() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            1.0 0,1 inits 3 node-a:29500 @train.py:12
+            31.0 0 raises left-collective "DistStoreError: Timed out after 31 seconds waiting for clients. 2/3 clients joined." @train.py:12
+            31.0 0 raises uncaught "DistStoreError: Timed out after 31 seconds waiting for clients. 2/3 clients joined." @train.py:12
+            31.5 0 exits 1
+            """
+            [[expect]]
+            code = "DD301"
+            root = [2]
+            detected = 31.0
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD301"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_slow_start_is_none() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 1 started
+            1.0 0 inits 2 node-a:29500 @train.py:12
+            59.0 1 inits 2 node-a:29500 @train.py:12
+            100.0 * inited
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_world_that_is_formed_again_is_none() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 * inits 2 node-a:29500 @train.py:12
+            1.5 * inited
+            9.0 * inits 2 node-a:29500 @train.py:40
+            9.5 * inited
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_raised_before_it_joined_is_told_by_its_exception() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 0 inits 2 node-a:29500 @train.py:12
+            2.0 1 begins 2
+            2.0 1 raises uncaught "ValueError: no such data set" @train.py:9
+            2.1 1 exits 1
+            """
+            look-on = 100
+            [[expect]]
+            code = "DD202"
+            role = "initiating"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn all_that_came_and_do_not_get_further_are_suspected() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 * inits 2 node-a:29500 @train.py:12
+            """
+            look-on = 70
+            silent-until = 61.0
+            [[expect]]
+            code = "DD301"
+            confidence = "suspected"
+            root = [0, 1]
+            root-confidence = "suspected"
+            "#,
+        );
+    }
+
+    #[test]
+    fn who_ends_a_start_that_hangs_wants_to_know_why() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            1.0 0 inits 2 node-a:29500 @train.py:12
+            20.0 - interrupted
+            20.1 0 killed 15
+            20.2 - ends
+            """
+            [[expect]]
+            code = "DD301"
+            confidence = "suspected"
+            root = [1]
+            "#,
+        );
+    }
+}

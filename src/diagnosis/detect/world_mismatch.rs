@@ -1,0 +1,381 @@
+//! DD303 world-mismatch: ranks disagree on world size, master address or port.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use super::joining::{blame, contradiction, describe_joiners, pair, who};
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::startup::{Forming, Joiner, by_launch, by_place, ranks};
+use crate::diagnosis::words;
+
+/// Ranks that look at two addresses may find each other all the same, within that time: a host has
+/// several names.
+const MEETS_WITHIN: Duration = Duration::from_secs(5);
+
+static ABOUT: About = About {
+    code: &catalogue::DD303,
+    order: order::START,
+    explanation: Explanation {
+        means: "Ranks form a world by connecting to the store of rank 0, at the master's address \
+         and port, and wait there until as many have come as the world has ranks. These ranks do \
+         not look at one place, or do not expect the same number: some of them wait for ranks \
+         that never come, and others may have begun without them.",
+        example: "\
+error[DD303] world-mismatch: ranks disagree on the size of the world: ranks 0 and 1 at train.py:12 expect 3 ranks, rank 2 at train.py:14 expects 4 ranks
+    proved 0 ms after the deciding event
+
+      rank 0, 1   waiting 600 ms   train.py:12      init_process_group
+    ▸ rank 2      waiting 0 ms     train.py:14      init_process_group
+
+    why    All of them meet at node-a:29500. Whoever expects more ranks than there are waits for
+           ever, and whoever expects fewer begins without the others.
+           WORLD_SIZE is 3 in the environment of rank 2: the program asks for 4.
+    fix    Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; look
+           for what changes it on these ranks.
+    more   ddp-doctor explain DD303
+",
+        causes: &[
+            "`WORLD_SIZE`, `MASTER_ADDR` or `MASTER_PORT` set in the program, in a shell profile \
+             or by one node's script, over what the launcher has set.",
+            "`world_size=` computed from what differs between nodes, such as the GPUs that one of \
+             them has.",
+            "`localhost` as the master's address on several nodes: each of them looks at itself.",
+            "A port that every process draws at random.",
+        ],
+        fix: &[
+            "Let the launcher set them, and call `init_process_group` without `rank`, `world_size` \
+             and `init_method`.",
+            "Give all nodes the same `--nnodes`, `--nproc-per-node`, `--master-addr` and \
+             `--master-port` (or `--rdzv-endpoint`), with an address that every node reaches.",
+        ],
+        not: &[
+            "One host may have several names: ranks that look at other addresses and the same \
+             port are told of only if they do not find each other.",
+            "Worlds of their own, as helpers of a rank form them, are complete in themselves, and \
+             none.",
+            "Ranks that agree and are too few are DD301.",
+        ],
+    },
+};
+
+/// DD303: ranks do not mean the same world.
+pub(super) struct WorldMismatch;
+
+impl Detector for WorldMismatch {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let sizes = by_place(situation.model);
+        let sizes = sizes.iter().filter_map(|it| of_sizes(situation, it));
+        let places = by_launch(situation.model);
+        let places = places.iter().filter_map(|it| of_places(situation, it));
+        sizes.chain(places).collect()
+    }
+}
+
+/// Ranks meet at one place and expect different numbers of ranks.
+fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+    let classes = forming.classes(|joiner| joiner.init.world_size);
+    let [one, other] = pair(&classes)?;
+    let decided = one.init.call.at.max(other.init.call.at);
+    let mut draft = begun(situation, forming, &classes, decided);
+    let parts = classes
+        .iter()
+        .map(|(size, joiners)| format!("{} {} {size} ranks", who(joiners), expects(joiners)));
+    let parts: Vec<String> = parts.collect();
+    draft.summary = format!(
+        "ranks disagree on the size of the world: {}",
+        parts.join(", ")
+    );
+    draft.why = vec![format!(
+        "All of them meet at {}. Whoever expects more ranks than there are waits for ever, and whoever \
+         expects fewer begins without the others.",
+        words::place(one.place)
+    )];
+    draft.why.extend(launched(
+        &classes.iter().flat_map(|(_, it)| it).collect::<Vec<_>>(),
+    ));
+    draft.next = vec![
+        "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; look \
+         for what changes it on these ranks."
+            .into(),
+    ];
+    Some(draft.proved_by(Some(contradiction(&one, &other))))
+}
+
+/// Together they are one world, and look for each other at several places.
+fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
+    let classes = forming.classes(|joiner| {
+        let host = joiner.place.is_loopback().then_some(&joiner.process.host);
+        Some((joiner.place, host))
+    });
+    let ports = forming.classes(|joiner| joiner.place.port);
+    let one_launcher = pair(&ports).filter(|[one, other]| {
+        let launcher = |it: &Joiner<'_>| Some((it.process.host.clone(), it.init.launcher?));
+        launcher(one).is_some() && launcher(one) == launcher(other)
+    });
+    let all_begun = forming.all_begun();
+    let decided = match one_launcher {
+        Some(_) => all_begun,
+        None => all_begun.plus(MEETS_WITHIN),
+    };
+    if decided > situation.now {
+        return None;
+    }
+    let mut draft = begun(situation, forming, &classes, decided);
+    let one_address = |address: &str| {
+        let mut joiners = forming.joiners.iter();
+        joiners.all(|joiner| &*joiner.place.address == address)
+    };
+    let first = &forming.joiners[0];
+    let what = match (ports.len() > 1, one_address(&first.place.address)) {
+        (true, true) => "port of the master",
+        (true, false) => "address and port of the master",
+        (false, true) => "host that localhost is",
+        (false, false) => "address of the master",
+    };
+    let several_hosts = what.starts_with("host");
+    let parts: Vec<String> = classes
+        .iter()
+        .map(|((place, host), joiners)| {
+            let verb = words::number(&ranks(joiners), "looks", "look");
+            let host = host.filter(|_| several_hosts);
+            let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
+            format!("{} {verb} at {}{host}", who(joiners), words::place(place))
+        })
+        .collect();
+    draft.summary = format!("ranks disagree on the {what}: {}", parts.join(", "));
+    let size = first.init.world_size.unwrap_or(0);
+    draft.why = vec![format!(
+        "Together these processes are ranks 0–{} of a world of {size}, each of them once, and nowhere do all of them meet.",
+        size.saturating_sub(1)
+    )];
+    draft.next = vec![match several_hosts {
+        true => "Use an address of the host of rank 0 that the other hosts reach, not localhost.",
+        false => {
+            "Let the launcher set MASTER_ADDR and MASTER_PORT; look for what changes them on these \
+             ranks."
+        }
+    }
+    .into()];
+    let proof = one_launcher.map(|[one, other]| contradiction(&one, &other));
+    Some(draft.proved_by(proof))
+}
+
+/// A draft about these joiners, the largest class first.
+fn begun<K>(
+    situation: &Situation<'_>,
+    forming: &Forming<'_>,
+    classes: &[(K, Vec<Joiner<'_>>)],
+    decided: ddp_doctor_proto::report::Timestamp,
+) -> Draft {
+    let place = KeyPlace::Ranks(vec![forming.joiners[0].rank]);
+    let mut draft = Draft::new(&ABOUT, place, decided);
+    let sides: Vec<Vec<u32>> = classes.iter().map(|(_, it)| ranks(it)).collect();
+    blame(&mut draft, &sides);
+    if draft.root_confidence == Confidence::Suspected {
+        one_against_the_launcher(&mut draft, classes);
+    }
+    describe_joiners(situation, forming, &mut draft);
+    draft
+}
+
+/// Of two sides as strong as each other, the one that goes by its launcher's word is not to blame.
+fn one_against_the_launcher<K>(draft: &mut Draft, classes: &[(K, Vec<Joiner<'_>>)]) {
+    let obeys = |joiner: &Joiner<'_>| {
+        let launched = joiner.init.launched_world_size;
+        launched.is_none() || launched == joiner.init.world_size
+    };
+    let (obey, own): (Vec<_>, Vec<_>) = classes
+        .iter()
+        .partition(|(_, joiners)| joiners.iter().all(obeys));
+    if obey.len() == 1 && !own.is_empty() {
+        draft.root = own.iter().flat_map(|(_, joiners)| ranks(joiners)).collect();
+        draft.root.sort_unstable();
+        draft.root_confidence = Confidence::Supported;
+    }
+}
+
+/// What whoever started the ranks says of their number, where that is another one.
+fn launched(joiners: &[&Joiner<'_>]) -> Option<String> {
+    let own = joiners.iter().find(|joiner| {
+        let launched = joiner.init.launched_world_size;
+        launched.is_some() && launched != joiner.init.world_size
+    })?;
+    Some(format!(
+        "WORLD_SIZE is {} in the environment of rank {}: the program asks for {}.",
+        own.init.launched_world_size?, own.rank, own.init.world_size?
+    ))
+}
+
+fn expects(joiners: &[Joiner<'_>]) -> &'static str {
+    words::number(&ranks(joiners), "expects", "expect")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 4
+            starting = true
+            events = """
+            1.0 0,1 inits 3 node-a:29500 env-size=3 @train.py:12
+            1.6 2 inits 4 node-a:29500 env-size=3 @train.py:14
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn two_sizes_contradict_each_other_at_once() {
+        holds(
+            r#"
+            world = 4
+            starting = true
+            events = """
+            1.0 0,1 inits 3 node-a:29500 @train.py:12
+            1.6 2 inits 4 node-a:29500 @train.py:14
+            """
+            verdict = "hang"
+            [[expect]]
+            code = "DD303"
+            confidence = "proved"
+            certificate = "contradiction"
+            root = [2]
+            root-confidence = "supported"
+            victims = [0, 1]
+            op = "init_process_group"
+            detected = 1.6
+            lines = { 0 = "train.py:12", 2 = "train.py:14" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn of_two_ranks_the_one_that_overrules_its_launcher_is_suspected() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            1.0 0 inits 2 node-a:29500 env-size=2 @train.py:12
+            1.6 1 inits 3 node-a:29500 env-size=2 @train.py:12
+            """
+            [[expect]]
+            code = "DD303"
+            root = [1]
+            root-confidence = "supported"
+            "#,
+        );
+    }
+
+    #[test]
+    fn ranks_of_one_launcher_that_look_at_two_ports_never_meet() {
+        holds(
+            r#"
+            world = 2
+            hosts = { node = [0, 1] }
+            starting = true
+            events = """
+            1.0 0 inits 2 localhost:29500 launcher=77 @train.py:12
+            1.6 1 inits 2 localhost:29511 launcher=77 @train.py:12
+            """
+            [[expect]]
+            code = "DD303"
+            confidence = "proved"
+            root = [0, 1]
+            root-confidence = "suspected"
+            detected = 1.6
+            summary-has = "disagree on the port"
+            "#,
+        );
+    }
+
+    #[test]
+    fn without_a_launcher_time_has_to_tell() {
+        holds(
+            r#"
+            world = 3
+            hosts = { node = [0, 1, 2] }
+            starting = true
+            events = """
+            1.0 0,1 inits 3 localhost:29500 @train.py:12
+            1.6 2 inits 3 localhost:29511 @train.py:12
+            """
+            look-on = 10
+            silent-until = 6.6
+            [[expect]]
+            code = "DD303"
+            confidence = "supported"
+            root = [2]
+            detected = 6.6
+            "#,
+        );
+    }
+
+    #[test]
+    fn each_node_that_looks_at_itself_is_found() {
+        holds(
+            r#"
+            world = 4
+            hosts = { a = [0, 1], b = [2, 3] }
+            starting = true
+            events = """
+            1.0 * inits 4 localhost:29500 launcher=77 @train.py:12
+            """
+            look-on = 10
+            silent-until = 6.0
+            [[expect]]
+            code = "DD303"
+            confidence = "supported"
+            root = [0, 1, 2, 3]
+            root-confidence = "suspected"
+            summary-has = "look at localhost:29500 on a"
+            "#,
+        );
+    }
+
+    #[test]
+    fn another_name_of_the_same_host_is_none() {
+        holds(
+            r#"
+            world = 2
+            hosts = { node = [0, 1] }
+            starting = true
+            events = """
+            1.0 0 inits 2 127.0.0.1:29500 launcher=77 @train.py:12
+            1.6 1 inits 2 node-a:29500 launcher=77 @train.py:12
+            2.0 * inited
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn worlds_of_several_launchers_at_a_time_are_none() {
+        holds(
+            r#"
+            world = 2
+            hosts = { node = [0, 1] }
+            starting = true
+            events = """
+            1.0 0 inits 2 localhost:29500 launcher=77 @train.py:12
+            1.6 1 inits 2 localhost:29511 launcher=78 @train.py:12
+            """
+            look-on = 20
+            "#,
+        );
+    }
+}

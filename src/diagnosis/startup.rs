@@ -1,0 +1,233 @@
+//! Worlds that ranks begin to form: who looks for whom, and where.
+//!
+//! Ranks find each other at a *place*, the store of rank 0, and wait inside `init_process_group` until
+//! all of them are there. Whoever looks at one place at one time belongs to one world, whatever it
+//! believes of it. Who looks elsewhere belongs to it all the same if together they are each rank of a
+//! world once, and none of them is complete where it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Fact, Timestamp};
+
+use super::model::{Init, Model, Place, Process};
+use super::words;
+
+/// A process that joins a world, or has joined it.
+#[derive(Clone, Copy, Debug)]
+pub struct Joiner<'a> {
+    /// The process.
+    pub process: &'a Process,
+    /// How it joins.
+    pub init: &'a Init,
+    /// The rank that it means to be.
+    pub rank: u32,
+    /// Where it looks for the others.
+    pub place: &'a Place,
+}
+
+/// Processes that were there at one time, at least one of which has not come back from joining.
+#[derive(Clone, Debug)]
+pub struct Forming<'a> {
+    /// In the order in which they began.
+    pub joiners: Vec<Joiner<'a>>,
+}
+
+/// Worlds that are being formed, or could not be: those who look at one place.
+#[must_use]
+pub fn by_place(model: &Model) -> Vec<Forming<'_>> {
+    if !model.processes.values().any(Process::is_joining) {
+        return Vec::new();
+    }
+    let mut worlds = worlds(model);
+    worlds.retain(Forming::is_open);
+    worlds
+}
+
+/// All worlds, also those that are complete.
+#[must_use]
+pub fn worlds(model: &Model) -> Vec<Forming<'_>> {
+    let mut places: BTreeMap<(u32, String), Vec<Joiner<'_>>> = BTreeMap::new();
+    for joiner in model.processes.values().filter_map(Joiner::of) {
+        let place = (joiner.init.nth, joiner.where_it_looks());
+        places.entry(place).or_default().push(joiner);
+    }
+    places.into_values().flat_map(at_one_time).collect()
+}
+
+/// Those who look at several places though they are, together, each rank of one world once.
+#[must_use]
+pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
+    /// A launcher, by its host and its number there.
+    type Launcher<'a> = (&'a str, u32);
+    let mut launches: BTreeMap<(u32, Option<Launcher<'_>>), Vec<Joiner<'_>>> = BTreeMap::new();
+    let joining: Vec<Joiner<'_>> = model
+        .processes
+        .values()
+        .filter(|process| process.is_joining())
+        .filter_map(Joiner::of)
+        .collect();
+    // One host may have the launchers of several worlds.
+    let mut launchers: BTreeMap<&str, BTreeSet<Option<u32>>> = BTreeMap::new();
+    for joiner in &joining {
+        let known = launchers.entry(&joiner.process.host).or_default();
+        known.insert(joiner.init.launcher);
+    }
+    let several = launchers.values().any(|known| known.len() > 1);
+    for joiner in joining {
+        let launcher = joiner.init.launcher.filter(|_| several);
+        let launcher = launcher.map(|pid| (&*joiner.process.host, pid));
+        let launch = launches.entry((joiner.init.nth, launcher)).or_default();
+        launch.push(joiner);
+    }
+    let at_one_time = launches.into_values().flat_map(at_one_time);
+    at_one_time
+        .filter(|forming| forming.is_open() && forming.is_one_world_at_several_places())
+        .collect()
+}
+
+/// Joiners divided into those who were there at one time: who ended before the others began was of an
+/// earlier world.
+fn at_one_time(mut joiners: Vec<Joiner<'_>>) -> Vec<Forming<'_>> {
+    joiners.sort_by_key(|joiner| (joiner.init.call.at, joiner.process.id));
+    let mut found: Vec<(Timestamp, Forming<'_>)> = Vec::new();
+    for joiner in joiners {
+        let end = joiner.process.end.map_or(Timestamp(u64::MAX), |end| end.at);
+        match found.last_mut() {
+            Some((until, forming)) if joiner.init.call.at <= *until => {
+                *until = end.max(*until);
+                forming.joiners.push(joiner);
+            }
+            _ => {
+                let joiners = vec![joiner];
+                found.push((end, Forming { joiners }));
+            }
+        }
+    }
+    found.into_iter().map(|(_, forming)| forming).collect()
+}
+
+impl<'a> Joiner<'a> {
+    fn of(process: &'a Process) -> Option<Self> {
+        let init = process.init.as_ref()?;
+        Some(Self {
+            process,
+            init,
+            rank: init.rank.or(process.rank)?,
+            place: init.place.as_ref()?,
+        })
+    }
+
+    /// Where it looks, as nobody else calls another place.
+    fn where_it_looks(&self) -> String {
+        let place = words::place(self.place);
+        if self.place.is_loopback() {
+            format!("{place} on {}", self.process.host)
+        } else {
+            place
+        }
+    }
+
+    /// The fact that it began to join, for a certificate.
+    #[must_use]
+    pub fn fact(&self) -> Fact {
+        Fact::Joins {
+            rank: self.rank,
+            host: self.process.host.to_string(),
+            pid: self.process.pid,
+            world_size: self.init.world_size,
+            address: self.place.address.to_string(),
+            port: self.place.port,
+            backend: Some(self.init.backend.to_string()).filter(|backend| !backend.is_empty()),
+            launcher: self.init.launcher,
+            nth: self.init.nth,
+            since: self.init.call.at,
+            until: self.process.end.map(|end| end.at),
+        }
+    }
+
+    /// Whether both were there at one time.
+    #[must_use]
+    pub fn meets(&self, other: &Joiner<'_>) -> bool {
+        let present =
+            |one: &Joiner<'_>, at: Timestamp| one.process.end.is_none_or(|end| end.at >= at);
+        present(self, other.init.call.at) && present(other, self.init.call.at)
+    }
+}
+
+impl<'a> Forming<'a> {
+    /// Whether somebody has not come back from joining.
+    fn is_open(&self) -> bool {
+        self.joiners
+            .iter()
+            .any(|joiner| joiner.process.is_joining())
+    }
+
+    fn is_one_world_at_several_places(&self) -> bool {
+        let Some(size) = self.joiners[0].init.world_size else {
+            return false;
+        };
+        let places: BTreeSet<String> = self.joiners.iter().map(Joiner::where_it_looks).collect();
+        let ranks: BTreeSet<u32> = self.joiners.iter().map(|joiner| joiner.rank).collect();
+        let sizes = self.joiners.iter().map(|joiner| joiner.init.world_size);
+        places.len() > 1
+            && sizes.into_iter().all(|other| other == Some(size))
+            && ranks.len() == self.joiners.len()
+            && ranks.len() == size as usize
+            && ranks.iter().all(|&rank| rank < size)
+    }
+
+    /// When the first of them began.
+    #[must_use]
+    pub fn begun(&self) -> Timestamp {
+        self.joiners[0].init.call.at
+    }
+
+    /// When the last of them began.
+    #[must_use]
+    pub fn all_begun(&self) -> Timestamp {
+        self.joiners[self.joiners.len() - 1].init.call.at
+    }
+
+    /// Ranks of those that have not come back, ascending.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<u32> {
+        let waiting = self.joiners.iter().filter(|it| it.process.is_joining());
+        let waiting: BTreeSet<u32> = waiting.map(|joiner| joiner.rank).collect();
+        waiting.into_iter().collect()
+    }
+
+    /// Joiners by something that they say, the one that most of them say first. Who says nothing is in
+    /// no class.
+    #[must_use]
+    pub fn classes<K: Ord>(
+        &self,
+        of: impl Fn(&Joiner<'a>) -> Option<K>,
+    ) -> Vec<(K, Vec<Joiner<'a>>)> {
+        let mut classes: BTreeMap<K, Vec<Joiner<'a>>> = BTreeMap::new();
+        for joiner in &self.joiners {
+            if let Some(key) = of(joiner) {
+                classes.entry(key).or_default().push(*joiner);
+            }
+        }
+        let mut classes: Vec<(K, Vec<Joiner<'a>>)> = classes.into_iter().collect();
+        classes.sort_by_key(|(_, joiners)| std::cmp::Reverse(joiners.len()));
+        classes
+    }
+
+    /// The backends by device that a joiner asks for, where it says so.
+    #[must_use]
+    pub fn backends(&self) -> Vec<(Arc<str>, Vec<Joiner<'a>>)> {
+        self.classes(|joiner| {
+            let backend = &joiner.init.backend;
+            (!backend.is_empty() && &**backend != "undefined").then(|| Arc::clone(backend))
+        })
+    }
+}
+
+/// Ranks of joiners, ascending.
+#[must_use]
+pub fn ranks(joiners: &[Joiner<'_>]) -> Vec<u32> {
+    let ranks: BTreeSet<u32> = joiners.iter().map(|joiner| joiner.rank).collect();
+    ranks.into_iter().collect()
+}

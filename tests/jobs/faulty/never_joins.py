@@ -1,0 +1,27 @@
+# /// truth
+# nproc = 3
+# code = "DD301"
+# root = [1]
+# root_confidence = "supported"
+# says = "rank 1 is alive"
+# hang = true
+# run_options = ["--stall-after", "8"]
+# ///
+"""One rank waits for something else before it joins the others."""
+
+import os
+import time
+
+import torch.distributed as dist
+
+
+def wait_for_the_data_set():
+    while not os.path.exists("/nonexistent/data-set"):
+        time.sleep(0.5)  # HERE rank 1
+
+
+if os.environ["RANK"] == "1":
+    wait_for_the_data_set()
+dist.init_process_group("gloo")  # HERE rank 0 2
+dist.barrier()
+dist.destroy_process_group()
