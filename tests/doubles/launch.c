@@ -3,12 +3,10 @@
  *
  *   launch RANKS PROGRAM [ARGUMENT…]
  *
- * When a rank fails, the others have two seconds before they are asked to end, and two more to do so. The
- * status is that of the first rank that failed (128 + N where signal N ended it), else 0.
+ * Its status is that of the first rank that failed (128 + N where signal N ended it), else 0.
  */
 #define _GNU_SOURCE
 
-#include <errno.h>
 #include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
@@ -31,22 +29,12 @@ static int remove_one(const char *path, const struct stat *status, int kind, str
     return remove(path);
 }
 
-/* Interrupts the wait for ranks. */
-static void time_is_up(int number)
-{
-    (void)number;
-}
-
 int main(int argc, char **argv)
 {
     char folder[4096];
     const char *above = getenv("TMPDIR");
-    enum { MAX_RANKS = 64, GRACE = 2 };
     int ranks = argc > 2 ? atoi(argv[1]) : 0, first = 0, status;
-    int ending[] = {SIGTERM, SIGKILL}, asked = 0;
-    struct sigaction action = {.sa_handler = time_is_up}; /* and does not restart what it interrupts */
-    pid_t started[MAX_RANKS], ended;
-    if (ranks < 1 || ranks > MAX_RANKS) {
+    if (ranks < 1) {
         fprintf(stderr, "usage: %s RANKS PROGRAM [ARGUMENT...]\n", argv[0]);
         return 2;
     }
@@ -63,7 +51,7 @@ int main(int argc, char **argv)
     for (int rank = 0; rank < ranks; ++rank) {
         set("RANK", rank);
         set("LOCAL_RANK", rank);
-        switch (started[rank] = fork()) {
+        switch (fork()) {
         case -1:
             perror("fork");
             return 1;
@@ -74,24 +62,10 @@ int main(int argc, char **argv)
             _exit(127);
         }
     }
-    sigaction(SIGALRM, &action, NULL);
-    while ((ended = wait(&status)) > 0 || errno == EINTR) {
-        if (ended < 0) {
-            for (int rank = 0; rank < ranks; ++rank)
-                if (started[rank] > 0)
-                    kill(started[rank], ending[asked]);
-            asked = 1;
-            alarm(GRACE);
-            continue;
-        }
-        for (int rank = 0; rank < ranks; ++rank)
-            if (started[rank] == ended)
-                started[rank] = 0; /* its number may be another's now */
+    while (wait(&status) > 0) {
         int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        if (first == 0 && code != 0) {
+        if (first == 0)
             first = code;
-            alarm(GRACE);
-        }
     }
     nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     return first;

@@ -236,7 +236,11 @@ impl Situation<'_> {
         match self.model.ending_of(process) {
             Ending::Raised(_) => {
                 let out_of = |it: &Exception| it.kind == ExceptionKind::LeftCollective;
-                is_last_call(process, joined) && (holds || process.exceptions.iter().any(out_of))
+                let from_here = process
+                    .uncaught()
+                    .is_none_or(|it| it.place.is_none() || it.place == joined.call.place);
+                is_last_call(process, joined)
+                    && (holds && from_here || process.exceptions.iter().any(out_of))
             }
             // A watchdog's last resort.
             Ending::Died(exit) => exit.signal == Some(libc_signal::ABRT),

@@ -5,7 +5,8 @@
  * root = [1]
  * hang = false
  * ///
- * Rank 1 is killed; the others wait for it in their streams, and are told nothing by NCCL.
+ * Rank 1 is killed; the others wait for it in their streams, and are told nothing by NCCL,
+ * until they lose patience.
  */
 #include <rank.h>
 
@@ -16,6 +17,9 @@ int main(void)
     begin();
     ncclComm_t comm = join();
     float *gradients = floats(64);
+#ifdef FAULTY
+    give_up_later();
+#endif
     for (int step = 1; step <= 6; ++step) {
 #ifdef FAULTY
         if (rank == 1 && step == 4)

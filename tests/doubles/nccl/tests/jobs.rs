@@ -30,7 +30,7 @@ impl Job {
         let launcher = Command::new(&words[0])
             .args(&words[1..])
             .env("TMPDIR", scratch.path())
-            .env("PATIENCE_MS", "500")
+            .env("PATIENCE_MS", "3000")
             .env_remove("LD_PRELOAD")
             .stdin(Stdio::null())
             .stderr(fs::File::create(&said).unwrap())
