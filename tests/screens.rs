@@ -173,6 +173,13 @@ fn one_rank_among_a_thousand_is_seen_at_once() {
             "the odd one is the first: {shown:#?}"
         );
     }
+    app.screen = Screen::Ranks;
+    app.ranks.grid = true;
+    compare(
+        "one-of-1024-as-a-grid",
+        &picture(&mut app, (120, 40)).join("\n"),
+    );
+    app.ranks.grid = false;
     compare("one-of-1024", &pictures(&mut app));
 }
 
@@ -224,6 +231,22 @@ fn the_first_screen_says_who_it_was_and_why() {
         }
     }
     assert!(seen > 50, "{seen} scenarios with a finding");
+}
+
+#[test]
+fn a_recording_says_where_it_stands() {
+    let mut app = watched(&file("process/early_exit.toml"), RICH, When::After);
+    let mut shown = picture(&mut app, (80, 24));
+    let now = Timestamp(1);
+    for key in ['N', 'N', 'N', ' '] {
+        app.tick(now);
+        app.key(ratatui::crossterm::event::KeyEvent::from(
+            ratatui::crossterm::event::KeyCode::Char(key),
+        ));
+    }
+    app.tick(now.plus(std::time::Duration::from_millis(1200)));
+    shown.extend(picture(&mut app, (80, 24)));
+    compare("recording", &shown.join("\n"));
 }
 
 /// The job of the README: one of eight ranks has a batch less than the others.

@@ -32,6 +32,8 @@ mod nccl;
 mod oracle;
 mod packaging;
 mod postmortem;
+#[path = "doubles/programs.rs"]
+mod programs;
 mod pytorch;
 mod run;
 mod scenarios;

@@ -1,11 +1,11 @@
 //! What is shown of what is known: screens, selections, searches.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Finding, Timestamp};
+use ddp_doctor_proto::report::{Finding, Timestamp, Where};
 use ddp_doctor_proto::words;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind};
@@ -23,6 +23,8 @@ use crate::view::{self, Screen};
 /// Longest text that is searched for.
 const LONGEST_SEARCH: usize = 64;
 
+/// Lines of the program that are shown of a finding.
+const PLACES: usize = 6;
 /// How close the timeline can be looked at.
 const MOST_ZOOM: u32 = 6;
 /// How far it can be moved.
@@ -89,7 +91,7 @@ pub struct App {
 /// Rows that take work to put together, kept until something changes.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    sides: HashMap<usize, Sides>,
+    sides: HashMap<usize, (u64, Rc<Sides>)>,
     parties: RefCell<Option<Parties>>,
     /// What whole screens consist of.
     pub(crate) waits: Once<view::Waits>,
@@ -128,8 +130,14 @@ impl<T> Once<T> {
     }
 }
 
-/// Both sides of a finding, and what version of the state they were made of.
-type Sides = (u64, Rc<Vec<[String; 5]>>);
+/// Both sides of a finding, the culprits first.
+#[derive(Debug, Default)]
+pub(crate) struct Sides {
+    /// Who, state, where, source, call.
+    pub(crate) rows: Vec<[String; 5]>,
+    /// The lines of the program that it is about, and who is there.
+    pub(crate) places: Vec<(Where, String)>,
+}
 
 /// Who called what at a place of a group, and what it was made of.
 type Parties = (u64, (u32, u64), Rc<Vec<[String; 4]>>);
@@ -349,20 +357,23 @@ impl App {
         }
     }
 
-    /// Both sides of a finding, the culprits first.
-    pub(crate) fn sides(&mut self, index: usize) -> Rc<Vec<[String; 5]>> {
+    /// Both sides of a finding.
+    pub(crate) fn sides(&mut self, index: usize) -> Rc<Sides> {
         let version = self.state.version;
-        if let Some((of, rows)) = self.kept.sides.get(&index)
+        if let Some((of, sides)) = self.kept.sides.get(&index)
             && *of == version
         {
-            return Rc::clone(rows);
+            return Rc::clone(sides);
         }
         let Some(finding) = self.state.findings.get(index) else {
             return Rc::default();
         };
         let (state, sources) = (&self.state, &mut self.sources);
         let mut known = HashMap::new();
-        for place in finding.per_rank.iter().filter_map(|it| it.place.as_ref()) {
+        let mut ranks: BTreeMap<&Where, Vec<u32>> = BTreeMap::new();
+        for call in &finding.per_rank {
+            let Some(place) = &call.place else { continue };
+            ranks.entry(place).or_default().push(call.rank);
             if !known.contains_key(place) {
                 let shown = sources.shown(place, 36);
                 known.insert(place, (shown, sources.line(place)));
@@ -376,10 +387,19 @@ impl App {
         );
         // The culprits are what one looks for.
         rows.sort_by_key(|row| !row[0].starts_with('▸'));
-        let rows = Rc::new(rows);
+        let is_culprit = |ranks: &[u32]| ranks.iter().any(|it| finding.ranks.root.contains(it));
+        let mut places: Vec<(&Where, Vec<u32>)> = ranks.into_iter().collect();
+        places.sort_by_key(|(_, ranks)| !is_culprit(ranks));
+        let places = places.into_iter().take(PLACES);
+        let named = |ranks: &[u32]| words::rank_list(ranks).chars().take(40).collect();
+        let places = places.map(|(place, ranks)| (place.clone(), named(&ranks)));
+        let sides = Rc::new(Sides {
+            places: places.collect(),
+            rows,
+        });
         self.kept.sides.retain(|_, (of, _)| *of == version);
-        self.kept.sides.insert(index, (version, Rc::clone(&rows)));
-        rows
+        self.kept.sides.insert(index, (version, Rc::clone(&sides)));
+        sides
     }
 
     /// Draws the screen. Does nothing that grows with the number of ranks, unless they have changed.
@@ -502,6 +522,112 @@ mod tests {
         assert_eq!((app.screen, app.finding), (Screen::Finding, 1));
         press(&mut app, "\x1b");
         assert_eq!(app.screen, Screen::Overview);
+    }
+
+    /// An update whose every text is hostile.
+    fn hostile() -> ddp_doctor_proto::v1::Update {
+        use ddp_doctor_proto::v1;
+        let evil = "\x1b[2J\x07\u{9b}31m\u{202e}\r\nDD999";
+        let text = || evil.to_owned();
+        let place = v1::Where {
+            file: text(),
+            line: 1,
+            function: text(),
+        };
+        let mut new = update(5, vec![rank(0, "waiting", 1), rank(1, evil, 1)]);
+        for status in &mut new.ranks {
+            status.host = text();
+            status.r#where = Some(place.clone());
+            status.waiting_in = Some(v1::WaitingIn {
+                group: text(),
+                op: text(),
+                ..Default::default()
+            });
+        }
+        let detail = |rank, waits_for: &[u32]| v1::RankDetail {
+            rank,
+            phase: text(),
+            waits_for: waits_for.to_vec(),
+            stack: vec![place.clone()],
+            wait_channel: text(),
+            gauges: vec![v1::Gauge {
+                name: text(),
+                unit: text(),
+                value: 1,
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        new.details = vec![detail(0, &[1]), detail(1, &[])];
+        let call = v1::RankCall {
+            rank: 0,
+            state: text(),
+            op: Some(text()),
+            dtype: Some(text()),
+            reduce_op: Some(text()),
+            r#where: Some(place.clone()),
+            ..Default::default()
+        };
+        let mut group = crate::state::testing::group(0, &[0, 1], &[2, 1]);
+        (group.name, group.description, group.backend) = (text(), text(), text());
+        group.calls = vec![v1::CallsAt {
+            seq: 2,
+            calls: vec![call.clone()],
+            ..Default::default()
+        }];
+        new.groups = vec![group];
+        let mut wrong = finding(evil, evil, &[0]);
+        (wrong.severity, wrong.summary) = ("error".into(), text());
+        (wrong.why, wrong.next) = (vec![text()], vec![text()]);
+        wrong.per_rank = vec![call];
+        wrong.parameters = vec![v1::Parameter {
+            name: text(),
+            ..Default::default()
+        }];
+        wrong.certificate_json = Some(format!(
+            r#"{{"kind":"observation","facts":[{{"fact":"missing","rank":0,"pid":1,"what":{evil:?}}}]}}"#
+        ));
+        new.findings_changed = true;
+        new.findings = vec![wrong];
+        new.verdict = text();
+        new.job = Some(v1::Job {
+            id: text(),
+            backends: vec![text()],
+            ..Default::default()
+        });
+        new.evidence = Some(v1::Evidence {
+            layers: vec![text()],
+            ..Default::default()
+        });
+        new
+    }
+
+    #[test]
+    fn no_text_controls_the_terminal_and_what_is_unknown_is_shown() {
+        let theme = Theme {
+            depth: crate::Depth::True,
+            unicode: true,
+        };
+        let mut app = App::new(theme, Sources::none());
+        app.feed(Input::Update(Box::new(hostile())), Timestamp(5));
+        let why = "\x1b]0;x\x07".to_owned();
+        app.feed(Input::Link(Link::Lost { why }), Timestamp(6));
+        let area = Rect::new(0, 0, 120, 60);
+        for screen in Screen::ALL {
+            for grid in [false, true] {
+                app.screen = screen;
+                app.ranks.grid = grid;
+                let mut buffer = Buffer::empty(area);
+                app.draw(area, &mut buffer);
+                let turns = |c: char| ('\u{202a}'..='\u{202e}').contains(&c);
+                for cell in &buffer.content {
+                    let bad = cell.symbol().chars().any(|c| c.is_control() || turns(c));
+                    assert!(!bad, "{screen:?}: {:?}", cell.symbol());
+                }
+                let shown = view::lines_of(&buffer).join("\n");
+                assert!(shown.contains("DD999"), "{screen:?}\n{shown}");
+            }
+        }
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub mod place;
 pub mod roster;
 pub mod situation;
 pub mod startup;
+pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod waits;

@@ -28,6 +28,15 @@ pub(crate) struct Work {
     pub(crate) capture: Capture,
 }
 
+impl Work {
+    /// NCCL drops a collective of no elements where it is called: it meets no other rank's call, and
+    /// whoever counts it pairs all that follow wrongly.
+    #[inline]
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.count == 0 && !matches!(self.op, Op::Send | Op::Recv)
+    }
+}
+
 /// Records that a call is about to be made. Gives its number.
 #[inline]
 pub(crate) fn issued(

@@ -105,7 +105,9 @@ pub(crate) fn work(
     };
     outermost(real, |thread, real| {
         let work = guarded(|| Some(describe(communicator)));
-        let Some(work) = work else { return real() };
+        let Some(work) = work.filter(|it| !it.is_dropped()) else {
+            return real();
+        };
         if thread.depth.get() > 0 {
             let status = real();
             guarded(|| {

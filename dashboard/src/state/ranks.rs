@@ -413,6 +413,15 @@ impl Ranks {
             };
             self.counts[view.health as usize] += 1;
         }
+        self.hosts.clear();
+        for (index, view) in self.list.iter().enumerate() {
+            match self.hosts.last_mut() {
+                Some((host, range)) if *host == view.status.host => range.end = index + 1,
+                _ => self
+                    .hosts
+                    .push((view.status.host.clone(), index..index + 1)),
+            }
+        }
         let steps = || {
             self.list
                 .iter()
@@ -455,6 +464,9 @@ mod tests {
         let odd: Vec<usize> = (0..STRIP).filter(|&i| strip[i] == Health::Dead).collect();
         assert_eq!(odd, [9999 * STRIP / 16_384]);
         assert_eq!(state.ranks.count(Health::Running), 16_383);
+        let hosts = state.ranks.hosts();
+        assert_eq!(hosts.len(), 2048);
+        assert_eq!(hosts[1], ("node1".to_owned(), 8..16));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Everything about a finding: both sides with their source, the chain it stands in, the proof.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ddp_doctor_proto::report::{Fact, Finding, Role, Severity, Where};
+use ddp_doctor_proto::report::{Fact, Finding, Role, Severity};
 use ddp_doctor_proto::words::{self, plain};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -21,8 +20,6 @@ const LISTED: usize = 5;
 const SIDES: usize = 64;
 /// Lines around a place.
 const AROUND: u32 = 3;
-/// Places of which the source is shown.
-const PLACES: usize = 6;
 /// Facts of a proof that are shown.
 const FACTS: usize = 32;
 
@@ -103,7 +100,7 @@ fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
         }
     };
     section(side_lines(app, app.finding, width, SIDES));
-    section(sources(app, finding));
+    section(sources(app));
     section(paragraphs(theme, "why", &finding.why, width));
     let mut advice = cause(app, finding, width);
     advice.extend(paragraphs(theme, "fix", &finding.next, width));
@@ -115,16 +112,11 @@ fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
 }
 
 /// The source text around both sides' lines.
-fn sources(app: &mut App, finding: &Finding) -> Vec<Line<'static>> {
+fn sources(app: &mut App) -> Vec<Line<'static>> {
     let theme = app.theme;
-    let mut places: BTreeMap<&Where, Vec<u32>> = BTreeMap::new();
-    for call in &finding.per_rank {
-        if let Some(place) = &call.place {
-            places.entry(place).or_default().push(call.rank);
-        }
-    }
+    let sides = app.sides(app.finding);
     let mut lines = Vec::new();
-    for (place, ranks) in places.into_iter().take(PLACES) {
+    for (place, ranks) in &sides.places {
         let around = app.sources.around(place, AROUND);
         if around.is_empty() {
             continue;
@@ -132,10 +124,9 @@ fn sources(app: &mut App, finding: &Finding) -> Vec<Line<'static>> {
         if !lines.is_empty() {
             lines.push(Line::default());
         }
-        let shown: String = words::rank_list(&ranks).chars().take(40).collect();
         lines.push(Line::from(vec![
             Span::styled(app.sources.shown(place, 60), theme.style(Tone::Label)),
-            Span::styled(format!("   rank {shown}"), theme.style(Tone::Dim)),
+            Span::styled(format!("   rank {ranks}"), theme.style(Tone::Dim)),
         ]));
         for (number, text) in around {
             let is_it = number == place.line;

@@ -159,9 +159,9 @@ pub(super) fn side_lines(
     width: usize,
     most: usize,
 ) -> Vec<Line<'static>> {
-    let rows = app.sides(index);
-    let more = rows.len().saturating_sub(most);
-    let rows = &rows[..rows.len().min(most)];
+    let sides = app.sides(index);
+    let more = sides.rows.len().saturating_sub(most);
+    let rows = &sides.rows[..sides.rows.len().min(most)];
     let theme = app.theme;
     let is_root: Vec<bool> = rows.iter().map(|row| row[0].starts_with('▸')).collect();
     let style = |row: usize, column: usize| -> Style {

@@ -1,10 +1,12 @@
 //! DD111 group-order-deadlock: a cycle of waits across process groups.
 
 use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
 
 use super::{About, Detector, Draft, Explanation, cycle, order};
 use crate::diagnosis::creations;
 use crate::diagnosis::situation::Situation;
+use crate::diagnosis::streams;
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words::Ranks;
 
@@ -71,8 +73,40 @@ impl Detector for GroupOrderDeadlock {
                     && !creations::is_making_cycle(situation.model, cycle)
             })
             .filter_map(|(i, cycle)| draft(situation, i, cycle))
+            .chain(on_streams(situation))
             .collect()
     }
+}
+
+/// The circles of streams, in which no thread waits that is seen.
+fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
+    /// No circle of threads.
+    const OF_STREAMS: usize = usize::MAX;
+    let cycles = streams::cycles(situation.model);
+    let told = cycles.iter().filter_map(|cycle| {
+        let mut draft = cycle::draft(situation, OF_STREAMS, cycle, &ABOUT)?;
+        draft.confidence = Confidence::Supported;
+        draft.root_confidence = Confidence::Supported;
+        draft.summary = format!(
+            "The streams of {} wait for each other in {} communicators, which they use in different \
+             orders",
+            Ranks(&draft.root),
+            cycle::groups(cycle).len(),
+        );
+        draft.why = vec![
+            format!("{}.", cycle::steps(situation, cycle).join("; ")),
+            "All of them have made all of these calls. But a call on a stream begins only once those \
+             before it are complete, and these cannot complete before the others have begun."
+                .into(),
+        ];
+        draft.next = vec![
+            "Use the communicators in the same order on every rank, or put their calls on streams of \
+             their own."
+                .into(),
+        ];
+        Some(draft)
+    });
+    told.collect()
 }
 
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {

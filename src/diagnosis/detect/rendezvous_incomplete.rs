@@ -18,8 +18,9 @@ use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 /// Whoever ends a job that hangs has noticed it by then.
 const MORE_THAN_A_MOMENT: Duration = Duration::from_secs(3);
-/// Whoever starts ranks may start one that has ended again, within that time.
-const STARTED_AGAIN: Duration = Duration::from_secs(2);
+/// Whoever starts ranks may start one that has ended again, or the program proper after a check: its
+/// process is seen within that time.
+const STARTED_AGAIN: Duration = Duration::from_secs(5);
 /// Ranks of a world that are counted through.
 const MOST_RANKS: u32 = 1 << 16;
 /// Ranks of whose processes it is said what they do.
@@ -595,8 +596,26 @@ mod tests {
             code = "DD301"
             root = [1]
             victims = [0]
-            detected = 5.0
+            detected = 8.0
             summary-has = "rank 1 ended before joining the world, with status 0"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_check_that_runs_before_the_program_is_none() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 1 started
+            1.0 0 inits 2 node-a:29500 @train.py:12
+            3.0 1 ended 1
+            7.0 1 inits 2 node-a:29500 @train.py:12
+            7.5 * inited
+            """
+            look-on = 100
             "#,
         );
     }

@@ -39,11 +39,11 @@ pub use transport::{Matching, Transport};
 /// A request to end reaches the ranks this much before it is told, at most.
 const REFLEX: Duration = Duration::from_millis(250);
 
-/// Most processes that are remembered though they have not joined.
-const KEPT_STARTED: usize = 65_536;
-
 /// The layer of the calls that a program makes of NCCL.
 const NCCL: &str = "nccl";
+
+/// Most processes that are remembered though they have not joined.
+const KEPT_STARTED: usize = 65_536;
 
 /// Most gaps in the evidence that are listed one by one.
 const KEPT_NOTES: usize = 1024;
@@ -428,9 +428,10 @@ impl Model {
                 }
             }
             Event::Completed { process, call, at } => {
-                let Some(process) = self.processes.get(&process) else {
+                let Some(process) = self.processes.get_mut(&process) else {
                     return;
                 };
+                process.completed(call);
                 let (rank, target) = (process.rank, process.target(call));
                 let on_device = &*process.layer == NCCL;
                 self.completed(rank, target);

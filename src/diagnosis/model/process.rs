@@ -1,6 +1,6 @@
 //! One process: where its threads are, how it fares, how it ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use crate::diagnosis::event::{Call, CallId, GroupInfo, Guard, ProcessId, Stacks,
 const KEPT_PLACES: usize = 4096;
 /// Most settings that are kept of a process.
 const KEPT_SETTINGS: usize = 1024;
+/// Most calls of a process on streams of devices that are kept.
+const KEPT_QUEUED: usize = 128;
 /// Most calls of a process whose waits can still be told apart.
 const KEPT_CALLS: usize = 4096;
 
@@ -74,6 +76,9 @@ pub struct Process {
     pub phase_lengths: BTreeMap<Arc<str>, Duration>,
     /// The call it issued last.
     pub last_call: Option<Arc<Call>>,
+    /// Calls that it put on streams of devices, oldest first, and of which it is not known that they are
+    /// complete: the last ones.
+    pub queued: VecDeque<Arc<Call>>,
     /// When it was last heard of.
     pub last_at: Timestamp,
     /// Where its input last came to an end, and when.
@@ -94,10 +99,10 @@ pub struct Process {
     pub memory: Memory,
     /// Versions and settings that ranks may have to agree on, the latest of each.
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
-    /// Elements of the largest call that the program itself made to reduce or to gather something.
-    pub largest_own: u64,
     /// How it joined the world, or tries to: the last time that it began to.
     pub init: Option<Init>,
+    /// Elements of the largest call that the program itself made to reduce or to gather something.
+    pub largest_own: u64,
     /// Models whose gradients it averages with others.
     pub models: Models,
     /// Records seen.
@@ -288,6 +293,7 @@ impl Process {
             last_phase: None,
             phase_lengths: BTreeMap::new(),
             last_call: None,
+            queued: VecDeque::new(),
             last_at: Timestamp::default(),
             input_ended: None,
             places: BTreeMap::new(),
@@ -297,8 +303,8 @@ impl Process {
             stacks: Vec::new(),
             memory: Memory::default(),
             settings: BTreeMap::new(),
-            largest_own: 0,
             init: None,
+            largest_own: 0,
             models: Models::default(),
             records: 0,
             lost: 0,
@@ -507,6 +513,12 @@ impl Process {
             let numel = call.numel.filter(|_| call.tensors <= 1);
             self.largest_own = self.largest_own.max(numel.unwrap_or(u64::MAX));
         }
+        if call.on_stream.is_some() && !call.is_async {
+            if self.queued.len() == KEPT_QUEUED {
+                self.queued.pop_front();
+            }
+            self.queued.push_back(Arc::clone(call));
+        }
         if let Some(place) = &call.place {
             if let Some(count) = self.places.get_mut(place) {
                 *count += 1;
@@ -532,6 +544,17 @@ impl Process {
         if let Some(init) = self.init.as_mut().filter(|init| init.call.id == call) {
             init.over.get_or_insert(at);
         }
+    }
+
+    /// A call is complete, and so is what was put on its stream before.
+    pub(super) fn completed(&mut self, id: CallId) {
+        let done = self.queued.iter().find(|call| call.id == id);
+        let Some(stream) = done.and_then(|call| call.on_stream).map(|on| on.stream) else {
+            return;
+        };
+        let behind =
+            |call: &Arc<Call>| call.id > id || call.on_stream.is_some_and(|on| on.stream != stream);
+        self.queued.retain(behind);
     }
 
     /// A thread waits. Returns what it waits for, where that is known.
