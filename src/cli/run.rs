@@ -72,11 +72,12 @@ pub(super) struct Run {
         env = "DDP_DOCTOR_STACKS"
     )]
     stacks: Stacks,
-    /// Whose calls of NCCL to see: every process's, where this node has an NVIDIA driver (auto)
+    /// Whose calls of NCCL to see beside PyTorch's hooks: with `auto` every process's, where this node has
+    /// an NVIDIA driver. Not run on a GPU so far
     #[arg(
         long,
         value_name = "WHEN",
-        default_value = "auto",
+        default_value = "never",
         env = "DDP_DOCTOR_NCCL"
     )]
     nccl: Nccl,
