@@ -26,7 +26,7 @@ pub enum Origin {
     Leaving(Vec<u32>),
     /// A send and a receive between two ranks, sender first, that wait with different tags.
     OtherTag(GroupId, u32, u32),
-    /// A cycle of waits, by its index in [`Waits::cycles`].
+    /// A cycle of waits, by its index in [`crate::diagnosis::waits::Waits::cycles`].
     Cycle(usize),
     /// Ranks of which nothing is heard any more.
     Silent(Vec<u32>),
