@@ -173,6 +173,7 @@ fn check(name: &str) {
         silent(name, &finished, &report);
     } else {
         found(name, &text, &truth, &finished, &report);
+        shown_at_once(name, &report, &scratch.path().join("run"));
         latency(name, &truth, &report, scratch.path());
     }
     assert!(
@@ -313,6 +314,24 @@ pub(crate) fn found(name: &str, text: &str, truth: &Truth, finished: &Finished, 
         is_note != finished.stderr.contains(&format!("[{}]", finding.code)),
         "{}",
         show()
+    );
+}
+
+/// Whoever opens the dashboard on it sees on the first screen, without a key, what it is and who.
+fn shown_at_once(name: &str, report: &Report, run_dir: &Path) {
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_ddp-doctor"));
+    watch.args(["watch", "--once"]).arg(run_dir);
+    watch.env("COLUMNS", "80").env("LINES", "24");
+    let shown = run_to_end(watch);
+    let finding = &report.findings[0];
+    let screen: Vec<&str> = shown.stdout.split_whitespace().collect();
+    let summary = screen.join(" ").to_lowercase();
+    let begins: Vec<&str> = finding.summary.split_whitespace().take(8).collect();
+    assert!(
+        summary.contains(&begins.join(" ").to_lowercase())
+            && shown.stdout.contains(&finding.code.to_string())
+            && shown.stdout.lines().count() <= 24,
+        "{name}: the first screen does not begin with {begins:?}\n{shown}"
     );
 }
 

@@ -31,7 +31,8 @@ pub(super) struct Watch {
     /// Which job of that coordinator [default: its newest]
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
-    /// Print the first screen as plain text, and end
+    /// Print the first screen as plain text, and end; where that is no terminal, COLUMNS and LINES say
+    /// how large it is
     #[arg(long, env = "DDP_DOCTOR_ONCE")]
     once: bool,
     /// Draw with nothing but ASCII [default: where the locale is not UTF-8]
@@ -82,9 +83,14 @@ fn once(mut app: App, target: &Target) -> anyhow::Result<u8> {
         now,
     );
     app.feed(Input::Update(Box::new(update)), now);
+    let said = |name: &str, otherwise| {
+        let value = std::env::var(name).ok();
+        value.and_then(|it| it.parse().ok()).unwrap_or(otherwise)
+    };
+    let page = (said("COLUMNS", PAGE.0), said("LINES", PAGE.1));
     let (width, height) = match io::stdout().is_terminal() {
-        true => terminal::size().unwrap_or(PAGE),
-        false => PAGE,
+        true => terminal::size().unwrap_or(page),
+        false => page,
     };
     let out = &mut io::stdout().lock();
     for line in app.once(width.max(40), height.max(20)) {

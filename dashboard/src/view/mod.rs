@@ -289,6 +289,14 @@ fn clock(at: Timestamp) -> String {
     format!("{}Z", text.get(11..19).unwrap_or_default())
 }
 
+/// How late a rank comes, by its microseconds.
+fn late(us: u64) -> String {
+    match us {
+        0..1000 => format!("{us} µs"),
+        _ => brief(us / 1000),
+    }
+}
+
 /// "180 ms", "16.9 s", "12m03s", "3h12m": never more than seven columns in a human life.
 fn brief(ms: u64) -> String {
     let seconds = ms / 1000;

@@ -7,7 +7,7 @@ use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 use super::text::Put;
-use super::{brief, curve, measured, strip, window};
+use super::{brief, curve, late, measured, strip, window};
 use crate::app::App;
 use crate::state::{Health, RankView};
 use crate::theme::{Theme, Tone};
@@ -300,13 +300,7 @@ fn cell(app: &App, view: &RankView, cell: &Cell, width: u16) -> (String, Style) 
             let values = first.map_or(&[][..], |curve| &curve.values);
             (curve(values, usize::from(width)), style(Tone::Good))
         }
-        Cell::Late => {
-            let late = view.detail.late_us.map(|us| match us {
-                0..1000 => format!("{us} µs"),
-                _ => brief(us / 1000),
-            });
-            plain_text(late.unwrap_or_default())
-        }
+        Cell::Late => plain_text(view.detail.late_us.map_or_else(String::new, late)),
     }
 }
 

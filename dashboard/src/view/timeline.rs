@@ -6,10 +6,13 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 use super::text::Put;
-use super::{clock, window};
+use super::{clock, late, window};
 use crate::app::App;
 use crate::state::{Health, Moment, share};
 use crate::theme::{Theme, Tone};
+
+/// Columns for how late ranks come.
+const LATE: u16 = 8;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let theme = app.theme;
@@ -19,7 +22,13 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     }
     let digits = app.state.ranks.len().max(1000).ilog10() as u16 + 1;
     let label = digits + 4;
-    let room = usize::from(area.width.saturating_sub(label + 2));
+    let room = usize::from(area.width.saturating_sub(label + 2 + LATE));
+    let late_at = area.right().saturating_sub(LATE);
+    let heading = Line::styled(
+        format!("{:>LATE$}", "late", LATE = usize::from(LATE)),
+        theme.style(Tone::Dim),
+    );
+    buffer.put(late_at, area.y, LATE, heading);
     let shown = section(moments.len(), app.zoom, app.pan);
     let cells = shown.len().min(room).max(1);
     let head = axis(app, moments, &shown, cells);
@@ -46,6 +55,10 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
             spans.push(one_cell(theme, moments.unwrap_or_default()));
         }
         buffer.put(area.x + 1, y, area.width - 1, Line::from(spans));
+        // What is too short for a lane shows here: how much later than the first it comes.
+        let came = view.detail.late_us.map_or_else(String::new, late);
+        let came = format!("{came:>LATE$}", LATE = usize::from(LATE));
+        buffer.put(late_at, y, LATE, Line::from(came));
         if index == app.ranks.position {
             buffer.select(area.x, y, label, theme);
         }

@@ -13,7 +13,7 @@ import time
 import torch.distributed as dist
 
 if os.environ["RANK"] == "1":
-    dist.init_process_group("fake")  # HERE rank 1
+    dist.init_process_group("fake", rank=1, world_size=3)  # HERE rank 1
     dist.barrier()
     time.sleep(1000)
 dist.init_process_group("gloo")  # HERE rank 0 2
