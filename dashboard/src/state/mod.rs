@@ -131,6 +131,14 @@ impl State {
         self.findings.first()
     }
 
+    /// The finding that the verdict comes from. Of the notes of a healthy job none is the reason for anything.
+    #[must_use]
+    pub fn reason(&self) -> Option<&Rc<Finding>> {
+        self.leading().filter(|finding| {
+            finding.severity >= Severity::Warning || self.known_verdict() != Some(Verdict::Healthy)
+        })
+    }
+
     /// How long the job has lasted.
     #[must_use]
     pub fn age_ms(&self) -> Option<u64> {

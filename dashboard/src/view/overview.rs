@@ -27,9 +27,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let room = usize::from(area.height);
     let below = below(app, width);
     let mut lines = vec![first(app)];
-    // Of the notes of a healthy job none is the reason for anything.
-    let leads = |finding: &&Rc<Finding>| finding.severity >= Severity::Warning;
-    if let Some(leading) = app.state.leading().filter(leads).map(Rc::clone) {
+    if let Some(leading) = app.state.reason().map(Rc::clone) {
         let left = room.saturating_sub(below.len() + 2);
         lines.extend(leading_lines(app, &leading, width.min(WIDEST), left));
     }
@@ -55,8 +53,8 @@ fn first(app: &App) -> Line<'static> {
     let theme = app.theme;
     let (word, tone) = verdict(app);
     let mut spans = vec![Span::styled(format!(" {word} "), theme.banner(tone))];
-    match app.state.leading() {
-        Some(finding) if finding.severity >= Severity::Warning => {
+    match app.state.reason() {
+        Some(finding) => {
             let head = format!("  {} {}", finding.code, plain(&finding.name));
             spans.push(Span::styled(head, theme.style(Tone::Strong)));
             let root = &finding.ranks.root;
@@ -70,7 +68,7 @@ fn first(app: &App) -> Line<'static> {
                 spans.push(Span::styled(sure, theme.style(Tone::Dim)));
             }
         }
-        _ => spans.push(Span::raw(format!("  {}", pace(app)))),
+        None => spans.push(Span::raw(format!("  {}", pace(app)))),
     }
     Line::from(spans)
 }
@@ -235,10 +233,7 @@ fn counts(app: &App) -> Line<'static> {
 /// What was found beside the leading finding, a line each.
 fn others(app: &App) -> Vec<Line<'static>> {
     let theme = app.theme;
-    let leads = app
-        .state
-        .leading()
-        .is_some_and(|it| it.severity >= Severity::Warning);
+    let leads = app.state.reason().is_some();
     let others = app.state.findings.iter().skip(usize::from(leads));
     let mut lines: Vec<Line<'static>> = others
         .clone()
