@@ -81,26 +81,34 @@ pub(super) fn look_at_stacks(target: &Target) {
 }
 
 /// Feeds a viewer with a job until there is nothing more to come, or nobody to take it.
-pub(super) fn feed(target: Target, take: impl Fn(Input) -> bool) {
-    match target {
-        Target::Left(path) => drop(feed_left(&path, &take)),
-        Target::Live(live, dir) => {
-            let Ok(runtime) = runtime() else { return };
-            runtime.block_on(feed_live(&live, dir, &take));
+pub(super) fn feed(mut target: Target, take: impl Fn(Input) -> bool) {
+    loop {
+        match target {
+            Target::Live(live, dir) => {
+                let Ok(runtime) = runtime() else { return };
+                return runtime.block_on(feed_live(&live, dir, &take));
+            }
+            Target::Left(path) if feed_left(&path, &take) => return,
+            // A run that has just begun has nothing to show yet.
+            Target::Left(path) => {
+                std::thread::sleep(BACKOFF.0);
+                target = Target::find(path.to_str()).unwrap_or(Target::Left(path));
+            }
         }
     }
 }
 
-/// Whether there was anything to feed with.
+/// Whether that was all: false where there is nothing to show yet.
 fn feed_left(path: &Path, take: &impl Fn(Input) -> bool) -> bool {
     let Some(recording) = postmortem::record(&[path.to_owned()]) else {
         let why = format!("there is nothing to show in {}", path.display());
-        take(Input::Link(Link::Lost { why }));
-        return false;
+        return !take(Input::Link(Link::Lost { why }));
     };
-    let link = take(Input::Link(Link::Recorded));
-    let mut updates = recording.updates.into_iter();
-    link && updates.all(|update| take(Input::Update(Box::new(update))))
+    if take(Input::Link(Link::Recorded)) {
+        let mut updates = recording.updates.into_iter();
+        updates.all(|update| take(Input::Update(Box::new(update))));
+    }
+    true
 }
 
 async fn feed_live(live: &Live, dir: Option<PathBuf>, take: &impl Fn(Input) -> bool) {
