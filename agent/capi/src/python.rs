@@ -95,8 +95,7 @@ pub unsafe extern "C" fn ddp_doctor_py_wait_end(
 }
 
 /// Runs `work` on the arguments, integers all of them. What is no integer leaves the interpreter's
-/// exception, which a null pointer tells it of; where arguments are missing, the answer is 0 and
-/// nothing was recorded.
+/// exception, which a null pointer tells it of; where arguments are missing, all of them are 0.
 ///
 /// # Safety
 ///
