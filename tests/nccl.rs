@@ -1,12 +1,14 @@
 //! Jobs that call NCCL themselves, seen through the library that `run` has loaded before it: programs in
 //! C against the doubles of `doubles/`.
 
+mod bystanders;
 mod healthy;
+mod profiler;
+mod real;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 use ddp_doctor::evidence::journal::Reader as Journal;
@@ -34,7 +36,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// The job as a program that is linked with NCCL; `None`: there is no C compiler.
-fn linked() -> Option<&'static [PathBuf]> {
+pub(crate) fn linked() -> Option<&'static [PathBuf]> {
     static LINKED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let doubles = Doubles::get()?;
     Some(LINKED.get_or_init(|| vec![doubles.compile(&source("job.c"), "job", &[])]))
@@ -279,33 +281,6 @@ fn that_streams_have_come_to_a_call_is_told_where_that_is_switched_on() {
     assert_eq!(initiating(&hangs.report), ("DD101", &[1][..]));
     assert_eq!(hangs.seqs(RecordKind::Completed), expected);
     assert_eq!(hangs.seqs(RecordKind::Issued).last(), Some(&11));
-}
-
-#[test]
-fn children_are_nobodys_ranks() {
-    is_silent("children");
-}
-
-#[test]
-fn whoever_calls_no_nccl_does_not_notice() {
-    let dir = tempfile::tempdir().unwrap();
-    let run = |preload: bool| {
-        let mut bash = Command::new("bash");
-        bash.args(["-c", "cat /proc/$$/maps; ls | cat; env"])
-            .current_dir(dir.path())
-            .env("DDP_DOCTOR_BOX_DIR", dir.path());
-        if preload {
-            bash.env("LD_PRELOAD", library());
-        }
-        bash.output().unwrap()
-    };
-    let output = run(true);
-    assert!(output.status.success() && output.stderr.is_empty());
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("libddp_doctor_nccl.so"), "it was loaded");
-    assert!(!said.contains("libnccl.so"), "and loads nothing");
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-    assert!(run(false).status.success());
 }
 
 /// The line of the truth at the head of a program: `name = value`.
