@@ -358,9 +358,10 @@ impl Model {
                 place,
                 caller,
                 guards,
+                reading,
             } => {
                 if let Some(process) = self.processes.get_mut(&process) {
-                    process.site(place, caller, guards);
+                    process.site(place, caller, guards, reading);
                 }
             }
             Event::Issued { process, call } => self.issued(process, &call),
