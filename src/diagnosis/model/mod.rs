@@ -368,6 +368,7 @@ impl Model {
                 process,
                 thread,
                 call,
+                followed,
                 at,
             } => {
                 let Some(process) = self.processes.get_mut(&process) else {
@@ -377,12 +378,16 @@ impl Model {
                     doing: Doing::Call(inside),
                     ..
                 }) = process.threads.get(&thread)
-                    && inside.op == Op::InitProcessGroup
                     && inside.id == call
+                    && (inside.op == Op::InitProcessGroup
+                        || process.init.as_ref().is_some_and(|it| it.call.id == call))
                 {
                     self.world_joined.get_or_insert(at);
                 }
                 process.returned(thread, call, at);
+                if followed {
+                    process.follow(call);
+                }
                 let target = process.target(call);
                 let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
                     return;
@@ -431,16 +436,20 @@ impl Model {
                 let Some(process) = self.processes.get_mut(&process) else {
                     return;
                 };
-                process.completed(call);
-                let (rank, target) = (process.rank, process.target(call));
-                let on_device = &*process.layer == NCCL;
-                self.completed(rank, target);
-                // On a device nobody is seen to wait for a call: that it is complete ends what waits.
-                if on_device
-                    && let Some((group, rank, call)) =
-                        self.set_wait(rank, target, Wait::Over(at), false)
-                {
-                    self.waited(group, rank, &call, at);
+                let complete = process.completed(call, at);
+                let complete = complete.into_iter();
+                let targets: Vec<_> = complete.filter_map(|it| process.target(it)).collect();
+                let (rank, on_device) = (process.rank, &*process.layer == NCCL);
+                for target in targets.into_iter().map(Some) {
+                    self.completed(rank, target);
+                    // On a device nobody is seen to wait for a call: that it is complete ends what waits.
+                    let waited = match on_device {
+                        true => self.set_wait(rank, target, Wait::Over(at), false),
+                        false => None,
+                    };
+                    if let Some((group, rank, call)) = waited {
+                        self.waited(group, rank, &call, at);
+                    }
                 }
             }
             Event::Unawaited {

@@ -203,11 +203,13 @@ impl Encoder {
                 process,
                 thread,
                 call,
+                followed,
                 at,
             } => {
                 let record = v1::Record {
                     thread: thread.0,
                     call: call.0,
+                    flags: flag(*followed, flags::FOLLOWED),
                     ..record(RecordKind::Returned, *at)
                 };
                 self.process(*process).record(record, None)
