@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::NCCL;
+use super::apply::NCCL;
 use crate::diagnosis::event::Call;
 
 /// One initialisation of the world by one process, as the process described it before it began.
