@@ -209,7 +209,7 @@ impl Encoder {
                 let record = v1::Record {
                     thread: thread.0,
                     call: call.0,
-                    flags: flag(*followed, flags::FOLLOWED),
+                    flags: if *followed { u32::from(flags::FOLLOWED) } else { 0 },
                     ..record(RecordKind::Returned, *at)
                 };
                 self.process(*process).record(record, None)
