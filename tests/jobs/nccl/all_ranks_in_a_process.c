@@ -30,10 +30,13 @@ int main(void)
     for (int i = 0; i < 2; ++i)
         NCCL(ncclAllReduce(values[i], values[i], 8, ncclFloat32, ncclSum, comms[i], streams[i]));
     NCCL(ncclGroupEnd());
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < 2; ++i)
         CU(cuStreamSynchronize(streams[i]));
+    /* Each waits for the others. */
+    NCCL(ncclGroupStart());
+    for (int i = 0; i < 2; ++i)
         NCCL(ncclCommDestroy(comms[i]));
-    }
+    NCCL(ncclGroupEnd());
 #else
     ncclComm_t comm = join();
     float *values = floats(8);

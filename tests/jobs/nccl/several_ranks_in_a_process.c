@@ -39,7 +39,10 @@ int main(void)
         for (int i = 0; i < ranks; ++i)
             CU(cuStreamSynchronize(streams[i]));
     }
+    /* Each waits for the others. */
+    NCCL(ncclGroupStart());
     for (int i = 0; i < ranks; ++i)
         NCCL(ncclCommDestroy(comms[i]));
+    NCCL(ncclGroupEnd());
     return 0;
 }
