@@ -20,6 +20,7 @@ use ddp_doctor_proto::report::{
 };
 
 pub mod align;
+pub mod allocation;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
@@ -27,6 +28,7 @@ pub mod contract;
 pub mod creations;
 pub mod detect;
 pub mod event;
+pub mod growth;
 pub mod guards;
 pub mod interfaces;
 pub mod judge;
@@ -40,6 +42,7 @@ pub mod startup;
 pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod trend;
 pub mod waits;
 pub mod words;
 

@@ -27,7 +27,7 @@ static_assert(sizeof(ddp_doctor_text) == 16, "text");
 static_assert(sizeof(ddp_doctor_identity) == 12, "identity");
 static_assert(sizeof(ddp_doctor_options) == 72, "options");
 static_assert(offsetof(ddp_doctor_options, attempt_plus_1) == 68, "attempt");
-static_assert(sizeof(ddp_doctor_memory_sample) == 48, "memory");
+static_assert(sizeof(ddp_doctor_memory_sample) == 80, "memory");
 static_assert(sizeof(ddp_doctor_parameter_list) == 56, "parameters");
 
 #define CHECK(condition) \

@@ -18,6 +18,7 @@ mod init;
 mod memory;
 mod parameters;
 mod process;
+mod series;
 mod threads;
 mod transport;
 
@@ -27,12 +28,13 @@ pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use init::{Init, Place};
-pub use memory::{Device, Gauge, Memory};
+pub use memory::{Device, Gauge, Memory, Room, RoomKind};
 pub use parameters::{Parameter, Replica, Said, parse};
 pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, Unawaited,
     World, is_inside, libc_signal,
 };
+pub use series::{Sample, Series};
 pub use threads::{Crossing, Crossings};
 pub use transport::{Matching, Transport};
 
@@ -535,7 +537,8 @@ impl Model {
                 at,
             } => {
                 if let Some(process) = self.processes.get_mut(&process) {
-                    process.memory.take(&sample, at);
+                    let step = process.step_at_time(at);
+                    process.memory.take(&sample, step, at);
                 }
             }
             Event::Frontier {
@@ -555,6 +558,7 @@ impl Model {
                 process,
                 state,
                 exit,
+                oom_kills,
                 at,
             } => {
                 let Some(process) = self.processes.get_mut(&process) else {
@@ -563,7 +567,11 @@ impl Model {
                 process.state = state;
                 process.state_at = at;
                 if state == ProcessState::Dead && process.end.is_none() {
-                    process.end = Some(End { at, exit });
+                    process.end = Some(End {
+                        at,
+                        exit,
+                        oom_kills,
+                    });
                 }
             }
             Event::Stacks { process, stacks } => {
@@ -882,7 +890,7 @@ mod tests {
     use ddp_doctor_proto::report::Exit;
 
     use super::*;
-    use crate::diagnosis::event::MemorySample;
+    use crate::diagnosis::event::{MemorySample, OomKills};
     use crate::diagnosis::testing;
 
     #[test]
@@ -988,6 +996,7 @@ mod tests {
                 code: None,
                 signal: Some(libc_signal::TERM),
             },
+            oom_kills: OomKills::default(),
             at: Timestamp(200),
         });
         join(&mut model, 2, 1, 300);
@@ -1006,6 +1015,7 @@ mod tests {
                 code: Some(1),
                 signal: None,
             },
+            oom_kills: OomKills::default(),
             at: Timestamp(200),
         });
         join(&mut model, 2, 1, 101);

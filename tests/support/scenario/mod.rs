@@ -36,7 +36,8 @@
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
-//! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
+//! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
+//! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | of `-`: what is known of a node, in seconds |
@@ -55,6 +56,7 @@ use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
 use serde::Deserialize;
 
 mod journal;
+mod memory;
 mod script;
 
 /// The first second of every scenario, on the clock of the world.
