@@ -34,6 +34,7 @@
 //! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model of these parameters |
 //! | `without-gradient …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | the same: DDP's reducer says so of them |
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
+//! | `reading @FILE:LINE` | the source around the line is being read, until something is told of it |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
