@@ -192,7 +192,7 @@ pub enum Event {
     /// The memory of a process was measured.
     Memory {
         process: ProcessId,
-        sample: MemorySample,
+        sample: Box<MemorySample>,
         at: Timestamp,
     },
     /// How far a process has come in a group, by counters that lose nothing.

@@ -129,7 +129,7 @@ pub fn growers<'a>(situation: &Situation<'a>) -> Vec<Grower<'a>> {
     let mut growers: Vec<Grower<'a>> = processes
         // What a process that failed held is told with its end.
         .filter(|process| matches!(process.ending(), Ending::None | Ending::InOrder))
-        .flat_map(|process| of_process(process))
+        .flat_map(of_process)
         .collect();
     let together: Vec<(&str, Trend)> = growers
         .iter()

@@ -519,7 +519,7 @@ impl Process {
                     0 => self.time(sample.mono_ns),
                     at => self.on_our_clock(at),
                 },
-                sample: MemorySample {
+                sample: Box::new(MemorySample {
                     rss: sample.rss,
                     host_available: sample.host_available,
                     host_total: sample.host_total,
@@ -539,7 +539,7 @@ impl Process {
                     gpu_split: sample.gpu_split,
                     gpu_retries: sample.gpu_retries,
                     gpu_ooms: sample.gpu_ooms,
-                },
+                }),
             });
         }
         Some(())

@@ -74,7 +74,7 @@ impl Detector for OutOfMemory {
             Some(of_ended(draft, it.process, it.exception, failed))
         });
         let processes = situation.model.processes.values();
-        let caught = processes.filter_map(|process| of_caught(process));
+        let caught = processes.filter_map(of_caught);
         ended.chain(caught).collect()
     }
 }

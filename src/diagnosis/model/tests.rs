@@ -4,7 +4,7 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
 use super::*;
-use crate::diagnosis::event::{Event, MemorySample};
+use crate::diagnosis::event::{Event, MemorySample, OomKills};
 use crate::diagnosis::testing;
 
 #[test]
@@ -66,10 +66,10 @@ fn memory_and_settings_are_the_processs() {
     for (at, rss) in [(200, 50), (300, 40)] {
         model.apply(Event::Memory {
             process: ProcessId(1),
-            sample: MemorySample {
+            sample: Box::new(MemorySample {
                 rss: Some(rss),
                 ..MemorySample::default()
-            },
+            }),
             at: Timestamp(at),
         });
     }

@@ -57,7 +57,7 @@ fn number(text: &str) -> Result<u64, String> {
             sum += if i == 0 { product } else { -product };
         }
     }
-    u64::try_from(sum).map_err(|_| wrong())
+    u64::try_from(sum).ok().ok_or_else(wrong)
 }
 
 /// `300M`.

@@ -605,7 +605,7 @@ impl<'a> Writer<'a> {
             }
             "memory" => Event::Memory {
                 process,
-                sample: super::memory::sample(args)?,
+                sample: Box::new(super::memory::sample(args)?),
                 at: moment,
             },
             "exits" => dead(Some(number(0)?), None),
