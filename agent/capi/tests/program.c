@@ -162,7 +162,7 @@ int main(void)
     ddp_doctor_setting(no_text, text("x"));
 
     ddp_doctor_memory_sample memory = {
-        sizeof memory, 3, 1000, DDP_DOCTOR_UNKNOWN, 600, (uint64_t)1 << 40,
+        sizeof memory, 3, 1000, DDP_DOCTOR_UNKNOWN, 600, (uint64_t)1 << 40, 700, DDP_DOCTOR_UNKNOWN, 2, 0,
     };
     ddp_doctor_memory(&memory);
     memory.size = offsetof(ddp_doctor_memory_sample, allocated);
