@@ -276,7 +276,7 @@ mod tests {
         );
         assert_eq!(
             (size_of::<COptions>(), size_of::<CMemorySample>()),
-            (72, 48)
+            (72, 80)
         );
         assert_eq!(offset_of!(COptions, attempt_plus_1), 68);
         assert_eq!(
