@@ -20,6 +20,7 @@ use ddp_doctor_proto::report::{
 };
 
 pub mod align;
+pub mod allocation;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
@@ -28,6 +29,7 @@ pub mod creations;
 pub mod detect;
 pub mod device;
 pub mod event;
+pub mod growth;
 pub mod guards;
 pub mod interfaces;
 pub mod judge;
@@ -41,6 +43,7 @@ pub mod startup;
 pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod trend;
 pub mod waits;
 pub mod words;
 

@@ -587,6 +587,7 @@ impl<'a> Truth<'a> {
             Fact::Missing { .. }
             | Fact::Joins { .. }
             | Fact::Interface { .. }
+            | Fact::OomKills { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }

@@ -14,7 +14,9 @@ use super::history::Turns;
 use super::init::Init;
 use super::memory::Memory;
 use super::parameters::Models;
-use crate::diagnosis::event::{Call, CallId, GroupInfo, Guard, ProcessId, Stacks, ThreadId};
+use crate::diagnosis::event::{
+    Call, CallId, GroupInfo, Guard, OomKills, ProcessId, Stacks, ThreadId,
+};
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
@@ -167,6 +169,8 @@ pub struct End {
     pub at: Timestamp,
     /// How, as far as it is known.
     pub exit: Exit,
+    /// Whom the kernel killed about then.
+    pub oom_kills: OomKills,
 }
 
 /// What a process said about its end.
@@ -695,6 +699,15 @@ impl Process {
             self.exceptions.remove(KEPT / 2);
         }
         self.exceptions.push(exception);
+    }
+
+    /// The step in which it was then, lately: whoever measures from outside is heard a moment later.
+    pub(super) fn step_at_time(&self, at: Timestamp) -> u64 {
+        if at < self.step_at {
+            self.step.saturating_sub(1)
+        } else {
+            self.step
+        }
     }
 
     pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {
