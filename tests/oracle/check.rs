@@ -584,6 +584,7 @@ impl<'a> Truth<'a> {
             Fact::Missing { .. }
             | Fact::Joins { .. }
             | Fact::Interface { .. }
+            | Fact::Setting { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }

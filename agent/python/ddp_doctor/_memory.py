@@ -7,7 +7,7 @@ import ctypes
 import sys
 import time
 
-from . import _box, _init
+from . import _box
 from ._native import MemorySample, UNKNOWN, text
 
 # Seconds between two samples, and what is worth one.
@@ -33,8 +33,6 @@ def sample(now=time.monotonic):
     told = _told.get(device)
     if told is not None and not any(abs(a - b) >= max(_STEP, b // _SHARE) for a, b in zip((allocated, reserved), told)):
         return
-    if told is None:
-        _init.say_device(device)
     _told[device] = (allocated, reserved)
     said = MemorySample(ctypes.sizeof(MemorySample), device, UNKNOWN, UNKNOWN, allocated, reserved)
     _box.lib.memory(ctypes.byref(said))
