@@ -26,7 +26,7 @@ demo: build
 test:
 	$(CARGO) build --workspace --all-targets
 	venv=$(VENV) && DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
-	    $(CARGO) test --workspace --all-features
+	    CARGO="$(CARGO)" scripts/cargo-test --workspace --all-features
 	venv=$(VENV) && DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so" \
 	    "$$venv/bin/python" -m unittest discover -s agent/python/tests -t agent/python/tests
 

@@ -91,6 +91,8 @@ pub enum Event {
         place: Arc<Where>,
         caller: Option<Arc<Where>>,
         guards: Arc<[Guard]>,
+        /// The source is still being read: it will be told again.
+        reading: bool,
     },
     /// A call is about to be made.
     Issued { process: ProcessId, call: Arc<Call> },

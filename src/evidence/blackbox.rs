@@ -42,6 +42,7 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             function,
             caller,
             guards: Vec::new(),
+            reading: false,
         }),
         Item::Group {
             id,

@@ -79,6 +79,8 @@ struct Site {
     caller: u32,
     /// Its source was read.
     is_read: bool,
+    /// Somebody said that it is being read.
+    reading: bool,
 }
 
 /// One black box, as far as it was told.
@@ -188,7 +190,8 @@ impl Process {
         out: &mut Vec<Event>,
     ) -> Option<()> {
         if let Some(known) = self.sites.get_mut(&site.id) {
-            if known.is_read || site.guards.is_empty() {
+            let says_something = !site.guards.is_empty() || known.reading;
+            if known.is_read || site.reading || !says_something {
                 return Some(());
             }
             let guards: Arc<[Guard]> = site.guards.iter().take(MAX_GUARDS).map(guard).collect();
@@ -200,6 +203,7 @@ impl Process {
                 place: known.place.clone(),
                 caller: None,
                 guards,
+                reading: false,
             });
             return Some(());
         }
@@ -219,14 +223,16 @@ impl Process {
             place: place.clone(),
             caller: if caller.is_some() { site.caller } else { 0 },
             is_read: false,
+            reading: site.reading,
         };
         self.sites.insert(site.id, known);
-        if caller.is_some() {
+        if caller.is_some() || site.reading {
             out.push(Event::Site {
                 process,
                 place,
                 caller,
                 guards: Arc::new([]),
+                reading: site.reading,
             });
         }
         if site.guards.is_empty() {

@@ -420,7 +420,7 @@ impl Follower {
     /// What is around the lines that came up is read beside us.
     fn ask_for_sources(&mut self) {
         for site in self.ranks.iter_mut().flat_map(Rank::take_sites) {
-            self.sources.ask(&site);
+            self.sources.ask(site);
         }
     }
 

@@ -9,6 +9,7 @@ use v1::event::Kind;
 
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
+use super::source::Sources;
 use super::stacks::taker::Wanted;
 use crate::evidence::blackbox;
 
@@ -275,11 +276,12 @@ fn pass(
     {
         *announced = Some(read.record.code);
     }
-    let Some(kind) = blackbox::message(process, item) else {
+    let Some(mut kind) = blackbox::message(process, item) else {
         return;
     };
-    if let Kind::SiteDefined(site) = &kind {
+    if let Kind::SiteDefined(site) = &mut kind {
         sites.push(site.clone());
+        site.reading = Sources::are_of_use(site);
     }
     let ticket = match &kind {
         Kind::Record(record) => Some(record.ticket),

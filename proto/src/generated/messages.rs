@@ -809,6 +809,9 @@ pub struct SiteDefined {
     /// The tests in the source that decide whether the program comes there, the nearest first.
     #[prost(message, repeated, tag = "11")]
     pub guards: ::prost::alloc::vec::Vec<Guard>,
+    /// The source is still being read: the site is told again, with what is around it or nothing.
+    #[prost(bool, tag = "12")]
+    pub reading: bool,
 }
 /// A test in the source of a program that decides whether it comes to some line.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -137,6 +137,8 @@ pub struct Site {
     pub caller: Option<Arc<Where>>,
     /// The tests in the source that decide whether it comes there, the nearest first.
     pub guards: Option<Arc<[Guard]>>,
+    /// The source is still being read.
+    pub reading: bool,
 }
 
 /// A set of processes that can meet in groups.
@@ -226,6 +228,8 @@ pub struct Thread {
     pub last_call: Option<Arc<Call>>,
     /// When it last wrote a record.
     pub last_at: Timestamp,
+    /// It made a call or a wait of the program's own; a thread of the backward pass makes DDP's alone.
+    pub of_the_program: bool,
     /// The wait that an exception ended, if the thread has made no call since: what it was for, when it
     /// began and when it ended.
     pub failed: Option<(Target, Timestamp, Timestamp)>,
@@ -490,6 +494,7 @@ impl Process {
         place: Arc<Where>,
         caller: Option<Arc<Where>>,
         guards: Arc<[Guard]>,
+        reading: bool,
     ) {
         if self.sites.len() >= KEPT_PLACES && !self.sites.contains_key(&place) {
             return;
@@ -497,6 +502,7 @@ impl Process {
         let site = self.sites.entry(place).or_default();
         // The first way there is the one that its calls came by when they were first seen.
         site.caller = site.caller.take().or(caller);
+        site.reading = reading;
         if !guards.is_empty() {
             site.guards = Some(guards);
         }
@@ -513,6 +519,7 @@ impl Process {
         let thread = self.thread(call.thread, call.at);
         thread.failed = None;
         thread.last_call = Some(Arc::clone(call));
+        thread.of_the_program |= !call.hidden;
         if !call.is_async {
             thread.doing = Doing::Call(Arc::clone(call));
         }
@@ -580,6 +587,7 @@ impl Process {
         let target = call.and_then(|call| self.calls.get(&call)).copied();
         let thread = self.thread(thread, at);
         thread.failed = None;
+        thread.of_the_program = true;
         thread.doing = Doing::Wait(target, at, place);
         target
     }
@@ -709,6 +717,7 @@ impl Process {
             doing: Doing::Nothing,
             last_call: None,
             last_at: at,
+            of_the_program: false,
             failed: None,
         });
         thread.last_at = at;

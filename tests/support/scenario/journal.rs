@@ -251,9 +251,10 @@ impl Encoder {
                 place,
                 caller,
                 guards,
+                reading,
             } => self
                 .process(*process)
-                .site_event(place, caller.as_ref(), guards),
+                .site_event(place, caller.as_ref(), guards, *reading),
             Event::Step {
                 process,
                 step,
@@ -511,6 +512,7 @@ impl Process {
             function: place.function.clone(),
             caller,
             guards: Vec::new(),
+            reading: false,
         }
     }
 
@@ -519,10 +521,14 @@ impl Process {
         place: &Arc<Where>,
         caller: Option<&Arc<Where>>,
         guards: &[Guard],
+        reading: bool,
     ) -> Vec<Kind> {
         let mut kinds = Vec::new();
         let caller = caller.map_or(0, |caller| self.site(caller, 0, &mut kinds));
         let id = self.site(place, caller, &mut kinds);
+        if let (true, Some(Kind::SiteDefined(site))) = (reading, kinds.last_mut()) {
+            site.reading = true;
+        }
         if !guards.is_empty() {
             let guards = guards.iter().map(|guard| v1::Guard {
                 line: guard.line,

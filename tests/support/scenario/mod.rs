@@ -35,6 +35,7 @@
 //! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | the same: DDP's reducer says so of them, after N backwards that were whole |
 //! | `used-at "DTYPE SIZES NAME"… @FILE:LINE` | that line of the program uses them |
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
+//! | `reading @FILE:LINE` | the source around the line is being read, until something is told of it |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |

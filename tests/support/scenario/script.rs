@@ -509,8 +509,16 @@ impl<'a> Writer<'a> {
                         subject: subject.ok_or("a test on what?")?,
                         form: form.ok_or("a guard of which form?")?,
                     }]),
+                    reading: false,
                 }
             }
+            "reading" => Event::Site {
+                process,
+                place: place.ok_or("reading around which line?")?,
+                caller: None,
+                guards: Arc::new([]),
+                reading: true,
+            },
             "called" => {
                 let [place, caller] = two_places(args)?;
                 Event::Site {
@@ -518,6 +526,7 @@ impl<'a> Writer<'a> {
                     place,
                     caller: Some(caller),
                     guards: Arc::new([]),
+                    reading: false,
                 }
             }
             "phase" => Event::PhaseBegin {
