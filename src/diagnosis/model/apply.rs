@@ -261,7 +261,7 @@ impl Model {
                 value,
                 at,
             } => {
-                self.touch(process, at, |process| process.set(name, value));
+                self.touch(process, at, |process| process.set(name, value, at));
             }
             Event::Memory {
                 process,

@@ -17,6 +17,7 @@ use super::parameters::Models;
 use crate::diagnosis::event::{
     Call, CallId, GroupInfo, Guard, OomKills, ProcessId, Stacks, ThreadId,
 };
+use crate::diagnosis::settings;
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
@@ -109,6 +110,12 @@ pub struct Process {
     pub memory: Memory,
     /// Versions and settings that ranks may have to agree on, the latest of each.
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
+    /// All of those that are compared, as one number.
+    pub fingerprint: u64,
+    /// When it last said one that it had not said so before.
+    pub said_at: Timestamp,
+    /// When it said which GPU it exchanges data from.
+    pub gpu_at: Option<Timestamp>,
     /// How it joined the world, or tries to: the last time that it began to.
     pub init: Option<Init>,
     /// Elements of the largest call that the program itself made to reduce or to gather something.
@@ -322,6 +329,9 @@ impl Process {
             stacks: Vec::new(),
             memory: Memory::default(),
             settings: BTreeMap::new(),
+            fingerprint: 0,
+            said_at: Timestamp::default(),
+            gpu_at: None,
             init: None,
             largest_own: 0,
             models: Models::default(),
@@ -680,10 +690,19 @@ impl Process {
         }
     }
 
-    pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>) {
-        if self.settings.len() < KEPT_SETTINGS || self.settings.contains_key(&name) {
-            self.settings.insert(name, value);
+    pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>, at: Timestamp) {
+        let known = self.settings.get(&name);
+        if known == Some(&value) || (known.is_none() && self.settings.len() >= KEPT_SETTINGS) {
+            return;
         }
+        for said in [known, Some(&value)].into_iter().flatten() {
+            self.fingerprint ^= settings::fingerprint(&name, said).unwrap_or(0);
+        }
+        self.said_at = at;
+        if &*name == settings::GPU {
+            self.gpu_at = Some(at);
+        }
+        self.settings.insert(name, value);
     }
 
     pub(super) fn raised(&mut self, mut exception: Exception) {

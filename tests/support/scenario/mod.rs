@@ -33,7 +33,8 @@
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `forward N [@PATH] [batch=N] [repeated] [no-sync]` | DDP's training forward, which begins step N |
 //! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model of these parameters |
-//! | `without-gradient …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | the same: DDP's reducer says so of them |
+//! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | the same: DDP's reducer says so of them, after N backwards that were whole |
+//! | `used-at "DTYPE SIZES NAME"… @FILE:LINE` | that line of the program uses them |
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
 //! | `reading @FILE:LINE` | the source around the line is being read, until something is told of it |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
@@ -129,6 +130,8 @@ struct Expect {
     /// The second at which it was first seen.
     detected: Option<f64>,
     summary_has: Option<String>,
+    /// Words of one of its reasons.
+    why_has: Option<String>,
 }
 
 fn c10d() -> String {
@@ -373,6 +376,13 @@ impl Expect {
         {
             let is = finding.detected_at.since(Timestamp(START)).as_secs_f64();
             found.push(format!("detected at {is} s, not {at} s"));
+        }
+        if let Some(text) = self
+            .why_has
+            .as_ref()
+            .filter(|t| !finding.why.iter().any(|why| why.contains(*t)))
+        {
+            found.push(format!("no reason has {text:?}: {:?}", finding.why));
         }
         if let Some(text) = self
             .summary_has

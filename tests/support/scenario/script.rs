@@ -576,9 +576,13 @@ impl<'a> Writer<'a> {
                 at: moment,
             },
             "layout" | "without-gradient" | "complete" | "ready-twice" | "graph-changed"
-            | "outside" | "never-unused" => {
+            | "outside" | "never-unused" | "used-at" => {
                 let fact = ParameterFact::from_name(&verb.replace('-', " "));
-                let listed = args.iter().filter(|arg| !arg.starts_with('@'));
+                let after = args.iter().find_map(|arg| arg.strip_prefix("after="));
+                let after = after.and_then(|after| after.parse().ok());
+                let listed = args
+                    .iter()
+                    .filter(|arg| !arg.starts_with('@') && !arg.starts_with("after="));
                 let lines: String = listed.map(|line| format!("{line}\n")).collect();
                 Event::Parameters {
                     process,
@@ -586,7 +590,10 @@ impl<'a> Writer<'a> {
                     said: Parameters {
                         fact: fact.unwrap_or_default(),
                         model: 1,
-                        first: if verb == "never-unused" { 1500 } else { 0 },
+                        first: match verb {
+                            "never-unused" => 1500,
+                            _ => after.unwrap_or(0),
+                        },
                         total: lines.lines().count() as u64,
                         lines: lines.into(),
                         place,
