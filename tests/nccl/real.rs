@@ -216,6 +216,8 @@ fn is_refused(records: &[v1::Record], version: &[u32]) {
         settings.contains(&&*format!("nccl={}", written(version))),
         "{settings:?}"
     );
+    // The id says where its maker waits, which `NCCL_SOCKET_IFNAME` has put there.
+    assert!(settings.contains(&"init.address=127.0.0.1"), "{settings:?}");
     // What came back is not waited for any more.
     let of_kind = |kind: RecordKind| {
         let it = records

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor_agent::blackbox::{Creation, Place, Seat, Writer};
 use ddp_doctor_agent::{current, identity, is_disabled, open, options_from_env};
-use ddp_doctor_proto::Op;
+use ddp_doctor_proto::{NoteKind, Op};
 
 use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
 use crate::comms::{self, Communicator};
@@ -90,9 +90,20 @@ pub(crate) fn with_id(
 ) -> Option<Making> {
     HOOKED.store(true, Ordering::Release);
     let seat = seat(rank, size)?;
-    let writer = open_box(seat)?;
+    let is_first = current().is_none();
+    let writer = open_box(Some(seat))?;
+    if is_first && let Some(place) = identity::meeting_place(&id.bytes) {
+        writer.setting(b"init.address", place.ip().to_string().as_bytes());
+        writer.setting(b"init.port", place.port().to_string().as_bytes());
+    }
     let hash = identity::of_unique_id(&id.bytes);
-    let occurrence = occurrence_of(hash, seat.rank)?;
+    let Some(occurrence) = occurrence_of(hash, seat.rank) else {
+        say_once(
+            writer,
+            b"is several ranks of one NCCL communicator: of all but the first nothing is seen",
+        );
+        return None;
+    };
     let name = identity::name(hash, occurrence);
     let call = writer.creating(&Creation {
         op: Op::NewGroup,
@@ -118,6 +129,22 @@ pub(crate) fn with_id(
             seat: Some(seat),
         }),
     })
+}
+
+/// `ncclCommInitAll`: this process is all ranks of the communicator, and waits for nobody. They are not
+/// seen, which is said.
+pub(crate) fn of_one_process() {
+    let said = b"is all ranks of an NCCL communicator (ncclCommInitAll), of which nothing is seen";
+    if let Some(writer) = current().or_else(|| open_box(None)) {
+        say_once(writer, said);
+    }
+}
+
+fn say_once(writer: &'static Writer, text: &[u8]) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::AcqRel) {
+        writer.note(NoteKind::SeveralRanks, text);
+    }
 }
 
 /// `ncclCommSplit`: all ranks of the parent take part, also those that get nothing.
@@ -253,8 +280,9 @@ pub(crate) fn seat(rank: c_int, size: c_int) -> Option<Seat> {
 
 // --- Who this process is -----------------------------------------------------------------------
 
-/// The box of this process, which is made with its first communicator; `None`: nothing is recorded.
-pub(crate) fn open_box(seat: Seat) -> Option<&'static Writer> {
+/// The box of this process, which is made with its first communicator, where it has that seat; `None`:
+/// nothing is recorded.
+pub(crate) fn open_box(seat: Option<Seat>) -> Option<&'static Writer> {
     if let Some(writer) = current() {
         return Some(writer);
     }
@@ -262,11 +290,14 @@ pub(crate) fn open_box(seat: Seat) -> Option<&'static Writer> {
         return None;
     }
     let mut options = options_from_env("nccl");
-    let told = LAUNCHERS.iter().find_map(|names| told_by(names, seat));
-    let (rank, world_size, local_rank) = told.unwrap_or((seat.rank, seat.size, None));
-    options.rank = Some(rank);
-    options.world_size = Some(world_size);
-    options.local_rank = local_rank;
+    let size = seat.map_or(1, |seat| seat.size);
+    let told = LAUNCHERS.iter().find_map(|names| told_by(names, size));
+    let own = || seat.map(|seat| (seat.rank, seat.size, None));
+    if let Some((rank, world_size, local_rank)) = told.or_else(own) {
+        options.rank = Some(rank);
+        options.world_size = Some(world_size);
+        options.local_rank = local_rank;
+    }
     let place = Place::from_env(&options.job, &options.world);
     open(&place, &options).ok()?;
     let writer = current()?;
@@ -299,11 +330,11 @@ fn announce_the_end() {
 
 /// Rank, number of ranks and rank on the node, as a launcher tells them; `None`: it does not, or not of
 /// this program, since the communicator has more ranks.
-fn told_by(names: &[&str; 3], seat: Seat) -> Option<(u32, u32, Option<u32>)> {
+fn told_by(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)> {
     let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
     let [rank, world_size, local_rank] = names;
     let (rank, world_size) = (number(rank)?, number(world_size)?);
-    (rank < world_size && seat.size <= world_size).then(|| (rank, world_size, number(local_rank)))
+    (rank < world_size && size <= world_size).then(|| (rank, world_size, number(local_rank)))
 }
 
 /// Whether the library of the C API records this process, as it does for Python: what c10d asks of NCCL

@@ -124,9 +124,11 @@ pub(crate) fn work(
         let status = real();
         guarded(|| {
             if is_taken(status) {
-                done::after(writer, communicator, &work, call);
+                let followed = done::after(writer, communicator, &work, call);
+                records::came_back(writer, call, followed);
+            } else {
+                records::returned(writer, call, function, status);
             }
-            records::returned(writer, call, function, status);
         });
         status
     })
@@ -296,10 +298,8 @@ impl Thread {
                 if mem::take(&mut refused) {
                     records::refused(writer, function, status);
                 }
-                if is_taken(status) {
-                    done::after(writer, communicator, work, call);
-                }
-                writer.returned(call);
+                let followed = is_taken(status) && done::after(writer, communicator, work, call);
+                records::came_back(writer, call, followed);
             }
             works.clear();
             issued.clear();

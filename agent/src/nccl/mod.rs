@@ -85,7 +85,9 @@ pub fn is_available() -> Result<(), NcclError> {
         }
         // SAFETY: as above.
         if !unsafe { sys::is_culib_present() } {
-            return Err(NcclError::NotFound("NCCL as libnccl.so (a link to libnccl.so.2 will do)"));
+            return Err(NcclError::NotFound(
+                "NCCL as libnccl.so (a link to libnccl.so.2 will do)",
+            ));
         }
         Ok(())
     };

@@ -195,7 +195,7 @@ fn communicator(said: &Said) -> Option<&'static Communicator> {
         return None;
     }
     let seat = init::seat(said.rank, said.ranks)?;
-    let writer = init::open_box(seat)?;
+    let writer = init::open_box(Some(seat))?;
     let occurrence = init::occurrence_of(said.hash, seat.rank)?;
     let description = if said.name.is_null() {
         &[][..]
