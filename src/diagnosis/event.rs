@@ -7,7 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
     DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
-    ReduceOp,
+    ReduceOp, Spending,
 };
 
 /// Names a process within a job, across nodes.
@@ -173,6 +173,21 @@ pub enum Event {
         place: Option<Arc<Where>>,
         at: Timestamp,
     },
+    /// A thread has just spent some time on what is no work of its own.
+    Spent {
+        process: ProcessId,
+        thread: ThreadId,
+        on: Spending,
+        took: Duration,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// How the host let a process run, over the second before.
+    Scheduled {
+        process: ProcessId,
+        sample: SchedulingSample,
+        at: Timestamp,
+    },
     /// Something is said of the parameters of a model whose gradients a group averages.
     Parameters {
         process: ProcessId,
@@ -329,6 +344,21 @@ pub struct MemorySample {
     pub gpu_allocated: Option<u64>,
     /// What the framework's allocator holds on the device.
     pub gpu_reserved: Option<u64>,
+}
+
+/// How the host lets a process run; `None`: that was not seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SchedulingSample {
+    /// Its main thread ran, in thousandths of the time.
+    pub ran_permille: Option<u32>,
+    /// Its main thread was ready to run and got no processor, in thousandths of the time.
+    pub queued_permille: Option<u32>,
+    /// Its cgroup was kept from running by its quota, in thousandths of the time.
+    pub throttled_permille: Option<u32>,
+    /// Pages a second that it had to wait for to be read from a disk.
+    pub major_faults: Option<u32>,
+    /// The processors that it may run on ("0-3,8"); empty: unknown.
+    pub processors: Arc<str>,
 }
 
 /// A test in the program's source that decides whether it comes to some line.

@@ -88,6 +88,10 @@ GRAPH_CHANGED = 5
 OUTSIDE = 6
 NEVER_UNUSED = 7
 
+# What time is spent on.
+INPUT = 1
+GARBAGE = 2
+
 # Results of ddp_doctor_open().
 OK = 0
 ALREADY_OPEN = 1

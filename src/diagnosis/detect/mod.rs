@@ -56,6 +56,10 @@ mod rendezvous_incomplete;
 mod root_mismatch;
 mod sequence_slip;
 mod shape_mismatch;
+mod straggler;
+mod straggler_compute;
+mod straggler_host;
+mod straggler_input;
 mod stuck_in_teardown;
 mod stuck_inside;
 mod stuck_outside;
@@ -103,6 +107,9 @@ pub const ALL: &[&dyn Detector] = &[
     &ddp_bypassed::DdpBypassed,
     &no_sync_mismatch::NoSyncMismatch,
     &needless_unused_search::NeedlessUnusedSearch,
+    &straggler_compute::StragglerCompute,
+    &straggler_input::StragglerInput,
+    &straggler_host::StragglerHost,
     &evidence_incomplete::EvidenceIncomplete,
     &records_lost::RecordsLost,
     &clock_skew::ClockSkew,

@@ -5,29 +5,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
-use ddp_doctor_proto::{NoteKind, Op, ProcessState};
+use ddp_doctor_proto::{NoteKind, Op, ProcessState, Spending};
 
 use super::event::{Call, Event, GroupInfo, ProcessId, StartedRank};
 
 mod accumulation;
+mod arrivals;
 mod channel;
 mod creation;
 mod group;
 pub mod history;
 mod init;
 mod memory;
+mod pace;
 mod parameters;
 mod process;
 mod threads;
 mod transport;
 
 pub use accumulation::Accumulation;
+pub use arrivals::{Arrivals, Came, Encounter};
 pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use init::{Init, Place};
 pub use memory::{Device, Gauge, Memory};
+pub use pace::{Pace, Spent};
 pub use parameters::{Parameter, Replica, Said, parse};
 pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, Unawaited,
@@ -88,6 +92,8 @@ pub struct Model {
     pub notes: Vec<Note>,
     /// When a rank first came back from joining the world, which takes all ranks.
     pub world_joined: Option<Timestamp>,
+    /// When ranks came to what they do together.
+    pub arrivals: Arrivals,
 }
 
 /// How far a clock is ahead of ours.
@@ -387,6 +393,7 @@ impl Model {
                 let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
                     return;
                 };
+                self.arrivals.set_returned(rank, Target::Join(id, seq), at);
                 let group = &mut self.groups[id.0 as usize];
                 if seq == 0 {
                     group.made(rank, at);
@@ -464,6 +471,7 @@ impl Model {
                 self.touch(process, at, |process| {
                     process.step = process.step.max(step);
                     process.step_at = at;
+                    process.pace.step(at);
                     process.turns.begin(forward.as_ref());
                     if let Some(forward) = &forward {
                         process.accumulation.begin(forward);
@@ -538,6 +546,32 @@ impl Model {
                     process.memory.take(&sample, at);
                 }
             }
+            Event::Spent {
+                process,
+                thread,
+                on,
+                took,
+                place,
+                at,
+            } => {
+                // A thread beside the one that stands still may have spent it: no sign of progress.
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.records += 1;
+                    process.pace.spent(on, thread, took, at);
+                    if on == Spending::Input {
+                        process.pace.draws_at = place.or(process.pace.draws_at.take());
+                    }
+                }
+            }
+            Event::Scheduled {
+                process,
+                sample,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.pace.scheduled(sample, at);
+                }
+            }
             Event::Frontier {
                 process,
                 group,
@@ -549,6 +583,7 @@ impl Model {
                 };
                 let group = &mut self.groups[id.0 as usize];
                 group.advance(rank, issued);
+                group.met.clear();
                 group.traffic.advance(rank, p2p_issued);
             }
             Event::ProcessChanged {
@@ -562,6 +597,8 @@ impl Model {
                 };
                 process.state = state;
                 process.state_at = at;
+                let is_stopped = state == ProcessState::Stopped;
+                process.pace.state(is_stopped, at);
                 if state == ProcessState::Dead && process.end.is_none() {
                     process.end = Some(End { at, exit });
                 }
@@ -794,13 +831,20 @@ impl Model {
                 let position = process.map(|it| it.turns.position());
                 let position = position.unwrap_or_default();
                 target = Some(Target::Join(group_id, call.seq));
-                for (rank, call, last) in group.issue(rank, call, position) {
+                let waited = group.issue(rank, call, position);
+                for encounter in group.met.drain(..) {
+                    self.arrivals.met(encounter);
+                }
+                for (rank, call, last) in waited {
                     self.waited(group_id, rank, &call, last);
                 }
             } else if call.op.is_point_to_point()
                 && let Some((post, met)) = group.traffic.issue(rank, call)
             {
                 target = Some(Target::Message(group_id, post));
+                if let Some(met) = &met {
+                    self.arrivals.messaged(group_id, met);
+                }
                 for met in met.into_iter().flatten() {
                     self.waited(group_id, met.rank, &met.call, met.other);
                 }
@@ -830,6 +874,7 @@ impl Model {
         wait: Wait,
         failed: bool,
     ) -> Option<(GroupId, u32, Arc<Call>)> {
+        self.arrivals.set_wait(rank?, target?, wait);
         match target? {
             Target::Join(id, seq) => {
                 let group = &mut self.groups[id.0 as usize];

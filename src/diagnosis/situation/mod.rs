@@ -11,6 +11,7 @@ use ddp_doctor_proto::report::Timestamp;
 use super::Config;
 use super::contract::{self, Breach};
 use super::creations;
+use super::lateness::Straggler;
 use super::model::{GroupId, Join, JoinedCall, Model, Process};
 use super::waits::Waits;
 
@@ -57,6 +58,8 @@ pub struct Situation<'a> {
     pub breaches: Vec<Breach>,
     /// Makers of groups who do not agree: the first such in each world.
     pub mismatches: Vec<creations::Mismatch<'a>>,
+    /// Who keeps the others waiting, again and again.
+    pub straggler: Option<Straggler>,
 }
 
 impl<'a> Situation<'a> {
@@ -74,6 +77,7 @@ impl<'a> Situation<'a> {
             inside: Vec::new(),
             breaches: Vec::new(),
             mismatches: Vec::new(),
+            straggler: None,
         };
         situation.inside = inside::all(&situation);
 
