@@ -10,7 +10,7 @@ use ddp_doctor_agent::blackbox::{
     Call, Frontier, Item, Options, Place, ReadRecord, Reader, Writer,
 };
 use ddp_doctor_proto::blackbox::{Capacities, RECORD_WORDS, WORD, flags, header, writing};
-use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp, Spending};
 
 fn small() -> Capacities {
     Capacities {

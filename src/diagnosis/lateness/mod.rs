@@ -105,7 +105,7 @@ impl Review {
     /// Looks at the job, unless it has just done so: what it says follows from the evidence of a moment ago
     /// at least, of a second ago in large jobs.
     pub fn look(&mut self, model: &Model, now: Timestamp) -> Option<&Straggler> {
-        let patience = match model.arrivals.len() {
+        let patience = match model.arrivals.kept() {
             0..MANY => Duration::from_millis(100),
             n if n < 8 * MANY => Duration::from_millis(250),
             _ => Duration::from_secs(1),
@@ -129,7 +129,8 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
         Some(step) => {
             // A little longer, so that a round ends in each.
             let first = (0..=DOUBLED).find(|&it| SLICE * 2_u32.pow(it) * 4 >= step * 5)?;
-            first..=first
+            // What keeps a rank of short steps need not do so in each of them: collections, stops.
+            first..=first.max(1)
         }
         None => 0..=DOUBLED_BLINDLY,
     };

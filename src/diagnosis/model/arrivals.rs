@@ -163,7 +163,7 @@ impl Arrivals {
 
     /// How many arrivals are kept.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub const fn kept(&self) -> usize {
         self.kept
     }
 
@@ -312,7 +312,7 @@ mod tests {
         for seq in 1..=1000 {
             arrivals.met(met(seq, &ranks));
         }
-        assert!(arrivals.len() <= KEPT);
+        assert!(arrivals.kept() <= KEPT);
         assert!(arrivals.places.len() <= 4 * arrivals.encounters.len() + KEPT_BEGUN);
         let over = Wait::Over(Timestamp(77));
         for seq in [1, 1000] {
