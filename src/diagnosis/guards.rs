@@ -44,12 +44,8 @@ impl Parting {
     }
 }
 
-/// The tests that a line depends on, each with the line that it guards, the nearest first: those
-/// around it, then those around the call that led there, and so on.
-pub fn around<'a>(
-    process: &'a Process,
-    place: &Arc<Where>,
-) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
+/// A line, the call that led there, the one that led to that, and so on.
+fn way_to(process: &Process, place: &Arc<Where>) -> Vec<Arc<Where>> {
     let mut lines = vec![Arc::clone(place)];
     while let Some(caller) = lines
         .last()
@@ -58,7 +54,23 @@ pub fn around<'a>(
     {
         lines.push(caller);
     }
-    lines.into_iter().flat_map(|line| {
+    lines
+}
+
+/// Whether somebody is still reading what is around a line, or around a call that led there.
+#[must_use]
+pub fn are_being_read(process: &Process, place: &Arc<Where>) -> bool {
+    let mut lines = way_to(process, place).into_iter();
+    lines.any(|line| process.sites.get(&line).is_some_and(|site| site.reading))
+}
+
+/// The tests that a line depends on, each with the line that it guards, the nearest first: those
+/// around it, then those around the call that led there, and so on.
+pub fn around<'a>(
+    process: &'a Process,
+    place: &Arc<Where>,
+) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
+    way_to(process, place).into_iter().flat_map(|line| {
         let guards = process.sites.get(&line).and_then(|it| it.guards.as_deref());
         let guards = guards.unwrap_or_default().iter();
         guards.map(move |guard| (Arc::clone(&line), guard))

@@ -13,7 +13,9 @@
 //! # The release fixpoint
 //!
 //! A rank is *free* if one of its threads that make calls is not blocked: nothing is known about
-//! what it will do next, so it may yet make any call. Starting from the free ranks, a blocked rank
+//! what it will do next, so it may yet make any call. A thread of the backward pass acts for the one
+//! that runs it: once it has been silent for a while it frees nobody. A rank that ended while one of
+//! its threads was free ended for reasons of its own. Starting from the free ranks, a blocked rank
 //! becomes free as soon as one of its threads needs only free ranks (or, receiving from any source, one
 //! free rank). The ranks that this never
 //! reaches are *stuck*: whatever the free ones do, these cannot move. Following a stuck rank's needs
@@ -30,14 +32,16 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::event::{Call, ThreadId};
-use super::model::{Doing, Ending, GroupId, Lone, Model, Process, Side, Target};
+use super::model::{Doing, Ending, GroupId, Lone, Model, Process, Side, Target, Thread};
+
+mod launches;
 
 /// DDP waits for its buckets where no probe sees it: a thread whose last record is such a call, and
 /// that has written none for this long, is taken to wait for it.
 const HIDDEN_WAIT: Duration = Duration::from_secs(3);
 
 /// A wait for a message that need not be one is believed after this long.
-const LASTING_WAIT: Duration = Duration::from_secs(3);
+pub(super) const LASTING_WAIT: Duration = Duration::from_secs(3);
 
 /// A thread that waits for ranks that have not come.
 #[derive(Clone, Debug)]
@@ -105,8 +109,16 @@ impl Waits {
                 continue;
             }
             let threads = blocked_threads(model, process, rank, now, ended);
-            let goes_on = threads.len() < process.threads.len() || process.threads.is_empty();
-            if goes_on && ended.is_none() {
+            let until = ended.unwrap_or(now);
+            let goes_on = |(id, thread): (&ThreadId, &Thread)| {
+                let is_blocked = threads.iter().any(|blocked| blocked.thread == *id);
+                let acts = thread.of_the_program || until.since(thread.last_at) < HIDDEN_WAIT;
+                !is_blocked && acts
+            };
+            if threads.is_empty() || process.threads.iter().any(goes_on) {
+                if ended.is_some() {
+                    continue;
+                }
                 free.insert(rank);
             }
             if !threads.is_empty() {
@@ -188,7 +200,8 @@ fn blocked_threads(
             Some(Target::Join(group, seq)) => for_others(model, group, seq, rank),
             Some(Target::Message(group, post)) if recorded => {
                 let lone = model.group(group).traffic.lone(&post);
-                lone.and_then(|lone| for_message(model, group, lone, since, now))
+                let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
+                alone.or_else(|| launches::blocked(model, process, &thread.doing, rank, now))
             }
             _ => None,
         };

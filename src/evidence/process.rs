@@ -79,6 +79,8 @@ struct Site {
     caller: u32,
     /// Its source was read.
     is_read: bool,
+    /// Somebody said that it is being read.
+    reading: bool,
 }
 
 /// One black box, as far as it was told.
@@ -188,7 +190,8 @@ impl Process {
         out: &mut Vec<Event>,
     ) -> Option<()> {
         if let Some(known) = self.sites.get_mut(&site.id) {
-            if known.is_read || site.guards.is_empty() {
+            let says_something = !site.guards.is_empty() || known.reading;
+            if known.is_read || site.reading || !says_something {
                 return Some(());
             }
             let guards: Arc<[Guard]> = site.guards.iter().take(MAX_GUARDS).map(guard).collect();
@@ -200,6 +203,7 @@ impl Process {
                 place: known.place.clone(),
                 caller: None,
                 guards,
+                reading: false,
             });
             return Some(());
         }
@@ -219,14 +223,16 @@ impl Process {
             place: place.clone(),
             caller: if caller.is_some() { site.caller } else { 0 },
             is_read: false,
+            reading: site.reading,
         };
         self.sites.insert(site.id, known);
-        if caller.is_some() {
+        if caller.is_some() || site.reading {
             out.push(Event::Site {
                 process,
                 place,
                 caller,
                 guards: Arc::new([]),
+                reading: site.reading,
             });
         }
         if site.guards.is_empty() {
@@ -368,6 +374,7 @@ impl Process {
         let named_call = (record.call != 0).then_some(call);
         let place = self.place(record.site);
         let op = number(record.op, Op::from_number);
+        let followed = record.flags & u32::from(flags::FOLLOWED) != 0;
         out.push(match kind {
             RecordKind::Issued => {
                 let call = self.call(record, limits)?;
@@ -384,6 +391,7 @@ impl Process {
                 process,
                 thread,
                 call: named_call?,
+                followed,
                 at,
             },
             RecordKind::WaitBegin => Event::WaitBegin {
@@ -521,17 +529,27 @@ impl Process {
                     0 => self.time(sample.mono_ns),
                     at => self.on_our_clock(at),
                 },
-                sample: MemorySample {
+                sample: Box::new(MemorySample {
                     rss: sample.rss,
                     host_available: sample.host_available,
                     host_total: sample.host_total,
                     cpu_permille: sample.cpu_permille,
+                    cgroup_used: sample.cgroup_used,
+                    cgroup_limit: sample.cgroup_limit,
+                    shm_used: sample.shm_used,
+                    shm_total: sample.shm_total,
+                    virtual_used: sample.virtual_used,
+                    virtual_limit: sample.virtual_limit,
                     device: sample.device,
                     gpu_used: sample.gpu_used,
                     gpu_total: sample.gpu_total,
                     gpu_allocated: sample.gpu_allocated,
                     gpu_reserved: sample.gpu_reserved,
-                },
+                    gpu_peak: sample.gpu_peak,
+                    gpu_split: sample.gpu_split,
+                    gpu_retries: sample.gpu_retries,
+                    gpu_ooms: sample.gpu_ooms,
+                }),
             });
         }
         Some(())

@@ -419,7 +419,8 @@ impl Follower {
         let now = Timestamp::now();
         ended.sort_by_key(|(exit, _)| matches!(exit.signal, Some(libc::SIGTERM | libc::SIGKILL)));
         for (exit, rank) in ended {
-            rank.end(exit, now, &mut self.out);
+            let oom_kills = self.memory.oom_kills(rank.process());
+            rank.end(exit, oom_kills, now, &mut self.out);
             // One that cannot be moved stays until the end, when there is another try.
             drop(self.boxes.keep(rank.path()));
         }
@@ -437,7 +438,7 @@ impl Follower {
     /// What is around the lines that came up is read beside us.
     fn ask_for_sources(&mut self) {
         for site in self.ranks.iter_mut().flat_map(Rank::take_sites) {
-            self.sources.ask(&site);
+            self.sources.ask(site);
         }
     }
 

@@ -445,7 +445,10 @@ impl<'a> Truth<'a> {
             }
             // What a broken transport still delivers is not known.
             let broken = !self.course.raised.is_empty();
-            if !(self.is_hopeless(rank) || broken || wire && in_join()) {
+            // Nor is it proved that a rank stands still of which another thread has long been silent.
+            let several = |&rank: &u32| self.threads(rank) > 1;
+            let believed = finding.certificate.is_none() && finding.ranks.root.iter().any(several);
+            if !(self.is_hopeless(rank) || broken || believed || wire && in_join()) {
                 return fault("victim", format!("rank {rank} may go on"));
             }
         }
@@ -584,6 +587,7 @@ impl<'a> Truth<'a> {
             Fact::Missing { .. }
             | Fact::Joins { .. }
             | Fact::Interface { .. }
+            | Fact::OomKills { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }

@@ -194,6 +194,52 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_of_the_backward_pass_that_is_long_silent_releases_nobody() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 * group a 0,1
+            0.5 * group b 0,1
+            1.0 * all_reduce/a hidden t7 f32[8] @train.py:5
+            1.1 * done
+            5.0 0 barrier/a @train.py:6
+            5.1 1 barrier/b @train.py:7
+            """
+            look-on = 30
+            [[expect]]
+            code = "DD111"
+            confidence = "supported"
+            root = [0, 1]
+            detected = 5.1
+            "#,
+        );
+    }
+
+    #[test]
+    fn one_that_has_just_made_a_call_may() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.5 * group a 0,1
+            0.5 * group b 0,1
+            1.0 * all_reduce/a hidden t7 f32[8] @train.py:5
+            1.1 * done
+            2.0 0 barrier/a @train.py:6
+            2.1 1 barrier/b @train.py:7
+            """
+            look-on = 30
+            silent-until = 4
+            [[expect]]
+            code = "DD111"
+            confidence = "supported"
+            root = [0, 1]
+            "#,
+        );
+    }
+
+    #[test]
     fn waits_that_only_ddp_makes_are_believed_later_and_not_proved() {
         holds(
             r#"

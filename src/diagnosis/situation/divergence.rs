@@ -119,7 +119,7 @@ impl<'a> Situation<'a> {
     }
 
     /// The test on the rank that only one side's line stands under. Where each side has its own, every
-    /// rank makes a call, and which one is the question.
+    /// rank makes a call, and which one is the question; so the source of all of them must be known.
     fn part(
         &self,
         group: &Group,
@@ -127,6 +127,14 @@ impl<'a> Situation<'a> {
         sides: &[Vec<u32>],
         place_of: &dyn Fn(u32) -> Option<Arc<Where>>,
     ) -> Option<Parting> {
+        let is_open = |side: &Vec<u32>| {
+            let rank = *side.first()?;
+            let process = self.model.member(group.id, rank)?;
+            Some(guards::are_being_read(process, &place_of(rank)?))
+        };
+        if sides.iter().any(|side| is_open(side) == Some(true)) {
+            return None;
+        }
         let partings: Vec<Parting> = sides
             .iter()
             .filter_map(|side| {

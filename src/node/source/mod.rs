@@ -33,6 +33,8 @@ pub struct Sources {
     answers: Receiver<v1::SiteDefined>,
     /// Sites that were asked about and not answered yet.
     open: usize,
+    /// Sites that nobody could be asked about.
+    unread: Vec<v1::SiteDefined>,
 }
 
 impl Default for Sources {
@@ -54,22 +56,32 @@ impl Sources {
             questions: started.is_ok().then_some(questions),
             answers,
             open: 0,
+            unread: Vec::new(),
         }
     }
 
-    /// Wants to know the tests around a site.
-    pub fn ask(&mut self, site: &v1::SiteDefined) {
-        if site.line == 0 || !site.file.ends_with(".py") {
+    /// Whether there may be something to read about a site.
+    #[must_use]
+    pub fn are_of_use(site: &v1::SiteDefined) -> bool {
+        site.line > 0 && site.file.ends_with(".py")
+    }
+
+    /// Wants to know the tests around a site. Each that may have some is answered.
+    pub fn ask(&mut self, site: v1::SiteDefined) {
+        if !Self::are_of_use(&site) {
             return;
         }
         let Some(questions) = &self.questions else {
-            return;
+            return self.unread.push(site);
         };
-        match questions.try_send(site.clone()) {
+        match questions.try_send(site) {
             Ok(()) => self.open += 1,
             // What cannot be asked now is not known, which is no harm.
-            Err(TrySendError::Full(_)) => {}
-            Err(TrySendError::Disconnected(_)) => self.questions = None,
+            Err(TrySendError::Full(site)) => self.unread.push(site),
+            Err(TrySendError::Disconnected(site)) => {
+                self.questions = None;
+                self.unread.push(site);
+            }
         }
     }
 
@@ -95,8 +107,8 @@ impl Sources {
 
     fn taken(&mut self, answers: Vec<v1::SiteDefined>) -> Vec<Kind> {
         self.open = self.open.saturating_sub(answers.len());
-        let told = answers.into_iter().filter(|site| !site.guards.is_empty());
-        told.map(Kind::SiteDefined).collect()
+        let unread = self.unread.drain(..);
+        unread.chain(answers).map(Kind::SiteDefined).collect()
     }
 }
 
@@ -166,18 +178,38 @@ mod tests {
         let name = file.to_str().unwrap();
         let mut sources = Sources::new();
         for (file, line) in [(name, 2), (name, 1), ("/dev/zero", 1), ("none.py", 3)] {
-            sources.ask(&site(file, line));
+            sources.ask(site(file, line));
         }
-        let answers: Vec<Kind> = std::iter::repeat_with(|| sources.last_answers())
+        let answers: Vec<v1::SiteDefined> = std::iter::repeat_with(|| sources.last_answers())
             .take(50)
             .flatten()
-            .take(1)
+            .map(|kind| match kind {
+                Kind::SiteDefined(site) => site,
+                kind => panic!("{kind:?}"),
+            })
+            .take(3)
             .collect();
-        let [Kind::SiteDefined(site)] = &answers[..] else {
-            panic!("{answers:?}")
-        };
-        assert_eq!((site.line, site.guards.len()), (2, 1));
-        assert_eq!(site.guards[0].test, "rank == 0");
+        let found: Vec<(u32, usize)> = answers
+            .iter()
+            .map(|site| (site.line, site.guards.len()))
+            .collect();
+        assert_eq!(
+            found,
+            [(2, 1), (1, 0), (3, 0)],
+            "also where there is nothing"
+        );
+        assert_eq!(answers[0].guards[0].test, "rank == 0");
+    }
+
+    #[test]
+    fn whatever_nobody_reads_is_answered_with_nothing() {
+        let mut sources = Sources::new();
+        sources.questions = None;
+        sources.ask(site("train.py", 7));
+        sources.ask(site("train.cpp", 7));
+        let answered = sources.answered();
+        assert!(matches!(&answered[..], [Kind::SiteDefined(site)] if site.guards.is_empty()));
+        assert!(sources.answered().is_empty());
     }
 
     #[test]

@@ -203,11 +203,17 @@ impl Encoder {
                 process,
                 thread,
                 call,
+                followed,
                 at,
             } => {
                 let record = v1::Record {
                     thread: thread.0,
                     call: call.0,
+                    flags: if *followed {
+                        u32::from(flags::FOLLOWED)
+                    } else {
+                        0
+                    },
                     ..record(RecordKind::Returned, *at)
                 };
                 self.process(*process).record(record, None)
@@ -251,9 +257,10 @@ impl Encoder {
                 place,
                 caller,
                 guards,
+                reading,
             } => self
                 .process(*process)
-                .site_event(place, caller.as_ref(), guards),
+                .site_event(place, caller.as_ref(), guards, *reading),
             Event::Step {
                 process,
                 step,
@@ -409,11 +416,21 @@ impl Encoder {
                 host_available: sample.host_available,
                 host_total: sample.host_total,
                 cpu_permille: sample.cpu_permille,
+                cgroup_used: sample.cgroup_used,
+                cgroup_limit: sample.cgroup_limit,
+                shm_used: sample.shm_used,
+                shm_total: sample.shm_total,
+                virtual_used: sample.virtual_used,
+                virtual_limit: sample.virtual_limit,
                 device: sample.device,
                 gpu_used: sample.gpu_used,
                 gpu_total: sample.gpu_total,
                 gpu_allocated: sample.gpu_allocated,
                 gpu_reserved: sample.gpu_reserved,
+                gpu_peak: sample.gpu_peak,
+                gpu_split: sample.gpu_split,
+                gpu_retries: sample.gpu_retries,
+                gpu_ooms: sample.gpu_ooms,
                 ..v1::MemorySample::default()
             })],
             Event::Frontier {
@@ -435,10 +452,15 @@ impl Encoder {
                 process,
                 state,
                 exit,
+                oom_kills,
                 at,
             } => {
                 let number = self.process(*process).number;
-                vec![Kind::ProcessChanged(changed(number, *state, *exit, *at))]
+                vec![Kind::ProcessChanged(v1::ProcessChanged {
+                    oom_kills_in_cgroup: oom_kills.in_cgroup,
+                    oom_kills_on_host: oom_kills.on_host,
+                    ..changed(number, *state, *exit, *at)
+                })]
             }
             Event::Stacks { process, stacks } => {
                 let number = self.process(*process).number;
@@ -540,6 +562,7 @@ impl Process {
             function: place.function.clone(),
             caller,
             guards: Vec::new(),
+            reading: false,
         }
     }
 
@@ -548,10 +571,14 @@ impl Process {
         place: &Arc<Where>,
         caller: Option<&Arc<Where>>,
         guards: &[Guard],
+        reading: bool,
     ) -> Vec<Kind> {
         let mut kinds = Vec::new();
         let caller = caller.map_or(0, |caller| self.site(caller, 0, &mut kinds));
         let id = self.site(place, caller, &mut kinds);
+        if let (true, Some(Kind::SiteDefined(site))) = (reading, kinds.last_mut()) {
+            site.reading = true;
+        }
         if !guards.is_empty() {
             let guards = guards.iter().map(|guard| v1::Guard {
                 line: guard.line,
@@ -633,6 +660,7 @@ fn changed(process: u64, state: ProcessState, exit: Exit, at: Timestamp) -> v1::
         unix_ns: at.0,
         exit_code: exit.code,
         exit_signal: exit.signal,
+        ..v1::ProcessChanged::default()
     }
 }
 

@@ -1,0 +1,657 @@
+//! How events change what is known.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{GroupRef, Timestamp};
+use ddp_doctor_proto::{Op, ProcessState, Spending};
+
+use super::{
+    Announced, Asked, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint, Member,
+    Model, Note, Process, Target, Thread, Wait, World,
+};
+use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
+
+/// The layer of the calls that a program makes of NCCL.
+pub(super) const NCCL: &str = "nccl";
+
+/// Most processes that are remembered though they have not joined.
+const KEPT_STARTED: usize = 65_536;
+
+/// Most gaps in the evidence that are listed one by one.
+const KEPT_NOTES: usize = 1024;
+
+impl Model {
+    /// Takes one event.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::JobStarted {
+                job,
+                attempt,
+                host,
+                at,
+            } => {
+                self.job = job;
+                self.attempt = attempt;
+                self.hosts.insert(host);
+                self.started = Some(self.started.map_or(at, |known| known.min(at)));
+            }
+            Event::ProcessJoined {
+                process,
+                rank,
+                world_size,
+                host,
+                pid,
+                layer,
+                world,
+                at,
+            } => {
+                let new = Process::new(process, host, pid, layer, world);
+                self.joined(new, rank, world_size, at);
+            }
+            Event::RankStarted(started) => {
+                let key = (started.node, started.pid, started.start_ticks);
+                let known = self.started_ranks.contains_key(&key);
+                if known || self.started_ranks.len() < KEPT_STARTED {
+                    self.started_ranks.insert(key, *started);
+                }
+            }
+            Event::GroupJoined { process, group } => {
+                self.group_joined(process, &group);
+            }
+            Event::GroupDestroyed { process, group, at } => {
+                let Some((id, rank)) = self.membership(process, &group) else {
+                    return;
+                };
+                if let Some(member) = self.groups[id.0 as usize].members.get_mut(&rank) {
+                    member.destroyed = Some(at);
+                }
+            }
+            Event::GroupTimeout {
+                process,
+                group,
+                timeout,
+                at,
+            } => {
+                self.touch(process, at, |_| {});
+                self.group_timeout(process, &group, Some(timeout));
+            }
+            Event::Site {
+                process,
+                place,
+                caller,
+                guards,
+                reading,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.site(place, caller, guards, reading);
+                }
+            }
+            Event::Issued { process, call } => self.issued(process, &call),
+            Event::Returned {
+                process,
+                thread,
+                call,
+                followed,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                if let Some(Thread {
+                    doing: Doing::Call(inside),
+                    ..
+                }) = process.threads.get(&thread)
+                    && inside.id == call
+                    && (inside.op == Op::InitProcessGroup
+                        || process.init.as_ref().is_some_and(|it| it.call.id == call))
+                {
+                    self.world_joined.get_or_insert(at);
+                }
+                process.returned(thread, call, at);
+                if followed {
+                    process.follow(call);
+                }
+                let target = process.target(call);
+                let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
+                    return;
+                };
+                self.arrivals.set_returned(rank, Target::Join(id, seq), at);
+                let group = &mut self.groups[id.0 as usize];
+                if seq == 0 {
+                    group.made(rank, at);
+                } else if let Some(call) = group.set_returned(rank, seq, at) {
+                    self.waited(id, rank, &call, at);
+                }
+            }
+            Event::WaitBegin {
+                process,
+                thread,
+                call,
+                place,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                let target = process.wait_begin(thread, call, place, at);
+                let rank = process.rank;
+                self.set_wait(rank, target, Wait::Since(at), false);
+            }
+            Event::WaitEnd {
+                process,
+                thread,
+                call,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                let target = process.wait_end(thread, call, at);
+                let failed = process.threads.get(&thread).and_then(|it| it.failed);
+                let failed = failed.is_some_and(|(it, _, over)| Some(it) == target && over == at);
+                let rank = process.rank;
+                self.completed(rank, target);
+                let over = Wait::Over(at);
+                if let Some((group, rank, call)) = self.set_wait(rank, target, over, failed) {
+                    self.waited(group, rank, &call, at);
+                }
+            }
+            Event::Completed { process, call, at } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                let complete = process.completed(call, at);
+                let complete = complete.into_iter();
+                let targets: Vec<_> = complete.filter_map(|it| process.target(it)).collect();
+                let (rank, on_device) = (process.rank, &*process.layer == NCCL);
+                for target in targets.into_iter().map(Some) {
+                    self.completed(rank, target);
+                    // On a device nobody is seen to wait for a call: that it is complete ends what waits.
+                    let waited = match on_device {
+                        true => self.set_wait(rank, target, Wait::Over(at), false),
+                        false => None,
+                    };
+                    if let Some((group, rank, call)) = waited {
+                        self.waited(group, rank, &call, at);
+                    }
+                }
+            }
+            Event::Unawaited {
+                process,
+                call: _,
+                op,
+                group,
+                place,
+                at,
+            } => self.touch(process, at, |process| {
+                if let (Some(group), Some(place)) = (group, place) {
+                    process.unawaited(op, group, place, at);
+                }
+            }),
+            Event::Step {
+                process,
+                step,
+                forward,
+                at,
+            } => {
+                self.touch(process, at, |process| {
+                    process.step = process.step.max(step);
+                    process.step_at = at;
+                    process.pace.step(at);
+                    process.turns.begin(forward.as_ref());
+                    if let Some(forward) = &forward {
+                        process.accumulation.begin(forward);
+                    }
+                });
+            }
+            Event::PhaseBegin { process, name, at } => {
+                self.touch(process, at, |process| process.phase_began(name, at));
+            }
+            Event::PhaseEnd { process, name, at } => {
+                self.touch(process, at, |process| process.phase_ended(&name, at));
+            }
+            Event::Exception {
+                process,
+                kind,
+                text,
+                place,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.raised(Exception {
+                        kind,
+                        text,
+                        place,
+                        at,
+                        after_calls: 0,
+                    });
+                }
+            }
+            Event::ExitAnnounced {
+                process,
+                thread,
+                code,
+                how,
+                at,
+            } => self.touch(process, at, |process| {
+                process.announced = Some(Announced { code, how, at });
+                process.leaving.get_or_insert((at, thread));
+            }),
+            Event::InputEnded { process, place, at } => {
+                self.touch(process, at, |process| {
+                    process.input_ended = Some((at, place));
+                });
+            }
+            Event::Parameters {
+                process,
+                group,
+                said,
+                at,
+            } => {
+                let member = self.membership(process, &group);
+                self.touch(process, at, |process| {
+                    if let Some((group, _)) = member {
+                        process.models.take(group, said, at);
+                    }
+                });
+            }
+            Event::Setting {
+                process,
+                name,
+                value,
+                at,
+            } => {
+                self.touch(process, at, |process| process.set(name, value));
+            }
+            Event::Memory {
+                process,
+                sample,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    let step = process.step_at_time(at);
+                    process.memory.take(&sample, step, at);
+                }
+            }
+            Event::Spent {
+                process,
+                thread,
+                on,
+                took,
+                place,
+                at,
+            } => {
+                // A thread beside the one that stands still may have spent it: no sign of progress.
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.records += 1;
+                    process.pace.spent(on, thread, took, at);
+                    if on == Spending::Input {
+                        process.pace.draws_at = place.or(process.pace.draws_at.take());
+                    }
+                }
+            }
+            Event::Scheduled {
+                process,
+                sample,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.pace.scheduled(sample, at);
+                }
+            }
+            Event::Frontier {
+                process,
+                group,
+                issued,
+                p2p_issued,
+            } => {
+                let Some((id, rank)) = self.membership(process, &group) else {
+                    return;
+                };
+                let group = &mut self.groups[id.0 as usize];
+                group.advance(rank, issued);
+                group.met.clear();
+                group.traffic.advance(rank, p2p_issued);
+            }
+            Event::ProcessChanged {
+                process,
+                state,
+                exit,
+                oom_kills,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                process.state = state;
+                process.state_at = at;
+                let is_stopped = state == ProcessState::Stopped;
+                process.pace.state(is_stopped, at);
+                if state == ProcessState::Dead && process.end.is_none() {
+                    process.end = Some(End {
+                        at,
+                        exit,
+                        oom_kills,
+                    });
+                }
+            }
+            Event::Stacks { process, stacks } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.stood(stacks);
+                }
+            }
+            Event::Unwatched {
+                process,
+                since,
+                read_whole,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.unwatched = Some(since);
+                    process.known_until = (!read_whole).then_some(since);
+                }
+            }
+            Event::EvidenceEnded { at } => self.evidence_ended = Some(at),
+            Event::RecordsLost { process, count } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.lost += count;
+                    process.turns.lost();
+                    process.accumulation.lost();
+                    if process.lost_at == Timestamp::default() {
+                        process.lost_at = process.last_at;
+                    }
+                }
+            }
+            Event::Note {
+                process,
+                kind,
+                rank,
+                pid,
+                text,
+                at,
+            } => {
+                let process = process.and_then(|id| self.processes.get(&id));
+                let rank = rank.or_else(|| process.and_then(|process| process.rank));
+                let pid = pid.or_else(|| process.map(|process| process.pid));
+                let note = Note {
+                    kind,
+                    rank,
+                    pid,
+                    text,
+                    at,
+                };
+                // What is about no process is told apart by what it says.
+                let same = |n: &Note| match (pid, rank) {
+                    (None, None) => n.text == note.text,
+                    _ => true,
+                };
+                let known = self
+                    .notes
+                    .iter()
+                    .any(|n| n.kind == kind && n.pid == pid && n.rank == rank && same(n));
+                if !known && self.notes.len() < KEPT_NOTES {
+                    self.notes.push(note);
+                }
+            }
+            Event::Clock {
+                host,
+                ahead_ns,
+                uncertainty_ns,
+                at,
+            } => {
+                let clock = Clock {
+                    ahead_ns,
+                    uncertainty_ns,
+                    at,
+                };
+                self.clocks.insert(host, clock);
+            }
+            Event::Silent { node, since, at: _ } => match since {
+                Some(since) => {
+                    self.silent.insert(node, since);
+                }
+                None => {
+                    self.silent.remove(&node);
+                }
+            },
+            Event::Interrupted { signal: _, at } => {
+                self.interrupted = Some(self.interrupted.map_or(at, |known| known.min(at)));
+            }
+            Event::JobEnded { status: _, at } => {
+                self.nodes_ended += 1;
+                if self.nodes_ended >= self.hosts.len() {
+                    self.ended = Some(at);
+                }
+            }
+        }
+    }
+
+    fn joined(
+        &mut self,
+        process: Process,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+        at: Timestamp,
+    ) {
+        let id = process.id;
+        let process = self.processes.entry(id).or_insert(process);
+        process.world_size = world_size.or(process.world_size);
+        let Some(rank) = rank else { return };
+        if process.rank == Some(rank) {
+            return;
+        }
+        if let Some(list) = process.rank.and_then(|old| self.ranks.get_mut(&old)) {
+            list.retain(|&other| other != id);
+        }
+        process.rank = Some(rank);
+        let layer = Arc::clone(&process.layer);
+        let world = Arc::clone(&process.world.name);
+        // A world has each rank once, and nobody joins it any more once one of its ranks has failed:
+        // where the launcher starts all of them again, some may not have come to join the first time.
+        let failed = |other: &Process| {
+            other.end.is_some_and(|end| end.at < at) && other.ending() != Ending::InOrder
+        };
+        let generation = self
+            .processes
+            .values()
+            .filter(|other| other.id != id && other.layer == layer && other.world.name == world)
+            .filter(|other| other.rank == Some(rank) || failed(other))
+            .map(|other| other.world.generation + 1)
+            .max()
+            .unwrap_or(0);
+        self.ranks.entry(rank).or_default().push(id);
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        process.world.generation = generation;
+        for (group, timeout) in std::mem::take(&mut process.early_groups) {
+            self.group_joined(id, &group);
+            self.group_timeout(id, &group, timeout);
+        }
+    }
+
+    fn group_joined(&mut self, process: ProcessId, info: &Arc<GroupInfo>) {
+        let Some(process) = self.processes.get_mut(&process) else {
+            return;
+        };
+        let Some(rank) = process.rank else {
+            process.early_groups.push((Arc::clone(info), None));
+            return;
+        };
+        // Nobody is a member of a group that does not name him.
+        if !info.key.members.contains(&rank) {
+            return;
+        }
+        let world = process.world.clone();
+        let id = group_of(&mut self.groups, &mut self.group_ids, world, info);
+        process
+            .groups
+            .insert(Arc::as_ptr(info) as usize, (Arc::clone(info), id));
+        let member = Member::new(process.id);
+        self.groups[id.0 as usize]
+            .members
+            .entry(rank)
+            .or_insert(member);
+    }
+
+    fn group_timeout(&mut self, id: ProcessId, info: &Arc<GroupInfo>, timeout: Option<Duration>) {
+        if let Some((group, rank)) = self.membership(id, info) {
+            if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
+                member.timeout = timeout.or(member.timeout);
+            }
+        } else if let Some(process) = self.processes.get_mut(&id) {
+            let mut early = process.early_groups.iter_mut();
+            if let Some((_, known)) = early.find(|(group, _)| Arc::ptr_eq(group, info)) {
+                *known = timeout;
+            }
+        }
+    }
+
+    /// The group and the rank that a process means.
+    fn membership(&self, process: ProcessId, info: &Arc<GroupInfo>) -> Option<(GroupId, u32)> {
+        let process = self.processes.get(&process)?;
+        let (_, id) = process.groups.get(&(Arc::as_ptr(info) as usize))?;
+        Some((*id, process.rank?))
+    }
+
+    /// A process is about to make a group.
+    fn creates(&mut self, id: ProcessId, call: &Arc<Call>) {
+        let world_size = self.world_size();
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        let (Some(rank), Some(info)) = (process.rank, &call.group) else {
+            process.made_unknown_groups = true;
+            process.issued(call, None);
+            return;
+        };
+        process.groups_made += 1;
+        let asked = Asked {
+            process: id,
+            call: Arc::clone(call),
+            nth: process.groups_made,
+        };
+        let world = process.world.clone();
+        let at = MeetingPoint {
+            world: world.clone(),
+            epoch: info.key.epoch,
+            name: info.key.name.clone(),
+        };
+        self.creations.ask(at, rank, info, asked, world_size);
+        if !info.key.members.contains(&rank) {
+            process.issued(call, None);
+            return;
+        }
+        let group = group_of(&mut self.groups, &mut self.group_ids, world, info);
+        process.issued(call, Some(Target::Join(group, 0)));
+        self.groups[group.0 as usize].begin(rank, id, call);
+    }
+
+    fn issued(&mut self, id: ProcessId, call: &Arc<Call>) {
+        if call.op.creates_group() {
+            self.creates(id, call);
+            return;
+        }
+        let member = call
+            .group
+            .as_ref()
+            .and_then(|group| self.membership(id, group));
+        let mut target = None;
+        if let Some((group_id, rank)) = member {
+            let group = &mut self.groups[group_id.0 as usize];
+            if call.op.is_collective() && call.seq > 0 {
+                let process = self.processes.get(&id);
+                let position = process.map(|it| it.turns.position());
+                let position = position.unwrap_or_default();
+                target = Some(Target::Join(group_id, call.seq));
+                let waited = group.issue(rank, call, position);
+                for encounter in group.met.drain(..) {
+                    self.arrivals.met(encounter);
+                }
+                for (rank, call, last) in waited {
+                    self.waited(group_id, rank, &call, last);
+                }
+            } else if call.op.is_point_to_point()
+                && let Some((post, met)) = group.traffic.issue(rank, call)
+            {
+                target = Some(Target::Message(group_id, post));
+                if let Some(met) = &met {
+                    self.arrivals.messaged(group_id, met);
+                }
+                for met in met.into_iter().flatten() {
+                    self.waited(group_id, met.rank, &met.call, met.other);
+                }
+            }
+        }
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.issued(call, target);
+        }
+    }
+
+    /// A member made a call, and waited for those that it needs until then at least.
+    fn waited(&mut self, group: GroupId, rank: u32, call: &Call, last: Timestamp) {
+        let member = self.groups[group.0 as usize].members.get(&rank);
+        let process = member.and_then(|member| self.processes.get_mut(&member.process));
+        if let (Some(process), Some(place)) = (process, call.place.clone()) {
+            let waited = last.since(call.at).as_nanos() as u64;
+            let longest = process.waits.entry(place).or_default();
+            *longest = (*longest).max(waited);
+        }
+    }
+
+    /// A rank waits for a call, or does no more. Returns the call where all of that wait is known now.
+    fn set_wait(
+        &mut self,
+        rank: Option<u32>,
+        target: Option<Target>,
+        wait: Wait,
+        failed: bool,
+    ) -> Option<(GroupId, u32, Arc<Call>)> {
+        self.arrivals.set_wait(rank?, target?, wait);
+        match target? {
+            Target::Join(id, seq) => {
+                let group = &mut self.groups[id.0 as usize];
+                let call = group.set_wait(rank?, seq, wait, failed)?;
+                Some((id, rank?, call))
+            }
+            Target::Message(group, post) => {
+                self.groups[group.0 as usize].traffic.set_wait(&post, wait);
+                None
+            }
+        }
+    }
+
+    fn completed(&mut self, rank: Option<u32>, target: Option<Target>) {
+        let (Some(rank), Some(Target::Join(group, seq))) = (rank, target) else {
+            return;
+        };
+        if let Some(member) = self.groups[group.0 as usize].members.get_mut(&rank) {
+            member.completed = member.completed.max(seq);
+        }
+    }
+
+    fn touch(&mut self, process: ProcessId, at: Timestamp, change: impl FnOnce(&mut Process)) {
+        if let Some(process) = self.processes.get_mut(&process) {
+            process.records += 1;
+            process.last_at = at;
+            change(process);
+        }
+    }
+}
+
+/// The group with this key in this world; made where there is none.
+fn group_of(
+    groups: &mut Vec<Group>,
+    ids: &mut BTreeMap<(World, GroupRef), GroupId>,
+    world: World,
+    info: &Arc<GroupInfo>,
+) -> GroupId {
+    let next = GroupId(groups.len() as u32);
+    let id = *ids.entry((world.clone(), info.key.clone())).or_insert(next);
+    match groups.get_mut(id.0 as usize) {
+        Some(group) => group.describe(info),
+        None => groups.push(Group::new(id, world, Arc::clone(info))),
+    }
+    id
+}
