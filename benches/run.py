@@ -12,6 +12,7 @@ startup  what it adds to joining the world, and what each thing costs that a ran
 parameters  what it costs to know of a model's parameters, by their number
 shim     what the library that sees calls of NCCL adds to a call
 preload  what it costs to start a program that inherits it and calls no NCCL
+lateness what it costs to know why a rank comes late
 stacks   what a look at its stacks costs a busy process
 latency  from the deciding call to the finding, for every planted fault, seen from outside
 """
@@ -33,6 +34,7 @@ PARTS = {
     "shim": [sys.executable, os.path.join(HERE, "shim.py")],
     "preload": [sys.executable, os.path.join(HERE, "preload.py")],
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
+    "lateness": [sys.executable, os.path.join(HERE, "lateness.py")],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }
 

@@ -87,9 +87,11 @@ jobs! {
         p2p_other_tag p2p_partner_ended p2p_receive_first p2p_ring_of_three p2p_send_first
         port_of_nobody raises_before_joining rank_zero_checkpoint ready_twice reduce_op_mismatch
         root_mismatch shape_mismatch stale_build_lock static_graph_changes static_graph_grows
-        stopped swallowed_exception swapped_calls three_groups_in_a_cycle
-        two_groups_in_opposite_order two_threads_on_one_group uneven_then_barrier
-        uneven_then_exit work_never_waited_for world_size_differs world_too_large
+        stopped straggler_beside_a_hog straggler_in_compute straggler_in_input straggler_moves
+        straggler_stopped_again_and_again swallowed_exception swapped_calls
+        three_groups_in_a_cycle two_groups_in_opposite_order two_threads_on_one_group
+        uneven_then_barrier uneven_then_exit work_never_waited_for world_size_differs
+        world_too_large
     }
     healthy {
         aborts aborts_on_its_way_out accumulated_gradients another_address another_port asleep
@@ -115,11 +117,11 @@ jobs! {
         p2p_partner_ended p2p_pipeline p2p_receive_first p2p_received_later p2p_ring_of_three
         p2p_send_first raises_before_joining rank_zero_checkpoint ready_twice reduce_op_mismatch
         root_mismatch second_generation shape_mismatch slow_first_import spawned
-        stale_build_lock static_graph_changes step_tried_again stopped subgroups
-        swallowed_exception swapped_calls three_groups_in_a_cycle two_groups_in_opposite_order
-        two_losses_of_one_forward two_threads_on_one_group uneven_evaluation uneven_then_barrier
-        uneven_then_exit work_never_waited_for work_waited_later world_size_differs
-        world_too_large
+        stale_build_lock static_graph_changes step_tried_again stopped straggler_beside_a_hog
+        subgroups swallowed_exception swapped_calls three_groups_in_a_cycle
+        two_groups_in_opposite_order two_losses_of_one_forward two_threads_on_one_group
+        uneven_evaluation uneven_now_and_then uneven_then_barrier uneven_then_exit
+        work_never_waited_for work_waited_later world_size_differs world_too_large
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::{Capacities, memory};
-use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, Spending};
 
 use crate::blackbox::{CreateError, Options, Place, Writer};
 use crate::call::{CallBuilder, CallId, WaitGuard};
@@ -168,6 +168,15 @@ impl Agent {
     pub fn input_ended(&self) {
         let place = Location::caller();
         with(|writer| writer.input_ended(writer.rust_site(place)));
+    }
+
+    /// This thread has just spent so long on what is no work of its own. Below a millisecond it is not
+    /// worth a record.
+    #[track_caller]
+    pub fn spent(&self, on: Spending, time: Duration) {
+        let place = Location::caller();
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        with(|writer| writer.spent(on, nanoseconds, writer.rust_site(place)));
     }
 
     /// The process is about to end by itself.

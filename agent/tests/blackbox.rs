@@ -10,7 +10,7 @@ use ddp_doctor_agent::blackbox::{
     Call, Frontier, Item, Options, Place, ReadRecord, Reader, Writer,
 };
 use ddp_doctor_proto::blackbox::{Capacities, RECORD_WORDS, WORD, flags, header, writing};
-use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp};
+use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, RecordKind, ReduceOp, Spending};
 
 fn small() -> Capacities {
     Capacities {
@@ -96,6 +96,7 @@ fn what_is_written_is_read() {
     writer.exception(ExceptionKind::LeftBackward, b"ValueError: no", site);
     writer.note(NoteKind::NoHooks, b"old");
     writer.input_ended(site);
+    writer.spent(Spending::Garbage, 7_000_000, site);
     writer.group_timeout(group, 600_000);
     writer.group_destroyed(group);
     writer.exit(3, b"os._exit");
@@ -119,13 +120,18 @@ fn what_is_written_is_read() {
             K::Exception,
             K::Note,
             K::InputEnded,
+            K::Spent,
             K::GroupTimeout,
             K::GroupDestroyed,
             K::Exit
         ]
     );
     assert_eq!(
-        (read[12].record.group, read[12].record.code),
+        (read[12].record.numel, read[12].record.code),
+        (7_000_000, 2)
+    );
+    assert_eq!(
+        (read[13].record.group, read[13].record.code),
         (group, 600_000)
     );
     let issued = &read[2].record;

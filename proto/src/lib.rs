@@ -37,7 +37,7 @@ pub mod v1 {
 
 pub use vocabulary::{
     DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
-    RecordKind, ReduceOp,
+    RecordKind, ReduceOp, Spending,
 };
 
 /// Version of this build, as it appears in reports, black boxes and messages.

@@ -307,6 +307,18 @@ words! {
         Unawaited = 30, "unawaited";
         /// Parameters of a model whose gradients ranks average.
         Parameters = 40, "parameters";
+        /// Time was spent on something that is no work of the program's own.
+        Spent = 50, "spent";
+    }
+}
+
+words! {
+    /// What a process spends time on that is no work of its own.
+    Spending {
+        /// It waited for its input: a batch of the data loader.
+        Input = 1, "input";
+        /// The interpreter collected garbage.
+        Garbage = 2, "garbage";
     }
 }
 
@@ -477,6 +489,7 @@ mod tests {
         check!(ReduceOp, ReduceOp, "REDUCE_OP");
         check!(RecordKind, RecordKind, "RECORD_KIND");
         check!(ParameterFact, ParameterFact, "PARAMETER_FACT");
+        check!(Spending, Spending, "SPENDING");
         check!(ProcessState, ProcessState, "PROCESS_STATE");
         check!(NoteKind, NoteKind, "NOTE_KIND");
         check!(GuardSubject, GuardSubject, "GUARD_SUBJECT");

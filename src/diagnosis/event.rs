@@ -7,7 +7,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
     DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
-    ReduceOp,
+    ReduceOp, Spending,
 };
 
 /// Names a process within a job, across nodes.
@@ -174,6 +174,21 @@ pub enum Event {
     InputEnded {
         process: ProcessId,
         place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// A thread has just spent some time on what is no work of its own.
+    Spent {
+        process: ProcessId,
+        thread: ThreadId,
+        on: Spending,
+        took: Duration,
+        place: Option<Arc<Where>>,
+        at: Timestamp,
+    },
+    /// How the host let a process run, over the second before.
+    Scheduled {
+        process: ProcessId,
+        sample: SchedulingSample,
         at: Timestamp,
     },
     /// Something is said of the parameters of a model whose gradients a group averages.
@@ -363,6 +378,21 @@ pub struct MemorySample {
     pub gpu_retries: Option<u64>,
     /// How often it could get none.
     pub gpu_ooms: Option<u64>,
+}
+
+/// How the host lets a process run; `None`: that was not seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SchedulingSample {
+    /// Its main thread ran, in thousandths of the time.
+    pub ran_permille: Option<u32>,
+    /// Its main thread was ready to run and got no processor, in thousandths of the time.
+    pub queued_permille: Option<u32>,
+    /// Its cgroup was kept from running by its quota, in thousandths of the time.
+    pub throttled_permille: Option<u32>,
+    /// Pages a second that it had to wait for to be read from a disk.
+    pub major_faults: Option<u32>,
+    /// The processors that it may run on ("0-3,8"); empty: unknown.
+    pub processors: Arc<str>,
 }
 
 /// A test in the program's source that decides whether it comes to some line.

@@ -33,6 +33,7 @@ pub mod growth;
 pub mod guards;
 pub mod interfaces;
 pub mod judge;
+pub mod lateness;
 pub mod model;
 pub mod order;
 pub mod outside;
@@ -95,6 +96,8 @@ pub struct Engine {
     /// The ranks as they were reported last, waits rounded off.
     ranks: Vec<Rank>,
     timeout: Option<Timestamp>,
+    /// Who keeps the others waiting.
+    late: lateness::Review,
     /// Whose stacks were asked for, and whose are to be.
     asked: Asked,
     wanted: Vec<ProcessId>,
@@ -114,6 +117,7 @@ impl Engine {
             findings: Vec::new(),
             ranks: Vec::new(),
             timeout: None,
+            late: lateness::Review::default(),
             asked: Asked::default(),
             wanted: Vec::new(),
         }
@@ -161,7 +165,8 @@ impl Engine {
         let mut understood = Vec::new();
         self.roster.release(now, &mut understood);
         self.apply(understood);
-        let situation = Situation::of(&self.model, &self.config, now);
+        let mut situation = Situation::of(&self.model, &self.config, now);
+        situation.straggler = self.late.look(&self.model, now).cloned();
         let drafts = detect::ALL
             .iter()
             .flat_map(|detector| detector.detect(&situation))

@@ -452,6 +452,8 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::InputEnded { process, .. }
         | Event::Setting { process, .. }
         | Event::Memory { process, .. }
+        | Event::Spent { process, .. }
+        | Event::Scheduled { process, .. }
         | Event::Parameters { process, .. }
         | Event::Frontier { process, .. }
         | Event::ProcessChanged { process, .. }

@@ -165,6 +165,16 @@ pub fn seconds(time: Duration) -> String {
     }
 }
 
+/// "210 ms", "5.0 s", "12 min".
+#[must_use]
+pub fn short_time(time: Duration) -> String {
+    match time.as_micros() {
+        0..10_000 => format!("{:.1} ms", time.as_secs_f64() * 1e3),
+        10_000..1_000_000 => format!("{} ms", time.as_millis()),
+        1_000_000.. => seconds(time),
+    }
+}
+
 /// "20.0 GiB", "512 MiB", "7 B".
 #[must_use]
 pub fn bytes(bytes: u64) -> String {

@@ -17,7 +17,7 @@ use v1::event::Kind;
 
 use super::process::{Limits, Process};
 use super::stacks;
-use crate::diagnosis::event::{Event, OomKills, ProcessId, StartedRank};
+use crate::diagnosis::event::{Event, OomKills, ProcessId, SchedulingSample, StartedRank};
 
 /// Most processes one node may name over the life of a job.
 const MAX_PROCESSES: usize = 65_536;
@@ -228,6 +228,24 @@ impl Decoder {
             Kind::MemorySample(sample) => {
                 let (id, process, _) = self.process(sample.process)?;
                 return process.memory(id, &sample, out);
+            }
+            Kind::SchedulingSample(sample) => {
+                let at = self.time(sample.unix_ns);
+                let (process, known, _) = self.process(sample.process)?;
+                if known.has_ended() {
+                    return None;
+                }
+                out.push(Event::Scheduled {
+                    process,
+                    sample: SchedulingSample {
+                        ran_permille: sample.ran_permille,
+                        queued_permille: sample.queued_permille,
+                        throttled_permille: sample.throttled_permille,
+                        major_faults: sample.major_faults,
+                        processors: name(&sample.processors),
+                    },
+                    at,
+                });
             }
             Kind::Interrupted(asked) => out.push(Event::Interrupted {
                 signal: asked.signal,

@@ -8,7 +8,7 @@ use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
     DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, RecordKind,
-    ReduceOp, v1,
+    ReduceOp, Spending, v1,
 };
 
 use super::decode::{cut, name, text};
@@ -473,6 +473,14 @@ impl Process {
                 at,
             },
             RecordKind::InputEnded => Event::InputEnded { process, place, at },
+            RecordKind::Spent => Event::Spent {
+                process,
+                thread,
+                on: number(record.code, Spending::from_number),
+                took: Duration::from_nanos(record.numel?),
+                place,
+                at,
+            },
             RecordKind::Parameters => Event::Parameters {
                 process,
                 group: self.groups.get(&record.group)?.clone(),

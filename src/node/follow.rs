@@ -23,6 +23,7 @@ use super::memory::{self, Memory};
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
 use super::rank::Rank;
+use super::scheduling::{self, Scheduling};
 use super::source::Sources;
 use super::stacks::taker::Taker;
 use super::started::StartedRanks;
@@ -36,6 +37,9 @@ const TICK: Duration = Duration::from_millis(50);
 const PLACES_EVERY: Duration = Duration::from_millis(100);
 /// How often the states of processes are looked at.
 const STATES_EVERY: Duration = Duration::from_millis(250);
+/// Where a process was stopped so lately, they are looked at with every look into the boxes: it may be
+/// stopped and continued again and again, for how long each time is to be known.
+const STOPPED_LATELY: Duration = Duration::from_secs(30);
 /// A change between running and sleeping is worth a message so often.
 const SCHEDULING_EVERY: Duration = Duration::from_secs(5);
 /// How often processes below the command are looked for, and the node says that it lives.
@@ -165,11 +169,14 @@ pub struct Follower {
     started: StartedRanks,
     places: Vec<Place>,
     memory: Memory,
+    scheduling: Scheduling,
     /// Boxes that could not be opened, and since when.
     closed_boxes: HashMap<PathBuf, Instant>,
     /// Notes and the end of the job, for coordinators that attach later.
     said: Vec<Kind>,
     last_scheduling: Instant,
+    /// When a process was last seen stopped.
+    last_stopped: Option<Instant>,
     last_look: (Instant, Timestamp),
     pause: Option<(Timestamp, Instant)>,
     job_ended: bool,
@@ -238,9 +245,11 @@ impl Follower {
             ranks: Vec::new(),
             started: StartedRanks::default(),
             memory: Memory::new(),
+            scheduling: Scheduling::default(),
             closed_boxes: HashMap::new(),
             said: Vec::new(),
             last_scheduling: Instant::now(),
+            last_stopped: None,
             last_look: (Instant::now(), Timestamp::now()),
             pause: None,
             job_ended: false,
@@ -258,6 +267,7 @@ impl Follower {
         let mut next_states = Instant::now();
         let mut next_scan = Instant::now() + SCAN_EVERY;
         let mut next_memory = Instant::now();
+        let mut next_scheduling = Instant::now();
         loop {
             self.notice_pause();
             if self.obey() {
@@ -271,7 +281,10 @@ impl Follower {
                 self.look();
                 self.look_at_started(now);
                 self.pass_stacks_on();
-                if is_due(&mut next_states, STATES_EVERY, now) {
+                let stopped = self.last_stopped;
+                let often = stopped.is_some_and(|at| now.duration_since(at) < STOPPED_LATELY);
+                let states_every = if often { TICK } else { STATES_EVERY };
+                if is_due(&mut next_states, states_every, now) {
                     self.look_at_states(now);
                 }
                 if is_due(&mut next_scan, SCAN_EVERY, now) {
@@ -280,6 +293,9 @@ impl Follower {
                 }
                 if is_due(&mut next_memory, memory::EVERY, now) {
                     self.memory.look(&self.ranks, now, &mut self.out);
+                }
+                if is_due(&mut next_scheduling, scheduling::EVERY, now) {
+                    self.scheduling.look(&self.ranks, now, &mut self.out);
                 }
                 self.look_for_end(now);
             }
@@ -382,6 +398,7 @@ impl Follower {
         }
         self.started.repeat(&mut self.out);
         self.memory.repeat(&mut self.out);
+        self.scheduling.repeat(&mut self.out);
         for kind in &self.said {
             self.out.push_live(kind.clone());
         }
@@ -536,6 +553,9 @@ impl Follower {
                 if is_frozen {
                     state = ProcessState::Stopped;
                 }
+            }
+            if state == ProcessState::Stopped {
+                self.last_stopped = Some(now);
             }
             let before = rank.state();
             let stopped = |state| state == ProcessState::Stopped;

@@ -22,6 +22,7 @@ pub mod proc;
 pub mod rank;
 pub mod reporter;
 pub mod rundir;
+pub mod scheduling;
 pub mod screen;
 pub mod source;
 pub mod stacks;

@@ -343,6 +343,18 @@ void ddp_doctor_exception(int32_t kind, ddp_doctor_text text, uint32_t site);
 /* The program's input came to its end: an iterator over its data has no more. */
 void ddp_doctor_input_ended(uint32_t site);
 
+/* What ddp_doctor_spent() is about. */
+enum {
+    DDP_DOCTOR_SPENT_INPUT = 1,  /* the program waited for its input: a batch of its data loader */
+    DDP_DOCTOR_SPENT_GARBAGE = 2 /* the run-time system collected garbage */
+};
+
+/*
+ * The calling thread has just spent so many nanoseconds on what is no work of its own. Below a
+ * millisecond it is not worth a record.
+ */
+void ddp_doctor_spent(int32_t on, uint64_t nanoseconds, uint32_t site);
+
 /* A version or a setting that ranks may have to agree on, such as ("nccl", "2.27.3"). */
 void ddp_doctor_setting(ddp_doctor_text name, ddp_doctor_text value);
 

@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ddp_doctor_agent::blackbox::{Creation, Forward, Options, Parameters, Place, Writer};
 use ddp_doctor_agent::{Opened, close, current, is_disabled, open, options_from_env};
 use ddp_doctor_proto::blackbox::flags;
-use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ParameterFact};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op, ParameterFact, Spending};
 
 use abi::{ABI_VERSION, Status};
 pub use abi::{CCall, CCreation, CMemorySample, COptions, CParameters, Identity, Text};
@@ -383,6 +383,15 @@ pub unsafe extern "C" fn ddp_doctor_exception(kind: i32, text: Text, site: u32) 
 pub extern "C" fn ddp_doctor_input_ended(site: u32) {
     with_box(|writer| {
         writer.input_ended(site);
+        Ok(())
+    });
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ddp_doctor_spent(on: i32, nanoseconds: u64, site: u32) {
+    with_box(|writer| {
+        let on = u8::try_from(on).map_or(Spending::Unspecified, Spending::from_number);
+        writer.spent(on, nanoseconds, site);
         Ok(())
     });
 }

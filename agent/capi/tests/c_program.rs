@@ -11,7 +11,7 @@ use ddp_doctor_agent::MemorySample;
 use ddp_doctor_agent::blackbox::{GroupCreation, Item, ReadRecord, Reader};
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::{
-    DType, ExceptionKind, NoteKind, Op, ParameterFact, RecordKind as Kind, ReduceOp,
+    DType, ExceptionKind, NoteKind, Op, ParameterFact, RecordKind as Kind, ReduceOp, Spending,
 };
 
 /// The library. Cargo builds none for a test, which cannot link with it.
@@ -131,6 +131,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             Kind::Exception,
             Kind::Note,
             Kind::InputEnded,
+            Kind::Spent,
             Kind::Setting,
             Kind::Parameters,
             Kind::InputEnded,
@@ -157,14 +158,16 @@ fn a_c_program_says_all_that_the_header_offers() {
     );
     assert_eq!(nonsense.shape(), None);
     assert_eq!(records[17].text, "E\u{fffd}: x");
-    assert_eq!(records[20].text, "nccl=2.27=3");
-    let parameters = &records[21].record;
+    let spent = &records[20].record;
+    assert_eq!((spent.code, spent.numel), (1, 5_000_000));
+    assert_eq!(records[21].text, "nccl=2.27=3");
+    let parameters = &records[22].record;
     assert_eq!(
         (parameters.code, parameters.group, parameters.seq),
         (1, 1, 1)
     );
     assert_eq!((parameters.tensors, parameters.numel), (0, 2));
-    assert_eq!(records[21].text, "float32 8,4 a\nint8 - b\n");
+    assert_eq!(records[22].text, "float32 8,4 a\nint8 - b\n");
     let sample = MemorySample {
         device: Some(3),
         used: Some(1000),
@@ -200,7 +203,7 @@ fn a_c_program_says_all_that_the_header_offers() {
             function,
             line,
             ..
-        } if *id == records[22].record.site => Some((
+        } if *id == records[23].record.site => Some((
             file.ends_with("program.c"),
             function.as_str(),
             *line as usize,
@@ -315,6 +318,7 @@ fn the_numbers_of_the_header_are_those_of_the_vocabulary() {
     same!("DDP_DOCTOR_REDUCE_", ReduceOp);
     same!("DDP_DOCTOR_NOTE_", NoteKind);
     same!("DDP_DOCTOR_PARAMETERS_", ParameterFact);
+    same!("DDP_DOCTOR_SPENT_", Spending);
     let kinds = numbers("DDP_DOCTOR_EXCEPTION_");
     assert_eq!(kinds.len(), ExceptionKind::ALL.len());
     for kind in ExceptionKind::ALL {

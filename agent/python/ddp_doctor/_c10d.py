@@ -3,7 +3,8 @@
 import functools
 import sys
 
-from . import _box, _creations, _exceptions, _exit, _groups, _hooks, _init, _sites, _words  # noqa: F401 (_exit hooks itself in)
+# _exit and _garbage hook themselves in.
+from . import _box, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _sites, _words  # noqa: F401
 from ._native import CallRecord
 
 _c10d = None

@@ -1,10 +1,13 @@
-"""The program's input: batches that are drawn, and its end."""
+"""The program's input: batches that are drawn, how long that takes, and its end."""
 
 import sys
+from time import perf_counter_ns
 
-from . import _box, _sites
+from . import _box, _sites, _words
 
 _MOST_PLACES = 1024
+# Nanoseconds from which on it is worth a record that a batch took so long.
+_NOTICEABLE = 1_000_000
 
 # Site at which batches are drawn → how many were.
 _drawn = {}
@@ -22,6 +25,7 @@ def _count(frame):
     if site in _drawn or len(_drawn) < _MOST_PLACES:
         _drawn[site] = _drawn.get(site, 0) + 1
         _last = site
+    return site
 
 
 def patch(module, late):
@@ -29,6 +33,7 @@ def patch(module, late):
     original = iterator.__next__
 
     def __next__(self):
+        begin = perf_counter_ns()
         try:
             batch = original(self)
         except StopIteration:
@@ -40,7 +45,10 @@ def patch(module, late):
             raise
         if _box.is_open:
             try:
-                _count(sys._getframe(1))
+                site = _count(sys._getframe(1))
+                took = perf_counter_ns() - begin
+                if took >= _NOTICEABLE:
+                    _box.lib.spent(_words.INPUT, took, site)
             except Exception:
                 pass
         return batch

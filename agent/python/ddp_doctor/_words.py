@@ -89,6 +89,10 @@ OUTSIDE = 6
 NEVER_UNUSED = 7
 USED_AT = 8
 
+# What time is spent on.
+INPUT = 1
+GARBAGE = 2
+
 # Results of ddp_doctor_open().
 OK = 0
 ALREADY_OPEN = 1

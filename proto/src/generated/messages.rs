@@ -269,6 +269,9 @@ pub enum RecordKind {
     /// about. `text` has a line for each: element type, sizes with commas between ("-": none), name.
     /// `tensors` is the index of the first line's, where they are numbered.
     Parameters = 40,
+    /// The process has just spent `numel` nanoseconds on something that is no work of its own; `code` is a
+    /// Spending. Only of what took a noticeable time.
+    Spent = 50,
 }
 impl RecordKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -297,6 +300,7 @@ impl RecordKind {
             Self::Setting => "RECORD_KIND_SETTING",
             Self::Unawaited => "RECORD_KIND_UNAWAITED",
             Self::Parameters => "RECORD_KIND_PARAMETERS",
+            Self::Spent => "RECORD_KIND_SPENT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -322,6 +326,39 @@ impl RecordKind {
             "RECORD_KIND_SETTING" => Some(Self::Setting),
             "RECORD_KIND_UNAWAITED" => Some(Self::Unawaited),
             "RECORD_KIND_PARAMETERS" => Some(Self::Parameters),
+            "RECORD_KIND_SPENT" => Some(Self::Spent),
+            _ => None,
+        }
+    }
+}
+/// What a process spends time on that is no work of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Spending {
+    Unspecified = 0,
+    /// It waited for its input: a batch of the data loader.
+    Input = 1,
+    /// The interpreter collected garbage.
+    Garbage = 2,
+}
+impl Spending {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SPENDING_UNSPECIFIED",
+            Self::Input => "SPENDING_INPUT",
+            Self::Garbage => "SPENDING_GARBAGE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SPENDING_UNSPECIFIED" => Some(Self::Unspecified),
+            "SPENDING_INPUT" => Some(Self::Input),
+            "SPENDING_GARBAGE" => Some(Self::Garbage),
             _ => None,
         }
     }
@@ -647,7 +684,7 @@ pub struct Report {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -687,6 +724,8 @@ pub mod event {
         MemorySample(super::MemorySample),
         #[prost(message, tag = "25")]
         RankStarted(super::RankStarted),
+        #[prost(message, tag = "50")]
+        SchedulingSample(super::SchedulingSample),
     }
 }
 /// The first event of every stream and journal.
@@ -1096,6 +1135,31 @@ pub struct MemorySample {
     pub gpu_retries: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "23")]
     pub gpu_ooms: ::core::option::Option<u64>,
+}
+/// How the host lets a process run, over the second before. Told about once a second where it has changed
+/// noticeably: until the next one it stays as it is. What is absent was not seen.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SchedulingSample {
+    #[prost(uint64, tag = "1")]
+    pub process: u64,
+    /// When it was measured, in nanoseconds since the Unix epoch.
+    #[prost(fixed64, tag = "2")]
+    pub unix_ns: u64,
+    /// Of its main thread, in thousandths of the time: it ran, and it was ready to run and did not get a
+    /// processor.
+    #[prost(uint32, optional, tag = "3")]
+    pub ran_permille: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "4")]
+    pub queued_permille: ::core::option::Option<u32>,
+    /// Its cgroup was kept from running by its quota, in thousandths of the time.
+    #[prost(uint32, optional, tag = "5")]
+    pub throttled_permille: ::core::option::Option<u32>,
+    /// Pages a second that it had to wait for to be read from a disk.
+    #[prost(uint32, optional, tag = "6")]
+    pub major_faults: ::core::option::Option<u32>,
+    /// The processors that it may run on, as in /proc/PID/status ("0-3,8"); empty: unknown.
+    #[prost(string, tag = "7")]
+    pub processors: ::prost::alloc::string::String,
 }
 /// Records were overwritten or torn before they were read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

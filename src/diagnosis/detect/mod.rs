@@ -61,6 +61,10 @@ mod root_mismatch;
 mod sequence_slip;
 mod shape_mismatch;
 mod skew;
+mod straggler;
+mod straggler_compute;
+mod straggler_host;
+mod straggler_input;
 mod stuck_in_teardown;
 mod stuck_inside;
 mod stuck_outside;
@@ -115,6 +119,9 @@ pub const ALL: &[&dyn Detector] = &[
     &needless_unused_search::NeedlessUnusedSearch,
     &out_of_memory::OutOfMemory,
     &host_memory::HostMemory,
+    &straggler_compute::StragglerCompute,
+    &straggler_input::StragglerInput,
+    &straggler_host::StragglerHost,
     &evidence_incomplete::EvidenceIncomplete,
     &records_lost::RecordsLost,
     &clock_skew::ClockSkew,

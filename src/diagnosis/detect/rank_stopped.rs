@@ -118,6 +118,17 @@ fn draft(
     let stall = *stalls.first()?;
     let first = *stopped.first()?;
     let process = situation.model.member(stall.group, first)?;
+    // Stopped and continued again and again is DD603, unless this time it lasts.
+    let goes_on_at = |rank: &u32| {
+        let process = situation.model.member(stall.group, *rank)?;
+        process.pace.goes_on_at()
+    };
+    if stopped
+        .iter()
+        .all(|rank| goes_on_at(rank).is_some_and(|at| at > situation.now))
+    {
+        return None;
+    }
     let mut living = situation
         .model
         .processes
@@ -209,6 +220,33 @@ mod tests {
             detected = 3.0
             "#,
         );
+    }
+
+    #[test]
+    fn one_that_is_stopped_and_continued_is_waited_for_a_little_longer() {
+        let again = r#"
+            world = 2
+            events = """
+            loop 1-4 from 1.0 every 1.0
+            0.0 1 stops
+            0.1 0 barrier @train.py:5
+            0.4 1 continues
+            0.5 1 barrier @train.py:5
+            0.6 * done
+            end
+            6.0 1 stops
+            6.0 0 barrier @train.py:5
+            """
+        "#;
+        holds(&format!("{again}\nlook-on = 0.5"));
+        holds(&format!(
+            r#"{again}
+            look-on = 2
+            [[expect]]
+            code = "DD203"
+            root = [1]
+            "#
+        ));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
-use ddp_doctor_proto::{Op, ProcessState};
+use ddp_doctor_proto::{Op, ProcessState, Spending};
 
 use super::{
     Announced, Asked, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint, Member,
@@ -117,6 +117,7 @@ impl Model {
                 let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
                     return;
                 };
+                self.arrivals.set_returned(rank, Target::Join(id, seq), at);
                 let group = &mut self.groups[id.0 as usize];
                 if seq == 0 {
                     group.made(rank, at);
@@ -198,6 +199,7 @@ impl Model {
                 self.touch(process, at, |process| {
                     process.step = process.step.max(step);
                     process.step_at = at;
+                    process.pace.step(at);
                     process.turns.begin(forward.as_ref());
                     if let Some(forward) = &forward {
                         process.accumulation.begin(forward);
@@ -273,6 +275,32 @@ impl Model {
                     process.memory.take(&sample, step, at);
                 }
             }
+            Event::Spent {
+                process,
+                thread,
+                on,
+                took,
+                place,
+                at,
+            } => {
+                // A thread beside the one that stands still may have spent it: no sign of progress.
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.records += 1;
+                    process.pace.spent(on, thread, took, at);
+                    if on == Spending::Input {
+                        process.pace.draws_at = place.or(process.pace.draws_at.take());
+                    }
+                }
+            }
+            Event::Scheduled {
+                process,
+                sample,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.pace.scheduled(sample, at);
+                }
+            }
             Event::Frontier {
                 process,
                 group,
@@ -284,6 +312,7 @@ impl Model {
                 };
                 let group = &mut self.groups[id.0 as usize];
                 group.advance(rank, issued);
+                group.met.clear();
                 group.traffic.advance(rank, p2p_issued);
             }
             Event::ProcessChanged {
@@ -298,6 +327,8 @@ impl Model {
                 };
                 process.state = state;
                 process.state_at = at;
+                let is_stopped = state == ProcessState::Stopped;
+                process.pace.state(is_stopped, at);
                 if state == ProcessState::Dead && process.end.is_none() {
                     process.end = Some(End {
                         at,
@@ -534,13 +565,20 @@ impl Model {
                 let position = process.map(|it| it.turns.position());
                 let position = position.unwrap_or_default();
                 target = Some(Target::Join(group_id, call.seq));
-                for (rank, call, last) in group.issue(rank, call, position) {
+                let waited = group.issue(rank, call, position);
+                for encounter in group.met.drain(..) {
+                    self.arrivals.met(encounter);
+                }
+                for (rank, call, last) in waited {
                     self.waited(group_id, rank, &call, last);
                 }
             } else if call.op.is_point_to_point()
                 && let Some((post, met)) = group.traffic.issue(rank, call)
             {
                 target = Some(Target::Message(group_id, post));
+                if let Some(met) = &met {
+                    self.arrivals.messaged(group_id, met);
+                }
                 for met in met.into_iter().flatten() {
                     self.waited(group_id, met.rank, &met.call, met.other);
                 }
@@ -570,6 +608,7 @@ impl Model {
         wait: Wait,
         failed: bool,
     ) -> Option<(GroupId, u32, Arc<Call>)> {
+        self.arrivals.set_wait(rank?, target?, wait);
         match target? {
             Target::Join(id, seq) => {
                 let group = &mut self.groups[id.0 as usize];

@@ -104,7 +104,7 @@ pub struct Post {
     /// The other rank; `None`: any.
     pub peer: Option<u32>,
     lane: Option<i32>,
-    call: CallId,
+    pub(super) call: CallId,
 }
 
 /// A call without a partner, as far as is known.

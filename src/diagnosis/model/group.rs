@@ -8,6 +8,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
+use super::arrivals::Encounter;
 use super::channel::Traffic;
 use super::history::{History, Position};
 use super::process::World;
@@ -63,6 +64,8 @@ pub struct Group {
     pub history: History,
     /// Calls of different lines that met.
     pub crossings: Crossings,
+    /// The collectives to which everybody has just come, for [`super::Arrivals`].
+    pub(super) met: Vec<Encounter>,
     /// The wait that ended longest before its last member came, by their clocks.
     pub ended_early: Option<EndedEarly>,
 }
@@ -171,6 +174,7 @@ impl Group {
             diverged_again: VecDeque::new(),
             history: History::default(),
             crossings: Crossings::default(),
+            met: Vec::new(),
             ended_early: None,
         }
     }
@@ -318,6 +322,9 @@ impl Group {
                 return Vec::new();
             };
             if diverged.is_none() {
+                if join.calls.len() == self.members.len() && join.calls.len() > 1 {
+                    self.met.extend(Encounter::of_join(self.id, seq, &join));
+                }
                 self.history.observe(seq, &join, self.members.len());
                 self.crossings.met(seq, &join);
             }

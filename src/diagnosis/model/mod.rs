@@ -11,12 +11,14 @@ use super::event::{GroupInfo, ProcessId, StartedRank};
 
 mod accumulation;
 mod apply;
+mod arrivals;
 mod channel;
 mod creation;
 mod group;
 pub mod history;
 mod init;
 mod memory;
+mod pace;
 mod parameters;
 mod process;
 mod series;
@@ -24,12 +26,14 @@ mod threads;
 mod transport;
 
 pub use accumulation::Accumulation;
+pub use arrivals::{Arrivals, Came, Encounter};
 pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use init::{Init, Place};
 pub use memory::{Device, Gauge, Memory, Room, RoomKind};
+pub use pace::{Pace, Spent};
 pub use parameters::{Parameter, Replica, Said, parse};
 pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, Unawaited,
@@ -82,6 +86,8 @@ pub struct Model {
     pub notes: Vec<Note>,
     /// When a rank first came back from joining the world, which takes all ranks.
     pub world_joined: Option<Timestamp>,
+    /// When ranks came to what they do together.
+    pub arrivals: Arrivals,
 }
 
 /// How far a clock is ahead of ours.

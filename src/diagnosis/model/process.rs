@@ -13,6 +13,7 @@ use super::group::GroupId;
 use super::history::Turns;
 use super::init::Init;
 use super::memory::Memory;
+use super::pace::Pace;
 use super::parameters::Models;
 use crate::diagnosis::event::{
     Call, CallId, GroupInfo, Guard, OomKills, ProcessId, Stacks, ThreadId,
@@ -108,6 +109,8 @@ pub struct Process {
     pub stacks: Vec<Arc<Stacks>>,
     /// Its memory.
     pub memory: Memory,
+    /// How it goes on.
+    pub pace: Pace,
     /// Versions and settings that ranks may have to agree on, the latest of each.
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
     /// All of those that are compared, as one number.
@@ -328,6 +331,7 @@ impl Process {
             unawaited: BTreeMap::new(),
             stacks: Vec::new(),
             memory: Memory::default(),
+            pace: Pace::default(),
             settings: BTreeMap::new(),
             fingerprint: 0,
             said_at: Timestamp::default(),
@@ -745,6 +749,7 @@ impl Process {
         };
         let since = self.phases.remove(i).since;
         self.last_phase = Some((since, at));
+        self.pace.phase(since, at);
         let length = at.since(since);
         if self.phase_lengths.len() < KEPT || self.phase_lengths.contains_key(name) {
             let longest = self.phase_lengths.entry(Arc::clone(name)).or_default();

@@ -13,6 +13,7 @@ use super::contract::{self, Breach};
 use super::creations;
 use super::device;
 use super::event::CallId;
+use super::lateness::Straggler;
 use super::model::{Group, GroupId, Join, JoinedCall, Model, Process};
 use super::waits::Waits;
 
@@ -59,6 +60,8 @@ pub struct Situation<'a> {
     pub breaches: Vec<Breach>,
     /// Makers of groups who do not agree: the first such in each world.
     pub mismatches: Vec<creations::Mismatch<'a>>,
+    /// Who keeps the others waiting, again and again.
+    pub straggler: Option<Straggler>,
 }
 
 impl<'a> Situation<'a> {
@@ -76,6 +79,7 @@ impl<'a> Situation<'a> {
             inside: Vec::new(),
             breaches: Vec::new(),
             mismatches: Vec::new(),
+            straggler: None,
         };
         situation.inside = inside::all(&situation);
 

@@ -330,6 +330,35 @@ impl Encoder {
                 };
                 self.process(*process).record(record, None)
             }
+            Event::Spent {
+                process,
+                thread,
+                on,
+                took,
+                place,
+                at,
+            } => {
+                let record = v1::Record {
+                    thread: thread.0,
+                    code: i32::from(on.number()),
+                    numel: Some(took.as_nanos() as u64),
+                    ..record(RecordKind::Spent, *at)
+                };
+                self.process(*process).record(record, place.as_ref())
+            }
+            Event::Scheduled {
+                process,
+                sample,
+                at,
+            } => vec![Kind::SchedulingSample(v1::SchedulingSample {
+                process: self.process(*process).number,
+                unix_ns: at.0,
+                ran_permille: sample.ran_permille,
+                queued_permille: sample.queued_permille,
+                throttled_permille: sample.throttled_permille,
+                major_faults: sample.major_faults,
+                processors: sample.processors.as_ref().into(),
+            })],
             Event::InputEnded { process, place, at } => {
                 let record = record(RecordKind::InputEnded, *at);
                 self.process(*process).record(record, place.as_ref())

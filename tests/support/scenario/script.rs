@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
     Call, CallId, Event, Forward, GroupInfo, Guard, OnStream, OomKills, Parameters, ProcessId,
-    Stacks, StartedRank, ThreadId, ThreadStack,
+    SchedulingSample, Stacks, StartedRank, ThreadId, ThreadStack,
 };
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
     DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, ProcessState,
-    ReduceOp,
+    ReduceOp, Spending,
 };
 
 use super::{Scenario, seconds};
@@ -561,6 +561,22 @@ impl<'a> Writer<'a> {
                 name: arg(0)?.into(),
                 at: moment,
             },
+            "input" | "garbage" => {
+                let seconds = arg(0)?.parse::<f64>().map_err(|e| e.to_string())?;
+                Event::Spent {
+                    process,
+                    thread: ThreadId(1),
+                    on: Spending::from_name(verb).unwrap_or_default(),
+                    took: Duration::from_secs_f64(seconds),
+                    place,
+                    at: moment,
+                }
+            }
+            "host" => Event::Scheduled {
+                process,
+                sample: scheduling(args)?,
+                at: moment,
+            },
             "input-ended" => Event::InputEnded {
                 process,
                 place,
@@ -960,6 +976,24 @@ fn place(text: &str) -> Result<Arc<Where>, String> {
         line,
         function: "train".into(),
     }))
+}
+
+/// `ran=300 queued=600 throttled=0 faults=0 on=0-3`
+fn scheduling(args: &[String]) -> Result<SchedulingSample, String> {
+    let mut sample = SchedulingSample::default();
+    for arg in args {
+        let (name, value) = arg.split_once('=').ok_or(format!("what is {arg:?}?"))?;
+        let number = || value.parse().ok().ok_or(format!("no number: {arg}"));
+        match name {
+            "ran" => sample.ran_permille = Some(number()?),
+            "queued" => sample.queued_permille = Some(number()?),
+            "throttled" => sample.throttled_permille = Some(number()?),
+            "faults" => sample.major_faults = Some(number()?),
+            "on" => sample.processors = value.into(),
+            _ => return Err(format!("a host is not {arg:?}")),
+        }
+    }
+    Ok(sample)
 }
 
 /// `[@PATH] [batch=N] [repeated] [no-sync]`

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ddp_doctor_proto::blackbox::{Record, flags, group, header, memory};
-use ddp_doctor_proto::{ExceptionKind, NoteKind, ParameterFact, RecordKind};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, ParameterFact, RecordKind, Spending};
 
 use super::Writer;
 use crate::sys;
@@ -151,6 +151,22 @@ impl Writer {
     /// The program's input came to its end.
     pub fn input_ended(&self, site: u32) {
         self.say(RecordKind::InputEnded, 0, 0, site);
+    }
+
+    /// This thread has just spent so many nanoseconds on what is no work of its own.
+    pub fn spent(&self, on: Spending, nanoseconds: u64, site: u32) {
+        self.record(
+            None,
+            Record {
+                mono_ns: sys::monotonic_ns(),
+                kind: RecordKind::Spent,
+                flags: flags::NUMEL,
+                site: self.site_words(site).map_or(0, |_| site),
+                numel: nanoseconds,
+                code: i32::from(on.number()),
+                ..Record::default()
+            },
+        );
     }
 
     /// A version or a setting that ranks may have to agree on.

@@ -1,0 +1,85 @@
+"""What it costs to know why a rank comes late: its loader, its collections of garbage, its host.
+
+A batch of a data loader is timed, every collection of garbage is, and beside the job the kernel's counters of
+each rank are read once a second. The first two are measured as the functions that are called then, around
+nothing; the third as the reading of the files.
+
+    python benches/lateness.py
+
+Needs PyTorch >= 2.14 and the library: the release build, or what DDP_DOCTOR_LIBRARY names.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+
+from common import PACKAGE, built, machine
+
+
+def best(call, number, repeat=7):
+    """Nanoseconds of one call, the best of several rounds."""
+    took = []
+    for _ in range(repeat):
+        begin = time.perf_counter_ns()
+        for _ in range(number):
+            call()
+        took.append((time.perf_counter_ns() - begin) / number)
+    return min(took)
+
+
+class Nothing:
+    """A loader's iterator that has its batch at once."""
+
+    def __next__(self):
+        return None
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
+    options = parser.parse_args()
+    number, repeat = (100, 1) if options.quick else (20_000, 7)
+    scratch = tempfile.TemporaryDirectory()
+    os.environ.update(DDP_DOCTOR_JOB="bench", DDP_DOCTOR_BOX_DIR=scratch.name, OMP_NUM_THREADS="1")
+    if "DDP_DOCTOR_LIBRARY" not in os.environ:
+        os.environ["DDP_DOCTOR_LIBRARY"] = built("libddp_doctor.so")
+    sys.path.insert(0, PACKAGE)
+    import ddp_doctor
+
+    ddp_doctor.enable()
+    import torch.distributed as dist
+    from ddp_doctor import _box, _data, _garbage, _words
+
+    dist.init_process_group("gloo", init_method="file://" + scratch.name + "/store", rank=0, world_size=1)
+
+    class Module:
+        class _BaseDataLoaderIter(Nothing):
+            __next__ = Nothing.__next__
+
+    bare = best(Module._BaseDataLoaderIter().__next__, number, repeat)
+    _data.patch(Module, False)
+    timed = best(Module._BaseDataLoaderIter().__next__, number, repeat)
+
+    def collection():
+        _garbage._collects("start", None)
+        _garbage._collects("stop", None)
+
+    pid = os.getpid()
+    files = ["/proc/%d/%s" % (pid, name) for name in ("task/%d/schedstat" % pid, "stat", "status")]
+    print(machine())
+    print("a batch, counted and timed          %7.0f ns, of which the call itself %.0f ns" % (timed, bare))
+    print("a record of one that took long      %7.0f ns" % best(lambda: _box.lib.spent(_words.INPUT, 1, 0), number, repeat))
+    print("a collection of garbage, timed      %7.0f ns" % best(collection, number, repeat))
+    print("the kernel's counters of a rank     %7.0f ns" % best(lambda: [read(file) for file in files], number // 10, repeat))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+//! What the findings about a rank that comes late have in common.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
+
+use super::view::{no_call, with_place};
+use super::{About, Draft, KeyPlace};
+use crate::diagnosis::lateness::Straggler;
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Capital, Ranks, number};
+
+/// The finding that ranks keep the others waiting. `because` ends the sentence that says so; `place`: the
+/// line that takes the late ones so long, where it is known.
+pub(super) fn draft(
+    about: &'static About,
+    situation: &Situation<'_>,
+    straggler: &Straggler,
+    because: &str,
+    place: Option<&Where>,
+) -> Draft {
+    let Straggler { ranks, waiting, .. } = straggler;
+    let group = situation.model.group(straggler.group);
+    let key = KeyPlace::Ranks(ranks.clone());
+    let mut draft = Draft::new(about, key, straggler.known_at);
+    draft.root = ranks.clone();
+    draft.victims = waiting.clone();
+    let confidence = if straggler.is_guessed {
+        Confidence::Suspected
+    } else {
+        Confidence::Supported
+    };
+    (draft.confidence, draft.root_confidence) = (confidence, confidence);
+    draft.place = Some((straggler.group, 0));
+    draft.op = Some(straggler.call.op);
+    draft.blocked_at = Some(straggler.since);
+    let typical = about_so_long(straggler.typical);
+    // Without what changes from call to call.
+    let call = |rank, state, waited_ms| RankCall {
+        state,
+        waited_ms,
+        op: straggler.call.op.name().map(str::to_owned),
+        place: straggler.call.place.as_deref().cloned(),
+        ..no_call(rank)
+    };
+    let waited_ms = Some(typical.as_millis() as u64);
+    let members = &group.info.key.members;
+    let mut calls: Vec<RankCall> = waiting
+        .iter()
+        .filter(|rank| members.contains(rank))
+        .map(|&rank| call(rank, CallState::Waiting, waited_ms))
+        .collect();
+    calls.extend(
+        ranks
+            .iter()
+            .map(|&rank| with_place(call(rank, CallState::NotIssued, None), place)),
+    );
+    calls.sort_by_key(|call| call.rank);
+    draft.per_rank = calls;
+    draft.summary = format!(
+        "{} the others waiting: they lose about {} of their time, {} at a time, {because}",
+        Ranks(ranks).to_string() + number(ranks, " keeps", " keep"),
+        percent(straggler.share),
+        words::short_time(typical),
+    );
+    draft.why.push(format!(
+        "{} last again and again, since {} at least: nearly all that the others lose by waiting, they \
+         lose by waiting for {}.",
+        Capital(Ranks(ranks)).to_string() + number(ranks, " comes", " come"),
+        words::clock(straggler.since),
+        number(ranks, "it", "them"),
+    ));
+    if straggler.is_guessed {
+        draft.why.push(
+            "Waits on a device are not seen: that ranks wait is concluded from what they do next."
+                .into(),
+        );
+    }
+    if let Some(rank) = straggler.before {
+        draft.why.push(format!(
+            "Before that it was rank {rank}: the culprit changes."
+        ));
+    }
+    draft
+}
+
+/// "60 %": so coarse that it does not change from look to look.
+pub(super) fn percent(share: f64) -> String {
+    if share < 0.05 {
+        return "less than 5 %".into();
+    }
+    format!("{:.0} %", (share * 10.0).round() * 10.0)
+}
+
+/// A time that does not change from look to look.
+pub(super) fn about_so_long(time: Duration) -> Duration {
+    const DIGITS: [f64; 8] = [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0];
+    let micros = time.as_secs_f64() * 1e6;
+    if micros < 1.0 {
+        return Duration::ZERO;
+    }
+    let scale = 10_f64.powf(micros.log10().floor());
+    let digit = micros / scale;
+    let nearest = DIGITS
+        .into_iter()
+        .min_by(|a, b| (a - digit).abs().total_cmp(&(b - digit).abs()));
+    Duration::from_secs_f64(nearest.unwrap_or(1.0) * scale / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_shares_are_coarse() {
+        for (millis, expected) in [(95, 100), (132, 150), (170, 150), (620, 700), (0, 0)] {
+            let time = about_so_long(Duration::from_millis(millis));
+            assert_eq!(time.as_millis(), expected, "{millis}");
+        }
+        assert_eq!(percent(0.634), "60 %");
+        assert_eq!(percent(0.03), "less than 5 %");
+    }
+}

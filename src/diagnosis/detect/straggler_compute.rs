@@ -1,0 +1,419 @@
+//! DD601 straggler-compute: one rank arrives late because its own work takes longer.
+
+use ddp_doctor_proto::catalogue;
+
+use super::straggler;
+use super::{About, Detector, Draft, Explanation, order};
+use crate::diagnosis::lateness::Why;
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{Capital, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD601,
+    order: order::HINT,
+    explanation: Explanation {
+        means: "One rank comes last to nearly every collective, and the others spend a good part of \
+         their time waiting for it: the job runs at the pace of its slowest rank. Neither its data \
+         loader nor its host takes the time, so it is what the rank does itself. All ranks measure \
+         the same long step, whoever is slow; who it is shows only in the order in which they come.",
+        example: "\
+warning[DD601] straggler-compute: rank 1 keeps the others waiting: they lose about 50 % of their time, 100 ms at a time, because its own work takes longer
+    group default_pg, 3 ranks · supported
+
+      rank 0, 2   waiting 100 ms   train.py:9      all_reduce
+    ▸ rank 1      elsewhere        train.py:9      last call all_reduce
+
+    why    Rank 1 comes last again and again, since 08:00:01 UTC at least: nearly all that the
+           others lose by waiting, they lose by waiting for it.
+    fix    Compare what rank 1 does between two collectives with another rank: ddp-doctor dump, or a
+           profiler on both. Give all ranks equal work.
+    more   ddp-doctor explain DD601
+",
+        causes: &[
+            "More work on this rank: larger batches or longer sequences, a heavier share of the \
+             model, logging, metrics or saving that only one rank does in every step.",
+            "A slower processor or device: another model, a lower clock because of heat or power, \
+             debug settings or profilers that were left on for one rank.",
+            "A `sleep`, a lock or a request to a server in the loop of one rank.",
+        ],
+        fix: &[
+            "Look at what the rank does between two collectives: `ddp-doctor dump` or a profiler on \
+             that rank and on another one, compared.",
+            "Give ranks equal work, or move what only one does out of the loop or into a thread.",
+            "On a device, compare clocks, temperature and power of its node with another one's.",
+        ],
+        not: &[
+            "A rank that is late now and then, as with checkpoints, evaluation, a first step that \
+             compiles or batches of different lengths, is none: it takes lateness in nearly every \
+             round, for four seconds at least.",
+            "What the program marks as a phase (`ddp_doctor.phase`) does not count.",
+            "Ranks lose less than about 15 % of their time: uneven, and not told.",
+            "On NCCL through c10d, slow kernels do not show: ranks come together and wait on the \
+             device. What shows is a rank whose program is late.",
+        ],
+    },
+};
+
+/// DD601: a rank is late, and nothing but its own work explains it.
+pub(super) struct StragglerCompute;
+
+impl Detector for StragglerCompute {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let straggler = situation.straggler.iter();
+        straggler
+            .filter_map(|straggler| {
+                let Why::Work { ran } = straggler.why else {
+                    return None;
+                };
+                let ranks = &straggler.ranks;
+                let because = number(
+                    ranks,
+                    "because its own work takes longer",
+                    "because their own work takes longer",
+                );
+                let mut draft = straggler::draft(&ABOUT, situation, straggler, because, None);
+                if let Some((own, others)) = ran {
+                    draft.why.push(format!(
+                        "{} neither for input nor for a processor: the main thread runs {} of the \
+                         time there, {} on the others.",
+                        Capital(Ranks(ranks)).to_string() + number(ranks, " waits", " wait"),
+                        straggler::percent(own),
+                        straggler::percent(others),
+                    ));
+                }
+                draft.next = vec![format!(
+                    "Compare what {} between two collectives with another rank: ddp-doctor dump, or a \
+                     profiler on both. Give all ranks equal work.",
+                    Ranks(ranks).to_string() + number(ranks, " does", " do"),
+                )];
+                Some(draft)
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    /// Rank 1 takes three times as long as the others from the beginning on.
+    const SLOW: &str = r#"
+        world = 3
+        events = """
+        loop 1-40 from 1.0 every 0.2
+        0.00 *   forward $
+        0.05 0,2 all_reduce hidden f32[1024] sum @train.py:9
+        0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+        end
+        """
+        look-on = 1
+    "#;
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(&ABOUT, SLOW);
+    }
+
+    #[test]
+    fn the_last_to_come_again_and_again_is_named() {
+        holds(&format!(
+            r#"{SLOW}
+            verdict = "slow"
+            silent-until = 5.0
+            [[expect]]
+            code = "DD601"
+            severity = "warning"
+            effect = "slows"
+            confidence = "supported"
+            root = [1]
+            root-confidence = "supported"
+            victims = [0, 2]
+            op = "all_reduce"
+            lines = {{ 0 = "train.py:9" }}
+            summary-has = "about 50 %"
+            "#
+        ));
+    }
+
+    #[test]
+    fn after_calm_it_is_named_within_five_seconds() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            loop 1-150 from 1.0 every 0.1
+            0.00 *   forward $
+            0.09 *   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            loop 151-175 from 16.0 every 0.2
+            0.00 *   forward $
+            0.05 0,2 all_reduce hidden f32[1024] sum @train.py:9
+            0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            silent-until = 18.0
+            [[expect]]
+            code = "DD601"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn it_is_withdrawn_when_it_stops() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            loop 1-60 from 1.0 every 0.2
+            0.00 *   forward $
+            0.05 0,2 all_reduce hidden f32[1024] sum @train.py:9
+            0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            loop 61-90 from 13.0 every 0.1
+            0.00 *   forward $
+            0.09 *   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            verdict = "healthy"
+            "#,
+        );
+    }
+
+    #[test]
+    fn long_steps_take_three_of_them_after_calm() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-20 from 1.0 every 4.0
+            0.0 *   forward $
+            3.9 *   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            loop 21-24 from 81.0 every 8.0
+            0.0 *   forward $
+            3.9 0   all_reduce hidden f32[1024] sum @train.py:9
+            7.9 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            silent-until = 100.0
+            [[expect]]
+            code = "DD601"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_little_uneven_work_is_nothing() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            loop 1-100 from 1.0 every 0.11
+            0.000 *   forward $
+            0.090 0,2 all_reduce hidden f32[1024] sum @train.py:9
+            0.100 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            "#,
+        );
+    }
+
+    #[test]
+    fn one_that_is_late_now_and_then_is_none() {
+        // A checkpoint of a second every four.
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-8 from 1.0 every 4.0
+            0.00 *   forward $
+            0.50 0   all_reduce hidden f32[1024] sum @train.py:9
+            0.50 1   all_reduce hidden f32[1024] sum @train.py:9
+            1.00 *   forward $
+            1.50 *   all_reduce hidden f32[1024] sum @train.py:9
+            2.00 *   forward $
+            2.50 1   all_reduce hidden f32[1024] sum @train.py:9
+            3.50 0   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            "#,
+        );
+    }
+
+    #[test]
+    fn ranks_that_are_late_in_turn_are_even() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-60 from 1.0 every 0.4
+            0.00 *   forward $
+            0.05 0   all_reduce hidden f32[1024] sum @train.py:9
+            0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+            0.20 *   forward $
+            0.25 1   all_reduce hidden f32[1024] sum @train.py:9
+            0.35 0   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            "#,
+        );
+    }
+
+    #[test]
+    fn whoever_waits_elsewhere_is_not_to_blame() {
+        // Rank 1 comes last to the world, since it waits for rank 2 in another group.
+        holds(
+            r#"
+            world = 3
+            events = """
+            0.5 1,2 group pair 1,2
+            loop 1-40 from 1.0 every 0.2
+            0.00 *   forward $
+            0.02 1   all_reduce/pair f32[8] sum @train.py:7
+            0.05 0   all_reduce f32[8] sum @train.py:9
+            0.15 2   all_reduce/pair f32[8] sum @train.py:7
+            0.15 1,2 done
+            0.16 2   all_reduce f32[8] sum @train.py:9
+            0.161 1  all_reduce f32[8] sum @train.py:9
+            0.17 *   done
+            end
+            """
+            look-on = 1
+            [[expect]]
+            code = "DD601"
+            root = [2]
+            victims = [0, 1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn the_slow_stage_of_a_pipeline_is_found() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            loop 1-50 from 1.0 every 0.2
+            0.000 1   recv peer=0 f32[8] @train.py:5
+            0.000 2   recv peer=1 f32[8] @train.py:5
+            0.030 0   send peer=1 f32[8] @train.py:6
+            0.031 0,1 done
+            0.150 1   send peer=2 f32[8] @train.py:6
+            0.151 1,2 done
+            0.152 0   recv peer=2 f32[8] @train.py:7
+            0.180 2   send peer=0 f32[8] @train.py:8
+            0.181 0,2 done
+            end
+            """
+            look-on = 1
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_phase_that_is_marked_does_not_count() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-40 from 1.0 every 0.2
+            0.00 *   forward $
+            0.04 1   phase checkpoint
+            0.05 0   all_reduce hidden f32[1024] sum @train.py:9
+            0.14 1   endphase checkpoint
+            0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            "#,
+        );
+    }
+
+    #[test]
+    fn ranks_of_a_slow_host_are_named_together() {
+        holds(
+            r#"
+            world = 4
+            hosts = { a = [0, 1], b = [2, 3] }
+            events = """
+            loop 1-40 from 1.0 every 0.4
+            0.00 *   forward $
+            0.05 0,1 all_reduce hidden f32[1024] sum @train.py:9
+            0.14 2   all_reduce hidden f32[1024] sum @train.py:9
+            0.15 3   all_reduce hidden f32[1024] sum @train.py:9
+            0.20 *   forward $
+            0.25 0,1 all_reduce hidden f32[1024] sum @train.py:9
+            0.34 3   all_reduce hidden f32[1024] sum @train.py:9
+            0.35 2   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            [[expect]]
+            code = "DD601"
+            root = [2, 3]
+            victims = [0, 1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn on_a_device_it_is_suspected() {
+        holds(
+            r#"
+            world = 2
+            backend = "nccl"
+            events = """
+            loop 1-40 from 1.0 every 0.2
+            0.00 *   forward $
+            0.05 0   all_reduce hidden f32[1024] sum @train.py:9
+            0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            [[expect]]
+            code = "DD601"
+            confidence = "suspected"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn who_it_was_before_is_said() {
+        holds(
+            r#"
+            world = 3
+            events = """
+            loop 1-40 from 1.0 every 0.2
+            0.00 *   forward $
+            0.05 0,2 all_reduce hidden f32[1024] sum @train.py:9
+            0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            loop 41-80 from 9.0 every 0.2
+            0.00 *   forward $
+            0.05 0,1 all_reduce hidden f32[1024] sum @train.py:9
+            0.15 2   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            [[expect]]
+            code = "DD601"
+            root = [2]
+            victims = [0, 1]
+            "#,
+        );
+    }
+}

@@ -1,0 +1,282 @@
+//! DD603 straggler-host: one rank arrives late because of its host.
+
+use ddp_doctor_proto::catalogue;
+
+use super::straggler;
+use super::{About, Detector, Draft, Explanation, order};
+use crate::diagnosis::lateness::{Host, Why};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{Capital, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD603,
+    order: order::HINT,
+    explanation: Explanation {
+        means: "One rank comes last to nearly every collective, and it is its host, or its \
+         interpreter, that keeps it: the process is ready to run and gets no processor, is stopped \
+         and continued, has used up its quota, reads its memory from a disk, or collects garbage. Its \
+         own work is as much as the others'.",
+        example: "\
+warning[DD603] straggler-host: rank 1 keeps the others waiting: they lose about 50 % of their time, 100 ms at a time, because others use its processors
+    group default_pg, 2 ranks · supported
+
+      rank 0   waiting 100 ms   train.py:9      all_reduce
+    ▸ rank 1   elsewhere        train.py:9      last call all_reduce
+
+    why    Rank 1 comes last again and again, since 08:00:01 UTC at least: nearly all that the
+           others lose by waiting, they lose by waiting for it.
+           Rank 1 was ready to run and had no processor for about 60 % of the time, the others for
+           less than 5 %. It may run on 1 alone.
+    fix    Look who else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one of
+           them. Host: node, process 1001.
+    more   ddp-doctor explain DD603
+",
+        causes: &[
+            "Another program on the same processors: a second job, data-loader workers, a \
+             compilation, a monitoring agent; ranks or their threads pinned to the same ones.",
+            "Somebody stops and continues the process: a batch system that shares nodes by time, a \
+             debugger, a script.",
+            "A quota of the container's (`cpu.max`) below what the rank needs.",
+            "A large heap of Python objects on one rank, which the garbage collector walks through \
+             again and again.",
+            "More memory in use than the host has, and swap.",
+        ],
+        fix: &[
+            "Look on its host who else uses its processors (`top`, `ps -eLo pid,psr,pcpu,comm`), and \
+             move one of them; pin ranks to processors of their own.",
+            "Raise the quota; give the host fewer ranks or workers.",
+            "Against collections: `gc.freeze()` once all is loaded, or `gc.disable()` and \
+             `gc.collect()` on all ranks in the same step.",
+        ],
+        not: &[
+            "A host that is too busy for all of its ranks slows now this one and now that one: that \
+             is not told, and neither is one whose ranks lose little by it.",
+            "What the kernel counts is that of the main thread. A rank whose other threads get no \
+             processor may be told as DD601.",
+            "A process that stays stopped is DD203.",
+        ],
+    },
+};
+
+/// DD603: a rank is late, and its host explains it.
+pub(super) struct StragglerHost;
+
+impl Detector for StragglerHost {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let straggler = situation.straggler.iter();
+        straggler
+            .filter_map(|straggler| {
+                let Why::Host(host) = &straggler.why else {
+                    return None;
+                };
+                let (because, why, next) = words(host, &straggler.ranks);
+                let mut draft = straggler::draft(&ABOUT, situation, straggler, because, None);
+                let process = situation.model.process_of(*straggler.ranks.first()?);
+                let on = process
+                    .map(|process| format!(" Host: {}, process {}.", process.host, process.pid));
+                draft.why.push(why);
+                draft.next = vec![next + &on.unwrap_or_default()];
+                Some(draft)
+            })
+            .collect()
+    }
+}
+
+/// The end of the sentence, what is known, and what to do.
+fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
+    let ranks_are = |one, several| Capital(Ranks(ranks)).to_string() + number(ranks, one, several);
+    match host {
+        Host::Stopped(share) => (
+            "because it is stopped and continued",
+            format!(
+                "{} stopped about {} of the time, by signals or by freezing its container.",
+                ranks_are(" was", " were"),
+                straggler::percent(*share),
+            ),
+            "Find out who stops the process, and let it run.".into(),
+        ),
+        Host::Throttled(share) => (
+            "because its container has used up its quota",
+            format!(
+                "The quota of its cgroup kept {} from running about {} of the time.",
+                Ranks(ranks),
+                straggler::percent(*share),
+            ),
+            "Raise the container's quota of processor time (cpu.max), or give it less to do.".into(),
+        ),
+        Host::Queued {
+            own,
+            others,
+            processors,
+        } => (
+            "because others use its processors",
+            format!(
+                "{} ready to run and had no processor for about {} of the time, the others for {}.{}",
+                ranks_are(" was", " were"),
+                straggler::percent(*own),
+                straggler::percent(*others),
+                processors.as_ref().map_or_else(String::new, |processors| format!(
+                    " It may run on {processors} alone."
+                )),
+            ),
+            "Look who else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one of \
+             them."
+                .into(),
+        ),
+        Host::Garbage(share) => (
+            "because it collects garbage",
+            format!(
+                "The interpreter of {} collects garbage about {} of the time.",
+                Ranks(ranks),
+                straggler::percent(*share),
+            ),
+            "Call gc.freeze() once everything is loaded, or collect on all ranks in the same step: \
+             gc.disable() and gc.collect()."
+                .into(),
+        ),
+        Host::Paging(rate) => (
+            "because its memory is read from a disk",
+            format!(
+                "About {:.0} pages a second are read from a disk for {}.",
+                (rate / 100.0).round() * 100.0,
+                Ranks(ranks),
+            ),
+            "Its host has too little memory for what runs there: look at swap and at who uses it."
+                .into(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    /// Rank 1 is late, and what its host says of it and of rank 0.
+    fn late(host: &str) -> String {
+        format!(
+            r#"
+            world = 2
+            events = """
+            {host}
+            loop 1-40 from 1.0 every 0.2
+            0.00 *   forward $
+            0.05 0   all_reduce hidden f32[1024] sum @train.py:9
+            0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            "#
+        )
+    }
+
+    fn is_host(scenario: &str, says: &str) {
+        holds(&format!(
+            r#"{scenario}
+            verdict = "slow"
+            [[expect]]
+            code = "DD603"
+            severity = "warning"
+            root = [1]
+            victims = [0]
+            summary-has = "{says}"
+            "#
+        ));
+    }
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            &late("0.9 0 host ran=300 queued=0 on=0\n0.9 1 host ran=300 queued=600 on=1"),
+        );
+    }
+
+    #[test]
+    fn others_on_its_processors() {
+        let hog = late("0.9 0 host ran=300 queued=0 on=0-1\n0.9 1 host ran=300 queued=600 on=0-1");
+        is_host(&hog, "others use its processors");
+    }
+
+    #[test]
+    fn a_quota() {
+        let quota = late("0.9 0 host ran=300 throttled=0\n0.9 1 host ran=300 throttled=600");
+        is_host(&quota, "quota");
+    }
+
+    #[test]
+    fn memory_on_a_disk() {
+        let swap = late("0.9 0 host ran=300 faults=0\n0.9 1 host ran=300 faults=900");
+        is_host(&swap, "read from a disk");
+    }
+
+    #[test]
+    fn stop_and_go() {
+        is_host(
+            r#"
+            world = 2
+            events = """
+            loop 1-40 from 1.0 every 0.2
+            0.00 *   forward $
+            0.02 1   stops
+            0.05 0   all_reduce hidden f32[1024] sum @train.py:9
+            0.12 1   continues
+            0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            "#,
+            "stopped and continued",
+        );
+    }
+
+    #[test]
+    fn garbage() {
+        is_host(
+            r#"
+            world = 2
+            events = """
+            loop 1-40 from 1.0 every 0.2
+            0.00 *   forward $
+            0.05 0   all_reduce hidden f32[1024] sum @train.py:9
+            0.12 1   garbage 0.1
+            0.15 1   all_reduce hidden f32[1024] sum @train.py:9
+            end
+            """
+            look-on = 1
+            "#,
+            "garbage",
+        );
+    }
+
+    #[test]
+    fn a_host_that_lets_nobody_run_has_no_straggler() {
+        holds(&late(
+            "0.9 0 host ran=300 queued=300 on=0-1\n0.9 1 host ran=300 queued=700 on=0-1",
+        ));
+    }
+
+    #[test]
+    fn one_that_has_its_processors_to_share_is_one_all_the_same() {
+        is_host(
+            &late("0.9 0 host ran=300 queued=200 on=0\n0.9 1 host ran=300 queued=700 on=1"),
+            "others use its processors",
+        );
+    }
+
+    #[test]
+    fn more_work_on_a_busy_host_is_more_work() {
+        holds(&format!(
+            r#"{}
+            [[expect]]
+            code = "DD601"
+            root = [1]
+            "#,
+            late("0.9 0 host ran=200 queued=100\n0.9 1 host ran=600 queued=300"),
+        ));
+    }
+}

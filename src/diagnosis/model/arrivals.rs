@@ -1,0 +1,339 @@
+//! When ranks came to what they do together, and until when they waited there: the latest encounters of
+//! all groups.
+//!
+//! Nothing is concluded here. Who comes late, and through whose fault, is in [`crate::diagnosis::lateness`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::vocabulary::Direction;
+
+use super::channel::{Met, Post};
+use super::group::{GroupId, Join, Wait};
+use super::process::Target;
+use crate::diagnosis::event::{Call, CallId};
+
+/// Most arrivals that are kept, over all encounters …
+const KEPT: usize = 262_144;
+/// … but at least so many encounters.
+const LEAST: usize = 8;
+/// Most waits that began before anybody met there.
+const KEPT_BEGUN: usize = 4096;
+
+/// The latest encounters, oldest first.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    encounters: VecDeque<Encounter>,
+    /// Number of the first of them, since the beginning.
+    first: u64,
+    /// Arrivals in all of them.
+    kept: usize,
+    /// Where calls met, by number.
+    places: BTreeMap<Spot, u64>,
+    /// Since when ranks wait for messages that have no partner yet.
+    begun: BTreeMap<Spot, Timestamp>,
+    /// When the first encounter was complete, …
+    began: Option<Timestamp>,
+    /// … and the latest.
+    end: Timestamp,
+}
+
+/// Ranks that came to do something together, all of them.
+#[derive(Clone, Debug)]
+pub struct Encounter {
+    /// Their group.
+    pub group: GroupId,
+    /// The sequence number; 0: a message.
+    pub seq: u64,
+    /// Who waits for whom.
+    pub direction: Direction,
+    /// The call of the first in `came`.
+    pub call: Arc<Call>,
+    /// Who came, by rank; of a message the sender first.
+    pub came: Vec<Came>,
+}
+
+/// A rank that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Came {
+    /// Who.
+    pub rank: u32,
+    /// When it made its call.
+    pub at: Timestamp,
+    /// When it began to wait for it, apart from the call.
+    pub waits: Option<Timestamp>,
+    /// When it waited no longer.
+    pub until: Option<Timestamp>,
+    /// The caller did not ask to wait for it.
+    pub is_async: bool,
+    /// DDP waits for it unseen.
+    pub hidden: bool,
+}
+
+/// Where a call is found again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Spot {
+    Join(GroupId, u64),
+    Message(GroupId, u32, CallId),
+}
+
+impl Encounter {
+    /// Of a collective to which everybody came.
+    pub(super) fn of_join(group: GroupId, seq: u64, join: &Join) -> Option<Self> {
+        let (_, first) = join.calls.iter().next()?;
+        let came = join.calls.iter().map(|(&rank, joined)| {
+            let (waits, until) = match joined.wait {
+                Wait::NotSeen => (None, joined.returned.filter(|_| !joined.call.is_async)),
+                Wait::Since(at) => (Some(at), None),
+                Wait::Over(at) => (None, Some(at)),
+            };
+            Came {
+                waits,
+                until,
+                ..Came::new(rank, &joined.call)
+            }
+        });
+        Some(Self {
+            group,
+            seq,
+            direction: first.call.op.direction(),
+            call: Arc::clone(&first.call),
+            came: came.collect(),
+        })
+    }
+
+    /// When the last one came, and who that was.
+    #[must_use]
+    pub fn last(&self) -> Option<Came> {
+        self.came.iter().copied().max_by_key(|came| came.at)
+    }
+
+    /// When the first one came.
+    #[must_use]
+    pub fn first_at(&self) -> Option<Timestamp> {
+        self.came.iter().map(|came| came.at).min()
+    }
+
+    /// The rank that this one had to wait for, if it came before it.
+    #[must_use]
+    pub fn waits_for(&self, rank: u32) -> Option<Came> {
+        let of = |rank: u32| self.came.iter().copied().find(|came| came.rank == rank);
+        let on = match self.direction {
+            Direction::Symmetric => self.last(),
+            Direction::FromRoot => of(self.call.root?),
+            Direction::ToRoot if self.call.root == Some(rank) => self.last(),
+            Direction::PointToPoint => self.came.iter().copied().find(|came| came.rank != rank),
+            Direction::ToRoot | Direction::Unknown => None,
+        };
+        on.filter(|on| on.rank != rank)
+    }
+}
+
+impl Came {
+    fn new(rank: u32, call: &Call) -> Self {
+        Self {
+            rank,
+            at: call.at,
+            waits: None,
+            until: None,
+            is_async: call.is_async,
+            hidden: call.hidden,
+        }
+    }
+}
+
+impl Arrivals {
+    /// The encounters, the latest first: in the order in which their last members were heard of.
+    pub fn latest(&self) -> impl Iterator<Item = &Encounter> {
+        self.encounters.iter().rev()
+    }
+
+    /// When the first encounter of all was complete.
+    #[must_use]
+    pub const fn began(&self) -> Option<Timestamp> {
+        self.began
+    }
+
+    /// When the latest encounter was complete.
+    #[must_use]
+    pub const fn end(&self) -> Timestamp {
+        self.end
+    }
+
+    /// How many arrivals are kept.
+    #[must_use]
+    pub const fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// Everybody came to a collective.
+    pub(super) fn met(&mut self, encounter: Encounter) {
+        let spot = Spot::Join(encounter.group, encounter.seq);
+        self.push(encounter, &[spot]);
+    }
+
+    /// A send met its receive.
+    pub(super) fn messaged(&mut self, group: GroupId, [send, receive]: &[Met; 2]) {
+        let came = [send, receive].map(|met| {
+            let spot = Spot::Message(group, met.rank, met.call.id);
+            Came {
+                waits: self.begun.remove(&spot),
+                ..Came::new(met.rank, &met.call)
+            }
+        });
+        let spots = [send, receive].map(|met| Spot::Message(group, met.rank, met.call.id));
+        let encounter = Encounter {
+            group,
+            seq: 0,
+            direction: Direction::PointToPoint,
+            call: Arc::clone(&send.call),
+            came: came.into(),
+        };
+        self.push(encounter, &spots);
+    }
+
+    fn push(&mut self, encounter: Encounter, spots: &[Spot]) {
+        let number = self.first + self.encounters.len() as u64;
+        self.places.extend(spots.iter().map(|&spot| (spot, number)));
+        self.kept += encounter.came.len();
+        if let Some(last) = encounter.last() {
+            self.end = self.end.max(last.at);
+            self.began = Some(self.began.map_or(last.at, |began| began.min(last.at)));
+        }
+        self.encounters.push_back(encounter);
+        while self.kept > KEPT && self.encounters.len() > LEAST {
+            let Some(oldest) = self.encounters.pop_front() else {
+                break;
+            };
+            self.first += 1;
+            self.kept -= oldest.came.len();
+        }
+        if self.places.len() > 4 * self.encounters.len() + KEPT_BEGUN {
+            let first = self.first;
+            self.places.retain(|_, number| *number >= first);
+        }
+    }
+
+    /// A rank waits for its call, or does no more.
+    pub(super) fn set_wait(&mut self, rank: u32, target: Target, wait: Wait) {
+        let spot = spot(target);
+        if self.came(spot, rank).is_none() {
+            let message = matches!(spot, Spot::Message(..));
+            if let (true, Wait::Since(at)) = (message, wait) {
+                if self.begun.len() >= KEPT_BEGUN {
+                    self.begun.pop_first();
+                }
+                self.begun.insert(spot, at);
+            }
+            return;
+        }
+        if let Some(came) = self.came(spot, rank) {
+            match wait {
+                Wait::NotSeen => {}
+                Wait::Since(at) => (came.waits, came.until) = (Some(at), None),
+                Wait::Over(at) => came.until = Some(at),
+            }
+        }
+    }
+
+    /// A rank's call came back; where it is waited for apart from that, [`Self::set_wait`] follows.
+    pub(super) fn set_returned(&mut self, rank: u32, target: Target, at: Timestamp) {
+        if let Some(came) = self.came(spot(target), rank)
+            && !came.is_async
+            && came.until.is_none()
+            && came.waits.is_none()
+        {
+            came.until = Some(at);
+        }
+    }
+
+    fn came(&mut self, spot: Spot, rank: u32) -> Option<&mut Came> {
+        let number = *self.places.get(&spot)?;
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let came = &mut self.encounters.get_mut(index)?.came;
+        match spot {
+            Spot::Join(..) => {
+                let index = came.binary_search_by_key(&rank, |came| came.rank).ok()?;
+                came.get_mut(index)
+            }
+            Spot::Message(..) => came.iter_mut().find(|came| came.rank == rank),
+        }
+    }
+}
+
+fn spot(target: Target) -> Spot {
+    match target {
+        Target::Join(group, seq) => Spot::Join(group, seq),
+        Target::Message(group, Post { rank, call, .. }) => Spot::Message(group, rank, call),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ddp_doctor_proto::Op;
+
+    use super::*;
+    use crate::diagnosis::testing;
+
+    fn met(seq: u64, ats: &[u64]) -> Encounter {
+        let call = Arc::new(testing::call(Op::AllReduce).build());
+        let came = ats.iter().zip(0..).map(|(&at, rank)| Came {
+            at: Timestamp(at),
+            ..Came::new(rank, &call)
+        });
+        Encounter {
+            group: GroupId(0),
+            seq,
+            direction: Direction::Symmetric,
+            came: came.collect(),
+            call,
+        }
+    }
+
+    #[test]
+    fn whoever_comes_last_is_waited_for() {
+        let encounter = met(1, &[5, 9, 7]);
+        assert_eq!(encounter.waits_for(0).map(|on| on.rank), Some(1));
+        assert_eq!(encounter.waits_for(1), None);
+        let mut broadcast = encounter;
+        broadcast.direction = Direction::FromRoot;
+        let mut call = (*broadcast.call).clone();
+        call.root = Some(2);
+        broadcast.call = Arc::new(call);
+        assert_eq!(broadcast.waits_for(0).map(|on| on.rank), Some(2));
+        assert_eq!(broadcast.waits_for(2), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_found_again() {
+        let mut arrivals = Arrivals::default();
+        let ranks: Vec<u64> = (0..1024).collect();
+        for seq in 1..=1000 {
+            arrivals.met(met(seq, &ranks));
+        }
+        assert!(arrivals.kept() <= KEPT);
+        assert!(arrivals.places.len() <= 4 * arrivals.encounters.len() + KEPT_BEGUN);
+        let over = Wait::Over(Timestamp(77));
+        for seq in [1, 1000] {
+            arrivals.set_wait(1000, Target::Join(GroupId(0), seq), over);
+        }
+        let latest = arrivals.latest().next().unwrap();
+        assert_eq!(latest.came[1000].until, Some(Timestamp(77)));
+        assert_eq!(latest.came[999].until, None);
+    }
+
+    #[test]
+    fn a_wait_that_begins_after_the_return_is_the_one_that_counts() {
+        let mut arrivals = Arrivals::default();
+        arrivals.met(met(1, &[5, 9]));
+        let target = Target::Join(GroupId(0), 1);
+        arrivals.set_returned(0, target, Timestamp(6));
+        arrivals.set_wait(0, target, Wait::Since(Timestamp(7)));
+        let came = |arrivals: &Arrivals| arrivals.latest().next().unwrap().came[0];
+        assert_eq!(came(&arrivals).until, None);
+        arrivals.set_wait(0, target, Wait::Over(Timestamp(12)));
+        assert_eq!(came(&arrivals).until, Some(Timestamp(12)));
+        assert_eq!(came(&arrivals).waits, Some(Timestamp(7)));
+    }
+}

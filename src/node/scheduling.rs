@@ -1,0 +1,278 @@
+//! How the host lets the ranks run: processor time, time in the run queue, throttling, paging.
+//!
+//! Looked at from outside once a second, and told where it has changed: whether a rank that comes late
+//! computes for long or does not get to compute is in no record of its own.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::v1::{self, event::Kind};
+
+use super::outbox::Outbox;
+use super::rank::Rank;
+
+/// How often it is looked at.
+pub const EVERY: Duration = Duration::from_secs(1);
+/// It is told after so long even where nothing changed.
+const AT_LEAST: Duration = Duration::from_secs(60);
+/// Thousandths of the time that are noticeable.
+const STEP: u32 = 100;
+/// Pages a second that are noticeable.
+const FAULTS_STEP: u32 = 50;
+/// A look that comes sooner after the one before measures little.
+const SHORTEST: Duration = Duration::from_millis(200);
+
+/// Looks at the ranks of a node.
+#[derive(Debug, Default)]
+pub struct Scheduling {
+    known: HashMap<u64, Known>,
+}
+
+/// What is known of a process.
+#[derive(Debug)]
+struct Known {
+    /// The latest look.
+    last: (Instant, Counters),
+    /// `cpu.stat` of its cgroup, where there is one.
+    cgroup: Option<PathBuf>,
+    /// What was told last, and when.
+    told: Option<(Instant, v1::SchedulingSample)>,
+}
+
+/// What the kernel counts for a process; `None`: it does not, or not for us.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counters {
+    /// Of its main thread, in nanoseconds: it ran, and it waited for a processor.
+    ran_and_queued: Option<(u64, u64)>,
+    /// Microseconds that its cgroup was throttled.
+    throttled: Option<u64>,
+    /// Pages that were read from a disk for it.
+    major_faults: Option<u64>,
+}
+
+impl Scheduling {
+    /// Looks at all ranks that live, and tells what has changed.
+    pub fn look(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
+        let living = ranks.iter().filter(|rank| !rank.has_ended());
+        let living: Vec<(u64, u32)> = living
+            .filter_map(|rank| Some((rank.process(), rank.watched()?.pid())))
+            .collect();
+        self.known
+            .retain(|known, _| living.iter().any(|(process, _)| process == known));
+        for (process, pid) in living {
+            if let Some(sample) = self.measure(process, pid, now) {
+                out.push(Kind::SchedulingSample(sample));
+            }
+        }
+    }
+
+    /// Tells again what was told last, to a coordinator that may not know it.
+    pub fn repeat(&self, out: &mut Outbox) {
+        let told = self.known.values().filter_map(|it| it.told.as_ref());
+        let mut told: Vec<_> = told.map(|(_, sample)| sample).collect();
+        told.sort_by_key(|sample| sample.process);
+        for sample in told {
+            out.push_live(Kind::SchedulingSample(sample.clone()));
+        }
+    }
+
+    /// A sample that is worth telling.
+    fn measure(&mut self, process: u64, pid: u32, now: Instant) -> Option<v1::SchedulingSample> {
+        let Some(known) = self.known.get_mut(&process) else {
+            let cgroup = cpu_stat(pid);
+            let counters = Counters::of(pid, cgroup.as_deref());
+            self.known.insert(
+                process,
+                Known {
+                    last: (now, counters),
+                    cgroup,
+                    told: None,
+                },
+            );
+            return None;
+        };
+        let elapsed = now.duration_since(known.last.0);
+        if elapsed < SHORTEST {
+            return None;
+        }
+        let counters = Counters::of(pid, known.cgroup.as_deref());
+        let before = std::mem::replace(&mut known.last, (now, counters)).1;
+        let sample = v1::SchedulingSample {
+            process,
+            unix_ns: Timestamp::now().0,
+            processors: processors(pid).unwrap_or_default(),
+            ..counters.since(&before, elapsed)
+        };
+        let is_news = known
+            .told
+            .as_ref()
+            .is_none_or(|(at, told)| now.duration_since(*at) >= AT_LEAST || differs(told, &sample));
+        if !is_news {
+            return None;
+        }
+        known.told = Some((now, sample.clone()));
+        Some(sample)
+    }
+}
+
+impl Counters {
+    fn of(pid: u32, cpu_stat: Option<&Path>) -> Self {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+        Self {
+            ran_and_queued: read(&format!("task/{pid}/schedstat")).and_then(|it| schedstat(&it)),
+            throttled: cpu_stat
+                .and_then(|file| fs::read_to_string(file).ok())
+                .and_then(|text| throttled(&text)),
+            major_faults: read("stat").and_then(|it| major_faults(&it)),
+        }
+    }
+
+    /// Rates since an earlier look, so long ago.
+    fn since(&self, before: &Self, elapsed: Duration) -> v1::SchedulingSample {
+        let rate = |before: Option<u64>, now: Option<u64>, whole: u128| {
+            let more = u128::from(now?.saturating_sub(before?));
+            u32::try_from((more * 1000).checked_div(whole)?).ok()
+        };
+        let ran = |it: &Self| it.ran_and_queued.map(|(ran, _)| ran);
+        let queued = |it: &Self| it.ran_and_queued.map(|(_, queued)| queued);
+        let nanoseconds = elapsed.as_nanos();
+        v1::SchedulingSample {
+            ran_permille: rate(ran(before), ran(self), nanoseconds),
+            queued_permille: rate(queued(before), queued(self), nanoseconds),
+            throttled_permille: rate(before.throttled, self.throttled, elapsed.as_micros()),
+            major_faults: rate(before.major_faults, self.major_faults, elapsed.as_millis()),
+            ..v1::SchedulingSample::default()
+        }
+    }
+}
+
+/// Whether somebody who knows the one would like to know the other.
+fn differs(told: &v1::SchedulingSample, now: &v1::SchedulingSample) -> bool {
+    let apart = |told: Option<u32>, now: Option<u32>, step: u32| {
+        told.unwrap_or(0).abs_diff(now.unwrap_or(0)) >= step
+    };
+    apart(told.ran_permille, now.ran_permille, STEP)
+        || apart(told.queued_permille, now.queued_permille, STEP)
+        || apart(told.throttled_permille, now.throttled_permille, STEP)
+        || apart(told.major_faults, now.major_faults, FAULTS_STEP)
+        || told.processors != now.processors
+}
+
+/// `(ran, waited for a processor)` out of `/proc/PID/schedstat`, in nanoseconds.
+fn schedstat(text: &str) -> Option<(u64, u64)> {
+    let mut numbers = text.split_ascii_whitespace().map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Field 12 of `/proc/PID/stat`. The name before it may contain anything.
+fn major_faults(text: &str) -> Option<u64> {
+    let rest = &text[text.rfind(')')? + 1..];
+    rest.split_ascii_whitespace().nth(12 - 3)?.parse().ok()
+}
+
+/// Microseconds out of the `cpu.stat` of a cgroup.
+fn throttled(text: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix("throttled_usec "))?;
+    value.trim().parse().ok()
+}
+
+/// The processors that a process may run on.
+fn processors(pid: u32) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mut lines = status.lines();
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(list.trim().to_owned())
+}
+
+/// `cpu.stat` of the process's cgroup (version 2), where that has a quota or may have one.
+fn cpu_stat(pid: u32) -> Option<PathBuf> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let file = Path::new("/sys/fs/cgroup").join(path).join("cpu.stat");
+    file.exists().then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says_is_understood() {
+        assert_eq!(schedstat("123 456 7\n"), Some((123, 456)));
+        assert_eq!(schedstat("123"), None);
+        let stat = "7 (a) R) (b) S 1 7 7 0 -1 4194560 5000 0 42 0 9 8 0 0 20 0 1 0 99";
+        assert_eq!(major_faults(stat), Some(42));
+        assert_eq!(major_faults("7 (cut"), None);
+        let text = "usage_usec 5\nnr_throttled 2\nthrottled_usec 77\n";
+        assert_eq!(throttled(text), Some(77));
+        assert_eq!(throttled("usage_usec 5\n"), None);
+    }
+
+    #[test]
+    fn rates_are_those_of_the_time_between() {
+        let before = Counters {
+            ran_and_queued: Some((1_000_000_000, 0)),
+            throttled: Some(0),
+            major_faults: Some(10),
+        };
+        let now = Counters {
+            ran_and_queued: Some((1_600_000_000, 1_000_000_000)),
+            throttled: Some(500_000),
+            major_faults: None,
+        };
+        let sample = now.since(&before, Duration::from_secs(2));
+        assert_eq!(sample.ran_permille, Some(300));
+        assert_eq!(sample.queued_permille, Some(500));
+        assert_eq!(sample.throttled_permille, Some(250));
+        assert_eq!(sample.major_faults, None);
+    }
+
+    #[test]
+    fn a_process_that_computes_is_seen_to_run() {
+        let pid = std::process::id();
+        let mut scheduling = Scheduling::default();
+        let start = Instant::now();
+        assert_eq!(
+            scheduling.measure(1, pid, start),
+            None,
+            "it takes two looks"
+        );
+        while start.elapsed() < Duration::from_millis(300) {
+            std::hint::black_box((0..1000_u64).sum::<u64>());
+        }
+        let sample = scheduling.measure(1, pid, Instant::now()).unwrap();
+        // The main thread of a test program waits for its tests.
+        assert!(
+            sample.ran_permille.is_some_and(|it| it <= 1000),
+            "{sample:?}"
+        );
+        assert!(!sample.processors.is_empty(), "{sample:?}");
+        assert!(
+            !differs(&sample, &sample),
+            "what is no news is not told again"
+        );
+    }
+
+    #[test]
+    fn what_is_noticeable_is_told() {
+        let told = v1::SchedulingSample {
+            queued_permille: Some(100),
+            processors: "0-3".into(),
+            ..v1::SchedulingSample::default()
+        };
+        let queued = |queued| v1::SchedulingSample {
+            queued_permille: Some(queued),
+            ..told.clone()
+        };
+        assert!(!differs(&told, &queued(190)) && differs(&told, &queued(200)));
+        let pinned = v1::SchedulingSample {
+            processors: "2".into(),
+            ..told.clone()
+        };
+        assert!(differs(&told, &pinned));
+    }
+}
