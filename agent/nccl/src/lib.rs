@@ -10,6 +10,7 @@
 //!     ├ comms    which communicator a handle is, and what it is called on all ranks
 //!     ├ records  into the black box
 //!     └ done     when a stream has come to it: events of the CUDA driver
+//! caller    where in the program a call was made
 //! real      the library that is called: found where the loader's own search does not lead
 //! abi       NCCL's types and numbers
 //! ```
@@ -18,6 +19,7 @@
 //! thread are known. Whatever fails here, the program's call is made.
 
 mod abi;
+mod caller;
 mod comms;
 mod done;
 mod driver;
