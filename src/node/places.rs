@@ -188,3 +188,44 @@ fn open(pid: u32, loaded: &Loaded) -> Option<File> {
     let is = file.metadata().ok()?;
     (is.is_file() && is.ino().to_string() == *inode).then_some(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(pid: u32, file: &str) -> Option<v1::SiteDefined> {
+        let mut site = v1::SiteDefined {
+            file: file.into(),
+            ..v1::SiteDefined::default()
+        };
+        let mut places = Places::of(pid, Arc::default());
+        places.resolve(&mut site).then_some(site)
+    }
+
+    #[test]
+    fn an_address_becomes_a_line_of_the_users() {
+        let own = u64::try_from((resolved as fn(u32, &str) -> _ as *const ()).addr()).unwrap();
+        let site = resolved(std::process::id(), &format!("@{:x}", own + 1)).unwrap();
+        let line = include_str!("places.rs")
+            .lines()
+            .position(|it| it.contains("fn resolved("));
+        assert!(site.file.ends_with("src/node/places.rs"), "{site:?}");
+        assert_eq!(site.line as usize, line.unwrap() + 1);
+    }
+
+    #[test]
+    fn what_has_no_line_is_no_place() {
+        let pid = std::process::id();
+        let library = format!("@{:x}", (libc::getpid as *const ()).addr() + 1);
+        for nowhere in [library.as_str(), "@10", "@", "@-7f", "@ffffffffffffffffff"] {
+            assert_eq!(resolved(pid, nowhere), None, "{nowhere}");
+        }
+        assert_eq!(resolved(u32::MAX, "@7f0000001000"), None);
+    }
+
+    #[test]
+    fn a_line_that_is_known_stays() {
+        let site = resolved(u32::MAX, "train.c").unwrap();
+        assert_eq!(site.file, "train.c");
+    }
+}

@@ -71,6 +71,14 @@ struct Made {
     seat: Option<Seat>,
 }
 
+/// A function of this library was called to make a communicator.
+static HOOKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process's communicators are seen where they are asked for: then its calls are, too.
+pub(crate) fn is_hooked() -> bool {
+    HOOKED.load(Ordering::Acquire)
+}
+
 // --- Calls about to be made --------------------------------------------------------------------
 
 /// `ncclCommInitRank` and what is like it.
@@ -82,6 +90,7 @@ pub(crate) fn with_id(
     rank: c_int,
     configured: Configured,
 ) -> Option<Making> {
+    HOOKED.store(true, Ordering::Release);
     let seat = seat(rank, size)?;
     let is_first = current().is_none();
     let writer = open_box(Some(seat))?;
@@ -265,7 +274,8 @@ impl Made {
     }
 }
 
-fn seat(rank: c_int, size: c_int) -> Option<Seat> {
+/// A place in a communicator; `None`: there is none.
+pub(crate) fn seat(rank: c_int, size: c_int) -> Option<Seat> {
     let (rank, size) = (u32::try_from(rank).ok()?, u32::try_from(size).ok()?);
     (rank < size).then_some(Seat { rank, size })
 }
@@ -274,7 +284,7 @@ fn seat(rank: c_int, size: c_int) -> Option<Seat> {
 
 /// The box of this process, which is made with its first communicator, where it has that seat; `None`:
 /// nothing is recorded.
-fn open_box(seat: Option<Seat>) -> Option<&'static Writer> {
+pub(crate) fn open_box(seat: Option<Seat>) -> Option<&'static Writer> {
     if let Some(writer) = current() {
         return Some(writer);
     }
@@ -357,8 +367,13 @@ fn say_which_library(writer: &'static Writer) {
     }
     let loaded = real::loaded();
     if loaded.len() > 1 {
-        let paths: Vec<&[u8]> = loaded.iter().map(|path| path.to_bytes()).collect();
-        writer.setting(b"nccl libraries", &paths.join(&b", "[..]));
+        let told = |path: &CString| {
+            let version = real::version_of(path).and_then(written);
+            let version = version.unwrap_or_else(|| "?".into());
+            [version.as_bytes(), b" ", path.to_bytes()].concat()
+        };
+        let libraries: Vec<Vec<u8>> = loaded.iter().map(told).collect();
+        writer.setting(b"nccl libraries", &libraries.join(&b", "[..]));
     }
 }
 
@@ -369,19 +384,14 @@ static COUNT: Function = Function::new(c"pncclCommCount");
 static USER_RANK: Function = Function::new(c"pncclCommUserRank");
 static CU_DEVICE: Function = Function::new(c"pncclCommCuDevice");
 
-/// "2.27.5"
+/// "2.27.5", of the library that is called.
 fn version() -> Option<String> {
-    let function = VERSION.address();
-    if function.is_null() {
-        return None;
-    }
-    let mut code: c_int = 0;
-    // SAFETY: this is the function's type since 2.2, and `code` is valid for the write.
-    let status = unsafe {
-        let function: unsafe extern "C" fn(*mut c_int) -> Status = mem::transmute(function);
-        function(&mut code)
-    };
-    let code = u32::try_from(code).ok().filter(|_| is_taken(status))?;
+    written(real::ask_version(VERSION.address())?)
+}
+
+/// "2.27.5", by what NCCL makes of that.
+fn written(code: c_int) -> Option<String> {
+    let code = u32::try_from(code).ok()?;
     let of = |major: u32| (code / major, code % major / 100, code % 100);
     // 2.9 changed how it is made.
     let (major, minor, patch) = of(if code < 10_000 { 1000 } else { 10_000 });
@@ -421,7 +431,7 @@ static USED: Mutex<Vec<Used>> = Mutex::new(Vec::new());
 
 /// Which one of those with this hash it is (`NCCL_COMM_ID` gives all communicators one id); `None`: this
 /// process is more than one rank of a communicator, of which only the first one is recorded.
-fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
+pub(crate) fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
     let mut used = USED.try_lock().ok()?;
     if let Some(known) = used.iter_mut().find(|it| it.hash == hash) {
         if known.rank != rank {
