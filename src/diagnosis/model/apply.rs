@@ -261,7 +261,7 @@ impl Model {
                 value,
                 at,
             } => {
-                self.touch(process, at, |process| process.set(name, value));
+                self.touch(process, at, |process| process.set(name, value, at));
             }
             Event::Memory {
                 process,
@@ -269,7 +269,8 @@ impl Model {
                 at,
             } => {
                 if let Some(process) = self.processes.get_mut(&process) {
-                    process.memory.take(&sample, at);
+                    let step = process.step_at_time(at);
+                    process.memory.take(&sample, step, at);
                 }
             }
             Event::Frontier {
@@ -289,6 +290,7 @@ impl Model {
                 process,
                 state,
                 exit,
+                oom_kills,
                 at,
             } => {
                 let Some(process) = self.processes.get_mut(&process) else {
@@ -297,7 +299,11 @@ impl Model {
                 process.state = state;
                 process.state_at = at;
                 if state == ProcessState::Dead && process.end.is_none() {
-                    process.end = Some(End { at, exit });
+                    process.end = Some(End {
+                        at,
+                        exit,
+                        oom_kills,
+                    });
                 }
             }
             Event::Stacks { process, stacks } => {
