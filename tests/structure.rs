@@ -123,6 +123,7 @@ fn unsafe_code_is_fenced() {
         "agent/capi/src/ptr.rs",
         "agent/capi/src/python.rs",
         "agent/nccl/src/abi.rs",
+        "agent/nccl/src/caller.rs",
         "agent/nccl/src/comms.rs",
         "agent/nccl/src/done.rs",
         "agent/nccl/src/driver.rs",

@@ -58,6 +58,23 @@ fn records(items: &[Item]) -> Vec<&ReadRecord> {
 }
 
 #[test]
+fn an_address_is_a_site_of_its_own_once() {
+    let (_directory, writer, mut reader) = pair(small());
+    let site = writer.native_site(0x7f00_1234_abcd);
+    assert_eq!(writer.native_site(0x7f00_1234_abcd), site);
+    assert_ne!(writer.native_site(0x7f00_1234_abce), site);
+    assert_eq!(writer.native_site(0), 0);
+    let files: Vec<String> = poll(&mut reader)
+        .into_iter()
+        .filter_map(|item| match item {
+            Item::Site { file, .. } => Some(file),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(files, ["@00007f001234abcd", "@00007f001234abce"]);
+}
+
+#[test]
 fn what_is_written_is_read() {
     let (_directory, writer, mut reader) = pair(small());
     let group = writer.group(b"world", b"default_pg", b"gloo", 1, &[0, 2, 4, 6]);

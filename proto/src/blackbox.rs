@@ -282,6 +282,9 @@ pub mod site {
     pub const FILE: usize = 0;
     /// `string id of the function | line << 32`.
     pub const FUNCTION_AND_LINE: usize = 1;
+    /// A file that begins so is none, but the address in hexadecimal that machine code returns to: who
+    /// reads the box looks the line up as long as the process lives.
+    pub const ADDRESS: char = '@';
     /// Calls issued there.
     pub const COUNT: usize = 2;
     /// Monotonic time of the last one.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::blackbox::site::ADDRESS;
 use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
     DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, RecordKind,
@@ -209,6 +210,10 @@ impl Process {
         }
         if site.id == 0 || self.sites.len() >= MAX_SITES {
             return None;
+        }
+        // An address that nobody has looked up while its process lived.
+        if site.file.starts_with(ADDRESS) {
+            return Some(());
         }
         let place = Where {
             file: text(&site.file).as_ref().into(),

@@ -21,6 +21,7 @@ use super::descendants::Descendants;
 use super::launch::Launch;
 use super::memory::{self, Memory};
 use super::outbox::Outbox;
+use super::places;
 use super::proc::{self, Watched};
 use super::rank::Rank;
 use super::scheduling::{self, Scheduling};
@@ -164,6 +165,8 @@ pub struct Follower {
     launch: Option<Launch>,
     stacks: Taker,
     sources: Sources,
+    /// Lines of native programs.
+    known_places: Arc<places::Known>,
     ranks: Vec<Rank>,
     /// Those that are to be ranks and have no box.
     started: StartedRanks,
@@ -242,6 +245,7 @@ impl Follower {
             launch,
             stacks,
             sources: Sources::new(),
+            known_places: Arc::default(),
             ranks: Vec::new(),
             started: StartedRanks::default(),
             memory: Memory::new(),
@@ -509,7 +513,7 @@ impl Follower {
         {
             return true;
         }
-        match Rank::open(self.ranks.len() as u64 + 1, path) {
+        match Rank::open(self.ranks.len() as u64 + 1, path, &self.known_places) {
             Ok(rank) => {
                 self.closed_boxes.remove(path);
                 if !self.ranks.iter().any(|other| rank.is_helper_of(other)) {

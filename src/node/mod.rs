@@ -18,6 +18,7 @@ pub mod launch;
 pub mod memory;
 pub mod names;
 pub mod outbox;
+pub mod places;
 pub mod proc;
 pub mod rank;
 pub mod reporter;

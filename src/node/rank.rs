@@ -1,6 +1,7 @@
 //! One black box of this node, and the process that writes it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ddp_doctor_agent::blackbox::{Item, OpenError, Reader};
 use ddp_doctor_proto::report::{Exit, Timestamp};
@@ -8,6 +9,7 @@ use ddp_doctor_proto::{ProcessState, RecordKind, v1};
 use v1::event::Kind;
 
 use super::outbox::Outbox;
+use super::places::{Known, Places};
 use super::proc::{self, Watched};
 use super::source::Sources;
 use super::stacks::taker::Wanted;
@@ -27,6 +29,8 @@ pub struct Rank {
     identity_version: u64,
     /// `None`: the process was gone when its box was found.
     watched: Option<Watched>,
+    /// Lines of its native code.
+    places: Places,
     /// Sites that came up since they were last taken.
     sites: Vec<v1::SiteDefined>,
     /// Records before this one are in the journal.
@@ -43,12 +47,12 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Opens a box and tells its writer that it is read.
+    /// Opens a box and tells its writer that it is read. `known`: what was found out about files of programs.
     ///
     /// # Errors
     ///
     /// When it is no box, or not one yet.
-    pub fn open(process: u64, path: &Path) -> Result<Self, OpenError> {
+    pub fn open(process: u64, path: &Path, known: &Arc<Known>) -> Result<Self, OpenError> {
         let reader = Reader::open(path)?;
         let identity = reader.identity();
         let us = std::process::id();
@@ -62,6 +66,7 @@ impl Rank {
             identity_version: reader.identity_version().wrapping_sub(1),
             watched: Watched::new(identity.pid, identity.start_ticks),
             reader,
+            places: Places::of(identity.pid, Arc::clone(known)),
             sites: Vec::new(),
             journaled: 0,
             announced: None,
@@ -166,13 +171,14 @@ impl Rank {
         let Self {
             reader,
             process,
+            places,
             sites,
             journaled,
             announced,
             ..
         } = self;
         reader.poll(BUDGET, &mut |item| {
-            pass(*process, item, sites, journaled, announced, out);
+            pass(*process, item, places, sites, journaled, announced, out);
         })
     }
 
@@ -266,12 +272,13 @@ impl Rank {
         let Self {
             reader,
             process,
+            places,
             sites,
             journaled,
             announced,
             ..
         } = self;
-        reader.finish(&mut |item| pass(*process, item, sites, journaled, announced, out));
+        reader.finish(&mut |item| pass(*process, item, places, sites, journaled, announced, out));
     }
 
     fn joined(&self) -> v1::ProcessJoined {
@@ -283,6 +290,7 @@ impl Rank {
 fn pass(
     process: u64,
     item: Item,
+    places: &mut Places,
     sites: &mut Vec<v1::SiteDefined>,
     journaled: &mut u64,
     announced: &mut Option<i32>,
@@ -297,6 +305,9 @@ fn pass(
         return;
     };
     if let Kind::SiteDefined(site) = &mut kind {
+        if !places.resolve(site) {
+            return;
+        }
         sites.push(site.clone());
         site.reading = Sources::are_of_use(site);
     }

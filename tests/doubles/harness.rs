@@ -8,8 +8,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Options for every program in C.
-const C: [&str; 6] = [
+const C: [&str; 7] = [
     "-std=gnu11",
+    "-g",
     "-Wall",
     "-Wextra",
     "-Werror",

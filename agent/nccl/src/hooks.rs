@@ -19,6 +19,7 @@ use ddp_doctor_proto::{Op, ReduceOp};
 use crate::abi::{
     AnyConfig, Comm, Configured, INTERNAL_ERROR, Status, Stream, UniqueId, dtype, reduce_op,
 };
+use crate::caller::{export, returns_to};
 use crate::comms::Communicator;
 use crate::driver;
 use crate::init;
@@ -29,21 +30,26 @@ use crate::watch;
 /// Exports a function of NCCL's. `$body` gets its second name and `$real`, which makes the call.
 macro_rules! hook {
     ($symbol:ident, $second:literal, ($($arg:ident: $type:ty),* $(,)?), |$name:ident, $real:ident| $body:expr) => {
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $symbol($($arg: $type),*) -> Status {
-            static REAL: Function = Function::new($second);
-            let address = REAL.address();
-            if address.is_null() {
-                return INTERNAL_ERROR;
+        #[expect(non_snake_case, reason = "called as NCCL's function")]
+        mod $symbol {
+            use super::*;
+
+            pub(super) unsafe extern "C" fn hook($($arg: $type),*) -> Status {
+                static REAL: Function = Function::new($second);
+                let address = REAL.address();
+                if address.is_null() {
+                    return INTERNAL_ERROR;
+                }
+                type Real = unsafe extern "C" fn($($type),*) -> Status;
+                // SAFETY: the function of that name has this type in every NCCL that has it.
+                let function = unsafe { mem::transmute::<*mut c_void, Real>(address) };
+                // SAFETY: the caller vouches for what it passes, to us as to NCCL.
+                let $real = || unsafe { function($($arg),*) };
+                let $name = $second;
+                $body
             }
-            type Real = unsafe extern "C" fn($($type),*) -> Status;
-            // SAFETY: the function of that name has this type in every NCCL that has it.
-            let function = unsafe { mem::transmute::<*mut c_void, Real>(address) };
-            // SAFETY: the caller vouches for what it passes, to us as to NCCL.
-            let $real = || unsafe { function($($arg),*) };
-            let $name = $second;
-            $body
         }
+        export!($symbol, ($($arg: $type),*), $symbol::hook);
     };
 }
 
@@ -102,6 +108,7 @@ impl Collective {
             stream: driver::name_of(self.stream, communicator.device),
             capture: driver::capture(self.stream),
             handle: self.stream,
+            returns_to: returns_to(),
         }
     }
 
@@ -189,6 +196,7 @@ fn message(
         stream: driver::name_of(stream, communicator.device),
         capture: driver::capture(stream),
         handle: stream,
+        returns_to: returns_to(),
     }
 }
 

@@ -21,6 +21,7 @@ use ddp_doctor_agent::{current, identity, is_disabled, open, options_from_env};
 use ddp_doctor_proto::{NoteKind, Op};
 
 use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
+use crate::caller::returns_to;
 use crate::comms::{self, Communicator};
 use crate::real::{self, Function};
 use crate::records;
@@ -114,7 +115,7 @@ pub(crate) fn with_id(
         epoch: 0,
         members: &[],
         seat: Some(seat),
-        site: 0,
+        site: writer.native_site(returns_to()),
     });
     Some(Making {
         writer,
@@ -173,7 +174,7 @@ pub(crate) fn split(
             rank: parent.rank,
             size: parent.size,
         }),
-        site: 0,
+        site: writer.native_site(returns_to()),
     });
     Some(Making {
         writer,

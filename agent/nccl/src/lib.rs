@@ -11,6 +11,7 @@
 //!     ├ records  into the black box
 //!     └ done     when a stream has come to it: events of the CUDA driver
 //! profiler  what NCCL itself tells, where a program's calls do not come here
+//! caller    where in the program a call was made
 //! real      the library that is called: found where the loader's own search does not lead
 //! abi       NCCL's types and numbers
 //! ```
@@ -19,6 +20,7 @@
 //! thread are known. Whatever fails here, the program's call is made.
 
 mod abi;
+mod caller;
 mod comms;
 mod done;
 mod driver;

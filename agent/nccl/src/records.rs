@@ -8,6 +8,7 @@ use ddp_doctor_proto::blackbox::{flags, on_stream};
 use ddp_doctor_proto::{DType, ExceptionKind, Op, ReduceOp};
 
 use crate::abi::{Status, Stream, is_taken, status_name};
+use crate::caller::returns_to;
 use crate::comms::Communicator;
 use crate::driver::Capture;
 
@@ -26,6 +27,8 @@ pub(crate) struct Work {
     /// The stream, as the program calls it.
     pub(crate) handle: Stream,
     pub(crate) capture: Capture,
+    /// Where in the program it was asked for: the address that the call returns to.
+    pub(crate) returns_to: usize,
 }
 
 impl Work {
@@ -66,6 +69,7 @@ pub(crate) fn issued(
         root_or_peer: work.partner.unwrap_or(0),
         numel: work.count as u64,
         dims: on_stream::pack(work.stream, launch),
+        site: writer.native_site(work.returns_to),
         ..Call::default()
     })
 }
@@ -75,6 +79,7 @@ pub(crate) fn other(writer: &'static Writer, op: Op, group: u32) -> u64 {
     writer.issued(&Call {
         op,
         group,
+        site: writer.native_site(returns_to()),
         ..Call::default()
     })
 }

@@ -165,7 +165,7 @@ fn sleeping_at(text: &str) -> Option<(u64, u64)> {
 }
 
 /// A symbol as people write it, without what the linker appended.
-fn readable(symbol: &str) -> String {
+pub(in crate::node) fn readable(symbol: &str) -> String {
     /// Longest name that is made readable: templates may say a lot.
     const MOST: usize = 2048;
     let demangled = || {

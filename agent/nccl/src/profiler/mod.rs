@@ -418,6 +418,8 @@ fn gather(communicator: &'static Communicator, work: Work) {
 
 fn work(op: Op, count: usize, dtype: ddp_doctor_proto::DType, number: usize) -> Work {
     Work {
+        // NCCL tells of what is called, not from where.
+        returns_to: 0,
         op,
         count,
         dtype,

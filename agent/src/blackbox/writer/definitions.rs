@@ -66,6 +66,24 @@ impl Writer {
         })
     }
 
+    /// Number of the place of a call that machine code returns from to this address; 0: no room, or no
+    /// address. Looked up without a lock or memory.
+    #[inline]
+    pub fn native_site(&self, address: usize) -> u32 {
+        /// No address of a Rust program's places has it.
+        const OF_CODE: usize = 1 << (usize::BITS - 2);
+        if address == 0 {
+            return 0;
+        }
+        self.sites.get(address | OF_CODE, || {
+            let mut text = [site::ADDRESS as u8; 1 + 2 * size_of::<usize>()];
+            for (digit, at) in text.iter_mut().skip(1).rev().zip(0..) {
+                *digit = b"0123456789abcdef"[address >> (4 * at) & 0xf];
+            }
+            self.site(&text, b"", 0)
+        })
+    }
+
     /// Number of a place in a C program; 0: no room. `file` is the address of its file's name, which
     /// no other file has, and `define` gives the place its number. Looked up without a lock.
     #[inline]

@@ -1,0 +1,231 @@
+//! Places in native programs: file and line of machine code that called into a probe.
+//!
+//! A probe that is called by a program in C, C++ or Rust knows the address that it returns to, and no more:
+//! a training process looks nothing up. The box has that address in place of a file ([`ADDRESS`]), and here,
+//! as long as the process lives, it becomes a line: by the file that is loaded there and what its compiler
+//! wrote about it (DWARF). What has no line is no place, and is not told of.
+//!
+//! Files are read where the process sees them, and only if they are still the ones that it has loaded.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use addr2line::Context;
+use ddp_doctor_proto::blackbox::site::ADDRESS;
+use ddp_doctor_proto::report::Where;
+use ddp_doctor_proto::v1;
+use gimli::{EndianArcSlice, LittleEndian, SectionId};
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{Endianness, Object, ObjectSection, ReadCache};
+
+use super::stacks::maps::{self, FileId, Loaded};
+use super::stacks::native::readable;
+
+/// Largest section that is read.
+const MOST_BYTES: u64 = 512 << 20;
+/// Files whose lines are kept at a time: those of the programs that run here.
+const MOST_FILES: usize = 4;
+/// Places that are remembered of one process.
+const MOST_PLACES: usize = 8192;
+/// Parts of paths in which nobody keeps a program of his own.
+const LIBRARIES: [&str; 7] = [
+    "/rustc/",
+    "/.cargo/registry/",
+    "/.cargo/git/",
+    "/usr/include/",
+    "/usr/lib/",
+    "/site-packages/",
+    "/dist-packages/",
+];
+
+type Slice = EndianArcSlice<LittleEndian>;
+
+/// The lines of files that were read, for all ranks of a node: they run the same.
+#[derive(Debug, Default)]
+pub struct Known(Mutex<Vec<(FileId, Option<Arc<Lines>>)>>);
+
+/// What a compiler wrote about a file.
+struct Lines {
+    context: Mutex<Context<Slice>>,
+    /// Address in the file of its first byte.
+    base: u64,
+}
+
+/// The places of one process.
+#[derive(Debug)]
+pub struct Places {
+    pid: u32,
+    known: Arc<Known>,
+    /// By address, as the box has it.
+    found: HashMap<String, Option<Where>>,
+}
+
+impl Places {
+    /// Those of this process.
+    #[must_use]
+    pub fn of(pid: u32, known: Arc<Known>) -> Self {
+        Self {
+            pid,
+            known,
+            found: HashMap::new(),
+        }
+    }
+
+    /// Puts the line of a site in the place of its address. `false`: it has none, or it is not to be had.
+    pub fn resolve(&mut self, site: &mut v1::SiteDefined) -> bool {
+        let Some(address) = site.file.strip_prefix(ADDRESS) else {
+            return true;
+        };
+        if !self.found.contains_key(&site.file) {
+            if self.found.len() >= MOST_PLACES {
+                return false;
+            }
+            let address = u64::from_str_radix(address, 16).ok();
+            let place = address.and_then(|address| self.place(address));
+            self.found.insert(site.file.clone(), place);
+        }
+        let Some(Some(place)) = self.found.get(&site.file) else {
+            return false;
+        };
+        site.file.clone_from(&place.file);
+        site.line = place.line;
+        site.function.clone_from(&place.function);
+        true
+    }
+
+    fn place(&self, address: u64) -> Option<Where> {
+        // It returns behind the call, which may be the end of the function.
+        let address = address.checked_sub(1)?;
+        let loaded = maps::images(self.pid).ok()?;
+        let loaded = loaded
+            .iter()
+            .find(|it| (it.start..it.end).contains(&address))?;
+        let lines = self.known.lines(self.pid, loaded)?;
+        lines.user_place(address - loaded.start)
+    }
+}
+
+impl Known {
+    fn lines(&self, pid: u32, loaded: &Loaded) -> Option<Arc<Lines>> {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, lines)) = files.iter().find(|(id, _)| *id == loaded.id) {
+            return lines.clone();
+        }
+        let lines = Lines::read(pid, loaded).map(Arc::new);
+        if files.len() == MOST_FILES {
+            files.remove(0);
+        }
+        files.push((loaded.id.clone(), lines.clone()));
+        lines
+    }
+}
+
+impl Lines {
+    fn read(pid: u32, loaded: &Loaded) -> Option<Self> {
+        let file = open(pid, loaded)?;
+        let cache = ReadCache::new(file);
+        let elf = ElfFile64::<Endianness, _>::parse(&cache).ok()?;
+        if !elf.is_little_endian() {
+            return None;
+        }
+        let endian = elf.endian();
+        let first = elf
+            .elf_program_headers()
+            .iter()
+            .find(|it| it.p_type(endian) == object::elf::PT_LOAD)?;
+        let base = first.p_vaddr(endian).wrapping_sub(first.p_offset(endian));
+        let section = |id: SectionId| -> Result<Slice, gimli::Error> {
+            let section = elf.section_by_name(id.name());
+            let section = section.filter(|it| it.size() <= MOST_BYTES);
+            let bytes = section.and_then(|it| it.data().ok()).unwrap_or_default();
+            Ok(EndianArcSlice::new(Arc::from(bytes), LittleEndian))
+        };
+        let dwarf = gimli::Dwarf::load(section).ok()?;
+        let context = Mutex::new(Context::from_dwarf(dwarf).ok()?);
+        Some(Self { context, base })
+    }
+
+    /// The innermost line of the user's that the code so far behind the file's first byte is of: also of
+    /// what was put into it from elsewhere (inlined).
+    fn user_place(&self, offset: u64) -> Option<Where> {
+        let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
+        let address = self.base.wrapping_add(offset);
+        let mut frames = context.find_frames(address).skip_all_loads().ok()?;
+        while let Ok(Some(frame)) = frames.next() {
+            let Some(location) = frame.location else {
+                continue;
+            };
+            let (Some(file), Some(line)) = (location.file, location.line) else {
+                continue;
+            };
+            if line == 0 || LIBRARIES.iter().any(|part| file.contains(part)) {
+                continue;
+            }
+            let name = frame.function.as_ref().and_then(|it| it.raw_name().ok());
+            return Some(Where {
+                file: file.to_owned(),
+                line,
+                function: name.map(|name| readable(&name)).unwrap_or_default(),
+            });
+        }
+        None
+    }
+}
+
+impl std::fmt::Debug for Lines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lines").field("base", &self.base).finish()
+    }
+}
+
+/// Opens a file as the process sees it, if it is still the one that was loaded.
+fn open(pid: u32, loaded: &Loaded) -> Option<File> {
+    let (_, inode, path) = &loaded.id;
+    let seen = format!("/proc/{pid}/root{path}");
+    let file = File::open(&seen).or_else(|_| File::open(path)).ok()?;
+    let is = file.metadata().ok()?;
+    (is.is_file() && is.ino().to_string() == *inode).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(pid: u32, file: &str) -> Option<v1::SiteDefined> {
+        let mut site = v1::SiteDefined {
+            file: file.into(),
+            ..v1::SiteDefined::default()
+        };
+        let mut places = Places::of(pid, Arc::default());
+        places.resolve(&mut site).then_some(site)
+    }
+
+    #[test]
+    fn an_address_becomes_a_line_of_the_users() {
+        let own = u64::try_from((resolved as fn(u32, &str) -> _ as *const ()).addr()).unwrap();
+        let site = resolved(std::process::id(), &format!("@{:x}", own + 1)).unwrap();
+        let line = include_str!("places.rs")
+            .lines()
+            .position(|it| it.contains("fn resolved("));
+        assert!(site.file.ends_with("src/node/places.rs"), "{site:?}");
+        assert_eq!(site.line as usize, line.unwrap() + 1);
+    }
+
+    #[test]
+    fn what_has_no_line_is_no_place() {
+        let pid = std::process::id();
+        let library = format!("@{:x}", (libc::getpid as *const ()).addr() + 1);
+        for nowhere in [library.as_str(), "@10", "@", "@-7f", "@ffffffffffffffffff"] {
+            assert_eq!(resolved(pid, nowhere), None, "{nowhere}");
+        }
+        assert_eq!(resolved(u32::MAX, "@7f0000001000"), None);
+    }
+
+    #[test]
+    fn a_line_that_is_known_stays() {
+        let site = resolved(u32::MAX, "train.c").unwrap();
+        assert_eq!(site.file, "train.c");
+    }
+}
