@@ -14,7 +14,8 @@
 //!
 //! A rank is *free* if one of its threads that make calls is not blocked: nothing is known about
 //! what it will do next, so it may yet make any call. A thread of the backward pass acts for the one
-//! that runs it: once it has been silent for a while it frees nobody. A rank that ended while one of
+//! that runs it: once it has been silent for a while it frees nobody. A thread whose call met others that
+//! can never match it frees nobody either. A rank that ended while one of
 //! its threads was free ended for reasons of its own. Starting from the free ranks, a blocked rank
 //! becomes free as soon as one of its threads needs only free ranks (or, receiving from any source, one
 //! free rank). The ranks that this never
@@ -31,8 +32,11 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
+use super::align::{self, Mismatch};
 use super::event::{Call, ThreadId};
-use super::model::{Doing, Ending, GroupId, Lone, Model, Process, Side, Target, Thread};
+use super::model::{
+    Doing, Ending, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Target, Thread,
+};
 
 mod launches;
 
@@ -110,12 +114,14 @@ impl Waits {
             }
             let threads = blocked_threads(model, process, rank, now, ended);
             let until = ended.unwrap_or(now);
+            let at_odds = |thread: &Thread| is_at_odds(model, process, rank, thread);
             let goes_on = |(id, thread): (&ThreadId, &Thread)| {
                 let is_blocked = threads.iter().any(|blocked| blocked.thread == *id);
                 let acts = thread.of_the_program || until.since(thread.last_at) < HIDDEN_WAIT;
-                !is_blocked && acts
+                !is_blocked && acts && !at_odds(thread)
             };
-            if threads.is_empty() || process.threads.iter().any(goes_on) {
+            let is_held = !threads.is_empty() || process.threads.values().any(at_odds);
+            if !is_held || process.threads.iter().any(goes_on) {
                 if ended.is_some() {
                     continue;
                 }
@@ -164,6 +170,40 @@ impl Blocked {
             .as_ref()
             .is_some_and(|lone| lone.peer.is_none())
     }
+}
+
+/// Whether a thread waits for a call that met others which can never match it. It needs nobody who could
+/// still come, and never goes on.
+fn is_at_odds(model: &Model, process: &Process, rank: u32, thread: &Thread) -> bool {
+    let target = match &thread.doing {
+        Doing::Call(call) => process.target(call.id),
+        Doing::Wait(target, ..) => *target,
+        Doing::Nothing => None,
+    };
+    let Some(Target::Join(group, seq)) = target else {
+        return false;
+    };
+    let group = model.group(group);
+    let met = group.join(seq).filter(|join| join.mismatch.is_some());
+    let Some((join, joined)) = met.and_then(|join| Some((join, join.calls.get(&rank)?))) else {
+        return false;
+    };
+    group.holds_threads(joined.call.op)
+        && !joined.call.hidden
+        && !joined.needs(rank, &unmatched(join, joined)).is_empty()
+}
+
+/// The ranks whose calls met this one and can never match it.
+pub(super) fn unmatched(join: &Join, joined: &JoinedCall) -> Vec<u32> {
+    let never = |other: &JoinedCall| {
+        let mismatch = align::compare(&joined.call, &other.call);
+        matches!(
+            mismatch,
+            Some(Mismatch::Op | Mismatch::Size | Mismatch::Root)
+        )
+    };
+    let calls = join.calls.iter().filter(|(_, other)| never(other));
+    calls.map(|(&rank, _)| rank).collect()
 }
 
 /// The threads of a process that are blocked, or were when it ended.

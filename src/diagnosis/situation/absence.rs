@@ -3,10 +3,10 @@
 use ddp_doctor_proto::report::Timestamp;
 
 use super::{Inside, MORE_THAN_A_MOMENT, Situation, is_last_call};
-use crate::diagnosis::align::{self, Mismatch};
+
 use crate::diagnosis::event::ThreadId;
 use crate::diagnosis::model::{Doing, Ending, Group, GroupId, Join, Process, Target};
-use crate::diagnosis::outside;
+use crate::diagnosis::{outside, waits};
 
 /// A member that has not come.
 #[derive(Clone, Debug)]
@@ -236,18 +236,7 @@ impl Situation<'_> {
         }
         let awaited = group.join(at).and_then(|join| join.calls.get(&rank));
         let awaited = awaited.unwrap_or(joined);
-        let unmatched: Vec<u32> = join
-            .calls
-            .iter()
-            .filter(|(_, other)| {
-                let mismatch = align::compare(&joined.call, &other.call);
-                matches!(
-                    mismatch,
-                    Some(Mismatch::Op | Mismatch::Size | Mismatch::Root)
-                )
-            })
-            .map(|(&rank, _)| rank)
-            .collect();
+        let unmatched = waits::unmatched(join, joined);
         let certain = group.holds_threads(awaited.call.op)
             && !joined.call.hidden
             && !joined.needs(rank, &unmatched).is_empty();

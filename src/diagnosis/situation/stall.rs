@@ -10,7 +10,7 @@ use super::absence::{Absence, Absent, Hopelessness};
 use super::{Origin, Situation, is_last_call};
 use crate::diagnosis::guards::Parting;
 use crate::diagnosis::model::{
-    Ending, Exception, Group, GroupId, JoinedCall, Lone, Side, Wait, libc_signal,
+    Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Side, Wait, libc_signal,
 };
 use crate::diagnosis::waits::{lasts, partners};
 
@@ -182,9 +182,10 @@ impl Situation<'_> {
                     })
                     .collect(),
                 since,
-                failed: waiters
-                    .iter()
-                    .any(|(rank, joined)| self.has_failed(group, *rank, joined)),
+                failed: !self.was_left(group, join)
+                    && waiters
+                        .iter()
+                        .any(|(rank, joined)| self.has_failed(group, *rank, joined)),
                 timed_out,
                 origin: Origin::Elsewhere(Vec::new()),
                 parting: None,
@@ -198,6 +199,17 @@ impl Situation<'_> {
             stall.waiting.dedup();
         }
         found
+    }
+
+    /// Whether a rank that had made its call ended in order without waiting for it. The transport then
+    /// fails for the others, which says nothing of who has not come.
+    fn was_left(&self, group: &Group, join: &Join) -> bool {
+        join.calls.iter().any(|(&rank, joined)| {
+            let process = self.model.member(group.id, rank);
+            let ended =
+                process.is_some_and(|process| self.model.ending_of(process) == Ending::InOrder);
+            ended && !matches!(joined.wait, Wait::Over(_))
+        })
     }
 
     /// Whether nobody waits there any more: all have ended, for reasons of their own.
