@@ -73,7 +73,8 @@ jobs! {
         conditional_barrier_alone ddp_bypassed debug_level_on_one_rank dtype_mismatch duplicate_rank
         early_stop_on_one_rank ends_before_joining evaluation_on_rank_zero
         exception_and_atexit_barrier exception_and_barrier exits_and_barrier fork_holds_lock
-        gloo_against_fake head_skipped_by_all head_skipped_by_alternating_ranks
+        gloo_against_fake head_skipped_behind_a_hook head_skipped_by_all
+        head_skipped_by_alternating_ranks
         head_skipped_by_one_rank head_skipped_in_the_last_step interface_that_is_not_there
         keeps_the_gil killed killed_before_joining late_beyond_the_timeout
         loader_lock_held_at_fork loader_worker_stuck lock_taken_twice long_checkpoint
@@ -90,7 +91,7 @@ jobs! {
         stale_build_lock static_graph_changes static_graph_grows stopped
         swallowed_exception swapped_calls three_groups_in_a_cycle
         two_groups_in_opposite_order two_threads_on_one_group uneven_then_barrier
-        uneven_then_exit work_never_waited_for world_size_differs world_too_large
+        uneven_then_exit work_never_waited_for world_size_differs world_too_large wrapped_by_one_rank
     }
     healthy {
         aborts aborts_on_its_way_out accumulated_gradients another_address another_port asleep
