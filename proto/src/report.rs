@@ -552,6 +552,18 @@ pub enum Fact {
         /// Signal that ended it.
         signal: Option<i32>,
     },
+    /// The kernel killed processes for want of memory in the last moments of a process.
+    OomKills {
+        /// Global rank.
+        rank: u32,
+        /// Process id.
+        pid: u32,
+        /// How many it killed in the control group of the process.
+        kills: u64,
+        /// How many ranks in that control group were ended by SIGKILL in those moments, this one among
+        /// them.
+        killed_ranks: u64,
+    },
     /// A rank destroyed a group.
     GroupDestroyed {
         /// Global rank.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
 
-use super::detect::{Draft, Key, KeyPlace, ProcessFact, order};
+use super::detect::{Draft, Key, KeyPlace, ProcessFact, lead, order};
 use super::model::{World, libc_signal};
 use super::situation::Situation;
 use super::words::Ranks;
@@ -33,6 +33,7 @@ pub struct Judged {
 /// followed, by time.
 #[must_use]
 pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
+    lead(situation, &mut drafts);
     if drafts
         .iter()
         .any(|draft| draft.effect != Effect::None && draft.about.order < order::HINT)

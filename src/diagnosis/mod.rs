@@ -20,13 +20,16 @@ use ddp_doctor_proto::report::{
 };
 
 pub mod align;
+pub mod allocation;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
 pub mod contract;
 pub mod creations;
 pub mod detect;
+pub mod device;
 pub mod event;
+pub mod growth;
 pub mod guards;
 pub mod interfaces;
 pub mod judge;
@@ -41,6 +44,7 @@ pub mod startup;
 pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod trend;
 pub mod uses;
 pub mod waits;
 pub mod words;
@@ -420,6 +424,7 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
                 !matches!(thread.doing, Doing::Nothing) || hidden
             })
     });
+    let busy = busy || situation.settled().next().is_some();
     let again = busy.then(|| situation.now.plus(LOOK_AGAIN));
     let overdue = situation
         .stalls

@@ -374,6 +374,7 @@ impl Process {
         let named_call = (record.call != 0).then_some(call);
         let place = self.place(record.site);
         let op = number(record.op, Op::from_number);
+        let followed = record.flags & u32::from(flags::FOLLOWED) != 0;
         out.push(match kind {
             RecordKind::Issued => {
                 let call = self.call(record, limits)?;
@@ -390,6 +391,7 @@ impl Process {
                 process,
                 thread,
                 call: named_call?,
+                followed,
                 at,
             },
             RecordKind::WaitBegin => Event::WaitBegin {
@@ -519,17 +521,27 @@ impl Process {
                     0 => self.time(sample.mono_ns),
                     at => self.on_our_clock(at),
                 },
-                sample: MemorySample {
+                sample: Box::new(MemorySample {
                     rss: sample.rss,
                     host_available: sample.host_available,
                     host_total: sample.host_total,
                     cpu_permille: sample.cpu_permille,
+                    cgroup_used: sample.cgroup_used,
+                    cgroup_limit: sample.cgroup_limit,
+                    shm_used: sample.shm_used,
+                    shm_total: sample.shm_total,
+                    virtual_used: sample.virtual_used,
+                    virtual_limit: sample.virtual_limit,
                     device: sample.device,
                     gpu_used: sample.gpu_used,
                     gpu_total: sample.gpu_total,
                     gpu_allocated: sample.gpu_allocated,
                     gpu_reserved: sample.gpu_reserved,
-                },
+                    gpu_peak: sample.gpu_peak,
+                    gpu_split: sample.gpu_split,
+                    gpu_retries: sample.gpu_retries,
+                    gpu_ooms: sample.gpu_ooms,
+                }),
             });
         }
         Some(())

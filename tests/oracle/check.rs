@@ -588,6 +588,7 @@ impl<'a> Truth<'a> {
             | Fact::Joins { .. }
             | Fact::Interface { .. }
             | Fact::Setting { .. }
+            | Fact::OomKills { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }

@@ -452,6 +452,8 @@ pub enum NoteKind {
     Unreadable = 5,
     /// The native library could not be loaded.
     NoLibrary = 6,
+    /// The process is several ranks: the calls of one of them are seen, or of none.
+    SeveralRanks = 7,
 }
 impl NoteKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -467,6 +469,7 @@ impl NoteKind {
             Self::RankNotSeen => "NOTE_KIND_RANK_NOT_SEEN",
             Self::Unreadable => "NOTE_KIND_UNREADABLE",
             Self::NoLibrary => "NOTE_KIND_NO_LIBRARY",
+            Self::SeveralRanks => "NOTE_KIND_SEVERAL_RANKS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -479,6 +482,7 @@ impl NoteKind {
             "NOTE_KIND_RANK_NOT_SEEN" => Some(Self::RankNotSeen),
             "NOTE_KIND_UNREADABLE" => Some(Self::Unreadable),
             "NOTE_KIND_NO_LIBRARY" => Some(Self::NoLibrary),
+            "NOTE_KIND_SEVERAL_RANKS" => Some(Self::SeveralRanks),
             _ => None,
         }
     }
@@ -1018,6 +1022,12 @@ pub struct ProcessChanged {
     pub exit_code: ::core::option::Option<i32>,
     #[prost(int32, optional, tag = "5")]
     pub exit_signal: ::core::option::Option<i32>,
+    /// On DEAD: processes that the kernel killed for want of memory in the last moments, in the control
+    /// group of this one; and on its host, where the control group does not tell.
+    #[prost(uint64, optional, tag = "6")]
+    pub oom_kills_in_cgroup: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "7")]
+    pub oom_kills_on_host: ::core::option::Option<u64>,
 }
 /// The memory of a process, and of what it shares with others. Told about once a second where it has
 /// changed noticeably. What is absent was not seen by whoever measured: the node sees the host's side,
@@ -1059,6 +1069,33 @@ pub struct MemorySample {
     /// When it was measured, on the host's monotonic clock.
     #[prost(fixed64, tag = "13")]
     pub mono_ns: u64,
+    /// Bytes that the control group of the process has in use, what the kernel can take back left out, and
+    /// may have: of it and those around it, the one with the least room.
+    #[prost(uint64, optional, tag = "14")]
+    pub cgroup_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "15")]
+    pub cgroup_limit: ::core::option::Option<u64>,
+    /// Bytes in use in the process's /dev/shm, and bytes it has.
+    #[prost(uint64, optional, tag = "16")]
+    pub shm_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "17")]
+    pub shm_total: ::core::option::Option<u64>,
+    /// Bytes of the process's address space, and bytes it may have.
+    #[prost(uint64, optional, tag = "18")]
+    pub virtual_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "19")]
+    pub virtual_limit: ::core::option::Option<u64>,
+    /// The most bytes that the framework's allocator ever gave to tensors.
+    #[prost(uint64, optional, tag = "20")]
+    pub gpu_peak: ::core::option::Option<u64>,
+    /// Bytes that it holds in pieces left over of blocks in use: they serve smaller tensors alone.
+    #[prost(uint64, optional, tag = "21")]
+    pub gpu_split: ::core::option::Option<u64>,
+    /// How often it had to give back all it held before it could get more, and how often it got none.
+    #[prost(uint64, optional, tag = "22")]
+    pub gpu_retries: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "23")]
+    pub gpu_ooms: ::core::option::Option<u64>,
 }
 /// Records were overwritten or torn before they were read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

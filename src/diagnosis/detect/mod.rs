@@ -36,6 +36,7 @@ mod environment_skew;
 mod evidence_incomplete;
 mod group_creation_mismatch;
 mod group_order_deadlock;
+mod host_memory;
 mod interface_unusable;
 mod joining;
 mod long_phase;
@@ -45,6 +46,7 @@ mod model_mismatch;
 mod needless_unused_search;
 mod no_sync_mismatch;
 mod op_mismatch;
+mod out_of_memory;
 mod p2p_deadlock;
 mod p2p_unmatched;
 mod rank_conditional_call;
@@ -69,6 +71,7 @@ mod version_skew;
 pub(crate) mod view;
 mod world_mismatch;
 
+pub use out_of_memory::lead;
 pub use view::rank_calls;
 
 /// Every detector, by code.
@@ -110,6 +113,8 @@ pub const ALL: &[&dyn Detector] = &[
     &ddp_bypassed::DdpBypassed,
     &no_sync_mismatch::NoSyncMismatch,
     &needless_unused_search::NeedlessUnusedSearch,
+    &out_of_memory::OutOfMemory,
+    &host_memory::HostMemory,
     &evidence_incomplete::EvidenceIncomplete,
     &records_lost::RecordsLost,
     &clock_skew::ClockSkew,
@@ -162,6 +167,8 @@ pub fn about(code: &str) -> Option<&'static About> {
 
 /// The places in the order of initiating findings.
 pub mod order {
+    /// A rank's memory ran out.
+    pub const MEMORY: u8 = 5;
     /// An exception ended or diverted a rank.
     pub const EXCEPTION: u8 = 10;
     /// A rank died.
@@ -267,6 +274,8 @@ pub struct Draft {
     pub follows: Option<Key>,
     /// Unless something else is found, it means that nothing can be judged.
     pub leaves_open: bool,
+    /// It is told only where another finding follows from it.
+    pub only_as_cause: bool,
 }
 
 /// A fact about a rank's process, for the causal order.
@@ -313,6 +322,7 @@ impl Draft {
             event: None,
             follows: None,
             leaves_open: false,
+            only_as_cause: false,
         }
     }
 

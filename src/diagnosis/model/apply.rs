@@ -14,7 +14,7 @@ use super::{
 use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
 
 /// The layer of the calls that a program makes of NCCL.
-const NCCL: &str = "nccl";
+pub(super) const NCCL: &str = "nccl";
 
 /// Most processes that are remembered though they have not joined.
 const KEPT_STARTED: usize = 65_536;
@@ -93,6 +93,7 @@ impl Model {
                 process,
                 thread,
                 call,
+                followed,
                 at,
             } => {
                 let Some(process) = self.processes.get_mut(&process) else {
@@ -102,12 +103,16 @@ impl Model {
                     doing: Doing::Call(inside),
                     ..
                 }) = process.threads.get(&thread)
-                    && inside.op == Op::InitProcessGroup
                     && inside.id == call
+                    && (inside.op == Op::InitProcessGroup
+                        || process.init.as_ref().is_some_and(|it| it.call.id == call))
                 {
                     self.world_joined.get_or_insert(at);
                 }
                 process.returned(thread, call, at);
+                if followed {
+                    process.follow(call);
+                }
                 let target = process.target(call);
                 let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
                     return;
@@ -156,16 +161,20 @@ impl Model {
                 let Some(process) = self.processes.get_mut(&process) else {
                     return;
                 };
-                process.completed(call);
-                let (rank, target) = (process.rank, process.target(call));
-                let on_device = &*process.layer == NCCL;
-                self.completed(rank, target);
-                // On a device nobody is seen to wait for a call: that it is complete ends what waits.
-                if on_device
-                    && let Some((group, rank, call)) =
-                        self.set_wait(rank, target, Wait::Over(at), false)
-                {
-                    self.waited(group, rank, &call, at);
+                let complete = process.completed(call, at);
+                let complete = complete.into_iter();
+                let targets: Vec<_> = complete.filter_map(|it| process.target(it)).collect();
+                let (rank, on_device) = (process.rank, &*process.layer == NCCL);
+                for target in targets.into_iter().map(Some) {
+                    self.completed(rank, target);
+                    // On a device nobody is seen to wait for a call: that it is complete ends what waits.
+                    let waited = match on_device {
+                        true => self.set_wait(rank, target, Wait::Over(at), false),
+                        false => None,
+                    };
+                    if let Some((group, rank, call)) = waited {
+                        self.waited(group, rank, &call, at);
+                    }
                 }
             }
             Event::Unawaited {
@@ -260,7 +269,8 @@ impl Model {
                 at,
             } => {
                 if let Some(process) = self.processes.get_mut(&process) {
-                    process.memory.take(&sample, at);
+                    let step = process.step_at_time(at);
+                    process.memory.take(&sample, step, at);
                 }
             }
             Event::Frontier {
@@ -280,6 +290,7 @@ impl Model {
                 process,
                 state,
                 exit,
+                oom_kills,
                 at,
             } => {
                 let Some(process) = self.processes.get_mut(&process) else {
@@ -288,7 +299,11 @@ impl Model {
                 process.state = state;
                 process.state_at = at;
                 if state == ProcessState::Dead && process.end.is_none() {
-                    process.end = Some(End { at, exit });
+                    process.end = Some(End {
+                        at,
+                        exit,
+                        oom_kills,
+                    });
                 }
             }
             Event::Stacks { process, stacks } => {
