@@ -587,8 +587,8 @@ impl<'a> Truth<'a> {
             Fact::Missing { .. }
             | Fact::Joins { .. }
             | Fact::Interface { .. }
-            | Fact::Setting { .. }
             | Fact::OomKills { .. }
+            | Fact::Setting { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }
