@@ -65,6 +65,8 @@ pub struct Peers<'a> {
     pub uses_nccl: bool,
     /// Whether they exchange data by Gloo.
     uses_gloo: bool,
+    /// Those that said the same of all that is compared, by the one of them that said it first.
+    alike: Vec<(&'a Process, Vec<u32>)>,
 }
 
 /// What ranks of one world have otherwise than others.
@@ -145,6 +147,7 @@ impl<'a> Peers<'a> {
         Self {
             uses_nccl: uses("nccl", has_cuda),
             uses_gloo: uses("gloo", true),
+            alike: alike(&ranks),
             ranks,
         }
     }
@@ -163,9 +166,9 @@ impl<'a> Peers<'a> {
     #[must_use]
     pub fn variables(&self) -> Option<Skew<'a>> {
         let said: BTreeSet<&'a str> = self
-            .ranks
-            .values()
-            .flat_map(|process| process.settings.keys())
+            .alike
+            .iter()
+            .flat_map(|(process, _)| process.settings.keys())
             .filter_map(|name| name.strip_prefix(VARIABLE))
             .filter(|name| must_agree(name) && self.heeds(name))
             .collect();
@@ -206,7 +209,7 @@ impl<'a> Peers<'a> {
     ) -> Option<Skew<'a>> {
         let meant = |process, name: &str| Some(meaning(name, of(process, name)?));
         let differs = |name: &str| {
-            let mut said = self.ranks.values().filter_map(|it| meant(it, name));
+            let mut said = self.alike.iter().filter_map(|(it, _)| meant(it, name));
             let first = said.next();
             said.any(|other| Some(other) != first)
         };
@@ -219,7 +222,7 @@ impl<'a> Peers<'a> {
             return None;
         }
         let mut sides: BTreeMap<Vec<Option<String>>, Side<'a>> = BTreeMap::new();
-        for (&rank, process) in &self.ranks {
+        for (process, ranks) in &self.alike {
             let all = differing.iter().map(|(name, _)| meant(process, name));
             let Some(all) = all.collect::<Option<Vec<_>>>() else {
                 continue;
@@ -233,9 +236,12 @@ impl<'a> Peers<'a> {
                 ranks: Vec::new(),
                 has: has(),
             });
-            side.ranks.push(rank);
+            side.ranks.extend(ranks);
         }
         let mut sides: Vec<Side<'_>> = sides.into_values().collect();
+        for side in &mut sides {
+            side.ranks.sort_unstable();
+        }
         sides.sort_by_key(|side| (std::cmp::Reverse(side.ranks.len()), side.ranks[0]));
         let (at, [one, other], name) = self.first_difference(&differing, &meant)?;
         let said = |process: &'a Process| of(process, name).flatten();
@@ -252,7 +258,7 @@ impl<'a> Peers<'a> {
         differing: &[(&'n str, &str)],
         meant: &impl Fn(&'a Process, &str) -> Option<Option<String>>,
     ) -> Option<(Timestamp, [&'a Process; 2], &'n str)> {
-        let mut ranks: Vec<&Process> = self.ranks.values().copied().collect();
+        let mut ranks: Vec<&Process> = self.alike.iter().map(|(process, _)| *process).collect();
         ranks.sort_by_key(|process| (said_at(process), process.rank));
         let firsts = differing.iter().filter_map(|(name, _)| {
             let mut said = ranks
@@ -264,6 +270,26 @@ impl<'a> Peers<'a> {
         });
         firsts.min_by_key(|(at, ..)| *at)
     }
+}
+
+/// Ranks divided into those that said the same of all that is compared, and of which as much is known.
+fn alike<'a>(ranks: &BTreeMap<u32, &'a Process>) -> Vec<(&'a Process, Vec<u32>)> {
+    let mut alike: BTreeMap<(u64, bool), (&Process, Vec<u32>)> = BTreeMap::new();
+    for (&rank, &process) in ranks {
+        let kind = (process.fingerprint, tells_all(process));
+        let (first, ranks) = alike.entry(kind).or_insert((process, Vec::new()));
+        if said_at(process) < said_at(first) {
+            *first = process;
+        }
+        ranks.push(rank);
+    }
+    alike.into_values().collect()
+}
+
+/// Whether it is known of a process that it has no other variables than those that it said: it says all of
+/// them before it begins to join.
+fn tells_all(process: &Process) -> bool {
+    process.init.is_some() && process.lost == 0 && process.settings.len() < MOST_VARIABLES
 }
 
 /// When a process had said what it has.
@@ -279,11 +305,7 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<Option<&'a str>> {
     if said.is_some() {
         return Some(said);
     }
-    // It says all of them before it begins to join.
-    let all = process.settings.keys();
-    let variables = all.filter(|name| name.starts_with(VARIABLE)).count();
-    let is_told = process.init.is_some() && process.lost == 0 && variables < MOST_VARIABLES;
-    is_told.then_some(None)
+    tells_all(process).then_some(None)
 }
 
 /// Names what a process said, among all that it did: processes of which that is equal in all of it said

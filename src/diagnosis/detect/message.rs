@@ -129,12 +129,29 @@ pub(super) fn key(stall: &Stall) -> KeyPlace {
     }
 }
 
+/// ", made by the constructor of DistributedDataParallel,": a call at the line where a model was wrapped.
+fn made_by_ddp(situation: &Situation<'_>, stall: &Stall, call: &Call) -> Option<&'static str> {
+    let place = call.place.as_ref().filter(|_| call.hidden)?;
+    let wraps = |rank: &u32| {
+        let process = situation.model.member(stall.group, *rank);
+        let mut models = process.into_iter().flat_map(|process| process.models.all());
+        models.any(|(group, _, replica)| {
+            group == stall.group && replica.at <= call.at && replica.place.as_ref() == Some(place)
+        })
+    };
+    let is_constructor = stall.waiting.iter().any(wraps);
+    is_constructor.then_some(", made by the constructor of DistributedDataParallel,")
+}
+
 /// What keeps ranks from going on where some are missing for good: "… needs all its ranks."
 pub(super) fn needs(situation: &Situation<'_>, stall: &Stall, call: &Call) -> String {
     let text = words::call(call);
     let group = words::group(&situation.model.group(stall.group).info);
     match &stall.message {
-        None => format!("{text} of {group} needs all its ranks."),
+        None => {
+            let by = made_by_ddp(situation, stall, call).unwrap_or_default();
+            format!("{text} of {group}{by} needs all its ranks.")
+        }
         Some(lone) if lone.side == Side::Receive => {
             format!("{text} in {group} needs a message that was never sent.")
         }

@@ -226,6 +226,25 @@ mod tests {
     }
 
     #[test]
+    fn a_model_that_one_rank_alone_wraps_is_told_by_its_constructor() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 layout "float32 4,16 weight" "float32 4 bias" @train.py:12
+            1.1 0 all_gather hidden i64[1] @train.py:12
+            """
+            look-on = 100
+            [[expect]]
+            code = "DD101"
+            root = [1]
+            victims = [0]
+            why-has = "made by the constructor of DistributedDataParallel, needs all its ranks"
+            "#,
+        );
+    }
+
+    #[test]
     fn a_rank_is_missing_only_after_the_limit() {
         holds(
             r#"

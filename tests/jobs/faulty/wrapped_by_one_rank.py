@@ -1,0 +1,23 @@
+# /// truth
+# nproc = 2
+# code = "DD204"
+# root = [1]
+# hang = true
+# run_options = ["--stall-after", "8"]
+# why = "constructor of DistributedDataParallel"
+# ///
+"""One rank wraps its model, and waits there for the other one, which waits for something else."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = torch.nn.Linear(16, 4)
+if dist.get_rank() == 1:
+    time.sleep(1000)  # HERE rank 1
+model = DistributedDataParallel(model)  # HERE rank 0
+model(torch.ones(2, 16)).sum().backward()
+dist.destroy_process_group()
