@@ -9,6 +9,8 @@ frames   what a frame and an update cost the dashboard, by the number of ranks
 hooks    what the capture adds to one collective of Python's, beside PyTorch's Flight Recorder
 job      what it adds to a step of a real DDP job, and to the memory of its ranks
 parameters  what it costs to know of a model's parameters, by their number
+memory   what it costs to look at the memory of a rank from outside
+allocator   what it costs a step to say what PyTorch's allocator holds
 stacks   what a look at its stacks costs a busy process
 latency  from the deciding call to the finding, for every planted fault, seen from outside
 """
@@ -26,6 +28,8 @@ PARTS = {
     "hooks": [sys.executable, os.path.join(HERE, "hooks.py")],
     "job": [sys.executable, os.path.join(HERE, "job.py")],
     "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
+    "memory": ["cargo", "bench", "--quiet", "--bench", "memory"],
+    "allocator": [sys.executable, os.path.join(HERE, "memory.py")],
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }
@@ -39,7 +43,7 @@ def main():
     failed = []
     for part in options.parts or PARTS:
         print("== " + part, flush=True)
-        quick = ["--quick"] if options.quick and part not in ("record", "frames") else []
+        quick = ["--quick"] if options.quick and part not in ("record", "frames", "memory") else []
         if subprocess.run(PARTS[part] + quick, cwd=ROOT).returncode:
             failed.append(part)
         print(flush=True)

@@ -13,7 +13,7 @@ use super::trend::Trend;
 /// Steps in which a program gets warm.
 const WARM: u64 = 4;
 /// Steps over which growth has to have gone on.
-const LEAST_STEPS: u64 = 20;
+pub const LEAST_STEPS: u64 = 20;
 /// Values that there have to be.
 const LEAST_VALUES: usize = 8;
 /// Points by which a trend is judged, at most.
@@ -69,7 +69,22 @@ pub struct Exhausted {
     pub between: (f64, f64),
 }
 
+impl Growth {
+    /// When this room will have run out, if nothing else takes of it.
+    #[must_use]
+    pub fn until(&self, room: Room) -> Exhausted {
+        Exhausted::of(Some(room), room.left(), room.limit, &self.trend)
+    }
+}
+
 impl Exhausted {
+    /// Whether what was seen reaches so far that it can be told.
+    #[must_use]
+    pub fn is_in_sight(&self, growth: &Growth) -> bool {
+        let (from, to) = growth.steps;
+        self.steps <= REACH * to.saturating_sub(from) as f64
+    }
+
     fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend) -> Self {
         let steps = |slope: f64| match slope > 0.0 {
             true => left as f64 / slope,
@@ -86,12 +101,10 @@ impl Exhausted {
 }
 
 impl Grower<'_> {
-    /// Whether what was seen reaches so far that its end can be told.
+    /// Its end, where what was seen reaches so far that it can be told.
     #[must_use]
     pub fn ends_in_sight(&self) -> Option<Exhausted> {
-        let (from, to) = self.growth.steps;
-        let seen = to.saturating_sub(from) as f64;
-        self.end.filter(|end| end.steps <= REACH * seen)
+        self.end.filter(|end| end.is_in_sight(&self.growth))
     }
 }
 

@@ -172,6 +172,16 @@ impl Memory {
         raise(&mut device.ooms, sample.gpu_ooms, at);
     }
 
+    /// Its `/dev/shm`.
+    #[must_use]
+    pub fn shm(&self) -> Option<Room> {
+        Some(Room {
+            kind: RoomKind::Shm,
+            used: self.shm_used?.latest,
+            limit: self.shm_total?,
+        })
+    }
+
     /// What of the host's memory has a limit that this process may come up against.
     #[must_use]
     pub fn rooms(&self) -> Vec<Room> {

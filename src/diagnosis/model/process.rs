@@ -85,6 +85,8 @@ pub struct Process {
     pub last_at: Timestamp,
     /// Where its input last came to an end, and when.
     pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
+    /// The step in which that first happened, once the training had begun.
+    pub input_ended_in_step: Option<u64>,
     /// How often it was at each place.
     pub places: BTreeMap<Arc<Where>, u64>,
     /// How it comes to its places, as far as that is known.
@@ -304,6 +306,7 @@ impl Process {
             queued: VecDeque::new(),
             last_at: Timestamp::default(),
             input_ended: None,
+            input_ended_in_step: None,
             places: BTreeMap::new(),
             sites: BTreeMap::new(),
             waits: BTreeMap::new(),

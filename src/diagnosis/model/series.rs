@@ -28,9 +28,7 @@ pub struct Sample {
 impl Series {
     /// Takes a value. In whatever order they come, the same are kept.
     pub fn take(&mut self, value: Option<u64>, step: u64, at: Timestamp) {
-        let Some(value) = value.filter(|_| step > 0) else {
-            return;
-        };
+        let Some(value) = value else { return };
         let sample = Sample { at, step, value };
         let place = self.samples.partition_point(|it| it.step < step);
         match self.samples.get_mut(place).filter(|it| it.step == step) {
@@ -98,7 +96,7 @@ mod tests {
     #[test]
     fn a_value_stands_until_there_is_another() {
         let mut series = Series::default();
-        for (step, value) in [(0, 9), (2, 10), (4, 30)] {
+        for (step, value) in [(2, 10), (4, 30)] {
             series.take(Some(value), step, Timestamp(step));
         }
         let points = series.spread(2, 8, 4);
