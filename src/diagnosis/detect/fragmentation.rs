@@ -32,8 +32,7 @@ warning[DD504] fragmentation: the allocator of rank 1 gave back all that it coul
            pieces left over of blocks in use.
            Each time (`num_alloc_retries`) the device is waited for, and what was held is allocated
            anew.
-    fix    Set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch
-           2.9).
+    fix    Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF).
            Round the sizes of batches up to a few (padding, buckets), and run the largest first.
     more   ddp-doctor explain DD504
 ",
@@ -44,8 +43,8 @@ warning[DD504] fragmentation: the allocator of rank 1 gave back all that it coul
             "A device that is nearly full: then every larger batch ends in a retry.",
         ],
         fix: &[
-            "`PYTORCH_ALLOC_CONF=expandable_segments:True` (`PYTORCH_CUDA_ALLOC_CONF` before PyTorch \
-             2.9), or `max_split_size_mb` and `garbage_collection_threshold`.",
+            "`PYTORCH_ALLOC_CONF=expandable_segments:True` (in older PyTorch \
+             `PYTORCH_CUDA_ALLOC_CONF`), or `max_split_size_mb` and `garbage_collection_threshold`.",
             "Round sizes up to a few; run the largest batch first; allocate what lives long before \
              anything else.",
         ],
@@ -171,9 +170,10 @@ fn draft(found: &[Found<'_>]) -> Option<Draft> {
             .into(),
     ];
     draft.next = vec![
-        "Set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.9)."
+        "Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF)."
             .into(),
-        "Round the sizes of batches up to a few (padding, buckets), and run the largest first.".into(),
+        "Round the sizes of batches up to a few (padding, buckets), and run the largest first."
+            .into(),
     ];
     Some(draft)
 }

@@ -1,6 +1,7 @@
 //! DD506 host-memory: the host, the control group or /dev/shm is about to run out, or the kernel killed
 //! a rank for it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
@@ -95,10 +96,16 @@ impl Detector for HostMemory {
 
 /// What fills steadily though no rank of it grows: by whatever else takes of it.
 fn forecast(situation: &Situation<'_>) -> Option<Draft> {
-    let growers = growth::growers(situation);
-    let processes = situation.model.processes.values();
-    let filling = processes
-        .filter(|process| !process.has_ended())
+    let growers = &situation.growers;
+    // One of a host sees it for all.
+    let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
+    for process in situation.model.processes.values() {
+        if !process.has_ended() {
+            hosts.entry(&process.host).or_insert(process);
+        }
+    }
+    let filling = hosts
+        .into_values()
         .filter(|process| {
             let grows = |it: &Grower<'_>| it.device.is_none() && it.process.host == process.host;
             !growers.iter().any(grows)

@@ -64,7 +64,7 @@ impl Detector for MemoryCreep {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let growers = growth::growers(situation);
+        let growers = &situation.growers;
         let forecast = growers.iter().any(|it| it.ends_in_sight().is_some());
         let lasting = growers.iter().filter(|grower| lasts(grower));
         let lasting: Vec<&Grower<'_>> = lasting.filter(|_| !forecast).collect();

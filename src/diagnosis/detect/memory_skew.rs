@@ -5,8 +5,7 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::view::last_call;
 use super::{About, Detector, Draft, Explanation, KeyPlace, order};
-use crate::diagnosis::growth;
-use crate::diagnosis::model::{Process, Series};
+use crate::diagnosis::model::{Ending, Process, Series};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
@@ -66,7 +65,8 @@ impl Detector for MemorySkew {
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let living = || {
             let processes = situation.model.processes.values();
-            processes.filter(|process| !process.has_ended() && process.step > 0)
+            let in_order = |it: &Process| matches!(it.ending(), Ending::None | Ending::InOrder);
+            processes.filter(move |process| in_order(process) && process.step > 0)
         };
         let on_device = living().filter_map(|process| {
             let mut devices = process.memory.devices.values();
@@ -78,7 +78,7 @@ impl Detector for MemorySkew {
         let in_host: Vec<Held<'_>> = in_host.collect();
         let found = draft(&on_device).or_else(|| draft(&in_host));
         // Of those that grow, that is told.
-        let growers = growth::growers(situation);
+        let growers = &situation.growers;
         let grows = |draft: &Draft| growers.iter().any(|it| draft.root.contains(&it.rank));
         found.filter(|draft| !grows(draft)).into_iter().collect()
     }

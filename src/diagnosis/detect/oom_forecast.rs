@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::Confidence;
 
 use super::view::last_call;
 use super::{About, Detector, Draft, Explanation, KeyPlace, order};
-use crate::diagnosis::growth::{self, Exhausted, Grower};
+use crate::diagnosis::growth::{Exhausted, Grower};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
@@ -27,7 +27,7 @@ warning[DD502] oom-forecast: rank 1 runs out of memory in about 95 steps (betwee
 
     ▸ rank 1   elsewhere         no call yet
 
-    why    From step 5 to step 40 rank 1 went from 600 MiB to 1.3 GiB: by 20.0 MiB a step, between
+    why    From step 5 to step 40 rank 1 went from 632 MiB to 1.3 GiB: by 20.0 MiB a step, between
            20.0 MiB and 20.0 MiB.
            Its control group has 1.9 GiB left of 4.0 GiB.
     fix    Look for what rank 1 keeps from step to step: a loss or an output with its graph, a list
@@ -67,7 +67,7 @@ impl Detector for OomForecast {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let growers = growth::growers(situation);
+        let growers = &situation.growers;
         let mut ends: Vec<(&Grower<'_>, Exhausted)> = growers
             .iter()
             .filter_map(|grower| Some((grower, grower.ends_in_sight()?)))
@@ -199,7 +199,7 @@ mod tests {
             loop 1-40 from 1.0 every 1.0
             0.0 * step $
             0.5 0 memory rss=500M host=20G/64G cgroup=2G+20M*$/4G
-            0.5 1 memory rss=500M+20M*$ host=20G/64G cgroup=1400M+20M*$/4G
+            0.5 1 memory rss=500M+16M*$%3+20M*$ host=20G/64G cgroup=1400M+20M*$/4G
             end
             """
             "#,

@@ -666,12 +666,11 @@ impl Process {
     }
 
     /// The step in which it was then, lately: whoever measures from outside is heard a moment later.
-    pub(super) fn step_at_time(&self, at: Timestamp) -> u64 {
-        if at < self.step_at {
-            self.step.saturating_sub(1)
-        } else {
-            self.step
-        }
+    /// `None`: the program was over, and what it held is given back.
+    pub(super) fn step_at_time(&self, at: Timestamp) -> Option<u64> {
+        let is_over = self.announced.as_ref().is_some_and(|it| it.at <= at);
+        let before = u64::from(at < self.step_at);
+        (!is_over).then(|| self.step.saturating_sub(before))
     }
 
     pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {

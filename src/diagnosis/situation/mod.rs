@@ -11,6 +11,7 @@ use ddp_doctor_proto::report::Timestamp;
 use super::Config;
 use super::contract::{self, Breach};
 use super::creations;
+use super::growth::{self, Grower};
 use super::model::{GroupId, Join, JoinedCall, Model, Process};
 use super::waits::Waits;
 
@@ -57,6 +58,8 @@ pub struct Situation<'a> {
     pub breaches: Vec<Breach>,
     /// Makers of groups who do not agree: the first such in each world.
     pub mismatches: Vec<creations::Mismatch<'a>>,
+    /// Ranks whose memory grows with every step.
+    pub growers: Vec<Grower<'a>>,
 }
 
 impl<'a> Situation<'a> {
@@ -74,6 +77,7 @@ impl<'a> Situation<'a> {
             inside: Vec::new(),
             breaches: Vec::new(),
             mismatches: Vec::new(),
+            growers: growth::growers(model),
         };
         situation.inside = inside::all(&situation);
 
