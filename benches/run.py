@@ -8,9 +8,12 @@ record   what a record costs the thread that writes it, through Rust and through
 frames   what a frame and an update cost the dashboard, by the number of ranks
 hooks    what the capture adds to one collective of Python's, beside PyTorch's Flight Recorder
 job      what it adds to a step of a real DDP job, and to the memory of its ranks
+startup  what it adds to joining the world, and what each thing costs that a rank says then
 parameters  what it costs to know of a model's parameters, by their number
 memory   what it costs to look at the memory of a rank from outside
 allocator   what it costs a step to say what PyTorch's allocator holds
+shim     what the library that sees calls of NCCL adds to a call
+preload  what it costs to start a program that inherits it and calls no NCCL
 stacks   what a look at its stacks costs a busy process
 latency  from the deciding call to the finding, for every planted fault, seen from outside
 """
@@ -27,9 +30,12 @@ PARTS = {
     "frames": ["cargo", "bench", "--quiet", "-p", "ddp-doctor-dashboard", "--bench", "frames"],
     "hooks": [sys.executable, os.path.join(HERE, "hooks.py")],
     "job": [sys.executable, os.path.join(HERE, "job.py")],
+    "startup": [sys.executable, os.path.join(HERE, "startup.py")],
     "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
     "memory": ["cargo", "bench", "--quiet", "--bench", "memory"],
     "allocator": [sys.executable, os.path.join(HERE, "memory.py")],
+    "shim": [sys.executable, os.path.join(HERE, "shim.py")],
+    "preload": [sys.executable, os.path.join(HERE, "preload.py")],
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }

@@ -515,6 +515,19 @@ pub enum Fact {
         /// When the process ended; absent: it lives.
         until: Option<Timestamp>,
     },
+    /// A process has this version, this variable in its environment, or this GPU to exchange data from.
+    Setting {
+        /// Global rank.
+        rank: u32,
+        /// Its host.
+        host: String,
+        /// Its process id there.
+        pid: u32,
+        /// "nccl", "torch", …: a version; "env.NAME": a variable; "gpu": the GPU.
+        name: String,
+        /// What it says; absent: the variable is not set.
+        value: Option<String>,
+    },
     /// A process was told which network interface to use, and sees these.
     Interface {
         /// Global rank.

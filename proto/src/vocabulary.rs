@@ -327,6 +327,8 @@ words! {
         Outside = 6, "outside";
         /// Each step looks for parameters without gradient, and none had any.
         NeverUnused = 7, "never unused";
+        /// A line by which the program uses them.
+        UsedAt = 8, "used at";
     }
 }
 
@@ -363,6 +365,8 @@ words! {
         Unreadable = 5, "unreadable";
         /// The native library could not be loaded.
         NoLibrary = 6, "no library";
+        /// The process is several ranks, of which one is seen, or none.
+        SeveralRanks = 7, "several ranks";
     }
 }
 

@@ -66,6 +66,9 @@ pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
         CertificateKind::Contradiction if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
             creation::check_contradiction(facts)
         }
+        CertificateKind::Contradiction if matches!(facts[..], [.., Fact::Setting { .. }]) => {
+            startup::check_settings(facts)
+        }
         CertificateKind::Contradiction if matches!(facts[..], [Fact::Joins { .. }, ..]) => {
             startup::check_contradiction(facts)
         }

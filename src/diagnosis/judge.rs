@@ -158,7 +158,7 @@ fn cause(
         // The peer may also have left in order, after all its calls.
         let left = others().find(|(_, other)| other.fact.is_none() && other.evidence_at <= fact.at);
         if let Some((i, other)) = left
-            && other.about.order < order::EVIDENCE
+            && other.about.order < order::SETTINGS
         {
             return Some(i);
         }
@@ -173,7 +173,7 @@ fn cause(
     };
     others()
         .filter(|(_, other)| {
-            other.about.order < order::EVIDENCE
+            other.about.order < order::SETTINGS
                 && begins(situation, other).plus(grace) <= fact.at
                 && !other
                     .fact

@@ -27,6 +27,7 @@ pub mod certificate;
 pub mod contract;
 pub mod creations;
 pub mod detect;
+pub mod device;
 pub mod event;
 pub mod growth;
 pub mod guards;
@@ -37,12 +38,14 @@ pub mod order;
 pub mod outside;
 pub mod place;
 pub mod roster;
+pub mod settings;
 pub mod situation;
 pub mod startup;
 pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod trend;
+pub mod uses;
 pub mod waits;
 pub mod words;
 
@@ -260,7 +263,9 @@ impl Engine {
             Some(Effect::None) | None => {
                 // Gaps in the evidence are findings without effect; an error among them says that
                 // nothing can be judged.
-                let blind = self.findings.iter().any(|f| f.severity >= Severity::Error);
+                let is_gap = |finding: &Finding| finding.code.starts_with("DD9");
+                let mut gaps = self.findings.iter().filter(|finding| is_gap(finding));
+                let blind = gaps.any(|gap| gap.severity >= Severity::Error);
                 if blind {
                     Verdict::Insufficient
                 } else {
@@ -419,6 +424,7 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
                 !matches!(thread.doing, Doing::Nothing) || hidden
             })
     });
+    let busy = busy || situation.settled().next().is_some();
     let again = busy.then(|| situation.now.plus(LOOK_AGAIN));
     let overdue = situation
         .stalls

@@ -588,6 +588,7 @@ impl<'a> Truth<'a> {
             | Fact::Joins { .. }
             | Fact::Interface { .. }
             | Fact::OomKills { .. }
+            | Fact::Setting { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }

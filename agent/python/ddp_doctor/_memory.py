@@ -7,7 +7,7 @@ import ctypes
 import sys
 import time
 
-from . import _box, _init
+from . import _box
 from ._native import MemorySample, UNKNOWN, text
 
 # Seconds between two samples, and what is worth one.
@@ -73,8 +73,6 @@ def _sample(cuda):
     told = _told.get(device)
     if told is not None and not _differs(values, told):
         return
-    if told is None:
-        _init.say_device(device)
     _told[device] = values
     said = MemorySample(ctypes.sizeof(MemorySample), device, UNKNOWN, _total(cuda, device), *values)
     _box.lib.memory(ctypes.byref(said))

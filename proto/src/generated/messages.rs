@@ -334,7 +334,8 @@ pub enum ParameterFact {
     /// They are those of the model that need a gradient, in the order in which ranks compare them. Sent
     /// when the model is wrapped, and before any call that it takes.
     Layout = 1,
-    /// A backward is over and these have no gradient, so that not all of the model is averaged.
+    /// A backward is over and these have no gradient, so that not all of the model is averaged; `tensors` is
+    /// after how many before it all of the model was.
     WithoutGradient = 2,
     /// A later backward gave all of them their gradients.
     Complete = 3,
@@ -348,6 +349,9 @@ pub enum ParameterFact {
     /// Each step looks for parameters without gradient, and no step that was looked at had any; `tensors`
     /// is how many microseconds the search takes.
     NeverUnused = 7,
+    /// `site` is a line by which the program's forward uses the part of the model that they are: one that
+    /// got no gradients.
+    UsedAt = 8,
 }
 impl ParameterFact {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -364,6 +368,7 @@ impl ParameterFact {
             Self::GraphChanged => "PARAMETER_FACT_GRAPH_CHANGED",
             Self::Outside => "PARAMETER_FACT_OUTSIDE",
             Self::NeverUnused => "PARAMETER_FACT_NEVER_UNUSED",
+            Self::UsedAt => "PARAMETER_FACT_USED_AT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -377,6 +382,7 @@ impl ParameterFact {
             "PARAMETER_FACT_GRAPH_CHANGED" => Some(Self::GraphChanged),
             "PARAMETER_FACT_OUTSIDE" => Some(Self::Outside),
             "PARAMETER_FACT_NEVER_UNUSED" => Some(Self::NeverUnused),
+            "PARAMETER_FACT_USED_AT" => Some(Self::UsedAt),
             _ => None,
         }
     }
@@ -446,6 +452,8 @@ pub enum NoteKind {
     Unreadable = 5,
     /// The native library could not be loaded.
     NoLibrary = 6,
+    /// The process is several ranks: the calls of one of them are seen, or of none.
+    SeveralRanks = 7,
 }
 impl NoteKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -461,6 +469,7 @@ impl NoteKind {
             Self::RankNotSeen => "NOTE_KIND_RANK_NOT_SEEN",
             Self::Unreadable => "NOTE_KIND_UNREADABLE",
             Self::NoLibrary => "NOTE_KIND_NO_LIBRARY",
+            Self::SeveralRanks => "NOTE_KIND_SEVERAL_RANKS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -473,6 +482,7 @@ impl NoteKind {
             "NOTE_KIND_RANK_NOT_SEEN" => Some(Self::RankNotSeen),
             "NOTE_KIND_UNREADABLE" => Some(Self::Unreadable),
             "NOTE_KIND_NO_LIBRARY" => Some(Self::NoLibrary),
+            "NOTE_KIND_SEVERAL_RANKS" => Some(Self::SeveralRanks),
             _ => None,
         }
     }

@@ -27,10 +27,12 @@ mod call_order;
 mod clock_skew;
 mod cycle;
 mod ddp_bypassed;
+mod device_shared;
 mod divergence;
 mod dtype_mismatch;
 mod duplicate_rank;
 mod early_exit;
+mod environment_skew;
 mod evidence_incomplete;
 mod fragmentation;
 mod group_creation_mismatch;
@@ -62,12 +64,14 @@ mod rendezvous_incomplete;
 mod root_mismatch;
 mod sequence_slip;
 mod shape_mismatch;
+mod skew;
 mod stuck_in_teardown;
 mod stuck_inside;
 mod stuck_outside;
 mod unawaited_work;
 mod unused_parameters;
 mod unused_parameters_differ;
+mod version_skew;
 pub(crate) mod view;
 mod world_mismatch;
 
@@ -102,6 +106,9 @@ pub const ALL: &[&dyn Detector] = &[
     &duplicate_rank::DuplicateRank,
     &world_mismatch::WorldMismatch,
     &backend_mismatch::BackendMismatch,
+    &version_skew::VersionSkew,
+    &environment_skew::EnvironmentSkew,
+    &device_shared::DeviceShared,
     &interface_unusable::InterfaceUnusable,
     &unused_parameters::UnusedParameters,
     &unused_parameters_differ::UnusedParametersDiffer,
@@ -192,8 +199,11 @@ pub mod order {
     pub const TIME: u8 = 90;
     /// What goes wrong quietly, and is told only while nothing else goes wrong.
     pub const HINT: u8 = 95;
+    /// What ranks should have alike, or each for itself: it stands beside whatever else is found, which
+    /// follows from it only where that says so itself.
+    pub const SETTINGS: u8 = 100;
     /// What is said about the evidence.
-    pub const EVIDENCE: u8 = 100;
+    pub const EVIDENCE: u8 = 110;
 }
 
 /// Names a finding over time: what has the same key is the same finding, refined.

@@ -8,7 +8,8 @@ use super::early_exit::victims;
 use super::rank_died::is_process;
 use super::view::{last_call, with_place};
 use super::{
-    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, message, order, rank_calls,
+    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, device_shared, message, order,
+    rank_calls, version_skew,
 };
 use crate::diagnosis::allocation;
 use crate::diagnosis::model::{Exception, Join, Process};
@@ -173,6 +174,8 @@ pub(super) fn draft(about: &'static About, situation: &Situation<'_>, ended: &En
         signal: None,
         from_communication: is_from_communication(process, exception),
     });
+    draft.follows = device_shared::follows(situation, process, exception)
+        .or_else(|| version_skew::follows(situation, process, exception));
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
     draft.victims = victims(stalls);

@@ -1,6 +1,6 @@
 //! One process: where its threads are, how it fares, how it ended.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +17,16 @@ use super::parameters::Models;
 use crate::diagnosis::event::{
     Call, CallId, GroupInfo, Guard, OomKills, ProcessId, Stacks, ThreadId,
 };
+use crate::diagnosis::settings;
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
 /// Most settings that are kept of a process.
 const KEPT_SETTINGS: usize = 1024;
-/// Most calls of a process on streams of devices that are kept.
+/// Most calls of a process on streams of devices that are kept, where nobody tells when they are complete …
 const KEPT_QUEUED: usize = 128;
+/// … and where somebody does: then they are those that are under way.
+const KEPT_UNDER_WAY: usize = 1024;
 /// Most calls of a process whose waits can still be told apart.
 const KEPT_CALLS: usize = 4096;
 
@@ -81,6 +84,12 @@ pub struct Process {
     /// Calls that it put on streams of devices, oldest first, and of which it is not known that they are
     /// complete: the last ones.
     pub queued: VecDeque<Arc<Call>>,
+    /// Those of them of which it will be told when they are complete.
+    pub followed: BTreeSet<CallId>,
+    /// Some of those were too many to be kept.
+    pub queue_cut: bool,
+    /// When a call of it was last known to be complete.
+    pub completed_at: Option<Timestamp>,
     /// When it was last heard of.
     pub last_at: Timestamp,
     /// Where its input last came to an end, and when.
@@ -103,6 +112,12 @@ pub struct Process {
     pub memory: Memory,
     /// Versions and settings that ranks may have to agree on, the latest of each.
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
+    /// All of those that are compared, as one number.
+    pub fingerprint: u64,
+    /// When it last said one that it had not said so before.
+    pub said_at: Timestamp,
+    /// When it said which GPU it exchanges data from.
+    pub gpu_at: Option<Timestamp>,
     /// How it joined the world, or tries to: the last time that it began to.
     pub init: Option<Init>,
     /// Elements of the largest call that the program itself made to reduce or to gather something.
@@ -304,6 +319,9 @@ impl Process {
             phase_lengths: BTreeMap::new(),
             last_call: None,
             queued: VecDeque::new(),
+            followed: BTreeSet::new(),
+            queue_cut: false,
+            completed_at: None,
             last_at: Timestamp::default(),
             input_ended: None,
             input_ended_in_step: None,
@@ -314,6 +332,9 @@ impl Process {
             stacks: Vec::new(),
             memory: Memory::default(),
             settings: BTreeMap::new(),
+            fingerprint: 0,
+            said_at: Timestamp::default(),
+            gpu_at: None,
             init: None,
             largest_own: 0,
             models: Models::default(),
@@ -512,6 +533,8 @@ impl Process {
         if call.op == Op::InitProcessGroup {
             let nth = self.init.as_ref().map_or(0, |init| init.nth + 1);
             self.init = Some(Init::begun(nth, call, &self.settings));
+        } else if self.init.is_none() && self.last_call.is_none() {
+            self.init = Init::of_communicator(call, self.rank, self.world_size, &self.settings);
         }
         let thread = self.thread(call.thread, call.at);
         thread.failed = None;
@@ -528,8 +551,14 @@ impl Process {
             self.largest_own = self.largest_own.max(numel.unwrap_or(u64::MAX));
         }
         if call.on_stream.is_some() && !call.is_async {
-            if self.queued.len() == KEPT_QUEUED {
-                self.queued.pop_front();
+            let kept = match self.followed.is_empty() {
+                true => KEPT_QUEUED,
+                false => KEPT_UNDER_WAY,
+            };
+            while self.queued.len() >= kept {
+                let oldest = self.queued.pop_front();
+                oldest.map(|call| self.followed.remove(&call.id));
+                self.queue_cut = true;
             }
             self.queued.push_back(Arc::clone(call));
         }
@@ -560,15 +589,35 @@ impl Process {
         }
     }
 
-    /// A call is complete, and so is what was put on its stream before.
-    pub(super) fn completed(&mut self, id: CallId) {
+    /// A call is complete, and so is what was put on its stream before. Returns all that is known to be
+    /// complete now and was not before, oldest first.
+    pub(super) fn completed(&mut self, id: CallId, at: Timestamp) -> Vec<CallId> {
+        self.completed_at = self.completed_at.max(Some(at));
         let done = self.queued.iter().find(|call| call.id == id);
         let Some(stream) = done.and_then(|call| call.on_stream).map(|on| on.stream) else {
-            return;
+            return vec![id];
         };
-        let behind =
-            |call: &Arc<Call>| call.id > id || call.on_stream.is_some_and(|on| on.stream != stream);
-        self.queued.retain(behind);
+        let (mut complete, mut under_way) = (Vec::new(), VecDeque::new());
+        for call in self.queued.drain(..) {
+            let behind = call.id > id || call.on_stream.is_some_and(|on| on.stream != stream);
+            match behind {
+                true => under_way.push_back(call),
+                false => complete.push(call.id),
+            }
+        }
+        for id in &complete {
+            self.followed.remove(id);
+        }
+        self.queue_cut &= !under_way.is_empty();
+        self.queued = under_way;
+        complete
+    }
+
+    /// It will be told when the call is complete. That may have been told before.
+    pub(super) fn follow(&mut self, id: CallId) {
+        if self.queued.iter().rev().any(|call| call.id == id) {
+            self.followed.insert(id);
+        }
     }
 
     /// A thread waits. Returns what it waits for, where that is known.
@@ -644,10 +693,19 @@ impl Process {
         }
     }
 
-    pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>) {
-        if self.settings.len() < KEPT_SETTINGS || self.settings.contains_key(&name) {
-            self.settings.insert(name, value);
+    pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>, at: Timestamp) {
+        let known = self.settings.get(&name);
+        if known == Some(&value) || (known.is_none() && self.settings.len() >= KEPT_SETTINGS) {
+            return;
         }
+        for said in [known, Some(&value)].into_iter().flatten() {
+            self.fingerprint ^= settings::fingerprint(&name, said).unwrap_or(0);
+        }
+        self.said_at = at;
+        if &*name == settings::GPU {
+            self.gpu_at = Some(at);
+        }
+        self.settings.insert(name, value);
     }
 
     pub(super) fn raised(&mut self, mut exception: Exception) {

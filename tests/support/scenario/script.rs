@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
-    Call, CallId, Event, Forward, GroupInfo, Guard, OomKills, Parameters, ProcessId, Stacks,
-    StartedRank, ThreadId, ThreadStack,
+    Call, CallId, Event, Forward, GroupInfo, Guard, OnStream, OomKills, Parameters, ProcessId,
+    Stacks, StartedRank, ThreadId, ThreadStack,
 };
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
@@ -155,7 +155,7 @@ impl<'a> Writer<'a> {
                 world_size: Some(world_size),
                 host: self.host(rank).1.into(),
                 pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
-                layer: "c10d".into(),
+                layer: self.scenario.layer.as_str().into(),
                 world: "".into(),
                 at: seconds(at),
             },
@@ -215,6 +215,7 @@ impl<'a> Writer<'a> {
             process: self.process(rank),
             thread,
             call,
+            followed: false,
             at: seconds(at),
         };
         self.push(rank, at, returned);
@@ -297,7 +298,7 @@ impl<'a> Writer<'a> {
     }
 
     fn join_group(&mut self, rank: u32, at: f64, name: &str, description: &str, members: &[u32]) {
-        let group = Arc::new(info(name, description, &self.scenario.backend, members));
+        let group = Arc::new(info(self.scenario, name, description, members));
         self.groups.insert((rank, name.into()), Arc::clone(&group));
         let process = self.process(rank);
         let info = Arc::clone(&group);
@@ -425,6 +426,7 @@ impl<'a> Writer<'a> {
                     process,
                     thread: ThreadId(1),
                     call,
+                    followed: false,
                     at: moment,
                 };
                 if members.contains(&rank) {
@@ -461,6 +463,18 @@ impl<'a> Writer<'a> {
                 Event::GroupDestroyed {
                     process,
                     group,
+                    at: moment,
+                }
+            }
+            "completes" => {
+                let known = match args.first() {
+                    Some(label) => self.labels.get(&(rank, label.clone())),
+                    None => self.last_call.get(&rank),
+                };
+                let (_, call) = *known.ok_or("no call to be complete")?;
+                Event::Completed {
+                    process,
+                    call,
                     at: moment,
                 }
             }
@@ -562,9 +576,13 @@ impl<'a> Writer<'a> {
                 at: moment,
             },
             "layout" | "without-gradient" | "complete" | "ready-twice" | "graph-changed"
-            | "outside" | "never-unused" => {
+            | "outside" | "never-unused" | "used-at" => {
                 let fact = ParameterFact::from_name(&verb.replace('-', " "));
-                let listed = args.iter().filter(|arg| !arg.starts_with('@'));
+                let after = args.iter().find_map(|arg| arg.strip_prefix("after="));
+                let after = after.and_then(|after| after.parse().ok());
+                let listed = args
+                    .iter()
+                    .filter(|arg| !arg.starts_with('@') && !arg.starts_with("after="));
                 let lines: String = listed.map(|line| format!("{line}\n")).collect();
                 Event::Parameters {
                     process,
@@ -572,7 +590,10 @@ impl<'a> Writer<'a> {
                     said: Parameters {
                         fact: fact.unwrap_or_default(),
                         model: 1,
-                        first: if verb == "never-unused" { 1500 } else { 0 },
+                        first: match verb {
+                            "never-unused" => 1500,
+                            _ => after.unwrap_or(0),
+                        },
                         total: lines.lines().count() as u64,
                         lines: lines.into(),
                         place,
@@ -657,12 +678,12 @@ impl<'a> Writer<'a> {
         lazy: bool,
         place: Option<Arc<Where>>,
     ) {
+        let info = info(self.scenario, name, "", &members);
         let id = self.next_call.entry(rank).or_default();
         *id += 1;
         let id = CallId(*id);
-        let backend = &self.scenario.backend;
         let call = Call {
-            group: Some(Arc::new(info(name, "", backend, &members))),
+            group: Some(Arc::new(info)),
             takes_all: !lazy,
             place,
             ..blank(id, seconds(at), Op::NewGroup)
@@ -697,7 +718,12 @@ impl<'a> Writer<'a> {
             step: self.steps.get(&rank).copied().unwrap_or(0),
             ..blank(CallId(*id), seconds(at), op)
         };
-        let (mut returned, mut label) = (true, None);
+        let on_device = self.scenario.layer == "nccl" && grouped;
+        let (mut returned, mut followed, mut label) = (true, false, None);
+        call.on_stream = on_device.then_some(OnStream {
+            stream: 1,
+            launch: 0,
+        });
         let mut args = args.iter().map(String::as_str);
         while let Some(arg) = args.next() {
             if let Some(at) = arg.strip_prefix('@') {
@@ -708,6 +734,12 @@ impl<'a> Writer<'a> {
                 call.peer = Some(peer.parse().ok().ok_or(format!("no rank: {peer}"))?);
             } else if let Some(tag) = arg.strip_prefix("tag=") {
                 call.tag = Some(tag.parse().ok().ok_or(format!("no tag: {tag}"))?);
+            } else if let Some(stream) = arg.strip_prefix("stream=") {
+                let on = call.on_stream.as_mut().ok_or("only NCCL has streams")?;
+                on.stream = stream.parse().ok().ok_or(format!("no stream: {stream}"))?;
+            } else if let Some(launch) = arg.strip_prefix("launch=") {
+                let on = call.on_stream.as_mut().ok_or("only NCCL has launches")?;
+                on.launch = launch.parse().ok().ok_or(format!("no launch: {launch}"))?;
             } else if let Some(reduce_op) = ReduceOp::from_name(arg) {
                 call.reduce_op = reduce_op;
             } else if let Some(thread) = arg.strip_prefix('t').and_then(|n| n.parse().ok()) {
@@ -721,6 +753,7 @@ impl<'a> Writer<'a> {
                     "async" => call.is_async = true,
                     "hidden" => (call.is_async, call.hidden) = (true, true),
                     "unreturned" => returned = false,
+                    "followed" => followed = true,
                     "as" => label = args.next(),
                     _ => return Err(format!("what is {arg:?}?")),
                 }
@@ -736,7 +769,7 @@ impl<'a> Writer<'a> {
             call.seq = *seq;
         }
         let (process, thread, id) = (self.process(rank), call.thread, call.id);
-        let waits = grouped && !call.is_async && returned;
+        let waits = grouped && !call.is_async && returned && !on_device;
         self.last_call.insert(rank, (thread, id));
         if let Some(label) = label {
             self.labels.insert((rank, label.into()), (thread, id));
@@ -758,6 +791,7 @@ impl<'a> Writer<'a> {
                     process,
                     thread,
                     call: id,
+                    followed,
                     at: moment,
                 },
             );
@@ -776,17 +810,17 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn info(name: &str, description: &str, backend: &str, members: &[u32]) -> GroupInfo {
+fn info(scenario: &Scenario, name: &str, description: &str, members: &[u32]) -> GroupInfo {
     GroupInfo {
         key: GroupRef {
-            layer: "c10d".into(),
+            layer: scenario.layer.clone(),
             epoch: 0,
             name: name.into(),
             ordinal: 0,
             members: members.into(),
         },
         description: description.into(),
-        backend: backend.into(),
+        backend: scenario.backend.as_str().into(),
         seat: None,
     }
 }
@@ -886,6 +920,12 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
             thread.python.push(Where {
                 file: file.into(),
                 line: line.parse().ok().ok_or(format!("no line: {word:?}"))?,
+                function: function.into(),
+            });
+        } else if let Some((file, function)) = word.split_once('!') {
+            thread.native.push(Where {
+                file: file.into(),
+                line: 0,
                 function: function.into(),
             });
         } else if let Some(cpu) = word.strip_prefix("cpu=") {
