@@ -10,6 +10,8 @@ hooks    what the capture adds to one collective of Python's, beside PyTorch's F
 job      what it adds to a step of a real DDP job, and to the memory of its ranks
 startup  what it adds to joining the world, and what each thing costs that a rank says then
 parameters  what it costs to know of a model's parameters, by their number
+memory   what it costs to look at the memory of a rank from outside
+allocator   what it costs a step to say what PyTorch's allocator holds
 shim     what the library that sees calls of NCCL adds to a call
 preload  what it costs to start a program that inherits it and calls no NCCL
 lateness what it costs to know why a rank comes late
@@ -31,6 +33,8 @@ PARTS = {
     "job": [sys.executable, os.path.join(HERE, "job.py")],
     "startup": [sys.executable, os.path.join(HERE, "startup.py")],
     "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
+    "memory": ["cargo", "bench", "--quiet", "--bench", "memory"],
+    "allocator": [sys.executable, os.path.join(HERE, "memory.py")],
     "shim": [sys.executable, os.path.join(HERE, "shim.py")],
     "preload": [sys.executable, os.path.join(HERE, "preload.py")],
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
@@ -47,7 +51,7 @@ def main():
     failed = []
     for part in options.parts or PARTS:
         print("== " + part, flush=True)
-        quick = ["--quick"] if options.quick and part not in ("record", "frames") else []
+        quick = ["--quick"] if options.quick and part not in ("record", "frames", "memory") else []
         if subprocess.run(PARTS[part] + quick, cwd=ROOT).returncode:
             failed.append(part)
         print(flush=True)

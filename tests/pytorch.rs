@@ -73,10 +73,10 @@ jobs! {
         conditional_barrier_alone ddp_bypassed debug_level_on_one_rank dtype_mismatch
         duplicate_rank early_stop_on_one_rank ends_before_joining evaluation_on_rank_zero
         exception_and_atexit_barrier exception_and_barrier exits_and_barrier fork_holds_lock
-        gloo_against_fake head_skipped_behind_a_hook head_skipped_by_all
+        gloo_against_fake grows_with_every_step head_skipped_behind_a_hook head_skipped_by_all
         head_skipped_by_alternating_ranks head_skipped_by_one_rank head_skipped_in_the_last_step
-        interface_that_is_not_there keeps_the_gil killed killed_before_joining
-        killed_by_the_kernel late_beyond_the_timeout loader_lock_held_at_fork
+        holds_far_more interface_that_is_not_there keeps_the_gil killed killed_before_joining
+        killed_by_the_kernel late_beyond_the_timeout leak_on_one_rank loader_lock_held_at_fork
         loader_worker_stuck lock_taken_twice long_checkpoint model_in_another_order
         model_of_other_shapes model_with_a_layer_more nan_skipped_early nan_skipped_on_one_rank
         nan_skipped_then_barrier needless_unused_search network_swallows_everything never_joins
@@ -103,10 +103,11 @@ jobs! {
         ends_before_joining ends_without_destroying evaluates_for_long evaluation_on_rank_zero
         exception_and_atexit_barrier exception_and_barrier exits_and_barrier first_step_compiles
         fork_holds_lock gather_crosses_barrier gloo_against_fake
-        gradients_averaged_by_the_program head_skipped_by_all head_skipped_by_alternating_ranks
-        head_skipped_by_one_rank head_skipped_in_the_last_step helper_with_its_own_world
-        interface_that_is_not_there join_with_uneven_inputs joined_uneven_inputs keeps_the_gil
-        killed late_beyond_the_timeout loader_lock_held_at_fork loader_worker_stuck
+        gradients_averaged_by_the_program grows_with_every_step head_skipped_by_all
+        head_skipped_by_alternating_ranks head_skipped_by_one_rank head_skipped_in_the_last_step
+        helper_with_its_own_world holds_far_more interface_that_is_not_there
+        join_with_uneven_inputs joined_uneven_inputs keeps_the_gil killed
+        late_beyond_the_timeout leak_on_one_rank loader_lock_held_at_fork loader_worker_stuck
         lock_taken_twice logged_exception long_checkpoint model_in_another_order
         model_of_other_shapes model_with_a_layer_more models_wrapped_in_many_ways
         nan_skipped_early nan_skipped_on_one_rank nan_skipped_then_barrier

@@ -126,6 +126,7 @@ fn compare(name: &str, shown: &str) {
 fn screens_look_as_they_did() {
     for name in [
         "healthy/subgroups",
+        "memory/leak_on_one_rank",
         "process/early_exit",
         "process/killed",
         "process/uncaught_exception",

@@ -6,20 +6,21 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::model::{Ending, Memory, Process, Room, Series};
-use super::situation::Situation;
+use super::model::{Ending, Memory, Model, Process, Room, Series};
 use super::trend::Trend;
 
 /// Steps in which a program gets warm.
 const WARM: u64 = 4;
 /// Steps over which growth has to have gone on.
-const LEAST_STEPS: u64 = 20;
+pub const LEAST_STEPS: u64 = 20;
 /// Values that there have to be.
 const LEAST_VALUES: usize = 8;
 /// Points by which a trend is judged, at most.
-const POINTS: usize = 32;
+const POINTS: usize = 24;
 /// Less than one case in two thousand without a trend has so much of one.
 const SIGNIFICANT: f64 = 3.3;
+/// What the slope is at least, as a share of what it is.
+const SURE: f64 = 0.5;
 /// What growth has to come to at least: bytes, and a share of what there was in the beginning.
 const LEAST_GROWTH: u64 = 64 << 20;
 const LEAST_SHARE: u64 = 20;
@@ -69,7 +70,22 @@ pub struct Exhausted {
     pub between: (f64, f64),
 }
 
+impl Growth {
+    /// When this room will have run out, if nothing else takes of it.
+    #[must_use]
+    pub fn until(&self, room: Room) -> Exhausted {
+        Exhausted::of(Some(room), room.left(), room.limit, &self.trend)
+    }
+}
+
 impl Exhausted {
+    /// Whether what was seen reaches so far that it can be told.
+    #[must_use]
+    pub fn is_in_sight(&self, growth: &Growth) -> bool {
+        let (from, to) = growth.steps;
+        self.steps <= REACH * to.saturating_sub(from) as f64
+    }
+
     fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend) -> Self {
         let steps = |slope: f64| match slope > 0.0 {
             true => left as f64 / slope,
@@ -86,12 +102,10 @@ impl Exhausted {
 }
 
 impl Grower<'_> {
-    /// Whether what was seen reaches so far that its end can be told.
+    /// Its end, where what was seen reaches so far that it can be told.
     #[must_use]
     pub fn ends_in_sight(&self) -> Option<Exhausted> {
-        let (from, to) = self.growth.steps;
-        let seen = to.saturating_sub(from) as f64;
-        self.end.filter(|end| end.steps <= REACH * seen)
+        self.end.filter(|end| end.is_in_sight(&self.growth))
     }
 }
 
@@ -114,7 +128,8 @@ pub fn of(series: &Series, step: u64) -> Option<Growth> {
     }
     let points = series.spread(first.step, to, samples.len().min(POINTS));
     let trend = Trend::of(&points)?;
-    (trend.z >= SIGNIFICANT && trend.low > 0.0 && trend.is_steady(&points)).then_some(Growth {
+    let is_sure = trend.z >= SIGNIFICANT && trend.low >= SURE * trend.slope;
+    (is_sure && trend.is_steady(&points)).then_some(Growth {
         trend,
         steps: (first.step, to),
         bytes: (first.value, last.value),
@@ -124,9 +139,9 @@ pub fn of(series: &Series, step: u64) -> Option<Growth> {
 
 /// Every rank that grows, in the host's memory or on a device.
 #[must_use]
-pub fn growers<'a>(situation: &Situation<'a>) -> Vec<Grower<'a>> {
-    let processes = situation.model.processes.values();
-    let mut growers: Vec<Grower<'a>> = processes
+pub fn growers(model: &Model) -> Vec<Grower<'_>> {
+    let processes = model.processes.values();
+    let mut growers: Vec<Grower<'_>> = processes
         // What a process that failed held is told with its end.
         .filter(|process| matches!(process.ending(), Ending::None | Ending::InOrder))
         .flat_map(of_process)
@@ -213,7 +228,7 @@ mod tests {
     fn series(steps: u64, value: impl Fn(u64) -> u64) -> Series {
         let mut series = Series::default();
         for step in 1..=steps {
-            series.take(Some(value(step) * MIB), step, Timestamp(step));
+            series.take(Some(value(step) * MIB), Some(step), Timestamp(step));
         }
         series
     }
@@ -238,6 +253,10 @@ mod tests {
             (
                 "a jump",
                 series(60, |step| if step < 30 { 500 } else { 900 }),
+            ),
+            (
+                "a cache, and something at the end",
+                series(120, |step| 500 + 2 * step.min(60) + 40 * (step / 118)),
             ),
             ("little", series(60, |step| 5000 + step)),
             ("down", series(60, |step| 5000 - 20 * step)),

@@ -58,6 +58,9 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         area.width - 1,
         axis(app, &title, usize::from(area.width) - 2),
     );
+    if let Some(told) = told(app) {
+        buffer.put(area.x + 1, y + 1, area.width - 1, told);
+    }
     let list = Rect {
         y: y + 2,
         height: area.bottom().saturating_sub(y + 2),
@@ -105,6 +108,19 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
         buffer.put(list.x + 1, y, list.width - 1, line);
     }
     app.scroll = first;
+}
+
+/// What is told of memory: when it runs out, or that it did.
+fn told(app: &App) -> Option<Line<'static>> {
+    let mut findings = app.state.findings.iter();
+    let finding = findings.find(|finding| finding.code.starts_with("DD50"))?;
+    let text = format!(
+        "{:11}{}: {}",
+        "",
+        plain(&finding.code),
+        plain(&finding.summary)
+    );
+    Some(Line::styled(text, app.theme.style(Tone::Warn)))
 }
 
 /// Places of the ranks of which this is measured, the most first.

@@ -1,6 +1,7 @@
 //! DD506 host-memory: the host, the control group or /dev/shm is about to run out, or the kernel killed
 //! a rank for it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ddp_doctor_proto::catalogue;
@@ -8,23 +9,37 @@ use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Effect, Fact, Severity, Timestamp,
 };
 
-use super::rank_died;
 use super::{About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, order};
-use crate::diagnosis::model::{Ending, Process, libc_signal};
+use super::{oom_forecast, rank_died};
+use crate::diagnosis::growth::{self, Grower};
+use crate::diagnosis::model::{Ending, Process, RoomKind, libc_signal};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
+/// For so long something has to fill before that means anything: others use the host as well.
+const LASTS: Duration = Duration::from_secs(60);
 /// Ends that are so close belong to the same kills.
 const MOMENTS: Duration = Duration::from_secs(10);
 
 static ABOUT: About = About {
     code: &catalogue::DD506,
     order: order::MEMORY,
-    explanation: Explanation {
+    explanation: EXPLANATION,
+};
+
+/// The same as a forecast, which is told only while nothing goes wrong.
+static FORECAST: About = About {
+    code: &catalogue::DD506,
+    order: order::HINT,
+    explanation: EXPLANATION,
+};
+
+const EXPLANATION: Explanation = Explanation {
         means: "The kernel killed a rank because memory had run out: that of the host, or what its \
          control group (container, batch job) may have. The rank was ended by SIGKILL, and the \
          kernel's count of such kills rose in its last moments. Its peers know nothing of it: they \
-         wait, or fail with connection errors.",
+         wait, or fail with connection errors. Before that, as a warning: the host, the control \
+         group or /dev/shm fills steadily, and not by the ranks themselves.",
         example: "\
 error[DD506] host-memory: the kernel killed rank 1 for want of memory after all_reduce #1 at train.py:31; ranks 0 and 2 wait for it
     group default_pg, 3 ranks · proved 0 ms after the deciding event
@@ -58,8 +73,10 @@ error[DD506] host-memory: the kernel killed rank 1 for want of memory after all_
              finding is supported, not proved.",
             "What the kernel killed may be a data loader's worker: then PyTorch says so in an \
              exception.",
+            "As a forecast it is told where the host, a control group or /dev/shm fills steadily for a \
+             minute and for 20 steps, and what is left lasts at most five times as long; and not \
+             where it is the ranks themselves that grow: that is DD502.",
         ],
-    },
 };
 
 /// DD506: memory of the host.
@@ -72,10 +89,86 @@ impl Detector for HostMemory {
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let processes = situation.model.processes.values();
-        processes
-            .filter_map(|process| killed(situation, process))
-            .collect()
+        let killed = processes.filter_map(|process| killed(situation, process));
+        killed.chain(forecast(situation)).collect()
     }
+}
+
+/// What fills steadily though no rank of it grows: by whatever else takes of it.
+fn forecast(situation: &Situation<'_>) -> Option<Draft> {
+    let growers = &situation.growers;
+    // One of a host sees it for all.
+    let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
+    for process in situation.model.processes.values() {
+        if !process.has_ended() {
+            hosts.entry(&process.host).or_insert(process);
+        }
+    }
+    let filling = hosts
+        .into_values()
+        .filter(|process| {
+            let grows = |it: &Grower<'_>| it.device.is_none() && it.process.host == process.host;
+            !growers.iter().any(grows)
+        })
+        .flat_map(|process| {
+            let memory = &process.memory;
+            let series = [
+                (RoomKind::Host, &memory.host_by_step),
+                (RoomKind::Cgroup, &memory.cgroup_by_step),
+                (RoomKind::Shm, &memory.shm_by_step),
+            ];
+            series.into_iter().filter_map(move |(kind, series)| {
+                let rooms = memory.rooms().into_iter().chain(memory.shm());
+                let room = rooms.into_iter().find(|room| room.kind == kind)?;
+                let growth = growth::of(series, process.step)?;
+                let first = series.samples().first()?;
+                let end = growth.until(room);
+                (growth.at.since(first.at) >= LASTS && end.is_in_sight(&growth))
+                    .then_some((process, room, growth, end))
+            })
+        });
+    let (process, room, growth, end) =
+        filling.min_by(|(.., a), (.., b)| a.steps.total_cmp(&b.steps))?;
+    let ranks: Vec<u32> = situation
+        .model
+        .processes
+        .values()
+        .filter(|other| other.host == process.host && !other.has_ended())
+        .filter_map(|other| other.rank)
+        .collect();
+    let mut draft = Draft::new(&FORECAST, KeyPlace::Job, growth.at);
+    draft.confidence = Confidence::Supported;
+    draft.victims = ranks;
+    draft.victims.sort_unstable();
+    draft.victims.dedup();
+    let what = match room.kind {
+        RoomKind::Shm => format!("/dev/shm of host {}", process.host),
+        RoomKind::Cgroup => format!("the control group of the ranks on host {}", process.host),
+        RoomKind::Host | RoomKind::AddressSpace => format!("host {}", process.host),
+    };
+    draft.summary = format!(
+        "{what} runs out of memory in about {}: it fills by {} with every step",
+        oom_forecast::steps(&end),
+        words::bytes(growth.trend.slope as u64)
+    );
+    draft.why = vec![
+        format!(
+            "From step {} to step {} it went from {} to {} of {}.",
+            growth.steps.0,
+            growth.steps.1,
+            words::bytes(growth.bytes.0),
+            words::bytes(growth.bytes.1),
+            words::bytes(room.limit)
+        ),
+        "The ranks themselves do not grow: it is their children (data loader workers), files in \
+         /dev/shm, or somebody else."
+            .into(),
+    ];
+    draft.next = vec![
+        "Look for what grows beside the ranks: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
+            .into(),
+    ];
+    Some(draft)
 }
 
 /// How sure it is that the kernel killed a process for want of memory.
@@ -374,6 +467,82 @@ mod tests {
             [[expect]]
             code = "DD506"
             confidence = "supported"
+            "#,
+        );
+    }
+
+    #[test]
+    fn shared_memory_that_fills_is_told_before_it_is_full() {
+        holds(
+            r#"
+            world = 2
+            hosts = { node = [0, 1] }
+            events = """
+            loop 1-40 from 1.0 every 3.0
+            0.0 * step $
+            0.5 * memory rss=500M host=20G/64G shm=100M+20M*$/2G
+            end
+            """
+            silent-until = 60
+            [[expect]]
+            code = "DD506"
+            severity = "warning"
+            effect = "none"
+            root = []
+            summary-has = "/dev/shm of host"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_control_group_that_fills_by_something_else_is_told() {
+        holds(
+            r#"
+            world = 2
+            hosts = { node = [0, 1] }
+            events = """
+            loop 1-40 from 1.0 every 3.0
+            0.0 * step $
+            0.5 * memory rss=500M host=20G/64G cgroup=1G+40M*$/4G
+            end
+            """
+            [[expect]]
+            code = "DD506"
+            severity = "warning"
+            "#,
+        );
+    }
+
+    #[test]
+    fn where_the_ranks_grow_it_is_theirs() {
+        holds(
+            r#"
+            world = 2
+            hosts = { node = [0, 1] }
+            events = """
+            loop 1-40 from 1.0 every 3.0
+            0.0 * step $
+            0.5 * memory rss=500M+40M*$ host=20G/64G cgroup=1G+80M*$/6G
+            end
+            """
+            [[expect]]
+            code = "DD502"
+            root = [0, 1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_others_do_with_the_host_for_a_moment_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-40 from 1.0 every 0.5
+            0.0 * step $
+            0.2 * memory rss=500M host=20G+400M*$/64G
+            end
+            """
             "#,
         );
     }

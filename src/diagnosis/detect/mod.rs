@@ -34,17 +34,21 @@ mod duplicate_rank;
 mod early_exit;
 mod environment_skew;
 mod evidence_incomplete;
+mod fragmentation;
 mod group_creation_mismatch;
 mod group_order_deadlock;
 mod host_memory;
 mod interface_unusable;
 mod joining;
 mod long_phase;
+mod memory_creep;
+mod memory_skew;
 mod message;
 mod missing_rank;
 mod model_mismatch;
 mod needless_unused_search;
 mod no_sync_mismatch;
+mod oom_forecast;
 mod op_mismatch;
 mod out_of_memory;
 mod p2p_deadlock;
@@ -118,6 +122,10 @@ pub const ALL: &[&dyn Detector] = &[
     &no_sync_mismatch::NoSyncMismatch,
     &needless_unused_search::NeedlessUnusedSearch,
     &out_of_memory::OutOfMemory,
+    &oom_forecast::OomForecast,
+    &memory_creep::MemoryCreep,
+    &fragmentation::Fragmentation,
+    &memory_skew::MemorySkew,
     &host_memory::HostMemory,
     &straggler_compute::StragglerCompute,
     &straggler_input::StragglerInput,

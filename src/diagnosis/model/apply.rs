@@ -242,6 +242,9 @@ impl Model {
             Event::InputEnded { process, place, at } => {
                 self.touch(process, at, |process| {
                     process.input_ended = Some((at, place));
+                    if process.step > 0 {
+                        process.input_ended_in_step.get_or_insert(process.step);
+                    }
                 });
             }
             Event::Parameters {

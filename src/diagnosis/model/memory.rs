@@ -133,8 +133,8 @@ impl Room {
 }
 
 impl Memory {
-    /// Takes a sample, made in this step. One that was told before changes nothing.
-    pub(super) fn take(&mut self, sample: &MemorySample, step: u64, at: Timestamp) {
+    /// Takes a sample, made in this step; `None`: in none any more. One that was told before changes nothing.
+    pub(super) fn take(&mut self, sample: &MemorySample, step: Option<u64>, at: Timestamp) {
         raise(&mut self.rss, sample.rss, at);
         self.rss_by_step.take(sample.rss, step, at);
         self.host_total = sample.host_total.or(self.host_total);
@@ -170,6 +170,16 @@ impl Memory {
         raise(&mut device.retries, sample.gpu_retries, at);
         device.retries_by_step.take(sample.gpu_retries, step, at);
         raise(&mut device.ooms, sample.gpu_ooms, at);
+    }
+
+    /// Its `/dev/shm`.
+    #[must_use]
+    pub fn shm(&self) -> Option<Room> {
+        Some(Room {
+            kind: RoomKind::Shm,
+            used: self.shm_used?.latest,
+            limit: self.shm_total?,
+        })
     }
 
     /// What of the host's memory has a limit that this process may come up against.
@@ -234,11 +244,11 @@ mod tests {
         let mut forwards = Memory::default();
         let mut backwards = Memory::default();
         for (at, bytes) in samples {
-            forwards.take(&rss(bytes), 0, Timestamp(at));
+            forwards.take(&rss(bytes), Some(0), Timestamp(at));
         }
         // And told again, as after the coordinator was lost.
         for (at, bytes) in samples.into_iter().rev().chain(samples) {
-            backwards.take(&rss(bytes), 0, Timestamp(at));
+            backwards.take(&rss(bytes), Some(0), Timestamp(at));
         }
         assert_eq!(forwards.rss, Some(expected));
         assert_eq!(forwards, backwards);
@@ -254,7 +264,7 @@ mod tests {
                 gpu_total: Some(1 << 30),
                 ..MemorySample::default()
             };
-            memory.take(&sample, 0, Timestamp(1));
+            memory.take(&sample, Some(0), Timestamp(1));
         }
         assert_eq!(memory.devices.len(), KEPT_DEVICES);
         assert_eq!(memory.devices[&7].used.map(|it| it.latest), Some(7));
@@ -270,7 +280,7 @@ mod tests {
             host_available: Some(30),
             ..MemorySample::default()
         };
-        memory.take(&sample, 0, Timestamp(1));
+        memory.take(&sample, Some(0), Timestamp(1));
         assert_eq!(memory.host_used.map(|it| it.latest), Some(70));
     }
 }

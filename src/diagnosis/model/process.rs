@@ -95,6 +95,8 @@ pub struct Process {
     pub last_at: Timestamp,
     /// Where its input last came to an end, and when.
     pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
+    /// The step in which that first happened, once the training had begun.
+    pub input_ended_in_step: Option<u64>,
     /// How often it was at each place.
     pub places: BTreeMap<Arc<Where>, u64>,
     /// How it comes to its places, as far as that is known.
@@ -325,6 +327,7 @@ impl Process {
             completed_at: None,
             last_at: Timestamp::default(),
             input_ended: None,
+            input_ended_in_step: None,
             places: BTreeMap::new(),
             sites: BTreeMap::new(),
             waits: BTreeMap::new(),
@@ -725,12 +728,11 @@ impl Process {
     }
 
     /// The step in which it was then, lately: whoever measures from outside is heard a moment later.
-    pub(super) fn step_at_time(&self, at: Timestamp) -> u64 {
-        if at < self.step_at {
-            self.step.saturating_sub(1)
-        } else {
-            self.step
-        }
+    /// `None`: the program was over, and what it held is given back.
+    pub(super) fn step_at_time(&self, at: Timestamp) -> Option<u64> {
+        let is_over = self.announced.as_ref().is_some_and(|it| it.at <= at);
+        let before = u64::from(at < self.step_at);
+        (!is_over).then(|| self.step.saturating_sub(before))
     }
 
     pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {

@@ -13,6 +13,7 @@ use super::contract::{self, Breach};
 use super::creations;
 use super::device;
 use super::event::CallId;
+use super::growth::{self, Grower};
 use super::lateness::Straggler;
 use super::model::{Group, GroupId, Join, JoinedCall, Model, Process};
 use super::waits::Waits;
@@ -62,6 +63,8 @@ pub struct Situation<'a> {
     pub mismatches: Vec<creations::Mismatch<'a>>,
     /// Who keeps the others waiting, again and again.
     pub straggler: Option<Straggler>,
+    /// Ranks whose memory grows with every step.
+    pub growers: Vec<Grower<'a>>,
 }
 
 impl<'a> Situation<'a> {
@@ -80,6 +83,7 @@ impl<'a> Situation<'a> {
             breaches: Vec::new(),
             mismatches: Vec::new(),
             straggler: None,
+            growers: growth::growers(model),
         };
         situation.inside = inside::all(&situation);
 

@@ -1,0 +1,75 @@
+"""What it costs a training step to say what PyTorch's allocator holds: the call that every step makes, and the
+sample that is made once a second.
+
+There need be no GPU: the allocator's statistics are then those of a stand-in, of the size that PyTorch has them.
+
+    python benches/memory.py
+
+Needs PyTorch and the release build.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+
+from common import PACKAGE, built, machine
+from parameters import best
+
+
+def statistics_of_a_stand_in():
+    pools = ("all", "large_pool", "small_pool")
+    sizes = ("current", "peak", "allocated", "freed")
+    names = "allocated_bytes reserved_bytes active_bytes inactive_split_bytes requested_bytes allocation segment active inactive_split"
+    held = {name: {pool: dict.fromkeys(sizes, 1 << 30) for pool in pools} for name in names.split()}
+    held.update(num_alloc_retries=0, num_ooms=0, max_split_size=-1)
+    return held
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not what it costs")
+    options = parser.parse_args()
+    repeat, number = (1, 100) if options.quick else (7, 20000)
+    scratch = tempfile.TemporaryDirectory()
+    os.environ.update(DDP_DOCTOR_JOB="bench", DDP_DOCTOR_BOX_DIR=scratch.name, OMP_NUM_THREADS="1")
+    os.environ.setdefault("DDP_DOCTOR_LIBRARY", "")
+    os.environ["DDP_DOCTOR_LIBRARY"] = os.environ["DDP_DOCTOR_LIBRARY"] or built("libddp_doctor.so")
+    sys.path.insert(0, PACKAGE)
+    import ddp_doctor
+
+    ddp_doctor.enable()
+    import torch
+    import torch.distributed as dist
+    from ddp_doctor import _memory
+
+    print(machine())
+    dist.init_process_group("gloo", init_method="file://" + scratch.name + "/store", rank=0, world_size=1)
+    _memory.sample()
+    print("a step at which nothing is due: %.2f us" % best(_memory.sample, number, repeat))
+
+    def due():
+        _memory._next = 0.0
+        _memory.sample()
+
+    print("once a second, without a GPU in use: %.2f us" % best(due, number, repeat))
+    if not torch.cuda.is_available():
+        print("(no GPU: a stand-in for PyTorch's statistics)")
+        torch.cuda.is_initialized = lambda: True
+        torch.cuda.current_device = lambda: 0
+        torch.cuda.memory_stats_as_nested_dict = lambda device: statistics_of_a_stand_in()
+        torch.cuda.get_device_properties = lambda device: type("Properties", (), {"total_memory": 80 << 30})
+    else:
+        torch.ones(1, device="cuda")
+    print("once a second, nothing has changed: %.2f us" % best(due, number // 20, repeat))
+
+    def changed():
+        _memory._told.clear()
+        due()
+
+    print("once a second, something has changed: %.2f us" % best(changed, number // 20, repeat))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

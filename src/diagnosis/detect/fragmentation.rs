@@ -1,0 +1,236 @@
+//! DD504 fragmentation: reserved but unusable memory, allocator retries.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Timestamp};
+
+use super::view::last_call;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::model::{Device, Process};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks, number};
+
+/// Times that the allocator has to have given everything back, in different steps.
+const RETRIES: u64 = 2;
+/// The least that it holds and cannot give, as a share of the device: one of so many.
+const SHARE: u64 = 20;
+
+static ABOUT: About = About {
+    code: &catalogue::DD504,
+    order: order::HINT,
+    explanation: Explanation {
+        means: "PyTorch's allocator holds memory on the GPU that it cannot give to tensors: what is \
+         free lies in pieces between blocks in use, each too small. Where it finds none, it gives \
+         everything back to the driver that it can and asks anew, which waits for the device and \
+         costs time; and it comes closer to running out than what tensors hold would tell.",
+        example: "\
+warning[DD504] fragmentation: the allocator of rank 1 gave back all that it could 3 times since step 1, and holds 18.0 GiB of GPU memory beyond its tensors
+    step 8 · supported
+
+    ▸ rank 1   elsewhere         no call yet
+
+    why    GPU 0 of rank 1: of 80.0 GiB it holds 78.0 GiB, tensors 60.0 GiB of that; 15.0 GiB are
+           pieces left over of blocks in use.
+           Each time (`num_alloc_retries`) the device is waited for, and what was held is allocated
+           anew.
+    fix    Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF).
+           Round the sizes of batches up to a few (padding, buckets), and run the largest first.
+    more   ddp-doctor explain DD504
+",
+        causes: &[
+            "Batches of sizes that differ from step to step: sequences, images, numbers of objects.",
+            "Small allocations that live long (optimizer state, caches) in between large ones that \
+             come and go.",
+            "A device that is nearly full: then every larger batch ends in a retry.",
+        ],
+        fix: &[
+            "`PYTORCH_ALLOC_CONF=expandable_segments:True` (in older PyTorch \
+             `PYTORCH_CUDA_ALLOC_CONF`), or `max_split_size_mb` and `garbage_collection_threshold`.",
+            "Round sizes up to a few; run the largest batch first; allocate what lives long before \
+             anything else.",
+        ],
+        not: &[
+            "Memory that is reserved and not used is none by itself: that is the allocator's cache.",
+            "One retry is none: it takes two in different steps, and pieces that come to a \
+             twentieth of the device.",
+        ],
+    },
+};
+
+/// DD504: an allocator that retries beside memory that it holds.
+pub(super) struct Fragmentation;
+
+impl Detector for Fragmentation {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let processes = situation.model.processes.values();
+        let mut found: Vec<Found<'_>> = processes
+            .filter(|process| !process.has_ended())
+            .flat_map(|process| {
+                let devices = process.memory.devices.iter();
+                devices.filter_map(move |(&number, device)| found(process, number, device))
+            })
+            .collect();
+        found.sort_by_key(|it| (it.rank, it.number));
+        draft(&found).into_iter().collect()
+    }
+}
+
+struct Found<'a> {
+    rank: u32,
+    process: &'a Process,
+    number: u32,
+    total: u64,
+    allocated: u64,
+    reserved: u64,
+    split: u64,
+    retries: u64,
+    since: u64,
+    at: Timestamp,
+}
+
+fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Found<'a>> {
+    let total = device.total?;
+    let (allocated, reserved) = (device.allocated?.latest, device.reserved?.latest);
+    // Of an allocator that does not count pieces: all that it holds beyond tensors may be such.
+    let beyond = reserved.saturating_sub(allocated);
+    let split = device.split.map_or(beyond, |split| split.latest);
+    let samples = device.retries_by_step.samples();
+    let rises = || {
+        samples
+            .windows(2)
+            .filter(|pair| pair[1].value > pair[0].value)
+    };
+    let (first, last) = (samples.first()?, samples.last()?);
+    let retries = last.value.saturating_sub(first.value);
+    let is_much = split >= total / SHARE;
+    (retries >= RETRIES && rises().nth(1).is_some() && is_much).then_some(Found {
+        rank: process.rank?,
+        process,
+        number,
+        total,
+        allocated,
+        reserved,
+        split,
+        retries,
+        since: first.step,
+        at: last.at,
+    })
+}
+
+fn draft(found: &[Found<'_>]) -> Option<Draft> {
+    let worst = found.iter().max_by_key(|it| it.retries)?;
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Job, worst.at);
+    draft.confidence = Confidence::Supported;
+    draft.root = found.iter().map(|it| it.rank).collect();
+    draft.root.dedup();
+    draft.root_confidence = Confidence::Supported;
+    let mut calls: Vec<_> = found
+        .iter()
+        .map(|it| last_call(it.rank, it.process))
+        .collect();
+    calls.dedup_by_key(|call| call.rank);
+    draft.per_rank = calls;
+    let rank = worst.rank;
+    let others: Vec<u32> = draft
+        .root
+        .iter()
+        .copied()
+        .filter(|it| *it != rank)
+        .collect();
+    let too = match &others[..] {
+        [] => String::new(),
+        others => format!(
+            "; {} {} it too",
+            Ranks(others),
+            number(others, "does", "do")
+        ),
+    };
+    let beyond = worst.reserved.saturating_sub(worst.allocated);
+    draft.summary = format!(
+        "the allocator of rank {rank} gave back all that it could {} times since step {}, and holds {} of \
+         GPU memory beyond its tensors{too}",
+        worst.retries,
+        worst.since,
+        words::bytes(beyond)
+    );
+    draft.why = vec![
+        format!(
+            "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are pieces left over of \
+             blocks in use.",
+            worst.number,
+            words::bytes(worst.total),
+            words::bytes(worst.reserved),
+            words::bytes(worst.allocated),
+            words::bytes(worst.split)
+        ),
+        "Each time (`num_alloc_retries`) the device is waited for, and what was held is allocated anew."
+            .into(),
+    ];
+    draft.next = vec![
+        "Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF)."
+            .into(),
+        "Round the sizes of batches up to a few (padding, buckets), and run the largest first."
+            .into(),
+    ];
+    Some(draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            loop 1-6 from 1.0 every 10.0
+            0.0 * step $
+            0.5 0 memory tensors=60G reserved=70G split=1G retries=0 gpu=78G/80G
+            0.5 1 memory tensors=60G reserved=78G split=15G retries=0 gpu=79G/80G
+            end
+            61.0 * step 7
+            61.5 1 memory tensors=60G reserved=78G split=15G retries=1
+            71.0 * step 8
+            71.5 1 memory tensors=60G reserved=78G split=15G retries=3
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_cache_that_nobody_has_to_give_back_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-20 from 1.0 every 10.0
+            0.0 * step $
+            0.5 * memory tensors=20G reserved=78G split=15G retries=1 gpu=79G/80G
+            end
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn retries_of_a_device_that_is_full_of_tensors_are_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-20 from 1.0 every 10.0
+            0.0 * step $
+            0.5 * memory tensors=77G reserved=78G split=512M retries=$ gpu=79G/80G
+            end
+            """
+            "#,
+        );
+    }
+}

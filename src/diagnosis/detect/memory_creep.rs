@@ -1,0 +1,207 @@
+//! DD503 memory-creep: memory grows steadily with every step.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use super::oom_forecast::{look_for, of, went};
+use super::view::last_call;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::growth::{self, Grower};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks, number};
+
+/// The step in which memory has to be growing still where nobody sees the input come to its end.
+const LONG: u64 = 200;
+/// Ranks that grow by less than this share of the one that grows most are not named with it.
+const SHARE: f64 = 0.25;
+
+static ABOUT: About = About {
+    code: &catalogue::DD503,
+    order: order::HINT,
+    explanation: Explanation {
+        means: "The memory of a rank grows steadily with every step. Its end is not in sight yet, or \
+         there is no limit that is known; but a training is long, and what grows with every step \
+         runs out in the end.",
+        example: "\
+warning[DD503] memory-creep: the memory of rank 1 grows by 2.0 MiB with every step
+    step 240 · supported
+
+    ▸ rank 1   elsewhere         no call yet
+
+    why    From step 177 to step 240 rank 1 went from 854 MiB to 980 MiB: by 2.0 MiB a step, between
+           2.0 MiB and 2.0 MiB.
+    fix    Look for what rank 1 keeps from step to step: a loss or an output with its graph, a list
+           of tensors, a cache without a limit.
+    more   ddp-doctor explain DD503
+",
+        causes: &[
+            "`total_loss += loss`, lists of outputs or losses that are tensors, a history kept for the \
+             log.",
+            "A cache of the dataset without a limit, in the rank itself (`num_workers=0`).",
+            "Fragments: sizes that differ from step to step, so that what is given back cannot be \
+             used again.",
+        ],
+        fix: &[
+            "Keep numbers, not tensors: `loss.item()`, `loss.detach()`.",
+            "Compare `gc.get_objects()` or, on a GPU, `torch.cuda.memory._snapshot()` of two steps.",
+        ],
+        not: &[
+            "A cache that fills in the first pass over the data and is full then is none: growth \
+             has to go on after the input has come to its end once, or after 200 steps where \
+             that is not seen.",
+            "What goes up and down, comes to rest or jumps once is none.",
+            "Where the end is in sight it is DD502.",
+        ],
+    },
+};
+
+/// DD503: growth whose end is not in sight.
+pub(super) struct MemoryCreep;
+
+impl Detector for MemoryCreep {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let growers = &situation.growers;
+        let forecast = growers.iter().any(|it| it.ends_in_sight().is_some());
+        let lasting = growers.iter().filter(|grower| lasts(grower));
+        let lasting: Vec<&Grower<'_>> = lasting.filter(|_| !forecast).collect();
+        draft(&lasting).into_iter().collect()
+    }
+}
+
+/// Whether it is more than the first pass over the data.
+fn lasts(grower: &Grower<'_>) -> bool {
+    let process = grower.process;
+    let (_, to) = grower.growth.steps;
+    match process.input_ended_in_step {
+        // It went on for as many steps after it as were needed to see it at all.
+        Some(ended) => to.saturating_sub(ended) >= growth::LEAST_STEPS,
+        None => to >= LONG,
+    }
+}
+
+fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
+    let slope = |grower: &&&Grower<'_>| grower.growth.trend.slope;
+    let most = lasting
+        .iter()
+        .max_by(|a, b| slope(a).total_cmp(&slope(b)))?;
+    let mut growers: Vec<&Grower<'_>> = lasting
+        .iter()
+        .filter(|it| slope(it) >= SHARE * slope(&most))
+        .copied()
+        .collect();
+    growers.sort_by_key(|grower| (grower.rank, grower.device));
+    growers.dedup_by_key(|grower| grower.rank);
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Job, most.growth.at);
+    draft.confidence = Confidence::Supported;
+    draft.root = growers.iter().map(|grower| grower.rank).collect();
+    draft.root_confidence = Confidence::Supported;
+    draft.per_rank = growers
+        .iter()
+        .map(|grower| last_call(grower.rank, grower.process))
+        .collect();
+    draft.summary = format!(
+        "the {} of {} {} by {}{} with every step",
+        of(most),
+        Ranks(&draft.root),
+        number(&draft.root, "grows", "grow"),
+        number(&draft.root, "", "up to "),
+        words::bytes(most.growth.trend.slope as u64),
+    );
+    draft.why = vec![went(most)];
+    draft.next = vec![look_for(&draft.root)];
+    Some(draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            loop 1-240 from 1.0 every 0.5
+            0.0 * step $
+            0.2 0 memory rss=500M
+            0.2 1 memory rss=500M+2M*$
+            end
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn it_is_told_once_the_data_has_come_round() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-60 from 1.0 every 1.0
+            0.0 * step $
+            0.5 0 memory rss=500M host=20G/640G
+            0.5 1 memory rss=500M+20M*$ host=20G/640G
+            end
+            61.0 * input-ended
+            loop 61-90 from 62.0 every 1.0
+            0.0 * step $
+            0.5 0 memory rss=500M host=20G/640G
+            0.5 1 memory rss=500M+20M*$ host=20G/640G
+            end
+            """
+            silent-until = 80
+            [[expect]]
+            code = "DD503"
+            severity = "warning"
+            effect = "none"
+            root = [1]
+            summary-has = "20.0 MiB with every step"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_cache_that_fills_in_the_first_pass_is_none() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-100 from 1.0 every 1.0
+            0.0 * step $
+            0.5 * memory rss=500M+20M*$ host=20G/640G
+            end
+            101.0 * input-ended
+            loop 101-160 from 102.0 every 1.0
+            0.0 * step $
+            0.5 * memory rss=2500M host=20G/640G
+            end
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn all_ranks_of_a_program_that_leaks_are_named() {
+        holds(
+            r#"
+            world = 4
+            events = """
+            loop 1-240 from 1.0 every 0.5
+            0.0 * step $
+            0.2 * memory rss=500M+2M*$
+            end
+            """
+            [[expect]]
+            code = "DD503"
+            root = [0, 1, 2, 3]
+            "#,
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! DD505 memory-skew: one rank uses far more memory than its peers.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Timestamp};
+
+use super::view::last_call;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::model::{Ending, Process, Series};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks, number};
+
+/// Steps over which a rank has to have held more than all others.
+const STEPS: u64 = 20;
+/// How much more than most of its peers: so many halves as much, …
+const HALVES: u64 = 4;
+/// … and so many bytes.
+const BYTES: u64 = 1 << 30;
+
+static ABOUT: About = About {
+    code: &catalogue::DD505,
+    order: order::HINT,
+    explanation: Explanation {
+        means: "A rank holds at least twice as much memory as most of its peers, and has for many steps. \
+         Ranks of one training do the same work on batches of one size, so their memory is alike; \
+         the one that has more runs out first, and the batch of all is limited by it.",
+        example: "\
+note[DD505] memory-skew: rank 2 holds 9.0 GiB of memory, most others 2.0 GiB
+    step 30 · supported
+
+    ▸ rank 2   elsewhere         no call yet
+
+    why    For the last 20 steps no other rank came near it.
+    fix    Look for what rank 2 alone does: an evaluation, the gathering of outputs, a second model,
+           a cache, tensors that other ranks put on its device.
+    more   ddp-doctor explain DD505
+",
+        causes: &[
+            "Rank 0 does more: it evaluates, gathers outputs or logs, keeps a second copy of the model.",
+            "`torch.load(…)` without `map_location`: every rank puts its copy on the device that it was \
+             saved from.",
+            "A process without `torch.cuda.set_device` works on device 0 beside its rank.",
+            "Longer sequences, more objects, another shard on one rank.",
+        ],
+        fix: &[
+            "`map_location=\"cpu\"`, `torch.cuda.set_device(local_rank)` before anything else.",
+            "Have the tensors of rank 0's extra work given back, or moved to the host, before the next \
+             step.",
+        ],
+        not: &[
+            "Pipeline stages and parameter servers differ by design; it is a note and nothing more.",
+            "A rank whose memory grows is DD502 or DD503.",
+            "Less than 1 GiB, less than twice the others' and less than 20 steps are none.",
+        ],
+    },
+};
+
+/// DD505: a rank that holds far more than the others.
+pub(super) struct MemorySkew;
+
+impl Detector for MemorySkew {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let living = || {
+            let processes = situation.model.processes.values();
+            let in_order = |it: &Process| matches!(it.ending(), Ending::None | Ending::InOrder);
+            processes.filter(move |process| in_order(process) && process.step > 0)
+        };
+        let on_device = living().filter_map(|process| {
+            let mut devices = process.memory.devices.values();
+            Held::of(process, "GPU memory", &devices.next()?.allocated_by_step)
+        });
+        let in_host =
+            living().filter_map(|process| Held::of(process, "memory", &process.memory.rss_by_step));
+        let on_device: Vec<Held<'_>> = on_device.collect();
+        let in_host: Vec<Held<'_>> = in_host.collect();
+        let found = draft(&on_device).or_else(|| draft(&in_host));
+        // Of those that grow, that is told.
+        let growers = &situation.growers;
+        let grows = |draft: &Draft| growers.iter().any(|it| draft.root.contains(&it.rank));
+        found.filter(|draft| !grows(draft)).into_iter().collect()
+    }
+}
+
+/// What a rank held lately.
+struct Held<'a> {
+    rank: u32,
+    process: &'a Process,
+    what: &'static str,
+    /// The least and the most of it in the last steps.
+    least: u64,
+    most: u64,
+    at: Timestamp,
+}
+
+impl<'a> Held<'a> {
+    fn of(process: &'a Process, what: &'static str, series: &Series) -> Option<Self> {
+        let from = process.step.checked_sub(STEPS)?;
+        let samples = series.samples();
+        // What stood when those steps began counts as well.
+        let begin = samples
+            .partition_point(|it| it.step <= from)
+            .checked_sub(1)?;
+        let lately = &samples[begin..];
+        Some(Self {
+            rank: process.rank?,
+            process,
+            what,
+            least: lately.iter().map(|it| it.value).min()?,
+            most: lately.iter().map(|it| it.value).max()?,
+            at: lately.last()?.at,
+        })
+    }
+}
+
+fn draft(held: &[Held<'_>]) -> Option<Draft> {
+    let mut by_most: Vec<&Held<'_>> = held.iter().collect();
+    by_most.sort_by_key(|it| it.most);
+    // Of two, the one with less.
+    let usual = by_most.get(by_most.len().checked_sub(1)? / 2)?.most;
+    let far = |it: &&&Held<'_>| it.least >= usual * HALVES / 2 && it.least - usual >= BYTES;
+    let mut more: Vec<&Held<'_>> = by_most.iter().filter(far).copied().collect();
+    // Where many differ, that is how the program is.
+    if more.is_empty() || more.len() * 4 > held.len().max(4) {
+        return None;
+    }
+    more.sort_by_key(|it| it.rank);
+    let first = more.iter().max_by_key(|it| it.least)?;
+    let ranks: Vec<u32> = more.iter().map(|it| it.rank).collect();
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Job, first.at);
+    draft.confidence = Confidence::Supported;
+    draft.root_confidence = Confidence::Supported;
+    draft.per_rank = more
+        .iter()
+        .map(|it| last_call(it.rank, it.process))
+        .collect();
+    draft.summary = format!(
+        "{} {} {} of {}, most others {}",
+        Ranks(&ranks),
+        number(&ranks, "holds", "hold up to"),
+        words::bytes(first.most),
+        first.what,
+        words::bytes(usual)
+    );
+    draft.why = vec![format!(
+        "For the last {STEPS} steps no other rank came near {}.",
+        number(&ranks, "it", "them")
+    )];
+    draft.next = vec![format!(
+        "Look for what {} alone {}: an evaluation, the gathering of outputs, a second model, a cache, \
+         tensors that other ranks put on {} device.",
+        Ranks(&ranks),
+        number(&ranks, "does", "do"),
+        number(&ranks, "its", "their"),
+    )];
+    draft.root = ranks;
+    Some(draft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 4
+            events = """
+            loop 1-30 from 1.0 every 10.0
+            0.0 * step $
+            0.5 0,1,3 memory rss=2G
+            0.5 2 memory rss=9G
+            end
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_holds_far_more_is_noted_after_some_steps() {
+        holds(
+            r#"
+            world = 4
+            events = """
+            loop 1-60 from 1.0 every 1.0
+            0.0 * step $
+            0.5 1-3 memory tensors=20G reserved=30G gpu=31G/80G
+            0.5 0 memory tensors=45G reserved=50G gpu=51G/80G
+            end
+            """
+            silent-until = 60
+            verdict = "healthy"
+            [[expect]]
+            code = "DD505"
+            severity = "note"
+            root = [0]
+            summary-has = "holds 45.0 GiB of GPU memory, most others 20.0 GiB"
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_is_alike_short_or_small_is_none() {
+        for (one, others) in [("3G", "2G"), ("900M", "300M"), ("2G+9G*$%2", "2G")] {
+            holds(&format!(
+                r#"
+                world = 3
+                events = """
+                loop 1-60 from 1.0 every 1.0
+                0.0 * step $
+                0.5 0 memory rss={one}
+                0.5 1,2 memory rss={others}
+                end
+                """
+                "#
+            ));
+        }
+    }
+
+    #[test]
+    fn stages_that_differ_by_design_are_none() {
+        holds(
+            r#"
+            world = 4
+            events = """
+            loop 1-60 from 1.0 every 1.0
+            0.0 * step $
+            0.5 0,1 memory rss=2G
+            0.5 2,3 memory rss=9G
+            end
+            """
+            "#,
+        );
+    }
+}

@@ -1,0 +1,279 @@
+//! DD502 oom-forecast: this rank runs out of memory in about so many steps.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::Confidence;
+
+use super::view::last_call;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::growth::{Exhausted, Grower};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks, number};
+
+/// Ranks that run out within so many times the steps of the first belong to it.
+const ALONGSIDE: f64 = 4.0;
+
+static ABOUT: About = About {
+    code: &catalogue::DD502,
+    order: order::HINT,
+    explanation: Explanation {
+        means: "The memory of a rank grows with every step, steadily and by enough that its end is in \
+         sight: what is left will be used up in about so many steps, if it goes on like that. Then \
+         an allocation fails, or the kernel kills the rank. On a GPU it is what PyTorch's allocator \
+         has given to tensors, against what the device has; in the host's memory the resident set, \
+         against the host, the control group and `ulimit -v`, whichever ends first.",
+        example: "\
+warning[DD502] oom-forecast: rank 1 runs out of memory in about 95 steps (between 95 and 95): its memory grows by 20.0 MiB with every step
+    step 40 · supported
+
+    ▸ rank 1   elsewhere         no call yet
+
+    why    From step 5 to step 40 rank 1 went from 632 MiB to 1.3 GiB: by 20.0 MiB a step, between
+           20.0 MiB and 20.0 MiB.
+           Its control group has 1.9 GiB left of 4.0 GiB.
+    fix    Look for what rank 1 keeps from step to step: a loss or an output with its graph, a list
+           of tensors, a cache without a limit.
+    more   ddp-doctor explain DD502
+",
+        causes: &[
+            "`total_loss += loss`: the sum keeps the graph of every step. So does a list of outputs or \
+             of losses that are tensors.",
+            "A dataset or a transform that caches what it reads; statistics that are kept for every \
+             sample.",
+            "Hooks, closures or exceptions that hold tensors; a new CUDA graph, compiled function or \
+             process group in each step.",
+        ],
+        fix: &[
+            "Keep numbers, not tensors: `loss.item()`, `loss.detach()`.",
+            "Compare `gc.get_objects()` or, on a GPU, `torch.cuda.memory._snapshot()` of two steps.",
+        ],
+        not: &[
+            "A forecast says what will be if nothing changes. A cache that has not yet come to its \
+             limit looks the same as long as it fills.",
+            "It is told once the growth has gone on for 20 steps, come to 64 MiB, and is steady: what \
+             goes up and down, comes to rest or jumps once is none. It reaches five times as far \
+             as what was seen; farther away it is DD503.",
+            "Steps are DDP's training forwards, or the marks of `ddp_doctor.step()`. Without them \
+             there is none.",
+        ],
+    },
+};
+
+/// DD502: growth whose end is in sight.
+pub(super) struct OomForecast;
+
+impl Detector for OomForecast {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let growers = &situation.growers;
+        let mut ends: Vec<(&Grower<'_>, Exhausted)> = growers
+            .iter()
+            .filter_map(|grower| Some((grower, grower.ends_in_sight()?)))
+            .collect();
+        ends.sort_by(|(_, a), (_, b)| a.steps.total_cmp(&b.steps));
+        draft(&ends).into_iter().collect()
+    }
+}
+
+fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
+    let (first, end) = ends.first()?;
+    let alongside = ends
+        .iter()
+        .filter(|(_, it)| it.steps <= ALONGSIDE * end.steps);
+    let mut growers: Vec<&Grower<'_>> = alongside.map(|(grower, _)| *grower).collect();
+    growers.sort_by_key(|grower| (grower.rank, grower.device));
+    growers.dedup_by_key(|grower| grower.rank);
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Job, first.growth.at);
+    draft.confidence = Confidence::Supported;
+    draft.root = growers.iter().map(|grower| grower.rank).collect();
+    draft.root_confidence = Confidence::Supported;
+    draft.per_rank = growers
+        .iter()
+        .map(|grower| last_call(grower.rank, grower.process))
+        .collect();
+    let of = of(first);
+    let rank = [first.rank];
+    let others: Vec<u32> = draft
+        .root
+        .iter()
+        .copied()
+        .filter(|it| *it != rank[0])
+        .collect();
+    let too = match &others[..] {
+        [] => String::new(),
+        others => format!(
+            "; {} {} on their way too",
+            Ranks(others),
+            number(others, "is", "are")
+        ),
+    };
+    draft.summary = format!(
+        "rank {} runs out of {of} in about {}: its memory grows by {} with every step{too}",
+        first.rank,
+        steps(end),
+        words::bytes(first.growth.trend.slope as u64),
+    );
+    let left = format!(
+        "{} has {} left of {}.",
+        words::begin(end.room.map_or("the device", |room| room.name())),
+        words::bytes(end.left),
+        words::bytes(end.limit)
+    );
+    draft.why = vec![went(first), left];
+    draft.next = vec![look_for(&draft.root)];
+    Some(draft)
+}
+
+/// How a rank's memory went.
+pub(super) fn went(grower: &Grower<'_>) -> String {
+    let growth = &grower.growth;
+    let bytes = |it: f64| words::bytes(it as u64);
+    format!(
+        "From step {} to step {} {} went from {} to {}: by {} a step, between {} and {}.",
+        growth.steps.0,
+        growth.steps.1,
+        match grower.device {
+            Some(device) => format!("tensors of rank {} on GPU {device}", grower.rank),
+            None => format!("rank {}", grower.rank),
+        },
+        words::bytes(growth.bytes.0),
+        words::bytes(growth.bytes.1),
+        bytes(growth.trend.slope),
+        bytes(growth.trend.low),
+        bytes(growth.trend.high),
+    )
+}
+
+/// What to look for.
+pub(super) fn look_for(ranks: &[u32]) -> String {
+    format!(
+        "Look for what {} {} from step to step: a loss or an output with its graph, a list of tensors, \
+         a cache without a limit.",
+        Ranks(ranks),
+        number(ranks, "keeps", "keep")
+    )
+}
+
+/// "GPU memory" or "memory".
+pub(super) const fn of(grower: &Grower<'_>) -> &'static str {
+    match grower.device {
+        Some(_) => "GPU memory",
+        None => "memory",
+    }
+}
+
+/// "92 steps (between 80 and 110)".
+pub(super) fn steps(end: &Exhausted) -> String {
+    format!("{} steps {}", about(end.steps), between(end.between))
+}
+
+/// Two digits of a number of steps: more are not known.
+fn about(steps: f64) -> u64 {
+    let scale = 10f64.powf(steps.max(1.0).log10().floor() - 1.0).max(1.0);
+    ((steps / scale).round() * scale) as u64
+}
+
+/// "(between 80 and 110)", "(80 at least)".
+fn between((least, most): (f64, f64)) -> String {
+    if most.is_finite() {
+        format!("(between {} and {})", about(least), about(most))
+    } else {
+        format!("({} at least)", about(least))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 2
+            events = """
+            loop 1-40 from 1.0 every 1.0
+            0.0 * step $
+            0.5 0 memory rss=500M host=20G/64G cgroup=2G+20M*$/4G
+            0.5 1 memory rss=500M+16M*$%3+20M*$ host=20G/64G cgroup=1400M+20M*$/4G
+            end
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn steps_are_rounded_to_what_is_known() {
+        for (steps, rounded) in [
+            (0.4, 0),
+            (7.4, 7),
+            (92.0, 92),
+            (128.0, 130),
+            (12_345.0, 12_000),
+        ] {
+            assert_eq!(about(steps), rounded);
+        }
+        assert_eq!(between((81.3, f64::INFINITY)), "(81 at least)");
+    }
+
+    #[test]
+    fn a_leak_is_told_long_before_its_end() {
+        // 70 steps are left when 25 were seen.
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-25 from 1.0 every 1.0
+            0.0 * step $
+            0.5 0 memory rss=500M host=20G/64G
+            0.5 1 memory rss=500M+20M*$ host=20G/64G virtual=8G+20M*$/10000M
+            end
+            """
+            silent-until = 20
+            [[expect]]
+            code = "DD502"
+            severity = "warning"
+            effect = "none"
+            confidence = "supported"
+            root = [1]
+            summary-has = "in about 65 steps"
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_goes_up_and_down_or_comes_to_rest_is_none() {
+        for rss in ["500M+40M*$%7", "900M", "500M+20M*$%31"] {
+            holds(&format!(
+                r#"
+                world = 2
+                events = """
+                loop 1-60 from 1.0 every 1.0
+                0.0 * step $
+                0.5 * memory rss={rss} host=20G/64G cgroup=2G/3G
+                end
+                """
+                "#
+            ));
+        }
+    }
+
+    #[test]
+    fn a_leak_whose_end_is_far_away_is_no_forecast() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-40 from 1.0 every 1.0
+            0.0 * step $
+            0.5 1 memory rss=500M+20M*$ host=20G/64G
+            end
+            """
+            "#,
+        );
+    }
+}

@@ -1,0 +1,26 @@
+# /// truth
+# nproc = 2
+# healthy = true
+# ///
+"""Rank 0 keeps 500 MB beside what all ranks need."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+held = torch.ones((500 if rank == 0 else 1) << 20, dtype=torch.uint8)
+dist.barrier()
+time.sleep(1.5)
+for step in range(30):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+    time.sleep(0.1)
+dist.destroy_process_group()
