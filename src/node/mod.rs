@@ -19,6 +19,7 @@ pub mod names;
 pub mod outbox;
 pub mod proc;
 pub mod rank;
+pub mod recorder;
 pub mod reporter;
 pub mod rundir;
 pub mod screen;

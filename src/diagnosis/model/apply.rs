@@ -11,7 +11,7 @@ use super::{
     Announced, Asked, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint, Member,
     Model, Note, Process, Target, Thread, Wait, World,
 };
-use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
+use crate::diagnosis::event::{RECORDER, Call, Event, GroupInfo, ProcessId};
 
 /// The layer of the calls that a program makes of NCCL.
 const NCCL: &str = "nccl";
@@ -158,10 +158,14 @@ impl Model {
                 };
                 process.completed(call);
                 let (rank, target) = (process.rank, process.target(call));
-                let on_device = &*process.layer == NCCL;
+                let unseen = matches!(&*process.layer, NCCL | RECORDER);
+                if &*process.layer == RECORDER {
+                    process.forget(call);
+                }
                 self.completed(rank, target);
-                // On a device nobody is seen to wait for a call: that it is complete ends what waits.
-                if on_device
+                // On a device nobody is seen to wait for a call, nor where PyTorch's recorder tells of it: that it
+                // is complete ends what waits.
+                if unseen
                     && let Some((group, rank, call)) =
                         self.set_wait(rank, target, Wait::Over(at), false)
                 {
@@ -399,6 +403,10 @@ impl Model {
             list.retain(|&other| other != id);
         }
         process.rank = Some(rank);
+        // Its calls are told by another clock than its steps: at the edge they may change sides.
+        if &*process.layer == RECORDER {
+            process.turns.lost();
+        }
         let layer = Arc::clone(&process.layer);
         let world = Arc::clone(&process.world.name);
         // A world has each rank once, and nobody joins it any more once one of its ranks has failed:

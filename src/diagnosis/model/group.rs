@@ -13,7 +13,7 @@ use super::history::{History, Position};
 use super::process::World;
 use super::threads::Crossings;
 use crate::diagnosis::align::{self, Mismatch};
-use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
+use crate::diagnosis::event::{RECORDER, Call, GroupInfo, ProcessId};
 
 /// Calls under way that a group keeps, over all its members …
 const KEPT_CALLS: usize = 4096;
@@ -196,7 +196,7 @@ impl Group {
     pub fn holds_threads(&self, op: Op) -> bool {
         let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
         match &*self.info.key.layer {
-            "c10d" => on_host || op == Op::Barrier,
+            "c10d" | RECORDER => on_host || op == Op::Barrier,
             "nccl" => op.creates_group(),
             _ => true,
         }
@@ -360,7 +360,7 @@ impl Group {
     /// Everybody has entered the collective: keeps it as long as somebody may be seen to wait for it.
     fn enter(&mut self, seq: u64, join: Join) {
         // The waits for DDP's own calls are never seen.
-        let no_more = |it: &JoinedCall| it.call.hidden || it.is_done();
+        let no_more = |it: &JoinedCall| it.call.is_waited_for_unseen() || it.is_done();
         if join.mismatch.is_some() || join.calls.values().all(no_more) {
             return;
         }
@@ -493,7 +493,7 @@ impl JoinedCall {
     /// it, which waits before its backward pass or its forward goes on.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
+        !self.call.is_async || self.call.is_waited_for_unseen() || self.wait != Wait::NotSeen
     }
 
     /// Which of the members that have not come this rank's call must wait for.

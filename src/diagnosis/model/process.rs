@@ -553,6 +553,11 @@ impl Process {
         }
     }
 
+    /// Nothing more is said of a call.
+    pub(super) fn forget(&mut self, call: CallId) {
+        self.calls.remove(&call);
+    }
+
     /// A call is complete, and so is what was put on its stream before.
     pub(super) fn completed(&mut self, id: CallId) {
         let done = self.queued.iter().find(|call| call.id == id);
