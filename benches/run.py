@@ -9,6 +9,7 @@ frames   what a frame and an update cost the dashboard, by the number of ranks
 hooks    what the capture adds to one collective of Python's, beside PyTorch's Flight Recorder
 job      what it adds to a step of a real DDP job, and to the memory of its ranks
 parameters  what it costs to know of a model's parameters, by their number
+recorder  what it costs to read PyTorch's own recorder, where there are no hooks
 stacks   what a look at its stacks costs a busy process
 latency  from the deciding call to the finding, for every planted fault, seen from outside
 """
@@ -26,6 +27,7 @@ PARTS = {
     "hooks": [sys.executable, os.path.join(HERE, "hooks.py")],
     "job": [sys.executable, os.path.join(HERE, "job.py")],
     "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
+    "recorder": [sys.executable, os.path.join(HERE, "recorder.py")],
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }

@@ -40,6 +40,11 @@ pub struct ThreadId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
+impl CallId {
+    /// Calls that PyTorch's recorders tell of have numbers from here on, black boxes count from 1.
+    pub const FIRST_OF_RECORDERS: Self = Self(1 << 63);
+}
+
 /// One thing that happened, to or in one process where it has a `process`.
 ///
 /// Events of one process come in the order in which they happened. Between processes the order says

@@ -188,7 +188,9 @@ fn blocked_threads(
             Doing::Nothing => {
                 let last = thread.last_call.as_ref();
                 let silent = now.since(thread.last_at) >= HIDDEN_WAIT;
-                match last.filter(|call| call.is_waited_for_unseen() && silent && call.at == thread.last_at) {
+                match last.filter(|call| {
+                    call.is_waited_for_unseen() && silent && call.at == thread.last_at
+                }) {
                     Some(call) => (process.target(call.id), call.at, false),
                     None => continue,
                 }

@@ -18,8 +18,6 @@ const MAX_RECORDERS: usize = 8;
 const MAX_NAMES: usize = 65_536;
 /// Most calls under way that are remembered of a recorder.
 const MAX_OPEN: usize = 65_536;
-/// Calls of recorders have numbers from here on, and the next 127 times as far: black boxes count from 1.
-const FIRST_CALL: u64 = 1 << 63;
 /// Threads that no black box knows have numbers from here on.
 const FIRST_THREAD: u32 = 1 << 31;
 
@@ -35,7 +33,7 @@ pub(super) struct Recorders {
 #[derive(Debug, Default)]
 struct Recorder {
     number: u64,
-    /// The call that comes next, if none was missed.
+    /// Calls before this one were told, or are gone.
     next: u64,
     /// Calls under way.
     open: BTreeSet<u64>,
@@ -45,7 +43,10 @@ struct Recorder {
 
 impl Recorders {
     /// Takes one call, which was made and is over at the times `at`; `None` where it makes no sense.
-    #[expect(clippy::too_many_arguments, reason = "what a process knows, and what is said")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what a process knows, and what is said"
+    )]
     pub(super) fn take(
         &mut self,
         process: ProcessId,
@@ -68,15 +69,10 @@ impl Recorders {
         if recorder.next == 0 {
             recorder.number = number as u64;
         }
-        let call = CallId(FIRST_CALL | recorder.number << 56 | said.id);
+        let call = CallId(CallId::FIRST_OF_RECORDERS.0 | recorder.number << 56 | said.id);
         if said.id >= recorder.next {
-            let missed = said.id - recorder.next;
-            if missed > 0 {
-                out.push(Event::RecordsLost {
-                    process,
-                    count: missed,
-                });
-            }
+            // Calls between two looks may have been overwritten. That is no loss like one in a black box: each
+            // call says how many of its group came before it.
             recorder.next = said.id + 1;
             let group = match recorder.groups.get(&said.group_number) {
                 Some(group) => group.clone(),

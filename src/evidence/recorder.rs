@@ -217,3 +217,7 @@ fn dtype(name: &str) -> DType {
         _ => DType::Other,
     }
 }
+
+#[cfg(test)]
+#[path = "recorder_tests.rs"]
+mod tests;

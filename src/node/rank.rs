@@ -308,8 +308,8 @@ impl Told {
             self.journaled = ticket + 1;
         }
         // What only gives a meaning to numbers has no time.
-        let happens = mono_ns.is_some()
-            || matches!(kind, Kind::RecordsLost(_) | Kind::GroupFrontier(_));
+        let happens =
+            mono_ns.is_some() || matches!(kind, Kind::RecordsLost(_) | Kind::GroupFrontier(_));
         match &mut self.recorder {
             Some(recorder) if happens => {
                 let (mono, unix) = self.anchor;

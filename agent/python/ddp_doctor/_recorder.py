@@ -95,6 +95,9 @@ def start(c10d, backend):
         _bindings = torch._C._distributed_c10d
         if not hasattr(_bindings, "_WorkerServer"):
             return _cannot("it has no server to read its recorder by")
+        names = getattr(_bindings, "_get_handler_names", None)
+        if names is not None and "fr_trace_json" not in names():
+            return _cannot("its server does not tell what it recorded (that came with 2.10)")
         if not _is_recording(backend):
             return _cannot("its Flight Recorder is switched off (%s, %s)" % _SIZES)
         path = _new_path()

@@ -11,7 +11,7 @@ use super::{
     Announced, Asked, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint, Member,
     Model, Note, Process, Target, Thread, Wait, World,
 };
-use crate::diagnosis::event::{RECORDER, Call, Event, GroupInfo, ProcessId};
+use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId, RECORDER};
 
 /// The layer of the calls that a program makes of NCCL.
 const NCCL: &str = "nccl";

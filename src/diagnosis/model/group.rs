@@ -13,7 +13,7 @@ use super::history::{History, Position};
 use super::process::World;
 use super::threads::Crossings;
 use crate::diagnosis::align::{self, Mismatch};
-use crate::diagnosis::event::{RECORDER, Call, GroupInfo, ProcessId};
+use crate::diagnosis::event::{Call, GroupInfo, ProcessId, RECORDER};
 
 /// Calls under way that a group keeps, over all its members …
 const KEPT_CALLS: usize = 4096;

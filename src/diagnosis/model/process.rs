@@ -536,7 +536,12 @@ impl Process {
         if let Some(target) = target {
             self.calls.insert(call.id, target);
             if self.calls.len() > KEPT_CALLS {
-                self.calls.pop_first();
+                // A recorder does not always tell that a call is over: such must not crowd out others.
+                let mut recorded = self.calls.range(CallId::FIRST_OF_RECORDERS..);
+                match recorded.next().map(|(&call, _)| call) {
+                    Some(call) => self.calls.remove(&call),
+                    None => self.calls.pop_first().map(|(_, target)| target),
+                };
             }
         }
     }

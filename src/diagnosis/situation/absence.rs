@@ -216,7 +216,9 @@ impl Situation<'_> {
         let target = match &thread.doing {
             Doing::Call(call) => process.target(call.id),
             Doing::Wait(target, ..) => *target,
-            Doing::Nothing if joined.call.is_waited_for_unseen() && is_last_call(process, joined) => {
+            Doing::Nothing
+                if joined.call.is_waited_for_unseen() && is_last_call(process, joined) =>
+            {
                 Some(Target::Join(group.id, joined.call.seq))
             }
             Doing::Nothing => None,

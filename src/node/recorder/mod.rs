@@ -380,3 +380,5 @@ fn read_private(path: &Path) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
+#[cfg(test)]
+mod tests;
