@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test lint bench build oracle loom
+.PHONY: demo test lint bench build oracle loom nccl
 
 # Expanded only where it is needed: making the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -50,3 +50,11 @@ oracle:
 loom:
 	LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-3} \
 	    $(CARGO) test --profile oracle -p ddp-doctor-agent --test loom
+
+# What is said of NCCL's own libraries, held against these versions of them (3 GB, fetched once from PyPI);
+# `make test` does with the one that comes with PyTorch.
+NCCL_VERSIONS ?= 2.21.5 2.23.4 2.27.7 2.28.9 2.29.7 2.31.2 2.32.3
+nccl:
+	libraries=$$(scripts/nccl $(NCCL_VERSIONS)) && venv=$(VENV) && DDP_DOCTOR_TEST_VENV="$$venv" \
+	    DDP_DOCTOR_TEST_NCCL="$$(tr '\n' : <<<"$$libraries")" \
+	    $(CARGO) test -p ddp-doctor --test tests nccl::real -- --nocapture

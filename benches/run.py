@@ -10,6 +10,8 @@ hooks    what the capture adds to one collective of Python's, beside PyTorch's F
 job      what it adds to a step of a real DDP job, and to the memory of its ranks
 parameters  what it costs to know of a model's parameters, by their number
 recorder  what it costs to read PyTorch's own recorder, where there are no hooks
+shim     what the library that sees calls of NCCL adds to a call
+preload  what it costs to start a program that inherits it and calls no NCCL
 stacks   what a look at its stacks costs a busy process
 latency  from the deciding call to the finding, for every planted fault, seen from outside
 """
@@ -28,6 +30,8 @@ PARTS = {
     "job": [sys.executable, os.path.join(HERE, "job.py")],
     "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
     "recorder": [sys.executable, os.path.join(HERE, "recorder.py")],
+    "shim": [sys.executable, os.path.join(HERE, "shim.py")],
+    "preload": [sys.executable, os.path.join(HERE, "preload.py")],
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }

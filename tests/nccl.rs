@@ -1,13 +1,17 @@
 //! Jobs that call NCCL themselves, seen through the library that `run` has loaded before it: programs in
 //! C against the doubles of `doubles/`.
 
+mod bystanders;
 mod healthy;
+mod profiler;
+mod real;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::blackbox::flags;
@@ -34,7 +38,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// The job as a program that is linked with NCCL; `None`: there is no C compiler.
-fn linked() -> Option<&'static [PathBuf]> {
+pub(crate) fn linked() -> Option<&'static [PathBuf]> {
     static LINKED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let doubles = Doubles::get()?;
     Some(LINKED.get_or_init(|| vec![doubles.compile(&source("job.c"), "job", &[])]))
@@ -262,7 +266,7 @@ fn what_is_captured_is_compared_and_not_waited_for() {
 
 #[test]
 fn that_streams_have_come_to_a_call_is_told_where_that_is_switched_on() {
-    let on = [("DDP_DOCTOR_NCCL_COMPLETION", "1")];
+    let on = [COMPLETION];
     let run = |scenario, kind, environment: &[_]| job(linked()?, scenario, kind, environment);
     let Some(without) = run("captured", "healthy", &[]) else {
         return;
@@ -281,33 +285,6 @@ fn that_streams_have_come_to_a_call_is_told_where_that_is_switched_on() {
     assert_eq!(hangs.seqs(RecordKind::Issued).last(), Some(&11));
 }
 
-#[test]
-fn children_are_nobodys_ranks() {
-    is_silent("children");
-}
-
-#[test]
-fn whoever_calls_no_nccl_does_not_notice() {
-    let dir = tempfile::tempdir().unwrap();
-    let run = |preload: bool| {
-        let mut bash = Command::new("bash");
-        bash.args(["-c", "cat /proc/$$/maps; ls | cat; env"])
-            .current_dir(dir.path())
-            .env("DDP_DOCTOR_BOX_DIR", dir.path());
-        if preload {
-            bash.env("LD_PRELOAD", library());
-        }
-        bash.output().unwrap()
-    };
-    let output = run(true);
-    assert!(output.status.success() && output.stderr.is_empty());
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("libddp_doctor_nccl.so"), "it was loaded");
-    assert!(!said.contains("libnccl.so"), "and loads nothing");
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-    assert!(run(false).status.success());
-}
-
 /// The line of the truth at the head of a program: `name = value`.
 fn truth<'s>(source: &'s str, name: &str) -> Option<&'s str> {
     let head = source.split("///").nth(1)?;
@@ -315,15 +292,23 @@ fn truth<'s>(source: &'s str, name: &str) -> Option<&'s str> {
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "))
 }
 
-/// Runs a program of `jobs/nccl` that has its truth at its head, with its fault or as its healthy twin.
-fn by_its_truth(name: &str, is_faulty: bool) -> Option<(Finished, Report)> {
+/// Tells when calls are complete.
+const COMPLETION: (&str, &str) = ("DDP_DOCTOR_NCCL_COMPLETION", "1");
+
+/// How a program of `jobs/nccl` that has its truth at its head is run, with its fault or as its healthy
+/// twin, in that folder.
+fn by_its_truth(dir: &Path, name: &str, is_faulty: bool) -> Option<Command> {
     let doubles = Doubles::get()?;
     let path = source(&format!("{name}.c"));
     let source = fs::read_to_string(&path).unwrap();
     let (called, options) = variant(&path, is_faulty);
     let rank = doubles.compile(&path, &format!("told-{called}"), options);
-    let dir = tempfile::tempdir().unwrap();
-    let mut run = program(dir.path());
+    // Of what is only suspected the ranks give up themselves.
+    let patience = match truth(&source, "root_confidence") {
+        Some("\"suspected\"") => "8000",
+        _ => "20000",
+    };
+    let mut run = program(dir);
     let more = truth(&source, "run_options").unwrap_or("[]");
     let more: Vec<String> = serde_json::from_str(more).unwrap();
     run.args(["run", "--nccl", "always", "--run-dir", "kept"])
@@ -332,8 +317,16 @@ fn by_its_truth(name: &str, is_faulty: bool) -> Option<(Finished, Report)> {
         .arg("--")
         .args(doubles.launch(truth(&source, "nproc")?.parse().unwrap(), &rank))
         .env("DDP_DOCTOR_NCCL_LIBRARY", library())
-        .env("PATIENCE_MS", "20000")
+        .env("PATIENCE_MS", patience)
         .env_remove("LD_PRELOAD");
+    Some(run)
+}
+
+/// Runs it, and gives what was said and reported.
+fn told(name: &str, is_faulty: bool, environment: &[(&str, &str)]) -> Option<(Finished, Report)> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = by_its_truth(dir.path(), name, is_faulty)?;
+    run.envs(environment.iter().copied());
     let finished = run_to_end(run);
     let report = fs::read(dir.path().join("kept/report.json")).unwrap();
     Some((finished, serde_json::from_slice(&report).unwrap()))
@@ -341,13 +334,13 @@ fn by_its_truth(name: &str, is_faulty: bool) -> Option<(Finished, Report)> {
 
 /// Its truth is told, and nothing of its twin.
 #[track_caller]
-fn is_told(name: &str) {
-    let Some((finished, report)) = by_its_truth(name, false) else {
+fn is_told(name: &str, environment: &[(&str, &str)]) {
+    let Some((finished, report)) = told(name, false, environment) else {
         return;
     };
     assert_eq!(finished.status, Some(0), "{}", finished.stderr);
     assert_eq!(report.findings, [], "{report:#?}");
-    let Some((finished, report)) = by_its_truth(name, true) else {
+    let Some((finished, report)) = told(name, true, environment) else {
         return;
     };
     let source = fs::read_to_string(source(&format!("{name}.c"))).unwrap();
@@ -360,14 +353,32 @@ fn is_told(name: &str) {
     assert_eq!(found, root, "{said}");
 }
 
-/// Not among them: what ranks that never get to NCCL, memory that runs out, streams that never end and
-/// messages that wait until their ranks give up lead to, which NCCL's calls alone do not show.
+/// Each of them by a thread of its own: most of the time they wait.
+#[track_caller]
+fn are_told(names: &[&str], environment: &[(&str, &str)]) {
+    let failed: Vec<&str> = std::thread::scope(|scope| {
+        let some: Vec<_> = names
+            .iter()
+            .map(|&name| (name, scope.spawn(move || is_told(name, environment))))
+            .collect();
+        let ended = some.into_iter().map(|(name, it)| (name, it.join()));
+        ended
+            .filter_map(|(name, it)| it.is_err().then_some(name))
+            .collect()
+    });
+    assert_eq!(failed, [""; 0]);
+}
+
+/// Not among them: memory that runs out, which NCCL's calls alone do not show.
 #[test]
 fn programs_with_a_fault_are_told_of_by_their_truth() {
     let told = [
+        "all_ranks_in_a_process",
         "count_mismatch",
         "dtype_mismatch",
         "early_exit",
+        "group_on_one_side",
+        "init_without_a_rank",
         "missing_caller",
         "op_mismatch",
         "opposite_order",
@@ -375,14 +386,43 @@ fn programs_with_a_fault_are_told_of_by_their_truth() {
         "rank_killed",
         "reduce_op_mismatch",
         "root_mismatch",
+        "several_ranks_in_a_process",
         "split_without_a_rank",
+        "unmatched_first_send",
+        "unmatched_send",
     ];
-    let failed: Vec<&str> = std::thread::scope(|scope| {
-        let some = told.map(|name| (name, scope.spawn(move || is_told(name))));
-        let ended = some.into_iter().map(|(name, it)| (name, it.join()));
-        ended
-            .filter_map(|(name, it)| it.is_err().then_some(name))
-            .collect()
-    });
-    assert_eq!(failed, [""; 0]);
+    are_told(&told, &[]);
+}
+
+#[test]
+fn streams_that_do_not_go_on_are_told_of_where_completion_is() {
+    let told = ["network_swallows_everything", "stream_never_ends"];
+    are_told(&told, &[COMPLETION]);
+}
+
+#[test]
+fn that_all_ranks_stand_in_the_driver_is_suspected_without() {
+    /// Much longer than it takes.
+    const PATIENCE: Duration = Duration::from_secs(120);
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut run) = by_its_truth(dir.path(), "stream_never_ends", true) else {
+        return;
+    };
+    let said = dir.path().join("said");
+    run.stdin(Stdio::null()).stdout(Stdio::null());
+    run.stderr(fs::File::create(&said).unwrap());
+    let mut running = run.spawn().unwrap();
+    let began = Instant::now();
+    let is_told = || fs::read_to_string(&said).unwrap().contains("error[DD116]");
+    while !is_told() && began.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // Nothing is ended that is only suspected.
+    let is_running = running.try_wait().unwrap().is_none();
+    let pid = running.id().to_string();
+    Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    running.wait().unwrap();
+    let said = fs::read_to_string(&said).unwrap();
+    assert!(is_running && said.contains("error[DD116]"), "{said}");
+    assert!(said.contains("· suspected"), "{said}");
 }

@@ -4,10 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ddp_doctor::node::environment::has_nvidia_driver;
 use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
+use crate::doubles::Doubles;
 use crate::linking::library;
+use crate::nccl;
 use crate::pytorch::{jobs, venv};
 use crate::run::program;
 use crate::support::coordinator::{Coordinator, initiating};
@@ -50,7 +53,8 @@ impl Installed {
 
         let built = folder.path().join("built");
         fs::create_dir(&built).unwrap();
-        for file in [library(), Path::new(env!("CARGO_BIN_EXE_ddp-doctor"))] {
+        let program = Path::new(env!("CARGO_BIN_EXE_ddp-doctor"));
+        for file in [library(), nccl::library(), program] {
             let link = built.join(file.file_name().unwrap());
             std::os::unix::fs::symlink(file, link).unwrap();
         }
@@ -156,6 +160,41 @@ fn a_program_of_a_fresh_environment_is_captured() {
         let report: Report = serde_json::from_slice(&report).unwrap();
         assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
     }
+
+    calls_of_nccl_are_seen(&installed);
+}
+
+/// Programs that call NCCL, seen by the library that came with the package.
+fn calls_of_nccl_are_seen(installed: &Installed) {
+    let (Some(doubles), Some(job)) = (Doubles::get(), nccl::linked()) else {
+        return;
+    };
+    let run = |words: &str| {
+        let mut command = installed.command("ddp-doctor");
+        command.arg("run").args(words.split(' ')).arg("--");
+        command.env_remove("LD_PRELOAD");
+        command
+    };
+    let mut faulty =
+        run("--quiet --nccl always --report report.json --on-hang kill --kill-after 0.5");
+    faulty
+        .args(doubles.launch(3, &job[0]))
+        .args(["op", "faulty"]);
+    let finished = run_to_end(faulty);
+    let report = fs::read(installed.folder.path().join("report.json")).unwrap();
+    let report: Report = serde_json::from_slice(&report).unwrap();
+    assert_eq!(initiating(&report), ("DD103", &[1][..]), "{finished}");
+    assert_eq!(report.evidence.layers, ["nccl"]);
+
+    // Where this machine has a driver; otherwise nothing is loaded, and nothing said.
+    let mut auto = run("--nccl auto");
+    auto.args(["sh", "-c", "echo $LD_PRELOAD"]);
+    let finished = run_to_end(auto);
+    let said = finished.stdout.trim();
+    let is_loaded = said.ends_with("/ddp_doctor/libddp_doctor_nccl.so");
+    assert_eq!(is_loaded, has_nvidia_driver(), "{finished}");
+    assert!(is_loaded || said.is_empty(), "{finished}");
+    assert!(!finished.stderr.contains("calls of NCCL"), "{finished}");
 }
 
 #[test]

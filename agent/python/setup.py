@@ -1,6 +1,6 @@
-"""Puts the library and the program into the package: `pip install agent/python` is all there is to do.
+"""Puts the libraries and the program into the package: `pip install agent/python` is all there is to do.
 
-Both are built by cargo from the workspace that this folder is in. DDP_DOCTOR_BUILT names a folder
+They are built by cargo from the workspace that this folder is in. DDP_DOCTOR_BUILT names a folder
 that has them already; then cargo is not needed.
 """
 
@@ -19,7 +19,9 @@ from setuptools.errors import SetupError
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 LIBRARY = "libddp_doctor.so"
+NCCL_LIBRARY = "libddp_doctor_nccl.so"
 PROGRAM = "ddp-doctor"
+FILES = (LIBRARY, NCCL_LIBRARY, PROGRAM)
 # Runs at the start of every interpreter of the environment: it looks at two variables.
 ACTIVATION = (
     'import os; os.environ.get("DDP_DOCTOR_COORDINATOR") and os.environ.get("DDP_DOCTOR") != "0"'
@@ -28,11 +30,11 @@ ACTIVATION = (
 
 
 def built():
-    """The folder with the library and the program."""
+    """The folder with the libraries and the program."""
     folder = os.environ.get("DDP_DOCTOR_BUILT")
     if not folder:
         folder = build()
-    for name in (LIBRARY, PROGRAM):
+    for name in FILES:
         if not os.path.isfile(os.path.join(folder, name)):
             raise SetupError("%s has no %s: build it there with `cargo build --workspace`" % (folder, name))
     return folder
@@ -44,16 +46,18 @@ def build():
     if not os.path.isfile(os.path.join(ROOT, "agent", "capi", "Cargo.toml")):
         raise SetupError(
             "%s is not in the ddp-doctor repository: install from a checkout of it, or set DDP_DOCTOR_BUILT "
-            "to a folder with %s and %s" % (HERE, LIBRARY, PROGRAM)
+            "to a folder with %s" % (HERE, ", ".join(FILES))
         )
     cargo = os.environ.get("CARGO") or shutil.which("cargo")
     if not cargo:
         raise SetupError(
             "building ddp_doctor needs Rust (https://rustup.rs): there is no cargo on PATH. Set DDP_DOCTOR_BUILT to a "
-            "folder with %s and %s to do without" % (LIBRARY, PROGRAM)
+            "folder with %s to do without" % ", ".join(FILES)
         )
     target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
-    command = [cargo, "build", "--release", "--locked", "-p", "ddp-doctor", "-p", "ddp-doctor-capi", "--target-dir", target]
+    command = [cargo, "build", "--release", "--locked", "--target-dir", target]
+    for package in ("ddp-doctor", "ddp-doctor-capi", "ddp-doctor-nccl"):
+        command += ["-p", package]
     done = subprocess.run(command, cwd=ROOT)
     if done.returncode:
         raise SetupError("`%s` failed: see above" % " ".join(command))
@@ -68,7 +72,8 @@ class Build(build_py):
         folder = built()
         package = os.path.join(self.build_lib, "ddp_doctor")
         os.makedirs(os.path.join(package, "bin"), exist_ok=True)
-        self.place(os.path.join(folder, LIBRARY), os.path.join(package, LIBRARY))
+        for library in (LIBRARY, NCCL_LIBRARY):
+            self.place(os.path.join(folder, library), os.path.join(package, library))
         self.place(os.path.join(folder, PROGRAM), os.path.join(package, "bin", PROGRAM))
         with open(os.path.join(self.build_lib, "ddp_doctor.pth"), "w") as file:
             file.write(ACTIVATION)

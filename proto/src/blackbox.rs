@@ -471,6 +471,8 @@ pub mod flags {
     pub const IN_PLACE: u16 = 8192;
     /// It was captured into a graph: nothing runs yet, and nobody tells when it does.
     pub const CAPTURED: u16 = 16384;
+    /// Of a call that came back: it will be told when it is complete.
+    pub const FOLLOWED: u16 = 32768;
 }
 
 /// Most dimensions a record holds.

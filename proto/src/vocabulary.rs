@@ -363,6 +363,8 @@ words! {
         Unreadable = 5, "unreadable";
         /// The native library could not be loaded.
         NoLibrary = 6, "no library";
+        /// The process is several ranks, of which one is seen, or none.
+        SeveralRanks = 7, "several ranks";
     }
 }
 

@@ -100,6 +100,9 @@ enum Nccl {
     Auto,
     /// Also without one
     Always,
+    /// What NCCL tells its profiler, which this becomes: for NCCL from 2.27 on that is linked statically or
+    /// looked up by the program
+    Profiler,
     /// Nobody's
     Never,
 }
@@ -109,6 +112,7 @@ impl From<Nccl> for job::Nccl {
         match nccl {
             Nccl::Auto => Self::Auto,
             Nccl::Always => Self::Always,
+            Nccl::Profiler => Self::Profiler,
             Nccl::Never => Self::Never,
         }
     }

@@ -109,6 +109,15 @@ fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
             }
         }
     }
+    for (group, since) in situation.settled() {
+        if is_long(since, Duration::ZERO) {
+            for &rank in group.members.keys() {
+                if let Some(process) = model.member(group.id, rank) {
+                    add(process, since);
+                }
+            }
+        }
+    }
     for stall in &situation.stalls {
         if is_long(stall.since, situation.usual_wait(stall)) {
             let missing = stall.missing.iter().map(|absent| absent.rank);
@@ -203,6 +212,7 @@ mod tests {
                         process,
                         thread,
                         call,
+                        followed: false,
                         at,
                     },
                 );

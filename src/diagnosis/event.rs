@@ -105,11 +105,12 @@ pub enum Event {
     },
     /// A call is about to be made.
     Issued { process: ProcessId, call: Arc<Call> },
-    /// A call came back to its caller.
+    /// A call came back to its caller. `followed`: it will be told when it is complete.
     Returned {
         process: ProcessId,
         thread: ThreadId,
         call: CallId,
+        followed: bool,
         at: Timestamp,
     },
     /// A thread is about to wait for an earlier call; `None`: it is not known which.

@@ -26,6 +26,7 @@ pub mod certificate;
 pub mod contract;
 pub mod creations;
 pub mod detect;
+pub mod device;
 pub mod event;
 pub mod guards;
 pub mod interfaces;
@@ -422,6 +423,7 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
                 !matches!(thread.doing, Doing::Nothing) || hidden
             })
     });
+    let busy = busy || situation.settled().next().is_some();
     let again = busy.then(|| situation.now.plus(LOOK_AGAIN));
     let overdue = situation
         .stalls

@@ -192,3 +192,176 @@ fn closed(batches: &[Batch], joins: &BTreeMap<Place, Vec<usize>>) -> Vec<Vec<Blo
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    /// Ranks 0 and 1 have a communicator beside that of all ranks.
+    fn job(world: u32, events: &str, expect: &str) {
+        // Written by rank, played by time.
+        let mut events: Vec<&str> = events.trim().lines().map(str::trim).collect();
+        events.sort_by(|a, b| a.split(' ').next().cmp(&b.split(' ').next()));
+        let events = events.join("\n");
+        holds(&format!(
+            r#"
+            world = {world}
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 30
+            look-on = 100
+            events = """
+            0.5 0,1 group model 0,1
+            {events}
+            """
+            {expect}
+            "#
+        ));
+    }
+
+    const FOUND: &str = r#"
+        [[expect]]
+        code = "DD111"
+        confidence = "supported"
+        root = [0, 1]
+        "#;
+
+    #[test]
+    fn two_orders_on_one_stream_are_a_circle() {
+        job(
+            2,
+            "
+            1.0 0 all_reduce f32[8] sum
+            1.1 0 all_reduce/model f32[4] sum
+            1.0 1 all_reduce/model f32[4] sum
+            1.1 1 all_reduce f32[8] sum
+            ",
+            &format!("{FOUND}detected = 1.1"),
+        );
+    }
+
+    #[test]
+    fn one_order_is_none() {
+        job(
+            2,
+            "1.0 * all_reduce f32[8] sum\n1.1 * all_reduce/model f32[4] sum",
+            "",
+        );
+    }
+
+    #[test]
+    fn on_streams_of_their_own_they_do_not_wait() {
+        job(
+            2,
+            "
+            1.0 0 all_reduce f32[8] sum
+            1.1 0 all_reduce/model f32[4] sum stream=2
+            1.0 1 all_reduce/model f32[4] sum
+            1.1 1 all_reduce f32[8] sum
+            ",
+            "",
+        );
+    }
+
+    #[test]
+    fn what_was_given_together_has_no_order() {
+        job(
+            2,
+            "
+            1.0 0 all_reduce f32[8] sum launch=1
+            1.0 0 all_reduce/model f32[4] sum launch=1
+            1.0 1 all_reduce/model f32[4] sum
+            1.1 1 all_reduce f32[8] sum
+            ",
+            "",
+        );
+    }
+
+    #[test]
+    fn what_was_given_together_is_complete_together() {
+        // The second launch of rank 0 waits for both of the first.
+        job(
+            2,
+            "
+            1.0 0 all_reduce f32[8] sum launch=1
+            1.0 0 all_reduce f32[9] sum launch=1
+            1.1 0 all_reduce/model f32[4] sum
+            1.0 1 all_reduce f32[8] sum
+            1.1 1 all_reduce/model f32[4] sum
+            1.2 1 all_reduce f32[9] sum
+            ",
+            FOUND,
+        );
+    }
+
+    #[test]
+    fn calls_that_may_be_complete_early_are_no_circle() {
+        job(
+            2,
+            "
+            1.0 0 broadcast f32[8] root=0
+            1.1 0 all_reduce/model f32[4] sum
+            1.0 1 all_reduce/model f32[4] sum
+            1.1 1 broadcast f32[8] root=0
+            ",
+            "",
+        );
+    }
+
+    #[test]
+    fn a_circle_may_lead_over_three() {
+        job(
+            3,
+            "
+            0.6 1,2 group next 1,2
+            0.6 0,2 group last 0,2
+            1.0 0 all_reduce/model f32[4] sum
+            1.1 0 all_reduce/last f32[4] sum
+            1.0 1 all_reduce/next f32[4] sum
+            1.1 1 all_reduce/model f32[4] sum
+            1.0 2 all_reduce/last f32[4] sum
+            1.1 2 all_reduce/next f32[4] sum
+            ",
+            r#"
+            [[expect]]
+            code = "DD111"
+            root = [0, 1, 2]
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_is_complete_is_waited_for_by_nothing() {
+        job(
+            2,
+            "
+            1.0 0 all_reduce f32[8] sum followed as first
+            1.1 0 all_reduce/model f32[4] sum followed as second
+            1.2 0 completes second
+            1.0 1 all_reduce/model f32[4] sum followed
+            1.1 1 all_reduce f32[8] sum followed as last
+            1.2 1 completes last
+            ",
+            "",
+        );
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_was_not_heard() {
+        // Rank 1 may have asked for the other one before, where records were lost.
+        job(
+            2,
+            "
+            0.9 1 lost 3
+            1.0 0 all_reduce f32[8] sum
+            1.1 0 all_reduce/model f32[4] sum
+            1.0 1 all_reduce/model f32[4] sum
+            1.1 1 all_reduce f32[8] sum
+            ",
+            r#"
+            [[expect]]
+            code = "DD902"
+            "#,
+        );
+    }
+}

@@ -34,12 +34,14 @@ use ddp_doctor_proto::report::Timestamp;
 use super::event::{Call, ThreadId};
 use super::model::{Doing, Ending, GroupId, Lone, Model, Process, Side, Target, Thread};
 
+mod launches;
+
 /// DDP waits for its buckets where no probe sees it: a thread whose last record is such a call, and
 /// that has written none for this long, is taken to wait for it.
 const HIDDEN_WAIT: Duration = Duration::from_secs(3);
 
 /// A wait for a message that need not be one is believed after this long.
-const LASTING_WAIT: Duration = Duration::from_secs(3);
+pub(super) const LASTING_WAIT: Duration = Duration::from_secs(3);
 
 /// A thread that waits for ranks that have not come.
 #[derive(Clone, Debug)]
@@ -200,7 +202,8 @@ fn blocked_threads(
             Some(Target::Join(group, seq)) => for_others(model, group, seq, rank),
             Some(Target::Message(group, post)) if recorded => {
                 let lone = model.group(group).traffic.lone(&post);
-                lone.and_then(|lone| for_message(model, group, lone, since, now))
+                let alone = lone.and_then(|lone| for_message(model, group, lone, since, now));
+                alone.or_else(|| launches::blocked(model, process, &thread.doing, rank, now))
             }
             _ => None,
         };

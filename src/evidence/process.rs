@@ -413,6 +413,7 @@ impl Process {
         let named_call = (record.call != 0).then_some(call);
         let place = self.place(record.site);
         let op = number(record.op, Op::from_number);
+        let followed = record.flags & u32::from(flags::FOLLOWED) != 0;
         out.push(match kind {
             RecordKind::Issued => {
                 let call = self.call(record, limits)?;
@@ -429,6 +430,7 @@ impl Process {
                 process,
                 thread,
                 call: named_call?,
+                followed,
                 at,
             },
             RecordKind::WaitBegin => Event::WaitBegin {

@@ -24,6 +24,9 @@ const CHECKS: [Duration; 7] = [
 /// Libraries of which PyTorch consists.
 const TORCH: [&str; 3] = ["libtorch_cpu.", "libtorch_python.", "libtorch.so"];
 
+/// That of programs that call NCCL themselves.
+const NCCL: [&str; 1] = ["libnccl.so"];
+
 /// A process that trains unseen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostCapture {
@@ -183,7 +186,9 @@ impl Descendants {
     /// both may inherit its environment.
     fn note_rank(&mut self, pid: u32, arguments: &[String], environment: &[String]) {
         let number = |name: &str| variable(environment, name)?.parse().ok();
-        let Some(rank) = number("RANK").filter(|_| is_python(arguments)) else {
+        // Any program may be a rank that calls NCCL itself: those that have loaded it.
+        let may_be_one = || is_python(arguments) || proc::maps_library(pid, &NCCL);
+        let Some(rank) = number("RANK").filter(|_| may_be_one()) else {
             return;
         };
         let captured = variable(environment, environment::JOB).is_some()

@@ -11,6 +11,10 @@ const LIBRARY: &str = "libddp_doctor.so";
 const NCCL_LIBRARY: &str = "libddp_doctor_nccl.so";
 /// What the loader loads before a program's own libraries.
 const PRELOAD: &str = "LD_PRELOAD";
+/// What NCCL loads as its profiler.
+const PROFILER: &str = "NCCL_PROFILER_PLUGIN";
+/// What our profiler hands everything on to.
+const NEXT_PROFILER: &str = "DDP_DOCTOR_NEXT_PROFILER";
 /// The folder of the Python package that `PYTHONPATH` has to begin with.
 const ACTIVATION: &str = "ddp_doctor/activate";
 
@@ -43,6 +47,39 @@ pub fn is_watched_already() -> bool {
     env::var_os(BOX_DIR).is_some_and(|dir| Path::new(&dir).is_dir())
 }
 
+/// How the library comes into the job's processes that sees their calls of NCCL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SeesNccl {
+    /// The loader loads it before all others.
+    Preloaded(PathBuf),
+    /// NCCL loads it itself.
+    Profiler(PathBuf),
+}
+
+impl SeesNccl {
+    /// `inherited`: the value of a variable.
+    fn variables(
+        &self,
+        inherited: impl Fn(&str) -> Option<OsString>,
+    ) -> Vec<(&'static str, OsString)> {
+        match self {
+            Self::Preloaded(library) => {
+                let before = inherited(PRELOAD);
+                vec![(PRELOAD, preload(library, before.as_deref()))]
+            }
+            Self::Profiler(library) => {
+                let mut variables = vec![(PROFILER, library.clone().into_os_string())];
+                // Who is to be called anyway, unless that is said already.
+                let other = inherited(PROFILER).filter(|it| !it.is_empty() && it != library);
+                if let Some(other) = other.filter(|_| inherited(NEXT_PROFILER).is_none()) {
+                    variables.push((NEXT_PROFILER, other));
+                }
+                variables
+            }
+        }
+    }
+}
+
 /// What a job is given.
 #[derive(Debug)]
 pub struct Environment {
@@ -58,8 +95,8 @@ pub struct Environment {
     pub library: Option<PathBuf>,
     /// The folder of the Python package, if it was found.
     pub python: Option<PathBuf>,
-    /// The library that sees calls of NCCL, where these are to be seen.
-    pub nccl: Option<PathBuf>,
+    /// What sees calls of NCCL, where these are to be seen.
+    pub nccl: Option<SeesNccl>,
 }
 
 impl Environment {
@@ -85,8 +122,7 @@ impl Environment {
             variables.push(("PYTHONPATH", python_path(python, inherited.as_deref())));
         }
         if let Some(nccl) = &self.nccl {
-            let inherited = env::var_os(PRELOAD);
-            variables.push((PRELOAD, preload(nccl, inherited.as_deref())));
+            variables.extend(nccl.variables(|name| env::var_os(name)));
         }
         variables
     }
@@ -214,6 +250,25 @@ mod tests {
             with(Some("libnccl.so.2 a.so")),
             "/l/libddp_doctor_nccl.so:libnccl.so.2 a.so"
         );
+    }
+
+    #[test]
+    fn a_profiler_that_is_there_already_is_the_next_one() {
+        let library = Path::new("/l/libddp_doctor_nccl.so");
+        let profiler = SeesNccl::Profiler(library.to_owned());
+        let with = |plugin: Option<&'static str>, next: Option<&'static str>| {
+            let values = [(PROFILER, plugin), (NEXT_PROFILER, next)];
+            let value = |name: &str| values.iter().find(|it| it.0 == name)?.1.map(OsString::from);
+            profiler.variables(value)
+        };
+        let ours = (PROFILER, OsString::from(library));
+        assert_eq!(with(None, None), std::slice::from_ref(&ours));
+        assert_eq!(with(Some(""), None), std::slice::from_ref(&ours));
+        let path = library.to_str();
+        assert_eq!(with(path, None), std::slice::from_ref(&ours));
+        let next = (NEXT_PROFILER, OsString::from("inspector"));
+        assert_eq!(with(Some("inspector"), None), [ours.clone(), next]);
+        assert_eq!(with(Some("inspector"), Some("other")), [ours]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use tokio::sync::{Notify, oneshot};
 use super::attach::{Coordinator, check_address};
 use super::boxes::{self, BoxDir};
 use super::descendants::Descendants;
-use super::environment::{self, Environment};
+use super::environment::{self, Environment, SeesNccl};
 use super::follow::{self, Commander, Follower};
 use super::kill::Patience;
 use super::outbox::{Journal, Outbox};
@@ -85,6 +85,8 @@ pub enum Nccl {
     Auto,
     /// Every process's.
     Always,
+    /// Every process's whose NCCL loads a profiler.
+    Profiler,
     /// Nobody's.
     Never,
 }
@@ -158,7 +160,7 @@ pub fn run(options: Options) -> Outcome {
         coordinator: address.clone(),
         library: environment::find_library(),
         python: environment::find_python(),
-        nccl: nccl_library(options.nccl, &mut live),
+        nccl: sees_nccl(options.nccl, &mut live),
     });
     let connect = address.as_deref().unwrap_or("nowhere");
     let kept = run_dir
@@ -248,21 +250,24 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
     status_of_failure(&error)
 }
 
-/// The library that is loaded into the job's processes to see their calls of NCCL.
-fn nccl_library(when: Nccl, live: &mut Live) -> Option<PathBuf> {
+/// What sees calls of NCCL in the job's processes.
+fn sees_nccl(when: Nccl, live: &mut Live) -> Option<SeesNccl> {
     let wanted = match when {
         Nccl::Auto => environment::has_nvidia_driver(),
-        Nccl::Always => true,
+        Nccl::Always | Nccl::Profiler => true,
         Nccl::Never => false,
     };
     let found = wanted.then(environment::find_nccl).flatten();
-    if found.is_none() && when == Nccl::Always {
+    if found.is_none() && matches!(when, Nccl::Always | Nccl::Profiler) {
         live.say(
             "calls of NCCL are not seen: libddp_doctor_nccl.so is not beside ddp-doctor, or in a place \
              whose name has a space or a colon (DDP_DOCTOR_NCCL_LIBRARY names it)",
         );
     }
-    found
+    found.map(match when {
+        Nccl::Profiler => SeesNccl::Profiler,
+        _ => SeesNccl::Preloaded,
+    })
 }
 
 /// The coordinator that was asked for, or our own and where it listens.

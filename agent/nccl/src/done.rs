@@ -183,21 +183,23 @@ fn look(place: &Place) {
     place.is.store(FREE, Ordering::Release);
 }
 
-/// Follows a call that has just been put on its stream.
+/// Follows a call that has just been put on its stream; whether it will be told when it is complete.
 #[inline]
-pub(crate) fn after(writer: &'static Writer, communicator: &Communicator, work: &Work, call: u64) {
+pub(crate) fn after(
+    writer: &'static Writer,
+    communicator: &Communicator,
+    work: &Work,
+    call: u64,
+) -> bool {
     // What does not block is put on the stream later, by another thread.
     let is_there = work.capture == Capture::No && work.count > 0 && !communicator.non_blocking;
-    if !is_there || call == 0 || !ASKING.load(Ordering::Relaxed) {
-        return;
-    }
-    follow(writer, work, call);
+    is_there && call != 0 && ASKING.load(Ordering::Relaxed) && follow(writer, work, call)
 }
 
-fn follow(writer: &'static Writer, work: &Work, call: u64) {
+fn follow(writer: &'static Writer, work: &Work, call: u64) -> bool {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let Some(context) = current_context() else {
-        return;
+        return false;
     };
     let first = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut places = (0..PROBES).filter_map(|i| PLACES.get((first + i) % MOST));
@@ -208,14 +210,15 @@ fn follow(writer: &'static Writer, work: &Work, call: u64) {
                 .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
     });
-    let Some(place) = free else { return };
+    let Some(place) = free else { return false };
     if event_record(place.event.load(Ordering::Relaxed), work.handle) != Some(SUCCESS) {
         place.is.store(FREE, Ordering::Release);
-        return;
+        return false;
     }
     place.call.store(call, Ordering::Relaxed);
     place
         .writer
         .store(ptr::from_ref(writer).cast_mut(), Ordering::Relaxed);
     place.is.store(RECORDED, Ordering::Release);
+    true
 }

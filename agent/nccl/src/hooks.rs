@@ -243,10 +243,12 @@ hook!(ncclCommInitRankScalable, c"pncclCommInitRankScalable", (
     watch::making(begin, real)
 });
 
-// A process that is all ranks of a communicator waits for nobody.
 hook!(ncclCommInitAll, c"pncclCommInitAll", (
     comms: *mut Comm, count: c_int, devices: *const c_int,
-), |_name, real| watch::unseen(real));
+), |_name, real| watch::unseen(|| {
+    watch::guarded(init::of_one_process);
+    real()
+}));
 
 hook!(ncclCommSplit, c"pncclCommSplit", (
     comm: Comm, color: c_int, key: c_int, made: *mut Comm, config: AnyConfig,

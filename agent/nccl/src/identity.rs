@@ -4,6 +4,8 @@
 //! which is made with a unique id is [`of_unique_id`]; older ones compute another. Ranks compute it here in
 //! one way, whatever their NCCL.
 
+use std::net::{IpAddr, SocketAddr};
+
 /// NCCL's own hash (`eat` and `digest` in its `hash.cc` as of 2.26).
 #[derive(Clone, Copy, Debug)]
 struct Hash([u64; 2]);
@@ -74,6 +76,24 @@ pub(crate) fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
         .digest()
 }
 
+/// Where the ranks meet that make a communicator with this unique id: its root's address and port, which
+/// every NCCL since 2.5 puts behind eight random bytes as the system's own `sockaddr`. `None`: it says
+/// something else there.
+pub(crate) fn meeting_place(id: &[u8; 128]) -> Option<SocketAddr> {
+    const INTERNET: u16 = libc::AF_INET as u16;
+    const INTERNET_6: u16 = libc::AF_INET6 as u16;
+    let [.., a, b] = *id.first_chunk::<10>()?;
+    let [.., c, d] = *id.first_chunk::<12>()?;
+    let port = u16::from_be_bytes([c, d]);
+    let address = match u16::from_ne_bytes([a, b]) {
+        INTERNET => IpAddr::from(*id.get(12..)?.first_chunk::<4>()?),
+        // A word about the flow stands before it.
+        INTERNET_6 => IpAddr::from(*id.get(16..)?.first_chunk::<16>()?),
+        _ => return None,
+    };
+    (port != 0 && !address.is_unspecified()).then(|| SocketAddr::new(address, port))
+}
+
 /// Its name: as NCCL writes it, and which one of several that have the same unique id.
 pub(crate) fn name(hash: u64, occurrence: u32) -> String {
     match occurrence {
@@ -106,6 +126,26 @@ mod tests {
         assert_eq!(of_shrink(7, 1, &[3, 1]), of_shrink(7, 1, &[1, 3, 3]));
         assert_ne!(of_shrink(7, 1, &[3]), of_shrink(7, 2, &[3]));
         assert_ne!(of_shrink(7, 1, &[3]), of_shrink(7, 1, &[]));
+    }
+
+    #[test]
+    fn the_roots_address_is_read_out_of_a_unique_id() {
+        let with = |family: libc::c_int, at: usize, address: &[u8]| {
+            let mut id = [7; 128];
+            id[8..10].copy_from_slice(&(family as u16).to_ne_bytes());
+            id[10..12].copy_from_slice(&40_321_u16.to_be_bytes());
+            id[at..at + address.len()].copy_from_slice(address);
+            meeting_place(&id).map(|it| it.to_string())
+        };
+        let internet = with(libc::AF_INET, 12, &[10, 0, 0, 4]);
+        assert_eq!(internet.as_deref(), Some("10.0.0.4:40321"));
+        let mut address = [0; 16];
+        (address[0], address[15]) = (0xfe, 9);
+        let internet = with(libc::AF_INET6, 16, &address);
+        assert_eq!(internet.as_deref(), Some("[fe00::9]:40321"));
+        assert_eq!(with(libc::AF_INET, 12, &[0; 4]), None);
+        assert_eq!(with(libc::AF_UNIX, 12, &[10, 0, 0, 4]), None);
+        assert_eq!(meeting_place(&[0; 128]), None);
     }
 
     #[test]

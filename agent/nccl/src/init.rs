@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor_agent::blackbox::{Creation, Place, Seat, Writer};
 use ddp_doctor_agent::{current, is_disabled, open, options_from_env};
-use ddp_doctor_proto::Op;
+use ddp_doctor_proto::{NoteKind, Op};
 
 use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
 use crate::comms::{self, Communicator};
@@ -70,6 +70,14 @@ struct Made {
     seat: Option<Seat>,
 }
 
+/// A function of this library was called to make a communicator.
+static HOOKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process's communicators are seen where they are asked for: then its calls are, too.
+pub(crate) fn is_hooked() -> bool {
+    HOOKED.load(Ordering::Acquire)
+}
+
 // --- Calls about to be made --------------------------------------------------------------------
 
 /// `ncclCommInitRank` and what is like it.
@@ -81,10 +89,22 @@ pub(crate) fn with_id(
     rank: c_int,
     configured: Configured,
 ) -> Option<Making> {
+    HOOKED.store(true, Ordering::Release);
     let seat = seat(rank, size)?;
-    let writer = open_box(seat)?;
+    let is_first = current().is_none();
+    let writer = open_box(Some(seat))?;
+    if is_first && let Some(place) = identity::meeting_place(&id.bytes) {
+        writer.setting(b"init.address", place.ip().to_string().as_bytes());
+        writer.setting(b"init.port", place.port().to_string().as_bytes());
+    }
     let hash = identity::of_unique_id(&id.bytes);
-    let occurrence = occurrence_of(hash, seat.rank)?;
+    let Some(occurrence) = occurrence_of(hash, seat.rank) else {
+        say_once(
+            writer,
+            b"is several ranks of one NCCL communicator: of all but the first nothing is seen",
+        );
+        return None;
+    };
     let name = identity::name(hash, occurrence);
     let call = writer.creating(&Creation {
         op: Op::NewGroup,
@@ -110,6 +130,22 @@ pub(crate) fn with_id(
             seat: Some(seat),
         }),
     })
+}
+
+/// `ncclCommInitAll`: this process is all ranks of the communicator, and waits for nobody. They are not
+/// seen, which is said.
+pub(crate) fn of_one_process() {
+    let said = b"is all ranks of an NCCL communicator (ncclCommInitAll), of which nothing is seen";
+    if let Some(writer) = current().or_else(|| open_box(None)) {
+        say_once(writer, said);
+    }
+}
+
+fn say_once(writer: &'static Writer, text: &[u8]) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::AcqRel) {
+        writer.note(NoteKind::SeveralRanks, text);
+    }
 }
 
 /// `ncclCommSplit`: all ranks of the parent take part, also those that get nothing.
@@ -237,15 +273,17 @@ impl Made {
     }
 }
 
-fn seat(rank: c_int, size: c_int) -> Option<Seat> {
+/// A place in a communicator; `None`: there is none.
+pub(crate) fn seat(rank: c_int, size: c_int) -> Option<Seat> {
     let (rank, size) = (u32::try_from(rank).ok()?, u32::try_from(size).ok()?);
     (rank < size).then_some(Seat { rank, size })
 }
 
 // --- Who this process is -----------------------------------------------------------------------
 
-/// The box of this process, which is made with its first communicator; `None`: nothing is recorded.
-fn open_box(seat: Seat) -> Option<&'static Writer> {
+/// The box of this process, which is made with its first communicator, where it has that seat; `None`:
+/// nothing is recorded.
+pub(crate) fn open_box(seat: Option<Seat>) -> Option<&'static Writer> {
     if let Some(writer) = current() {
         return Some(writer);
     }
@@ -253,11 +291,14 @@ fn open_box(seat: Seat) -> Option<&'static Writer> {
         return None;
     }
     let mut options = options_from_env("nccl");
-    let told = LAUNCHERS.iter().find_map(|names| told_by(names, seat));
-    let (rank, world_size, local_rank) = told.unwrap_or((seat.rank, seat.size, None));
-    options.rank = Some(rank);
-    options.world_size = Some(world_size);
-    options.local_rank = local_rank;
+    let size = seat.map_or(1, |seat| seat.size);
+    let told = LAUNCHERS.iter().find_map(|names| told_by(names, size));
+    let own = || seat.map(|seat| (seat.rank, seat.size, None));
+    if let Some((rank, world_size, local_rank)) = told.or_else(own) {
+        options.rank = Some(rank);
+        options.world_size = Some(world_size);
+        options.local_rank = local_rank;
+    }
     let place = Place::from_env(&options.job, &options.world);
     open(&place, &options).ok()?;
     let writer = current()?;
@@ -290,11 +331,11 @@ fn announce_the_end() {
 
 /// Rank, number of ranks and rank on the node, as a launcher tells them; `None`: it does not, or not of
 /// this program, since the communicator has more ranks.
-fn told_by(names: &[&str; 3], seat: Seat) -> Option<(u32, u32, Option<u32>)> {
+fn told_by(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)> {
     let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
     let [rank, world_size, local_rank] = names;
     let (rank, world_size) = (number(rank)?, number(world_size)?);
-    (rank < world_size && seat.size <= world_size).then(|| (rank, world_size, number(local_rank)))
+    (rank < world_size && size <= world_size).then(|| (rank, world_size, number(local_rank)))
 }
 
 /// Whether the library of the C API records this process, as it does for Python: what c10d asks of NCCL
@@ -325,8 +366,13 @@ fn say_which_library(writer: &'static Writer) {
     }
     let loaded = real::loaded();
     if loaded.len() > 1 {
-        let paths: Vec<&[u8]> = loaded.iter().map(|path| path.to_bytes()).collect();
-        writer.setting(b"nccl libraries", &paths.join(&b", "[..]));
+        let told = |path: &CString| {
+            let version = real::version_of(path).and_then(written);
+            let version = version.unwrap_or_else(|| "?".into());
+            [version.as_bytes(), b" ", path.to_bytes()].concat()
+        };
+        let libraries: Vec<Vec<u8>> = loaded.iter().map(told).collect();
+        writer.setting(b"nccl libraries", &libraries.join(&b", "[..]));
     }
 }
 
@@ -337,19 +383,14 @@ static COUNT: Function = Function::new(c"pncclCommCount");
 static USER_RANK: Function = Function::new(c"pncclCommUserRank");
 static CU_DEVICE: Function = Function::new(c"pncclCommCuDevice");
 
-/// "2.27.5"
+/// "2.27.5", of the library that is called.
 fn version() -> Option<String> {
-    let function = VERSION.address();
-    if function.is_null() {
-        return None;
-    }
-    let mut code: c_int = 0;
-    // SAFETY: this is the function's type since 2.2, and `code` is valid for the write.
-    let status = unsafe {
-        let function: unsafe extern "C" fn(*mut c_int) -> Status = mem::transmute(function);
-        function(&mut code)
-    };
-    let code = u32::try_from(code).ok().filter(|_| is_taken(status))?;
+    written(real::ask_version(VERSION.address())?)
+}
+
+/// "2.27.5", by what NCCL makes of that.
+fn written(code: c_int) -> Option<String> {
+    let code = u32::try_from(code).ok()?;
     let of = |major: u32| (code / major, code % major / 100, code % 100);
     // 2.9 changed how it is made.
     let (major, minor, patch) = of(if code < 10_000 { 1000 } else { 10_000 });
@@ -389,7 +430,7 @@ static USED: Mutex<Vec<Used>> = Mutex::new(Vec::new());
 
 /// Which one of those with this hash it is (`NCCL_COMM_ID` gives all communicators one id); `None`: this
 /// process is more than one rank of a communicator, of which only the first one is recorded.
-fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
+pub(crate) fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
     let mut used = USED.try_lock().ok()?;
     if let Some(known) = used.iter_mut().find(|it| it.hash == hash) {
         if known.rank != rank {

@@ -10,6 +10,7 @@
 //!     ├ comms    which communicator a handle is, and what it is called on all ranks
 //!     ├ records  into the black box
 //!     └ done     when a stream has come to it: events of the CUDA driver
+//! profiler  what NCCL itself tells, where a program's calls do not come here
 //! real      the library that is called: found where the loader's own search does not lead
 //! abi       NCCL's types and numbers
 //! ```
@@ -24,6 +25,7 @@ mod driver;
 pub mod hooks;
 mod identity;
 mod init;
+mod profiler;
 mod real;
 mod records;
 mod watch;

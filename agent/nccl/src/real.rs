@@ -8,7 +8,7 @@
 
 use std::env;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
@@ -145,6 +145,33 @@ pub(crate) fn loaded() -> Vec<CString> {
     // the loader's.
     unsafe { libc::dl_iterate_phdr(Some(note), ptr::from_mut(&mut found).cast()) };
     found
+}
+
+/// The version code of a library that is part of this process already.
+pub(crate) fn version_of(path: &CStr) -> Option<c_int> {
+    let library = open(path, libc::RTLD_NOLOAD)?;
+    let code = [Some(ANY), first_name(ANY)]
+        .into_iter()
+        .flatten()
+        .find_map(|name| function(library, name))
+        .and_then(ask_version);
+    // SAFETY: gives back what `open` counted.
+    unsafe { libc::dlclose(library) };
+    code
+}
+
+/// What a function `ncclGetVersion` says; null: there is none.
+pub(crate) fn ask_version(function: *mut c_void) -> Option<c_int> {
+    if function.is_null() {
+        return None;
+    }
+    let mut code: c_int = 0;
+    // SAFETY: this is the function's type since 2.2, and `code` is valid for the write.
+    let status = unsafe {
+        let function: unsafe extern "C" fn(*mut c_int) -> c_int = mem::transmute(function);
+        function(&mut code)
+    };
+    (status == 0).then_some(code)
 }
 
 /// By its file's name: `libnccl.so`, `libnccl.so.2`, `libnccl.so.2.27.5`.

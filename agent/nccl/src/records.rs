@@ -79,6 +79,15 @@ pub(crate) fn other(writer: &'static Writer, op: Op, group: u32) -> u64 {
     })
 }
 
+/// Records that a call came back; `followed`: it will be told when it is complete.
+#[inline]
+pub(crate) fn came_back(writer: &'static Writer, call: u64, followed: bool) {
+    match followed {
+        true => writer.returned_followed(call),
+        false => writer.returned(call),
+    }
+}
+
 /// Records that calls came back, and how where NCCL refused them.
 #[inline]
 pub(crate) fn returned(writer: &'static Writer, call: u64, function: &CStr, status: Status) {

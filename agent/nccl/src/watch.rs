@@ -57,7 +57,8 @@ struct Gathered {
 /// Numbers launches.
 static LAUNCHES: AtomicU32 = AtomicU32::new(1);
 
-fn next_launch() -> u32 {
+/// The number of another launch.
+pub(crate) fn next_launch() -> u32 {
     LAUNCHES.fetch_add(1, Ordering::Relaxed).max(1)
 }
 
@@ -123,9 +124,11 @@ pub(crate) fn work(
         let status = real();
         guarded(|| {
             if is_taken(status) {
-                done::after(writer, communicator, &work, call);
+                let followed = done::after(writer, communicator, &work, call);
+                records::came_back(writer, call, followed);
+            } else {
+                records::returned(writer, call, function, status);
             }
-            records::returned(writer, call, function, status);
         });
         status
     })
@@ -295,10 +298,8 @@ impl Thread {
                 if mem::take(&mut refused) {
                     records::refused(writer, function, status);
                 }
-                if is_taken(status) {
-                    done::after(writer, communicator, work, call);
-                }
-                writer.returned(call);
+                let followed = is_taken(status) && done::after(writer, communicator, work, call);
+                records::came_back(writer, call, followed);
             }
             works.clear();
             issued.clear();
@@ -313,7 +314,7 @@ impl Thread {
 /// Puts the calls of a group into the order that all ranks record them in: by communicator, collectives by
 /// what ranks must agree on, messages as they were asked for. Insertion keeps what is equal in its order,
 /// and mostly there is nothing to do: programs that run on all ranks ask in one order.
-fn in_order(works: &mut [(&'static Communicator, Work)]) {
+pub(crate) fn in_order(works: &mut [(&'static Communicator, Work)]) {
     for end in 1..works.len() {
         let mut at = end;
         while at > 0 && key(&works[at]) < key(&works[at - 1]) {

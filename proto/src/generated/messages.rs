@@ -446,6 +446,8 @@ pub enum NoteKind {
     Unreadable = 5,
     /// The native library could not be loaded.
     NoLibrary = 6,
+    /// The process is several ranks: the calls of one of them are seen, or of none.
+    SeveralRanks = 7,
 }
 impl NoteKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -461,6 +463,7 @@ impl NoteKind {
             Self::RankNotSeen => "NOTE_KIND_RANK_NOT_SEEN",
             Self::Unreadable => "NOTE_KIND_UNREADABLE",
             Self::NoLibrary => "NOTE_KIND_NO_LIBRARY",
+            Self::SeveralRanks => "NOTE_KIND_SEVERAL_RANKS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -473,6 +476,7 @@ impl NoteKind {
             "NOTE_KIND_RANK_NOT_SEEN" => Some(Self::RankNotSeen),
             "NOTE_KIND_UNREADABLE" => Some(Self::Unreadable),
             "NOTE_KIND_NO_LIBRARY" => Some(Self::NoLibrary),
+            "NOTE_KIND_SEVERAL_RANKS" => Some(Self::SeveralRanks),
             _ => None,
         }
     }

@@ -42,6 +42,8 @@ note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are no
             "Python started with `-I`, `-E` or `-S`, or by a wrapper that rebuilds the \
              environment: the capture is switched on by `PYTHONPATH` and `DDP_DOCTOR_*`.",
             "Ranks on another node that were not started under `ddp-doctor run`.",
+            "A process that is several ranks of an NCCL communicator: a thread for each device, or \
+             `ncclCommInitAll`. One rank of a process is seen.",
             "No room in /dev/shm: a black box takes about 2 MiB per rank.",
             "A job that was killed together with `ddp-doctor run` (SIGKILL, a node that went down): \
              its black boxes tell where its ranks were, and not how long they stayed there.",
@@ -109,6 +111,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     draft.root = note.rank.into_iter().collect();
     draft.summary = match (note.rank, note.pid) {
         (None, None) => note.text.to_string(),
+        _ if note.kind == NoteKind::SeveralRanks => format!("{who} {}", note.text),
         _ => format!("the collectives of {who} are not seen: {}", note.text),
     };
     draft.why = vec![match note.kind {
@@ -122,6 +125,11 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
             "Records go into a file in shared memory; without room for it there are none.".into()
         }
         NoteKind::NoLibrary => "Records are written by a native library.".into(),
+        NoteKind::SeveralRanks => {
+            "Records tell ranks apart by their processes. Findings about the ranks that are not seen, \
+             and about those that wait for them, cannot be made."
+                .into()
+        }
         _ => "Findings about this rank, and about ranks that wait for it, cannot be made.".into(),
     }];
     draft.next = vec![match note.kind {
@@ -135,6 +143,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
             "Make room in /dev/shm (about 2 MiB per rank), or name another directory in DDP_DOCTOR_BOX_DIR.".into()
         }
         NoteKind::NoLibrary => "Name libddp_doctor.so in DDP_DOCTOR_LIBRARY.".into(),
+        NoteKind::SeveralRanks => "Run one process per device to have all of them seen.".into(),
         _ => "Start every rank under ddp-doctor run.".into(),
     }];
     missing(draft, note.rank, note.pid, &note.text)
@@ -155,6 +164,14 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     let joined = model.world_joined.map(|at| at.plus(SEEN_WITHIN));
     let due = joined.into_iter().chain(model.over()).min()?;
     if due > situation.now {
+        return None;
+    }
+    // A process that is several ranks may be those.
+    if model
+        .notes
+        .iter()
+        .any(|note| note.kind == NoteKind::SeveralRanks)
+    {
         return None;
     }
     let named: Vec<u32> = model.notes.iter().filter_map(|note| note.rank).collect();

@@ -50,8 +50,9 @@ error[DD112] p2p-deadlock: ranks 0 and 1 wait for each other: rank 0 in recv #1 
              stall.",
             "A partner that has the message, but with another tag or size, is DD113.",
             "A circle of collectives alone, in several groups, is DD111.",
-            "With NCCL a wait orders streams and ends at once: what stands still is on the GPU and \
-             not seen as a wait.",
+            "With NCCL a wait of c10d's orders streams and ends at once: what stands still is on the \
+             GPU and not seen as a wait. Where NCCL's own calls are seen, a first message between two \
+             ranks whose call does not come back is.",
         ],
     },
 };
@@ -130,7 +131,21 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         });
     }
     let collectives = waits.iter().any(|wait| wait.message.is_none());
-    draft.next = vec![if collectives {
+    let met = waits.iter().find(|wait| has_partner(situation, wait));
+    if let Some(met) = met {
+        draft.why.push(format!(
+            "Rank {} has made what {} needs, in a group (ncclGroupStart) with more that it wants of \
+             rank {}. NCCL connects two ranks for all of a group at a time: both have to group the \
+             same.",
+            met.call.peer.unwrap_or_default(),
+            words::call(&met.call),
+            met.rank,
+        ));
+    }
+    draft.next = vec![if met.is_some() {
+        "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on both sides."
+            .into()
+    } else if collectives {
         "Move the message before the collective on both sides, or behind it on both: a rank that \
          waits in one cannot make the other."
             .into()
@@ -140,6 +155,16 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
             .into()
     }];
     Some(draft)
+}
+
+/// Whether it waits in a message whose partner was made.
+fn has_partner(situation: &Situation<'_>, wait: &Blocked) -> bool {
+    let Some(waiting) = &wait.message else {
+        return false;
+    };
+    let mut alone = situation.model.group(wait.group).traffic.awaited();
+    waiting.peer.is_some()
+        && !alone.any(|lone| lone.rank == wait.rank && lone.joined.call.id == wait.call.id)
 }
 
 fn is(wait: &Blocked, side: Side) -> bool {
@@ -162,6 +187,70 @@ fn is_rendezvous(situation: &Situation<'_>, waits: &[Blocked]) -> bool {
 mod tests {
     use super::*;
     use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn a_group_on_one_side_is_told_once_it_has_lasted() {
+        holds(
+            r#"
+            world = 2
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 10
+            events = """
+            1.0 * all_reduce f32[8] sum
+            2.0 0 send f32[8] peer=1 launch=1 unreturned
+            2.0 0 recv f32[8] peer=1 launch=1 unreturned
+            2.1 1 send f32[8] peer=0 unreturned
+            """
+            look-on = 20
+            silent-until = 12
+            [[expect]]
+            code = "DD112"
+            confidence = "supported"
+            root = [0, 1]
+            detected = 12.0
+            "#,
+        );
+    }
+
+    #[test]
+    fn messages_that_met_and_take_long_are_none() {
+        holds(
+            r#"
+            world = 2
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 10
+            events = """
+            2.0 0 send f32[8] peer=1 launch=1 unreturned
+            2.0 0 recv f32[8] peer=1 launch=1 unreturned
+            2.1 1 send f32[8] peer=0 launch=1 unreturned
+            2.1 1 recv f32[8] peer=0 launch=1 unreturned
+            """
+            look-on = 30
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_first_message_that_nobody_receives_is_no_circle() {
+        holds(
+            r#"
+            world = 2
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 10
+            events = """
+            2.0 0 send f32[8] peer=1 unreturned
+            """
+            look-on = 30
+            silent-until = 12
+            [[expect]]
+            code = "DD113"
+            root = [1]
+            "#,
+        );
+    }
 
     #[test]
     fn the_example_is_what_it_prints() {

@@ -30,8 +30,8 @@ static ABOUT: About = About {
     code: &catalogue::DD301,
     order: order::CREATION,
     explanation: Explanation {
-        means: "Ranks wait inside `init_process_group` until as many have come as the world has \
-         ranks. Some never came. Of each the finding says where it is, as far as this can be seen \
+        means: "Ranks wait inside `init_process_group`, or in `ncclCommInitRank` for the first \
+         communicator of all ranks, until as many have come as the world has ranks. Some never came. Of each the finding says where it is, as far as this can be seen \
          from its host: still at work before it joins, with its line; ended before it joined; or \
          never started.",
         example: "\
@@ -341,11 +341,12 @@ fn tell(
         .copied()
         .collect();
     draft.summary = format!(
-        "{}; {} {} for {} in init_process_group",
+        "{}; {} {} for {} in {}",
         parts.join("; "),
         who(&waiting),
         number(&draft.victims, "waits", "wait"),
         number(&draft.root, "it", "them"),
+        forming.joiners[0].init.function(),
     );
     let first = &forming.joiners[0];
     let size = first.init.world_size.unwrap_or(0);

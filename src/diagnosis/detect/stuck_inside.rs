@@ -6,6 +6,7 @@ use ddp_doctor_proto::report::{CallState, Confidence};
 use super::early_exit::victims;
 use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
 use crate::diagnosis::cause;
+use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Ending, Process};
 use crate::diagnosis::situation::{Inside, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
@@ -52,8 +53,10 @@ error[DD116] stuck-inside: all 3 ranks have entered all_reduce #2 of the default
             "A large collective that takes long and completes is none: the limit is three times \
              the longest time at its line.",
             "A member that is stopped or has died inside is DD203 or DD201.",
-            "On a device a wait is over as soon as the stream has it, and DDP's own waits are not \
-             seen: a hang there shows at the next call.",
+            "On a device a wait of c10d's is over as soon as the stream has it, and DDP's own waits \
+             are not seen: a hang there shows at the next call. Of NCCL's own calls it is known which \
+             are complete where `DDP_DOCTOR_NCCL_COMPLETION=1` is set; without it, that all ranks \
+             stand in the driver is a reason to suspect it, unless they compute for that long.",
         ],
     },
 };
@@ -143,33 +146,50 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.victims.sort_unstable();
     draft.victims.dedup();
     draft.victims.retain(|rank| !draft.root.contains(rank));
-    if members.iter().any(|process| process.lost > 0) {
+    let on_device = call.on_stream.is_some();
+    // Where nobody tells what is complete, a long computation looks the same.
+    let is_told = !on_device
+        || inside.waiting.iter().all(|&rank| {
+            let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
+            let call = calls
+                .and_then(|calls| calls.get(&rank))
+                .map(|it| it.call.id);
+            let process = situation.model.member(inside.group, rank);
+            call.zip(process)
+                .is_some_and(|(call, it)| it.followed.contains(&call))
+        });
+    if !is_told || members.iter().any(|process| process.lost > 0) {
         draft.confidence = Confidence::Suspected;
     }
     draft.cause = Some(cause::of(situation, &[], &draft.victims, inside.since));
 
-    let name = words::call(call);
-    let entered = format!(
-        "all {} ranks have entered {name} of {}",
+    draft.summary = summary(
+        inside,
+        call,
+        &words::group(&group.info),
         members.len(),
-        words::group(&group.info)
+        &back,
     );
-    draft.summary = if back.is_empty() {
-        format!("{entered}, and none comes back from it")
-    } else {
-        format!(
-            "{entered}; {} {} back from it, {} {} not",
-            Ranks(&back),
-            number(&back, "is", "are"),
-            Ranks(&inside.waiting),
-            number(&inside.waiting, "is", "are"),
-        )
-    };
     draft.why = vec![
-        "Nobody is missing and the calls agree: what does not move is below them, the network, a \
-         device or its driver."
-            .into(),
+        match on_device {
+            false => {
+                "Nobody is missing and the calls agree: what does not move is below them, the \
+                 network, a device or its driver."
+            }
+            true => {
+                "Nobody is missing and the calls agree: what does not move is below them, the \
+                 network, a device, or a kernel that is before the call on its stream."
+            }
+        }
+        .into(),
     ];
+    if !is_told {
+        draft.why.push(
+            "Nobody tells when calls are complete. Since they made this one, the last of theirs, all \
+             of them have stood in the driver, and waited for their devices."
+                .into(),
+        );
+    }
     if !back.is_empty() {
         draft.why.push(format!(
             "{} got what {} needed; look at what is between {} and the others.",
@@ -184,7 +204,41 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         );
     }
     draft.next = next_steps(&members, &group.info.backend);
+    if !is_told {
+        draft.next.push(
+            "With DDP_DOCTOR_NCCL_COMPLETION=1 in the environment it is told which call is not complete."
+                .into(),
+        );
+    }
     Some(draft)
+}
+
+fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u32]) -> String {
+    let name = words::call(call);
+    let waiting = &inside.waiting;
+    match (call.on_stream.is_some(), back) {
+        (false, []) => {
+            format!(
+                "all {members} ranks have entered {name} of {group}, and none comes back from it"
+            )
+        }
+        (false, back) => format!(
+            "all {members} ranks have entered {name} of {group}; {} {} back from it, {} {} not",
+            Ranks(back),
+            number(back, "is", "are"),
+            Ranks(waiting),
+            number(waiting, "is", "are"),
+        ),
+        (true, []) => format!(
+            "all {members} ranks have put {name} of {group} on their streams, and it completes on none"
+        ),
+        (true, back) => format!(
+            "all {members} ranks have put {name} of {group} on their streams; it is complete on {}, \
+             and not on {}",
+            Ranks(back),
+            Ranks(waiting),
+        ),
+    }
 }
 
 fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
@@ -256,6 +310,176 @@ mod tests {
             detected = 50.0
             "#,
         );
+    }
+
+    #[test]
+    fn a_call_that_no_stream_completes_is_found_where_that_is_told() {
+        holds(
+            r#"
+            world = 2
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 30
+            events = """
+            1.0 * all_reduce f32[8] sum followed
+            1.5 * completes
+            2.0 * all_reduce f32[8] sum followed as here
+            2.1 * all_reduce f32[8] sum followed
+            3.0 0 all_reduce f32[8] sum followed
+            """
+            look-on = 40
+            silent-until = 32
+            verdict = "hang"
+            [[expect]]
+            code = "DD116"
+            confidence = "supported"
+            root = []
+            victims = [0, 1]
+            seq = 2
+            detected = 32.0
+            states = { 0 = "waiting", 1 = "waiting" }
+            summary-has = "completes on none"
+            "#,
+        );
+    }
+
+    #[test]
+    fn where_it_is_complete_is_told_from_where_it_is_not() {
+        holds(
+            r#"
+            world = 3
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 30
+            events = """
+            1.0 * all_reduce f32[8] sum followed
+            1.5 0,2 completes
+            """
+            look-on = 40
+            [[expect]]
+            code = "DD116"
+            root = [1]
+            root-confidence = "suspected"
+            states = { 0 = "completed", 1 = "waiting", 2 = "completed" }
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_stream_that_goes_on_slowly_is_none() {
+        holds(
+            r#"
+            world = 2
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 30
+            events = """
+            1.0 * all_reduce f32[8] sum followed as a
+            1.1 * all_reduce f32[8] sum followed as b
+            1.2 * all_reduce f32[8] sum followed as c
+            25.0 * completes a
+            50.0 * completes b
+            75.0 * completes c
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_stands_behind_a_rank_that_has_not_come_is_none() {
+        holds(
+            r#"
+            world = 3
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 30
+            events = """
+            0.5 0,1 group pair 0,1
+            1.0 0,1 all_reduce f32[8] sum followed
+            1.1 0,1 all_reduce/pair f32[8] sum followed
+            """
+            look-on = 60
+            [[expect]]
+            code = "DD101"
+            root = [2]
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_is_not_followed_may_be_complete() {
+        holds(
+            r#"
+            world = 2
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 30
+            events = """
+            1.0 * all_reduce f32[8] sum followed
+            1.5 * completes
+            2.0 * all_reduce f32[8] sum
+            3.0 0 all_reduce stream=2 f32[8] sum
+            3.0 1 all_reduce stream=2 f32[8] sum followed
+            """
+            look-on = 100
+            "#,
+        );
+    }
+
+    #[test]
+    fn ranks_that_run_ahead_of_a_call_that_no_stream_completes_miss_nobody() {
+        holds(
+            r#"
+            world = 2
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 30
+            events = """
+            1.0 * all_reduce f32[8] sum followed
+            1.1 0 all_reduce f32[8] sum followed
+            """
+            look-on = 40
+            [[expect]]
+            code = "DD116"
+            seq = 1
+            "#,
+        );
+    }
+
+    #[test]
+    fn that_all_stand_in_the_driver_is_a_reason_to_suspect_it() {
+        let job = |stands: &str| {
+            format!(
+                r#"
+                world = 2
+                layer = "nccl"
+                backend = "nccl"
+                stall-after = 30
+                look-on = 40
+                events = """
+                1.0 * all_reduce f32[8] sum
+                2.0 * all_reduce f32[8] sum
+                4.0 0 stack S cpu=1.0 libc.so.6!futex libcuda.so.1!cuStreamSynchronize train!main
+                4.0 1 stack {stands}
+                9.0 0 stack S cpu=1.0 libc.so.6!futex libcuda.so.1!cuStreamSynchronize train!main
+                9.0 1 stack {stands}
+                """
+                "#
+            )
+        };
+        let found = r#"
+            silent-until = 32
+            [[expect]]
+            code = "DD116"
+            confidence = "suspected"
+            root = []
+            seq = 2
+            detected = 32.0
+            "#;
+        let waits = "S cpu=1.0 libcuda.so.1!cuStreamSynchronize train!main";
+        holds(&(job(waits) + found));
+        holds(&job("S cpu=1.0 libc.so.6!nanosleep train!main"));
     }
 
     #[test]

@@ -54,6 +54,7 @@ pub(super) fn waiting_call(
         Wait::Over(at) if !situation.model.is_own_doing(at) => {
             (CallState::Waiting, situation.until)
         }
+        Wait::Over(at) if joined.call.on_stream.is_some() => (CallState::Completed, at),
         Wait::Over(at) => (CallState::Returned, at),
         Wait::Since(_) => (CallState::Waiting, situation.now),
         Wait::NotSeen if joined.is_awaited() => (CallState::Waiting, situation.now),

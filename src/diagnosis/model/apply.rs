@@ -14,7 +14,7 @@ use super::{
 use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId, RECORDER};
 
 /// The layer of the calls that a program makes of NCCL.
-const NCCL: &str = "nccl";
+pub(super) const NCCL: &str = "nccl";
 
 /// Most processes that are remembered though they have not joined.
 const KEPT_STARTED: usize = 65_536;
@@ -93,6 +93,7 @@ impl Model {
                 process,
                 thread,
                 call,
+                followed,
                 at,
             } => {
                 let Some(process) = self.processes.get_mut(&process) else {
@@ -102,12 +103,16 @@ impl Model {
                     doing: Doing::Call(inside),
                     ..
                 }) = process.threads.get(&thread)
-                    && inside.op == Op::InitProcessGroup
                     && inside.id == call
+                    && (inside.op == Op::InitProcessGroup
+                        || process.init.as_ref().is_some_and(|it| it.call.id == call))
                 {
                     self.world_joined.get_or_insert(at);
                 }
                 process.returned(thread, call, at);
+                if followed {
+                    process.follow(call);
+                }
                 let target = process.target(call);
                 let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
                     return;
@@ -156,20 +161,25 @@ impl Model {
                 let Some(process) = self.processes.get_mut(&process) else {
                     return;
                 };
-                process.completed(call);
-                let (rank, target) = (process.rank, process.target(call));
+                let complete = process.completed(call, at);
+                let complete = complete.into_iter();
+                let targets: Vec<_> = complete.filter_map(|it| process.target(it)).collect();
                 let unseen = matches!(&*process.layer, NCCL | RECORDER);
                 if &*process.layer == RECORDER {
                     process.forget(call);
                 }
-                self.completed(rank, target);
-                // On a device nobody is seen to wait for a call, nor where PyTorch's recorder tells of it: that it
-                // is complete ends what waits.
-                if unseen
-                    && let Some((group, rank, call)) =
-                        self.set_wait(rank, target, Wait::Over(at), false)
-                {
-                    self.waited(group, rank, &call, at);
+                let rank = process.rank;
+                for target in targets.into_iter().map(Some) {
+                    self.completed(rank, target);
+                    // On a device nobody is seen to wait for a call, nor where PyTorch's recorder tells of it: that
+                    // it is complete ends what waits.
+                    let waited = match unseen {
+                        true => self.set_wait(rank, target, Wait::Over(at), false),
+                        false => None,
+                    };
+                    if let Some((group, rank, call)) = waited {
+                        self.waited(group, rank, &call, at);
+                    }
                 }
             }
             Event::Unawaited {

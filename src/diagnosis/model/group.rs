@@ -473,7 +473,7 @@ impl Join {
 
 impl JoinedCall {
     /// A call that nobody waited for yet.
-    pub(super) fn new(call: &Arc<Call>) -> Self {
+    pub(in crate::diagnosis) fn new(call: &Arc<Call>) -> Self {
         Self {
             call: Arc::clone(call),
             wait: Wait::NotSeen,

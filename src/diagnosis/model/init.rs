@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
+use super::apply::NCCL;
 use crate::diagnosis::event::Call;
 
 /// One initialisation of the world by one process, as the process described it before it began.
@@ -65,6 +67,45 @@ impl Init {
             launched_world_size: number("init.launched_world_size"),
             launchers_store: text("init.launchers_store").cloned(),
             over: None,
+        }
+    }
+}
+
+impl Init {
+    /// The first call of a process, where it makes an NCCL communicator of all ranks: they meet at whoever
+    /// made its unique id.
+    pub(super) fn of_communicator(
+        call: &Arc<Call>,
+        rank: Option<u32>,
+        world_size: Option<u32>,
+        settings: &BTreeMap<Arc<str>, Arc<str>>,
+    ) -> Option<Self> {
+        let group = call
+            .group
+            .as_ref()
+            .filter(|group| group.key.layer == NCCL)?;
+        let size = group.key.members.len() as u32;
+        if call.op != Op::NewGroup || world_size != Some(size) {
+            return None;
+        }
+        let mut init = Self::begun(0, call, settings);
+        init.rank = rank;
+        init.world_size = world_size;
+        init.backend = Arc::clone(&group.backend);
+        // Which is its own name, where the id says no address.
+        init.place.get_or_insert_with(|| Place {
+            address: group.key.name.as_str().into(),
+            port: None,
+        });
+        Some(init)
+    }
+
+    /// What its ranks call to join, as people call it.
+    #[must_use]
+    pub fn function(&self) -> &'static str {
+        match self.call.op {
+            Op::NewGroup => "ncclCommInitRank",
+            _ => "init_process_group",
         }
     }
 }

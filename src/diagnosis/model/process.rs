@@ -1,6 +1,6 @@
 //! One process: where its threads are, how it fares, how it ended.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +20,10 @@ use crate::diagnosis::event::{Call, CallId, GroupInfo, Guard, ProcessId, Stacks,
 const KEPT_PLACES: usize = 4096;
 /// Most settings that are kept of a process.
 const KEPT_SETTINGS: usize = 1024;
-/// Most calls of a process on streams of devices that are kept.
+/// Most calls of a process on streams of devices that are kept, where nobody tells when they are complete …
 const KEPT_QUEUED: usize = 128;
+/// … and where somebody does: then they are those that are under way.
+const KEPT_UNDER_WAY: usize = 1024;
 /// Most calls of a process whose waits can still be told apart.
 const KEPT_CALLS: usize = 4096;
 
@@ -79,6 +81,12 @@ pub struct Process {
     /// Calls that it put on streams of devices, oldest first, and of which it is not known that they are
     /// complete: the last ones.
     pub queued: VecDeque<Arc<Call>>,
+    /// Those of them of which it will be told when they are complete.
+    pub followed: BTreeSet<CallId>,
+    /// Some of those were too many to be kept.
+    pub queue_cut: bool,
+    /// When a call of it was last known to be complete.
+    pub completed_at: Option<Timestamp>,
     /// When it was last heard of.
     pub last_at: Timestamp,
     /// Where its input last came to an end, and when.
@@ -298,6 +306,9 @@ impl Process {
             phase_lengths: BTreeMap::new(),
             last_call: None,
             queued: VecDeque::new(),
+            followed: BTreeSet::new(),
+            queue_cut: false,
+            completed_at: None,
             last_at: Timestamp::default(),
             input_ended: None,
             places: BTreeMap::new(),
@@ -505,6 +516,8 @@ impl Process {
         if call.op == Op::InitProcessGroup {
             let nth = self.init.as_ref().map_or(0, |init| init.nth + 1);
             self.init = Some(Init::begun(nth, call, &self.settings));
+        } else if self.init.is_none() && self.last_call.is_none() {
+            self.init = Init::of_communicator(call, self.rank, self.world_size, &self.settings);
         }
         let thread = self.thread(call.thread, call.at);
         thread.failed = None;
@@ -521,8 +534,14 @@ impl Process {
             self.largest_own = self.largest_own.max(numel.unwrap_or(u64::MAX));
         }
         if call.on_stream.is_some() && !call.is_async {
-            if self.queued.len() == KEPT_QUEUED {
-                self.queued.pop_front();
+            let kept = match self.followed.is_empty() {
+                true => KEPT_QUEUED,
+                false => KEPT_UNDER_WAY,
+            };
+            while self.queued.len() >= kept {
+                let oldest = self.queued.pop_front();
+                oldest.map(|call| self.followed.remove(&call.id));
+                self.queue_cut = true;
             }
             self.queued.push_back(Arc::clone(call));
         }
@@ -563,15 +582,35 @@ impl Process {
         self.calls.remove(&call);
     }
 
-    /// A call is complete, and so is what was put on its stream before.
-    pub(super) fn completed(&mut self, id: CallId) {
+    /// A call is complete, and so is what was put on its stream before. Returns all that is known to be
+    /// complete now and was not before, oldest first.
+    pub(super) fn completed(&mut self, id: CallId, at: Timestamp) -> Vec<CallId> {
+        self.completed_at = self.completed_at.max(Some(at));
         let done = self.queued.iter().find(|call| call.id == id);
         let Some(stream) = done.and_then(|call| call.on_stream).map(|on| on.stream) else {
-            return;
+            return vec![id];
         };
-        let behind =
-            |call: &Arc<Call>| call.id > id || call.on_stream.is_some_and(|on| on.stream != stream);
-        self.queued.retain(behind);
+        let (mut complete, mut under_way) = (Vec::new(), VecDeque::new());
+        for call in self.queued.drain(..) {
+            let behind = call.id > id || call.on_stream.is_some_and(|on| on.stream != stream);
+            match behind {
+                true => under_way.push_back(call),
+                false => complete.push(call.id),
+            }
+        }
+        for id in &complete {
+            self.followed.remove(id);
+        }
+        self.queue_cut &= !under_way.is_empty();
+        self.queued = under_way;
+        complete
+    }
+
+    /// It will be told when the call is complete. That may have been told before.
+    pub(super) fn follow(&mut self, id: CallId) {
+        if self.queued.iter().rev().any(|call| call.id == id) {
+            self.followed.insert(id);
+        }
     }
 
     /// A thread waits. Returns what it waits for, where that is known.

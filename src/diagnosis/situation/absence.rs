@@ -114,6 +114,12 @@ impl Situation<'_> {
             }
             Ending::Raised(_) => return Absence::Raised,
             Ending::Died(_) if !ended_later => return Absence::Died,
+            // What a partner was at when nobody waited for it any more, it was at before.
+            Ending::InOrder | Ending::Died(_) if message && ended_later => {
+                return self
+                    .held(group, rank, message)
+                    .unwrap_or(Absence::Elsewhere);
+            }
             Ending::InOrder => return Absence::Left,
             Ending::Died(_) | Ending::None => {}
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::Situation;
+use crate::diagnosis::device::{self, Progress};
 use crate::diagnosis::model::{Group, GroupId, Join, Wait, is_inside};
 
 /// A collective that every member has entered, and that does not complete.
@@ -44,12 +45,21 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     let mut waiting = Vec::new();
     let mut begun = Vec::new();
     let mut timed_out = Vec::new();
+    // NCCL's own calls come back at once, and what waits is a stream.
+    let on_device = join.calls.values().all(|it| it.call.on_stream.is_some());
     for (&rank, joined) in &join.calls {
         let process = situation.model.member(group.id, rank)?;
         let given_up = || situation.timed_out_at(group, rank, joined);
         // What is waited for on the way out is another matter.
         let lives = !process.has_ended() && !process.is_leaving();
         let since = match joined.wait {
+            _ if on_device => match device::progress(process, &joined.call) {
+                _ if !lives => continue,
+                Progress::Within(since) => since,
+                Progress::Complete => continue,
+                // Something else is to be complete before, or nobody can tell.
+                Progress::Behind | Progress::Unknown => return None,
+            },
             Wait::Since(at) if lives => at,
             Wait::NotSeen if lives && is_inside(process, &joined.call) => joined.call.at,
             Wait::Over(_) if joined.failed => {

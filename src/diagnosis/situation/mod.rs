@@ -11,7 +11,9 @@ use ddp_doctor_proto::report::Timestamp;
 use super::Config;
 use super::contract::{self, Breach};
 use super::creations;
-use super::model::{GroupId, Join, JoinedCall, Model, Process};
+use super::device;
+use super::event::CallId;
+use super::model::{Group, GroupId, Join, JoinedCall, Model, Process};
 use super::waits::Waits;
 
 mod absence;
@@ -116,6 +118,23 @@ impl<'a> Situation<'a> {
     #[must_use]
     pub fn join(&self, group: GroupId, seq: u64) -> Option<&'a Join> {
         self.model.group(group).join(seq)
+    }
+
+    /// Groups of NCCL's in which everybody has come, and of which nobody tells whether the devices go on:
+    /// since when.
+    pub fn settled(&self) -> impl Iterator<Item = (&'a Group, Timestamp)> {
+        let model = self.model;
+        let groups = model.groups().filter(|group| !group.entered.is_empty());
+        groups.filter_map(move |group| {
+            let (seq, since) = device::settled_at(model, group)?;
+            let mut calls = group.entered.get(&seq)?.all();
+            let is_followed = |rank, call: CallId| {
+                let process = model.member(group.id, rank);
+                process.is_some_and(|it| it.followed.contains(&call))
+            };
+            let all = calls.all(|(rank, joined)| is_followed(rank, joined.call.id));
+            (!all).then_some((group, since))
+        })
     }
 
     /// The calls that were made where ranks wait.

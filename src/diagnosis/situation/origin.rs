@@ -185,14 +185,18 @@ impl Situation<'_> {
                         }
                         _ => false,
                     });
-                    let Some(next) = next else { continue };
-                    if seen.contains(&next) {
-                        let Some(cycle) = self.cycle_with(absent.rank) else {
-                            continue;
-                        };
-                        Origin::Cycle(cycle)
-                    } else {
-                        self.origin(stalls, next, seen)
+                    let cycle = match next {
+                        Some(next) if !seen.contains(&next) => None,
+                        Some(_) => self.cycle_with(absent.rank),
+                        // Its own message has met its partner, and it stands in the call all the same.
+                        None => self.cycle_of(absent.rank),
+                    };
+                    match (cycle, next) {
+                        (Some(cycle), _) => Origin::Cycle(cycle),
+                        (None, Some(next)) if !seen.contains(&next) => {
+                            self.origin(stalls, next, seen)
+                        }
+                        (None, _) => continue,
                     }
                 }
                 _ => continue,
@@ -337,13 +341,16 @@ impl Situation<'_> {
         }
     }
 
+    /// The cycle a rank waits in.
+    fn cycle_of(&self, rank: u32) -> Option<usize> {
+        let mut cycles = self.waits.cycles.iter();
+        cycles.position(|cycle| cycle.iter().any(|wait| wait.rank == rank))
+    }
+
     /// The cycle a rank waits in, or waits for.
     fn cycle_with(&self, rank: u32) -> Option<usize> {
         let cycles = &self.waits.cycles;
-        let direct = cycles
-            .iter()
-            .position(|cycle| cycle.iter().any(|wait| wait.rank == rank));
-        direct.or_else(|| {
+        self.cycle_of(rank).or_else(|| {
             let blocked = self.waits.blocked.get(&rank)?.first()?;
             cycles
                 .iter()

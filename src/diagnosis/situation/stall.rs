@@ -279,6 +279,8 @@ impl Situation<'_> {
         };
         let mut failed = false;
         match lone.joined.wait {
+            // The device is done with it.
+            Wait::Over(_) if lone.joined.call.on_stream.is_some() => return None,
             // A send may be done early, and a message that was missed may have come.
             Wait::Over(_) if !lone.sure || !(receives || transport.sends_wait) => return None,
             Wait::Over(at) => failed = transport.waits_complete && self.model.is_own_doing(at),
@@ -303,6 +305,12 @@ impl Situation<'_> {
             }
         }
         let timed_out = self.timed_out_at(group, lone.rank, &lone.joined);
+        // Who had waited for as long as anybody should has given up by its end: what became of its
+        // partner later is not why.
+        let gave_up = process.end.map(|end| end.at).filter(|&at| {
+            self.model.is_own_doing(at) && at.since(since) >= self.config.stall_after
+        });
+        let given_up = timed_out.or(gave_up);
         Some(Stall {
             group: group.id,
             seq: lone.joined.call.seq,
@@ -311,7 +319,7 @@ impl Situation<'_> {
                 .into_iter()
                 .map(|rank| Absent {
                     rank,
-                    why: self.absence(group, rank, true, timed_out),
+                    why: self.absence(group, rank, true, given_up),
                 })
                 .collect(),
             message: Some(lone),

@@ -34,7 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { COUNT = 64, MAX_COMMS = 8, MAX_TASKS = 64, PAGE = 4096 };
+enum { COUNT = 64, CHANNELS = 2, MAX_COMMS = 8, MAX_TASKS = 64, PAGE = 4096 };
 
 struct comm {
     void *context;
@@ -217,17 +217,18 @@ static void proxy_works(struct task *task)
     stop(op);
 }
 
-static void kernel_runs(struct task *task)
+static void kernel_runs(struct task *task, uint8_t number)
 {
     descriptor_7 it = descriptor(KERNEL_CH, task->event);
-    it.kernel_ch.channel = 0;
+    it.kernel_ch.channel = number;
     it.kernel_ch.timer = timer();
     void *channel = start(task->comm, &it);
     if (hangs)
         return;
     if (channel != NULL) {
         it = descriptor(KERNEL_PHASE, channel);
-        it.kernel_phase.channel = it.kernel_phase.phase = 0;
+        it.kernel_phase.channel = number;
+        it.kernel_phase.phase = 0;
         it.kernel_phase.name = name(task->comm, "ring");
         it.kernel_phase.timer = timer();
         void *phase = start(task->comm, &it);
@@ -254,7 +255,8 @@ static void *proxy(void *none)
             continue;
         if (!hangs)
             proxy_works(&tasks[i]);
-        kernel_runs(&tasks[i]);
+        for (uint8_t channel = 0; channel < (tasks[i].is_p2p ? 1 : CHANNELS); ++channel)
+            kernel_runs(&tasks[i], channel);
     }
     record(control, CTRL_IDLE, NULL);
     stop(control);
@@ -311,7 +313,7 @@ static void start_work(struct task *task, void *group)
         it.coll.count = is_moved ? sizeof buffer : COUNT;
         it.coll.root = 0;
         it.coll.datatype = is_moved ? name(task->comm, "ncclInt8") : type;
-        it.coll.channels = 2;
+        it.coll.channels = CHANNELS;
         it.coll.warps = 16;
         it.coll.algo = name(task->comm, "RING");
         it.coll.proto = name(task->comm, "LL");

@@ -8,6 +8,7 @@
  */
 #include <rank.h>
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -203,6 +204,36 @@ static void children(void)
     sum(world_comm, 64);
 }
 
+static void *forks(void *none)
+{
+    for (int i = 0; i < 20; ++i) {
+        int status;
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(30);
+            if (i % 2 == 0)
+                execlp("true", "true", (char *)NULL);
+            _exit(ncclGroupStart() == ncclSuccess && ncclGroupEnd() == ncclSuccess ? 0 : 8);
+        }
+        EXPECT(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    }
+    return none;
+}
+
+/* Nobody's fault: some threads fork all the time, while another one calls NCCL. */
+static void forking(void)
+{
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; ++i)
+        EXPECT(pthread_create(&threads[i], NULL, forks, NULL) == 0);
+    for (int i = 0; i < 300; ++i)
+        sum(world_comm, 64);
+    for (int i = 0; i < THREADS; ++i)
+        EXPECT(pthread_join(threads[i], NULL) == 0);
+    sum(world_comm, 64);
+}
+
 /* DD105: another type, in a call that only a graph makes. */
 static void captured(void)
 {
@@ -229,6 +260,7 @@ static const struct {
     {"leaves", leaves},   {"killed", killed},     {"split", split},
     {"message", message}, {"group", group},       {"simulated", simulated},
     {"again", again},     {"children", children}, {"captured", captured},
+    {"forking", forking},
 };
 
 int main(int argc, char **argv)

@@ -203,11 +203,17 @@ impl Encoder {
                 process,
                 thread,
                 call,
+                followed,
                 at,
             } => {
                 let record = v1::Record {
                     thread: thread.0,
                     call: call.0,
+                    flags: if *followed {
+                        u32::from(flags::FOLLOWED)
+                    } else {
+                        0
+                    },
                     ..record(RecordKind::Returned, *at)
                 };
                 self.process(*process).record(record, None)

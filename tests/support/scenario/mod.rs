@@ -20,6 +20,7 @@
 //! | words | meaning |
 //! |---|---|
 //! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: DDP's own |
+//! | `… [stream=N] [launch=N] [followed]`, `completes [LABEL]` | with `layer = "nccl"`: the call is put on a stream (1), with others of that launch, and comes back; `followed`: it will be told when it is complete. It is |
 //! | `unawaited @FILE:LINE` | an `all_reduce` made there is waited for by nobody |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
 //! | `group NAME MEMBERS` | joins a further group |
@@ -38,7 +39,7 @@
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
-//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first |
+//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first; with `!`: native ones |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | of `-`: what is known of a node, in seconds |
 //! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
@@ -70,6 +71,9 @@ pub(crate) struct Scenario {
     world: u32,
     #[serde(default = "gloo")]
     backend: String,
+    /// Whose calls they are: those of "c10d", or of "nccl" itself.
+    #[serde(default = "c10d")]
+    layer: String,
     /// Ranks by host; one host for all where nothing is said.
     #[serde(default)]
     hosts: BTreeMap<String, Vec<u32>>,
@@ -123,6 +127,10 @@ struct Expect {
     /// The second at which it was first seen.
     detected: Option<f64>,
     summary_has: Option<String>,
+}
+
+fn c10d() -> String {
+    "c10d".into()
 }
 
 fn gloo() -> String {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
-    Call, CallId, Event, Forward, GroupInfo, Guard, Parameters, ProcessId, Stacks, StartedRank,
-    ThreadId, ThreadStack,
+    Call, CallId, Event, Forward, GroupInfo, Guard, OnStream, Parameters, ProcessId, Stacks,
+    StartedRank, ThreadId, ThreadStack,
 };
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
@@ -155,7 +155,7 @@ impl<'a> Writer<'a> {
                 world_size: Some(world_size),
                 host: self.host(rank).1.into(),
                 pid: 1000 + rank + 100 * self.restarts.get(&rank).copied().unwrap_or(0) as u32,
-                layer: "c10d".into(),
+                layer: self.scenario.layer.as_str().into(),
                 world: "".into(),
                 at: seconds(at),
             },
@@ -215,6 +215,7 @@ impl<'a> Writer<'a> {
             process: self.process(rank),
             thread,
             call,
+            followed: false,
             at: seconds(at),
         };
         self.push(rank, at, returned);
@@ -297,7 +298,7 @@ impl<'a> Writer<'a> {
     }
 
     fn join_group(&mut self, rank: u32, at: f64, name: &str, description: &str, members: &[u32]) {
-        let group = Arc::new(info(name, description, &self.scenario.backend, members));
+        let group = Arc::new(info(self.scenario, name, description, members));
         self.groups.insert((rank, name.into()), Arc::clone(&group));
         let process = self.process(rank);
         let info = Arc::clone(&group);
@@ -417,6 +418,7 @@ impl<'a> Writer<'a> {
                     process,
                     thread: ThreadId(1),
                     call,
+                    followed: false,
                     at: moment,
                 };
                 if members.contains(&rank) {
@@ -453,6 +455,18 @@ impl<'a> Writer<'a> {
                 Event::GroupDestroyed {
                     process,
                     group,
+                    at: moment,
+                }
+            }
+            "completes" => {
+                let known = match args.first() {
+                    Some(label) => self.labels.get(&(rank, label.clone())),
+                    None => self.last_call.get(&rank),
+                };
+                let (_, call) = *known.ok_or("no call to be complete")?;
+                Event::Completed {
+                    process,
+                    call,
                     at: moment,
                 }
             }
@@ -644,12 +658,12 @@ impl<'a> Writer<'a> {
         lazy: bool,
         place: Option<Arc<Where>>,
     ) {
+        let info = info(self.scenario, name, "", &members);
         let id = self.next_call.entry(rank).or_default();
         *id += 1;
         let id = CallId(*id);
-        let backend = &self.scenario.backend;
         let call = Call {
-            group: Some(Arc::new(info(name, "", backend, &members))),
+            group: Some(Arc::new(info)),
             takes_all: !lazy,
             place,
             ..blank(id, seconds(at), Op::NewGroup)
@@ -684,7 +698,12 @@ impl<'a> Writer<'a> {
             step: self.steps.get(&rank).copied().unwrap_or(0),
             ..blank(CallId(*id), seconds(at), op)
         };
-        let (mut returned, mut label) = (true, None);
+        let on_device = self.scenario.layer == "nccl" && grouped;
+        let (mut returned, mut followed, mut label) = (true, false, None);
+        call.on_stream = on_device.then_some(OnStream {
+            stream: 1,
+            launch: 0,
+        });
         let mut args = args.iter().map(String::as_str);
         while let Some(arg) = args.next() {
             if let Some(at) = arg.strip_prefix('@') {
@@ -695,6 +714,12 @@ impl<'a> Writer<'a> {
                 call.peer = Some(peer.parse().ok().ok_or(format!("no rank: {peer}"))?);
             } else if let Some(tag) = arg.strip_prefix("tag=") {
                 call.tag = Some(tag.parse().ok().ok_or(format!("no tag: {tag}"))?);
+            } else if let Some(stream) = arg.strip_prefix("stream=") {
+                let on = call.on_stream.as_mut().ok_or("only NCCL has streams")?;
+                on.stream = stream.parse().ok().ok_or(format!("no stream: {stream}"))?;
+            } else if let Some(launch) = arg.strip_prefix("launch=") {
+                let on = call.on_stream.as_mut().ok_or("only NCCL has launches")?;
+                on.launch = launch.parse().ok().ok_or(format!("no launch: {launch}"))?;
             } else if let Some(reduce_op) = ReduceOp::from_name(arg) {
                 call.reduce_op = reduce_op;
             } else if let Some(thread) = arg.strip_prefix('t').and_then(|n| n.parse().ok()) {
@@ -708,6 +733,7 @@ impl<'a> Writer<'a> {
                     "async" => call.is_async = true,
                     "hidden" => (call.is_async, call.hidden) = (true, true),
                     "unreturned" => returned = false,
+                    "followed" => followed = true,
                     "as" => label = args.next(),
                     _ => return Err(format!("what is {arg:?}?")),
                 }
@@ -723,7 +749,7 @@ impl<'a> Writer<'a> {
             call.seq = *seq;
         }
         let (process, thread, id) = (self.process(rank), call.thread, call.id);
-        let waits = grouped && !call.is_async && returned;
+        let waits = grouped && !call.is_async && returned && !on_device;
         self.last_call.insert(rank, (thread, id));
         if let Some(label) = label {
             self.labels.insert((rank, label.into()), (thread, id));
@@ -745,6 +771,7 @@ impl<'a> Writer<'a> {
                     process,
                     thread,
                     call: id,
+                    followed,
                     at: moment,
                 },
             );
@@ -763,17 +790,17 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn info(name: &str, description: &str, backend: &str, members: &[u32]) -> GroupInfo {
+fn info(scenario: &Scenario, name: &str, description: &str, members: &[u32]) -> GroupInfo {
     GroupInfo {
         key: GroupRef {
-            layer: "c10d".into(),
+            layer: scenario.layer.clone(),
             epoch: 0,
             name: name.into(),
             ordinal: 0,
             members: members.into(),
         },
         description: description.into(),
-        backend: backend.into(),
+        backend: scenario.backend.as_str().into(),
         seat: None,
     }
 }
@@ -873,6 +900,12 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
             thread.python.push(Where {
                 file: file.into(),
                 line: line.parse().ok().ok_or(format!("no line: {word:?}"))?,
+                function: function.into(),
+            });
+        } else if let Some((file, function)) = word.split_once('!') {
+            thread.native.push(Where {
+                file: file.into(),
+                line: 0,
                 function: function.into(),
             });
         } else if let Some(cpu) = word.strip_prefix("cpu=") {

@@ -181,6 +181,19 @@ impl Writer {
         self.about_call(RecordKind::Returned, call, Some(change));
     }
 
+    /// The call came back to its caller, and it will be told when it is complete.
+    pub fn returned_followed(&self, call: u64) {
+        let known = self.calls.recall(call);
+        let record = Self::of_call(RecordKind::Returned, call, known, sys::monotonic_ns());
+        self.record(
+            Some(Change::Leave(inside::CALL, call)),
+            Record {
+                flags: record.flags | flags::FOLLOWED,
+                ..record
+            },
+        );
+    }
+
     /// This thread is about to wait for a call (0: an unknown one) at a place (0: unknown).
     pub fn wait_begin(&self, call: u64, site: u32) {
         let known = self.calls.recall(call);

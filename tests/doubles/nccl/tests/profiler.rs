@@ -128,11 +128,12 @@ fn version_7_has_all_there_is() {
         "13 in 12: KernelPhase 0 ring (another thread)",
         "13 state 31 with arguments",
         "12 state 22 with arguments",
-        "14 in 233492480: ProxyOp channel 0 peer 0 steps 1 chunk 131072 send 1",
+        "14 in 4: KernelCh 1 timer 1 (another thread)",
+        "16 in 233492480: ProxyOp channel 0 peer 0 steps 1 chunk 131072 send 1",
     ] {
         assert!(written.lines().any(|it| it == line), "{line}\n{written}");
     }
-    assert!(said.contains("14 events, 14 taken, 14 stopped"), "{said}");
+    assert!(said.contains("16 events, 16 taken, 16 stopped"), "{said}");
 }
 
 #[test]

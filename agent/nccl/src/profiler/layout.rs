@@ -1,0 +1,287 @@
+//! What NCCL hands to a profiler, as of versions 4 to 7 of that interface (NCCL 2.27 to 2.32), by the layout
+//! of NCCL's own debug information on machines of 64 bits. Versions differ in their heads, and in what they
+//! have at the ends.
+#![expect(unsafe_code, reason = "reads what NCCL describes an event by")]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use ddp_doctor_proto::{DType, Op};
+
+/// Kinds of events, which are also the bits of the mask by which a profiler asks for them.
+pub(super) mod kind {
+    pub(in super::super) const GROUP: u64 = 1;
+    pub(in super::super) const COLL: u64 = 2;
+    pub(in super::super) const P2P: u64 = 4;
+    pub(in super::super) const PROXY_OP: u64 = 8;
+    pub(in super::super) const PROXY_STEP: u64 = 16;
+    pub(in super::super) const KERNEL_CHANNEL: u64 = 64;
+    pub(in super::super) const NET_PLUGIN: u64 = 128;
+    /// The program's call of `ncclGroupStart`, or what stands for it around a call alone.
+    pub(in super::super) const GROUP_API: u64 = 256;
+    pub(in super::super) const COLL_API: u64 = 512;
+    pub(in super::super) const P2P_API: u64 = 1024;
+    pub(in super::super) const KERNEL_LAUNCH: u64 = 2048;
+    pub(in super::super) const CE_COLL: u64 = 4096;
+    pub(in super::super) const CE_SYNC: u64 = 8192;
+    pub(in super::super) const CE_BATCH: u64 = 16384;
+    pub(in super::super) const KERNEL_PHASE: u64 = 32768;
+}
+
+/// States of events.
+pub(super) mod state {
+    use std::ffi::c_int;
+
+    /// The kernel's part on a channel is over.
+    pub(in super::super) const KERNEL_CHANNEL_STOP: c_int = 22;
+    /// The outermost end of a group begins to make what is in it.
+    pub(in super::super) const GROUP_END_API_START: c_int = 24;
+}
+
+/// Bytes of a descriptor.
+pub(super) const fn size(version: u32) -> usize {
+    match version {
+        ..5 => 104,
+        5 | 6 => 112,
+        _ => 136,
+    }
+}
+
+/// The longest one.
+pub(super) const LONGEST: usize = size(7);
+/// Where the parent is, in every version.
+pub(super) const PARENT: usize = 8;
+/// Where what depends on the kind begins, in every version.
+const BODY: usize = 24;
+/// Where an event of the older kind for groups is named beside the parent, since version 5.
+pub(super) const GROUP_OF_COLL: usize = 104;
+pub(super) const GROUP_OF_P2P: usize = 64;
+
+/// `coll`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Coll {
+    seq: u64,
+    func: *const c_char,
+    send: *const c_void,
+    receive: *const c_void,
+    /// In bytes where data is only moved.
+    pub(super) count: usize,
+    pub(super) root: c_int,
+    dtype: *const c_char,
+    pub(super) channels: u8,
+    warps: u8,
+    algorithm: *const c_char,
+    protocol: *const c_char,
+}
+
+/// `p2p`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct P2p {
+    func: *const c_char,
+    buffer: *const c_void,
+    dtype: *const c_char,
+    pub(super) count: usize,
+    pub(super) peer: c_int,
+    /// Not initialised by NCCL for version 4.
+    pub(super) channels: u8,
+}
+
+/// `collApi`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct CollApi {
+    func: *const c_char,
+    pub(super) count: usize,
+    dtype: *const c_char,
+    pub(super) root: c_int,
+    pub(super) stream: *mut c_void,
+    is_captured: u8,
+}
+
+/// `p2pApi`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct P2pApi {
+    func: *const c_char,
+    count: usize,
+    dtype: *const c_char,
+    pub(super) stream: *mut c_void,
+    is_captured: u8,
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(Coll, count) + BODY == 56 && offset_of!(Coll, root) + BODY == 64);
+    assert!(offset_of!(Coll, dtype) + BODY == 72 && offset_of!(Coll, channels) + BODY == 80);
+    assert!(size_of::<Coll>() + BODY == size(4));
+    assert!(offset_of!(P2p, count) + BODY == 48 && offset_of!(P2p, peer) + BODY == 56);
+    assert!(offset_of!(P2p, channels) + BODY == 60 && size_of::<P2p>() + BODY <= size(4));
+    assert!(offset_of!(CollApi, root) + BODY == 48 && offset_of!(CollApi, stream) + BODY == 56);
+    assert!(offset_of!(CollApi, is_captured) + BODY == 64);
+    assert!(
+        offset_of!(P2pApi, stream) + BODY == 48 && offset_of!(P2pApi, is_captured) + BODY == 56
+    );
+    assert!(size_of::<CollApi>() + BODY <= size(5) && size_of::<P2pApi>() + BODY <= size(5));
+};
+
+/// What NCCL describes an event by. Valid while NCCL's call lasts.
+#[derive(Clone, Copy)]
+pub(super) struct Descriptor {
+    address: *const c_void,
+    version: u32,
+}
+
+impl Descriptor {
+    /// # Safety
+    ///
+    /// It is one of that version, and is not used after the call it was handed to.
+    pub(super) const unsafe fn new(address: *const c_void, version: u32) -> Self {
+        Self { address, version }
+    }
+
+    pub(super) const fn version(self) -> u32 {
+        self.version
+    }
+
+    /// A bit of [`kind`].
+    pub(super) fn kind(self) -> u64 {
+        if self.version < 5 {
+            // SAFETY: every descriptor begins with it, in one byte up to version 4.
+            return u64::from(unsafe { self.address.cast::<u8>().read() });
+        }
+        // SAFETY: as above, in eight bytes.
+        unsafe { self.address.cast::<u64>().read() }
+    }
+
+    /// The event that it is part of, by what [`start`](super) gave for it. Events of a proxy that works for
+    /// another process have a parent of that process.
+    pub(super) fn parent(self) -> usize {
+        // SAFETY: every descriptor has it there.
+        unsafe { self.address.byte_add(PARENT).cast::<usize>().read() }
+    }
+
+    /// Whether a proxy's work is that of another process.
+    pub(super) fn is_foreign(self) -> bool {
+        let pid: u32 = self.body();
+        pid != std::process::id()
+    }
+
+    pub(super) fn coll(self) -> Coll {
+        self.body()
+    }
+
+    pub(super) fn p2p(self) -> P2p {
+        self.body()
+    }
+
+    pub(super) fn coll_api(self) -> CollApi {
+        self.body()
+    }
+
+    pub(super) fn p2p_api(self) -> P2pApi {
+        self.body()
+    }
+
+    fn body<T: Copy>(self) -> T {
+        // SAFETY: the caller has asked for the kind, whose body is shorter than the descriptor (asserted
+        // above) and made of numbers and addresses, for which every pattern of bits is a value.
+        unsafe { self.address.byte_add(BODY).cast::<T>().read() }
+    }
+
+    /// Its bytes, of which a shorter version has fewer.
+    pub(super) fn copy(self, to: &mut [u64; LONGEST / 8]) {
+        // SAFETY: the descriptor is that long, and no version is longer than what it is copied to.
+        unsafe {
+            let to = to.as_mut_ptr().cast::<u8>();
+            self.address
+                .cast::<u8>()
+                .copy_to_nonoverlapping(to, size(self.version));
+        }
+    }
+}
+
+impl Coll {
+    pub(super) fn op(&self) -> Op {
+        op(self.func)
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        dtype(self.dtype)
+    }
+}
+
+impl P2p {
+    pub(super) fn op(&self) -> Op {
+        op(self.func)
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        dtype(self.dtype)
+    }
+}
+
+impl CollApi {
+    pub(super) fn op(&self) -> Op {
+        op(self.func)
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        dtype(self.dtype)
+    }
+
+    pub(super) const fn is_captured(&self) -> bool {
+        self.is_captured != 0
+    }
+}
+
+impl P2pApi {
+    pub(super) const fn is_captured(&self) -> bool {
+        self.is_captured != 0
+    }
+}
+
+/// A name that NCCL gives, which is valid while its call lasts.
+fn name<'n>(text: *const c_char) -> &'n [u8] {
+    if text.is_null() {
+        return b"";
+    }
+    // SAFETY: NCCL's names end in a zero. What is made of them is used within the call.
+    unsafe { CStr::from_ptr(text) }.to_bytes()
+}
+
+/// By NCCL's name of a function.
+fn op(text: *const c_char) -> Op {
+    match name(text) {
+        b"AllReduce" => Op::AllReduce,
+        b"Broadcast" => Op::Broadcast,
+        b"Reduce" => Op::Reduce,
+        b"AllGather" => Op::AllGather,
+        b"ReduceScatter" => Op::ReduceScatter,
+        b"AlltoAll" | b"AllToAll" => Op::AllToAll,
+        b"Gather" => Op::Gather,
+        b"Scatter" => Op::Scatter,
+        b"Send" => Op::Send,
+        b"Recv" => Op::Recv,
+        _ => Op::Other,
+    }
+}
+
+/// By NCCL's name of an element type.
+fn dtype(text: *const c_char) -> DType {
+    match name(text) {
+        b"ncclInt8" => DType::Int8,
+        b"ncclUint8" => DType::UInt8,
+        b"ncclInt32" => DType::Int32,
+        b"ncclUint32" => DType::UInt32,
+        b"ncclInt64" => DType::Int64,
+        b"ncclUint64" => DType::UInt64,
+        b"ncclFloat16" => DType::Float16,
+        b"ncclFloat32" => DType::Float32,
+        b"ncclFloat64" => DType::Float64,
+        b"ncclBfloat16" => DType::BFloat16,
+        b"ncclFloat8e4m3" => DType::Float8E4M3,
+        b"ncclFloat8e5m2" => DType::Float8E5M2,
+        _ => DType::Other,
+    }
+}

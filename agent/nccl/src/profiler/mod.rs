@@ -1,0 +1,448 @@
+//! The profiler that NCCL itself loads (`NCCL_PROFILER_PLUGIN`), for programs whose calls do not come through
+//! [`hooks`](crate::hooks): those that look NCCL's functions up by themselves, or are linked with all of it.
+//!
+//! NCCL tells of calls, of what becomes of them when their group ends, and of their kernels. It does not tell
+//! of reductions' operators, and of a communicator only when all its ranks have met. One process has one
+//! profiler: another one that is to hear of everything too is called from here ([`next`]).
+//!
+//! ```text
+//! version 4 (NCCL 2.27)    Group ─ Coll, P2p ─ KernelCh
+//! from 5 on (2.28)         GroupApi ─ CollApi, P2pApi ─ Coll, P2p ─ KernelCh
+//! ```
+//!
+//! A collective is recorded as the program asked for it: by its `CollApi`, from version 5 on. Only `P2p` knows
+//! the peer of a message. Version 4 tells of work alone, which is in bytes where data is only moved.
+#![expect(unsafe_code, reason = "is called by NCCL with what it points to")]
+
+mod events;
+mod launches;
+mod layout;
+mod next;
+
+use std::env;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use ddp_doctor_proto::{Op, ReduceOp};
+
+use self::events::Event;
+use self::layout::{Coll, Descriptor, kind, state};
+use self::next::Next;
+use crate::comms::Communicator;
+use crate::driver::{self, Capture};
+use crate::records::{self, Work};
+use crate::watch::guarded;
+use crate::{identity, init};
+
+/// What is asked of NCCL: calls, or with "kernels" their kernels too.
+const SWITCH: &str = "DDP_DOCTOR_NCCL_PROFILER";
+/// `ncclSuccess`, whatever happens: the program goes on in any case.
+const DONE: c_int = 0;
+
+type Logger = *const c_void;
+type Start = unsafe extern "C" fn(*mut c_void, *mut *mut c_void, *const c_void) -> c_int;
+type Init4 = unsafe extern "C" fn(
+    *mut *mut c_void,
+    *mut c_int,
+    *const c_char,
+    u64,
+    c_int,
+    c_int,
+    c_int,
+    Logger,
+) -> c_int;
+type Init5 = unsafe extern "C" fn(
+    *mut *mut c_void,
+    u64,
+    *mut c_int,
+    *const c_char,
+    c_int,
+    c_int,
+    c_int,
+    Logger,
+) -> c_int;
+
+/// What a profiler exports under the name of each version that it knows.
+#[repr(C)]
+pub(crate) struct Plugin<I> {
+    name: *const c_char,
+    init: I,
+    start: Start,
+    stop: unsafe extern "C" fn(*mut c_void) -> c_int,
+    record: unsafe extern "C" fn(*mut c_void, c_int, *mut c_void) -> c_int,
+    finalize: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+// SAFETY: it is made of functions, and of a text that nobody writes.
+unsafe impl<I> Sync for Plugin<I> {}
+
+const NAME: *const c_char = c"ddp-doctor".as_ptr();
+
+macro_rules! export {
+    ($($symbol:ident: $type:ty, $init:ident, $start:ident, $version:literal;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            static $symbol: Plugin<$type> = Plugin {
+                name: NAME,
+                init: $init::<$version>,
+                start: $start::<$version>,
+                stop,
+                record,
+                finalize,
+            };
+        )*
+    };
+}
+
+export! {
+    ncclProfiler_v4: Init4, init_4, start, 4;
+    ncclProfiler_v5: Init5, init_5, start, 5;
+    ncclProfiler_v6: Init5, init_5, start, 6;
+    ncclProfiler_v7: Init5, init_5, start, 7;
+}
+
+/// What NCCL is given for a communicator, and hands back with its events. Never freed.
+struct Context {
+    /// `None`: nothing of it is recorded here.
+    communicator: Option<&'static Communicator>,
+    next: Option<Next>,
+}
+
+/// What NCCL says of a communicator.
+struct Said {
+    version: u32,
+    hash: u64,
+    name: *const c_char,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: Logger,
+}
+
+unsafe extern "C" fn init_4<const VERSION: u32>(
+    context: *mut *mut c_void,
+    mask: *mut c_int,
+    name: *const c_char,
+    hash: u64,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: Logger,
+) -> c_int {
+    let said = Said {
+        version: VERSION,
+        hash,
+        name,
+        nodes,
+        ranks,
+        rank,
+        log,
+    };
+    // SAFETY: NCCL passes where its own mask and the context are.
+    unsafe { begin(context, mask, &said) }
+}
+
+unsafe extern "C" fn init_5<const VERSION: u32>(
+    context: *mut *mut c_void,
+    hash: u64,
+    mask: *mut c_int,
+    name: *const c_char,
+    nodes: c_int,
+    ranks: c_int,
+    rank: c_int,
+    log: Logger,
+) -> c_int {
+    let said = Said {
+        version: VERSION,
+        hash,
+        name,
+        nodes,
+        ranks,
+        rank,
+        log,
+    };
+    // SAFETY: as above.
+    unsafe { begin(context, mask, &said) }
+}
+
+/// # Safety
+///
+/// The pointers are valid for writes.
+unsafe fn begin(context: *mut *mut c_void, mask: *mut c_int, said: &Said) -> c_int {
+    let made = guarded(|| {
+        let communicator = communicator(said);
+        let next = Next::of(said);
+        let asked = communicator.map_or(0, |_| asked(said.version));
+        let asked = asked | next.as_ref().map_or(0, Next::mask);
+        let context = Context { communicator, next };
+        Some((Box::into_raw(Box::new(context)), asked))
+    });
+    let (made, asked) = made.unwrap_or((ptr::null_mut(), 0));
+    // SAFETY: the caller vouches for them.
+    unsafe {
+        context.write(made.cast());
+        mask.write(asked as c_int);
+    }
+    DONE
+}
+
+/// The communicator as the box knows it; `None`: its calls are not recorded here, for instance because they
+/// are where they are made.
+fn communicator(said: &Said) -> Option<&'static Communicator> {
+    if init::is_hooked() {
+        return None;
+    }
+    let seat = init::seat(said.rank, said.ranks)?;
+    let writer = init::open_box(Some(seat))?;
+    let occurrence = init::occurrence_of(said.hash, seat.rank)?;
+    let description = if said.name.is_null() {
+        &[][..]
+    } else {
+        // SAFETY: NCCL's name of the communicator, which ends in a zero.
+        unsafe { CStr::from_ptr(said.name) }.to_bytes()
+    };
+    let name = identity::name(said.hash, occurrence);
+    let (rank, size) = (seat.rank, seat.size);
+    let group = writer.communicator(name.as_bytes(), description, b"nccl", rank, size);
+    (group != 0).then(|| {
+        let mut made = Communicator::new(writer, group, said.hash, occurrence);
+        (made.rank, made.size) = (rank, size);
+        &*Box::leak(Box::new(made))
+    })
+}
+
+/// The events that are needed here.
+fn asked(version: u32) -> u64 {
+    let calls = if version < 5 {
+        kind::GROUP | kind::COLL | kind::P2P
+    } else {
+        kind::GROUP_API | kind::COLL_API | kind::P2P_API | kind::P2P
+    };
+    match env::var_os(SWITCH) {
+        Some(value) if value == "kernels" => calls | kind::COLL | kind::KERNEL_CHANNEL,
+        _ => calls,
+    }
+}
+
+unsafe extern "C" fn start<const VERSION: u32>(
+    context: *mut c_void,
+    handle: *mut *mut c_void,
+    descriptor: *const c_void,
+) -> c_int {
+    // SAFETY: what NCCL was given in `begin`, or null; it is never freed.
+    let context = unsafe { context.cast::<Context>().as_ref() };
+    let number = guarded(|| {
+        // SAFETY: NCCL passes one of that version, for the time of this call.
+        let descriptor = unsafe { Descriptor::new(descriptor, VERSION) };
+        context.map_or(0, |context| context.start(descriptor).unwrap_or(0))
+    });
+    // SAFETY: NCCL passes where it is to be put. 0: what is part of it is not told of either.
+    unsafe { handle.write(ptr::without_provenance_mut(number)) };
+    DONE
+}
+
+unsafe extern "C" fn stop(handle: *mut c_void) -> c_int {
+    let number = handle.addr();
+    guarded(|| {
+        let Some(event) = events::find(number) else {
+            return;
+        };
+        match event.kind() {
+            // In version 4 what it has made is recorded only now, when all of it is known.
+            kind::GROUP | kind::GROUP_API => {
+                launches::begin();
+                launches::end();
+            }
+            kind::KERNEL_CHANNEL => kernel_part_ended(event),
+            _ => {}
+        }
+        next::stop(event);
+        event.end(number);
+    });
+    DONE
+}
+
+unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *mut c_void) -> c_int {
+    guarded(|| {
+        let Some(event) = events::find(handle.addr()) else {
+            return;
+        };
+        match (event.kind(), state) {
+            (kind::GROUP_API, state::GROUP_END_API_START) => launches::begin(),
+            (kind::KERNEL_CHANNEL, state::KERNEL_CHANNEL_STOP) => kernel_part_ended(event),
+            _ => {}
+        }
+        next::record(event, state, arguments);
+    });
+    DONE
+}
+
+unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
+    // SAFETY: as in `start`.
+    let context = unsafe { context.cast::<Context>().as_ref() };
+    guarded(|| {
+        let Some(context) = context else { return };
+        if let Some((writer, communicator)) = records::of(context.communicator) {
+            writer.group_destroyed(communicator.group);
+        }
+        if let Some(next) = &context.next {
+            next.finalize();
+        }
+    });
+    DONE
+}
+
+/// A part of a kernel has ended; that may be told twice.
+fn kernel_part_ended(event: &Event) {
+    let parent = event.parent.swap(0, Ordering::AcqRel);
+    let done = events::find(parent).and_then(Event::part_ended);
+    if let Some(call) = done {
+        launches::complete(call);
+    }
+}
+
+impl Context {
+    /// The number of the event; `None`: nobody wants to know of it.
+    fn start(&self, descriptor: Descriptor) -> Option<usize> {
+        let parent = descriptor.parent();
+        let is_ours = self.communicator.is_some() && is_known(descriptor);
+        let is_theirs = self.next.as_ref().is_some_and(|it| it.wants(descriptor));
+        if !is_ours && !is_theirs {
+            return None;
+        }
+        let (number, event) = events::begin(descriptor.kind(), parent)?;
+        if let Some(communicator) = self.communicator.filter(|_| is_ours) {
+            begun(communicator, descriptor, number, event);
+        }
+        if let Some(next) = self.next.as_ref().filter(|_| is_theirs) {
+            next.start(descriptor, event);
+        }
+        Some(number)
+    }
+}
+
+/// Whether it is an event of which something is made here.
+fn is_known(descriptor: Descriptor) -> bool {
+    let works = kind::GROUP | kind::COLL | kind::P2P | kind::KERNEL_CHANNEL;
+    let calls = kind::GROUP_API | kind::COLL_API | kind::P2P_API;
+    descriptor.kind() & (works | calls) != 0
+}
+
+fn begun(
+    communicator: &'static Communicator,
+    descriptor: Descriptor,
+    number: usize,
+    event: &'static Event,
+) {
+    let is_old = descriptor.version() < 5;
+    match descriptor.kind() {
+        kind::COLL_API => {
+            let asked = descriptor.coll_api();
+            let work = Work {
+                partner: rooted(asked.op(), asked.root),
+                stream: driver::name_of(asked.stream, communicator.device),
+                capture: captured(asked.is_captured()),
+                ..work(asked.op(), asked.count, asked.dtype(), number)
+            };
+            gather(communicator, work);
+        }
+        kind::P2P_API => {
+            let asked = descriptor.p2p_api();
+            event.stream.store(asked.stream, Ordering::Relaxed);
+            event
+                .is_captured
+                .store(asked.is_captured(), Ordering::Relaxed);
+        }
+        kind::COLL if is_old => {
+            let made = descriptor.coll();
+            event.expect(made.channels);
+            let work = Work {
+                partner: rooted(made.op(), made.root),
+                stream: own_stream(communicator),
+                ..work(made.op(), made.count, made.dtype(), number)
+            };
+            gather(communicator, work);
+        }
+        kind::COLL => expect(event, &descriptor.coll()),
+        kind::P2P => {
+            let made = descriptor.p2p();
+            let asked = events::find(descriptor.parent());
+            let asked = asked.filter(|it| it.kind() == kind::P2P_API);
+            // The parts of a collective that is made of messages are no messages of the program's.
+            if !is_old && asked.is_none() {
+                return;
+            }
+            let stream = asked.map(|it| it.stream.load(Ordering::Relaxed));
+            let is_captured = asked.is_some_and(|it| it.is_captured.load(Ordering::Relaxed));
+            let work = Work {
+                partner: Some(made.peer),
+                stream: stream.map_or_else(
+                    || own_stream(communicator),
+                    |stream| driver::name_of(stream, communicator.device),
+                ),
+                capture: captured(is_captured),
+                ..work(made.op(), made.count, made.dtype(), number)
+            };
+            if is_old {
+                gather(communicator, work);
+                return;
+            }
+            event.expect(made.channels);
+            if let Some(done) = event.recorded(launches::message(communicator, &work)) {
+                launches::complete(done);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The kernel of a collective, which was recorded when it was asked for.
+fn expect(event: &Event, made: &Coll) {
+    event.expect(made.channels);
+    let asked = events::find(event.parent.load(Ordering::Relaxed));
+    let call = asked
+        .filter(|it| it.kind() == kind::COLL_API)
+        .map_or(0, Event::call);
+    if let Some(done) = event.recorded(call) {
+        launches::complete(done);
+    }
+}
+
+fn gather(communicator: &'static Communicator, work: Work) {
+    if work.op != Op::Other && !work.is_dropped() {
+        launches::gather(communicator, work);
+    }
+}
+
+fn work(op: Op, count: usize, dtype: ddp_doctor_proto::DType, number: usize) -> Work {
+    Work {
+        op,
+        count,
+        dtype,
+        reduce_op: ReduceOp::Unspecified,
+        partner: None,
+        in_place: false,
+        stream: 0,
+        capture: Capture::No,
+        handle: ptr::without_provenance_mut(number),
+    }
+}
+
+/// NCCL says 0 where there is no root.
+fn rooted(op: Op, root: c_int) -> Option<c_int> {
+    let is_rooted = matches!(op, Op::Broadcast | Op::Reduce | Op::Gather | Op::Scatter);
+    is_rooted.then_some(root)
+}
+
+fn captured(is: bool) -> Capture {
+    if is { Capture::Yes } else { Capture::No }
+}
+
+/// Of the work of version 4 it is not known what stream it is on. That of one communicator follows each
+/// other; that of several must not be taken to.
+fn own_stream(communicator: &Communicator) -> u64 {
+    /// No address of a program's has it, nor does [`driver::name_of`] give it.
+    const OF_COMMUNICATOR: u64 = 3 << 62;
+    OF_COMMUNICATOR | u64::from(communicator.group)
+}

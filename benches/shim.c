@@ -1,0 +1,89 @@
+/*
+ * What benches/shim.py measures with. With -DLIBRARY: an NCCL whose calls do nothing, so that what a call
+ * takes is what stands before it. Otherwise the program that calls it, and prints what calls took in
+ * nanoseconds, a line each: BATCHES batches of CALLS calls each, the mean of a batch; then single calls.
+ */
+#include <stddef.h>
+
+typedef struct { char internal[128]; } id;
+
+#ifdef LIBRARY
+
+static int made;
+int pncclGetVersion(int *version) { *version = 22705; return 0; }
+int ncclGetVersion(int *version) { return pncclGetVersion(version); }
+int pncclCommInitRank(void **comm, int ranks, id id, int rank) { (void)ranks, (void)id, (void)rank; *comm = &made; return 0; }
+int ncclCommInitRank(void **comm, int ranks, id id, int rank) { return pncclCommInitRank(comm, ranks, id, rank); }
+int pncclAllReduce(const void *in, void *out, size_t n, int type, int op, void *comm, void *stream)
+{ (void)in, (void)out, (void)n, (void)type, (void)op, (void)comm, (void)stream; return 0; }
+int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, void *comm, void *stream)
+{ return pncclAllReduce(in, out, n, type, op, comm, stream); }
+int pncclGroupStart(void) { return 0; }
+int ncclGroupStart(void) { return 0; }
+int pncclGroupEnd(void) { return 0; }
+int ncclGroupEnd(void) { return 0; }
+
+#else
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+int ncclCommInitRank(void **comm, int ranks, id id, int rank);
+int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, void *comm, void *stream);
+int ncclGroupStart(void);
+int ncclGroupEnd(void);
+
+enum { BATCHES = 101, CALLS = 2000, GROUP = 8, SINGLE = 20000 };
+
+static void *comm;
+static char buffer[64];
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static void call(void)
+{
+    ncclAllReduce(buffer, buffer, 16, 7, 0, comm, NULL);
+}
+
+static void group(void)
+{
+    ncclGroupStart();
+    for (int i = 0; i < GROUP; ++i)
+        call();
+    ncclGroupEnd();
+}
+
+static void batches(const char *name, void (*work)(void), int calls)
+{
+    for (int batch = 0; batch < BATCHES; ++batch) {
+        double begin = now();
+        for (int i = 0; i < CALLS / calls; ++i)
+            work();
+        printf("%s %.2f\n", name, (now() - begin) / CALLS);
+    }
+}
+
+int main(void)
+{
+    id unique;
+    memset(&unique, 7, sizeof unique);
+    if (ncclCommInitRank(&comm, 1, unique, 0) != 0)
+        return 1;
+    batches("warm-up", call, 1);
+    batches("call", call, 1);
+    batches("grouped", group, GROUP);
+    for (int i = 0; i < SINGLE; ++i) {
+        double begin = now();
+        call();
+        printf("single %.0f\n", now() - begin);
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,75 @@
+"""What the library that sees calls of NCCL adds to a call.
+
+A program in C calls an NCCL whose functions do nothing, with the library before it and without, in turns.
+Each run gives the mean of batches of 2 000 calls, and what single calls took, two clock readings included.
+
+    python benches/shim.py [--pairs 20]
+
+Needs gcc and the release build.
+"""
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import tempfile
+
+from common import HERE, built, interval, machine
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=20, help="pairs of runs")
+    parser.add_argument("--quick", action="store_true", help="few pairs: shows that it works, not what it costs")
+    options = parser.parse_args()
+    if options.quick:
+        options.pairs = 3
+    print(machine())
+    library = built("libddp_doctor_nccl.so")
+    chance = random.Random(0)
+    with tempfile.TemporaryDirectory() as scratch:
+        source = os.path.join(HERE, "shim.c")
+        nccl, program = os.path.join(scratch, "libnccl.so.2"), os.path.join(scratch, "program")
+        compiler = ["gcc", "-O2", "-Wall", "-Wno-missing-prototypes", source]
+        subprocess.run(compiler + ["-DLIBRARY", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", nccl], check=True)
+        subprocess.run(compiler + ["-o", program, nccl, "-Wl,-rpath," + scratch], check=True)
+
+        def run(watched):
+            boxes = os.path.join(scratch, "boxes")
+            os.makedirs(boxes, exist_ok=True)
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("DDP_DOCTOR")}
+            environment.update(DDP_DOCTOR_BOX_DIR=boxes, DDP_DOCTOR_JOB="bench")
+            environment.pop("LD_PRELOAD", None)
+            if watched:
+                environment["LD_PRELOAD"] = library
+            done = subprocess.run([program], env=environment, check=True, capture_output=True, text=True)
+            if watched != any(os.scandir(boxes)):
+                raise SystemExit("%s black box" % ("no" if watched else "a"))
+            for entry in os.scandir(boxes):
+                os.unlink(entry.path)
+            took = {}
+            for line in done.stdout.splitlines():
+                name, value = line.split()
+                took.setdefault(name, []).append(float(value))
+            return took
+
+        runs = []
+        for _ in range(options.pairs):
+            pair = {}
+            for watched in chance.sample((False, True), 2):
+                pair[watched] = run(watched)
+            runs.append(pair)
+    for name in ("call", "grouped"):
+        of = lambda pair, watched: statistics.median(pair[watched][name])
+        without = statistics.median(of(pair, False) for pair in runs)
+        added = interval([of(pair, True) - of(pair, False) for pair in runs])
+        print("    %-8s %6.1f ns without, adds %6.1f ns a call (95 %%: %.1f to %.1f)" % ((name, without) + added))
+    for watched, word in ((False, "without"), (True, "with")):
+        single = sorted(value for pair in runs for value in pair[watched]["single"])
+        at = lambda share: single[int(share * (len(single) - 1))]
+        print("    single   %-7s median %.0f ns, p99 %.0f ns, p99.9 %.0f ns" % (word, at(0.5), at(0.99), at(0.999)))
+
+
+if __name__ == "__main__":
+    main()

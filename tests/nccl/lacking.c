@@ -1,0 +1,21 @@
+/*
+ * Looks for what NCCL has only since 2.28 and 2.31, with a library of 2.27, as programs do that run with
+ * several versions; and calls what it finds, then what there is.
+ */
+#include <nccl.h>
+
+#include <dlfcn.h>
+#include <stdio.h>
+
+int main(void)
+{
+    int version;
+    int (*revoke)(ncclComm_t, int) = NULL;
+    int (*all_reduce)(const void *, void *, size_t, int, int, ncclComm_t, cudaStream_t, void *) = NULL;
+    *(void **)&revoke = dlsym(RTLD_DEFAULT, "ncclCommRevoke");
+    *(void **)&all_reduce = dlsym(RTLD_DEFAULT, "ncclAllReduceConfig");
+    if (revoke != NULL && all_reduce != NULL)
+        printf("%d %d\n", revoke(NULL, 0), all_reduce(NULL, NULL, 1, 7, 0, NULL, NULL, NULL));
+    printf("%d\n", (int)ncclGetVersion(&version));
+    return 0;
+}

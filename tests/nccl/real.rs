@@ -1,0 +1,361 @@
+//! NCCL's own libraries, as far as they go without a GPU: what they export, what they answer, and what is
+//! seen of it. One comes with PyTorch; `make nccl` names others in `DDP_DOCTOR_TEST_NCCL`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use ddp_doctor_proto::{Op, RecordKind, v1};
+
+use super::{library, records};
+use crate::doubles::Doubles;
+use crate::pytorch::venv;
+use crate::run::program;
+use crate::support::process::{Finished, run_to_end};
+
+/// Libraries to test with; empty: there is none.
+fn libraries() -> Vec<PathBuf> {
+    let named = std::env::var_os("DDP_DOCTOR_TEST_NCCL");
+    let named = named.iter().flat_map(std::env::split_paths);
+    let of_pytorch = venv().into_iter().flat_map(|venv| {
+        let versions = fs::read_dir(venv.join("lib")).unwrap();
+        versions.map(|it| {
+            it.unwrap()
+                .path()
+                .join("site-packages/nvidia/nccl/lib/libnccl.so.2")
+        })
+    });
+    let found: Vec<PathBuf> = of_pytorch.chain(named).filter(|it| it.is_file()).collect();
+    if found.is_empty() {
+        eprintln!("skipped: there is no libnccl.so.2; `scripts/nccl 2.27.7` fetches one");
+    }
+    found
+}
+
+/// Numbers of a version: "2.27.5", and what only a prefix says.
+type Version = Vec<u32>;
+
+fn version(text: &str) -> Version {
+    text.split('.').map(|it| it.parse().unwrap()).collect()
+}
+
+/// Since when there is a function, and whether it is hooked.
+fn table() -> BTreeMap<&'static str, (Version, bool)> {
+    const REASONS: [&str; 8] = [
+        "query",
+        "polled",
+        "identity",
+        "operator",
+        "parameter",
+        "process",
+        "kernel",
+        "internal",
+    ];
+    let text = include_str!("../../agent/nccl/functions.txt");
+    let lines = text
+        .lines()
+        .filter(|it| !it.is_empty() && !it.starts_with('#'));
+    let entries = lines.map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, since, what] = words[..] else {
+            panic!("{line:?}: a name, a version, and what becomes of it");
+        };
+        assert!(what == "hooked" || REASONS.contains(&what), "{line:?}");
+        (name, (version(since), what == "hooked"))
+    });
+    let names: Vec<_> = entries.collect();
+    assert!(names.is_sorted(), "by name");
+    names.into_iter().collect()
+}
+
+/// The functions `nccl…` that a library has.
+fn exports(library: &Path) -> BTreeSet<String> {
+    let listed = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(library)
+        .output()
+        .unwrap();
+    assert!(listed.status.success(), "{}", library.display());
+    let text = String::from_utf8(listed.stdout).unwrap();
+    let names = text.lines().filter_map(|line| line.split(' ').nth(2));
+    let is_function = |name: &&str| name.starts_with("nccl") && !name.starts_with("ncclProfiler_v");
+    names.filter(is_function).map(str::to_owned).collect()
+}
+
+/// `tests/nccl/answers.c`, linked with whatever `libnccl.so.2` the loader finds.
+fn asking() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let doubles = Doubles::get()?;
+    let program = PROGRAM.get_or_init(|| doubles.compile(&source("answers.c"), "answers", &LINKED));
+    Some(program)
+}
+
+/// Without the driver's double, and so that `LD_LIBRARY_PATH` says which NCCL it is.
+const LINKED: [&str; 2] = ["-Wl,--as-needed", "-Wl,--enable-new-dtags"];
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/nccl")
+        .join(name)
+}
+
+/// Without what the machine's own settings might change.
+fn with<'c>(command: &'c mut Command, nccl: &Path) -> &'c mut Command {
+    command
+        .env("LD_LIBRARY_PATH", nccl.parent().unwrap())
+        .env("NCCL_SOCKET_IFNAME", "lo")
+        .env_remove("NCCL_DEBUG")
+        .env_remove("LD_PRELOAD")
+}
+
+/// What a program answers, with the library before it or without.
+fn answers(program: &Path, arguments: &[&Path], nccl: &Path, is_preloaded: bool) -> String {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    with(&mut command, nccl);
+    if is_preloaded {
+        command.env("LD_PRELOAD", library());
+    }
+    let ended = run_to_end(command);
+    assert_eq!(ended.status, Some(0), "{}: {ended}", nccl.display());
+    ended.stdout
+}
+
+fn version_of(nccl: &Path) -> Option<Version> {
+    let said = answers(asking()?, &[Path::new("none")], nccl, false);
+    let line = said.lines().find_map(|line| line.strip_prefix("version "));
+    let code: u32 = line.unwrap().parse().unwrap();
+    Some(vec![code / 10_000, code / 100 % 100, code % 100])
+}
+
+fn written(version: &[u32]) -> String {
+    let numbers: Vec<String> = version.iter().map(u32::to_string).collect();
+    numbers.join(".")
+}
+
+#[test]
+fn every_function_is_hooked_or_there_is_a_reason() {
+    let table = table();
+    let hooked = table.iter().filter(|(_, (_, hooked))| *hooked);
+    let hooked: BTreeSet<String> = hooked.map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(exports(library()), hooked);
+    for nccl in libraries() {
+        let Some(version) = version_of(&nccl) else {
+            return;
+        };
+        let expected = table.iter().filter(|(_, (since, _))| *since <= version);
+        let expected: BTreeSet<String> = expected.map(|(name, _)| (*name).to_owned()).collect();
+        let found = exports(&nccl);
+        let unknown: Vec<_> = found.difference(&expected).collect();
+        let missing: Vec<_> = expected.difference(&found).collect();
+        let version = written(&version);
+        assert!(
+            unknown.is_empty(),
+            "{version} has, and the table says it has not: {unknown:?}"
+        );
+        assert!(
+            missing.is_empty(),
+            "{version} has not, and the table says it has: {missing:?}"
+        );
+        println!("NCCL {version}: {} functions", found.len());
+    }
+}
+
+/// Runs a program as a job of which everything is seen; what it said, and its records.
+fn seen(command: &[&Path], nccl: &Path) -> (Finished, Vec<v1::Record>) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = program(dir.path());
+    run.args([
+        "run",
+        "--nccl",
+        "always",
+        "--run-dir",
+        "kept",
+        "--report",
+        "report.json",
+        "--",
+    ])
+    .args(command)
+    .env("DDP_DOCTOR_NCCL_LIBRARY", library());
+    with(&mut run, nccl);
+    let finished = run_to_end(run);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    let records = records(&dir.path().join("kept/journal.ddpj"));
+    (
+        finished,
+        records.into_iter().map(|(_, record)| record).collect(),
+    )
+}
+
+fn texts(records: &[v1::Record], kind: RecordKind) -> Vec<&str> {
+    let of_kind = |record: &&v1::Record| record.kind == i32::from(kind.number());
+    records
+        .iter()
+        .filter(of_kind)
+        .map(|record| &*record.text)
+        .collect()
+}
+
+/// A communicator that was asked for, and what became of it.
+#[track_caller]
+fn is_refused(records: &[v1::Record], version: &[u32]) {
+    let is_creation = |record: &&v1::Record| {
+        record.kind == i32::from(RecordKind::Issued.number())
+            && record.op == i32::from(Op::NewGroup.number())
+    };
+    let creations: Vec<_> = records.iter().filter(is_creation).collect();
+    assert!(!creations.is_empty() && creations.iter().all(|it| it.text.starts_with("0x")));
+    let exceptions = texts(records, RecordKind::Exception);
+    let told =
+        |text: &&&str| text.starts_with("NCCL: ncclUnhandledCudaError from ncclCommInitRank");
+    assert!(exceptions.iter().any(|it| told(&it)), "{exceptions:?}");
+    let settings = texts(records, RecordKind::Setting);
+    assert!(
+        settings.contains(&&*format!("nccl={}", written(version))),
+        "{settings:?}"
+    );
+    // What came back is not waited for any more.
+    let of_kind = |kind: RecordKind| {
+        let it = records
+            .iter()
+            .filter(move |it| it.kind == i32::from(kind.number()));
+        it.count()
+    };
+    assert_eq!(
+        of_kind(RecordKind::Issued),
+        of_kind(RecordKind::Returned),
+        "{records:#?}"
+    );
+}
+
+#[test]
+fn whoever_stands_between_changes_no_answer() {
+    for nccl in libraries() {
+        let Some(program) = asking() else { return };
+        let without = answers(program, &[], &nccl, false);
+        assert!(without.contains("comm argument is NULL"), "{without}");
+        assert_eq!(
+            answers(program, &[], &nccl, true),
+            without,
+            "{}",
+            nccl.display()
+        );
+    }
+}
+
+#[test]
+fn a_communicator_that_cannot_be_made_is_seen() {
+    for nccl in libraries() {
+        let Some(program) = asking() else { return };
+        let version = version_of(&nccl).unwrap();
+        let (finished, records) = seen(&[program], &nccl);
+        if finished.stdout.contains("\na communicator\n") {
+            eprintln!("skipped: this machine has a GPU");
+            return;
+        }
+        is_refused(&records, &version);
+    }
+}
+
+/// As PyTorch loads it: for one library only, which was loaded for nobody else.
+#[test]
+fn the_real_one_is_found_where_it_was_loaded_for_one_library_only() {
+    let Some(doubles) = Doubles::get() else {
+        return;
+    };
+    let host = super::source("host.c");
+    let host = doubles.compile(&host, "host-of-real", &["-Wl,--as-needed"]);
+    let shared = ["-shared", "-fPIC", "-Dmain=job_main", LINKED[0], LINKED[1]];
+    let asking = doubles.compile(&source("answers.c"), "answers.so", &shared);
+    for nccl in libraries() {
+        let version = version_of(&nccl).unwrap();
+        let without = answers(&host, &[&asking], &nccl, false);
+        assert_eq!(answers(&host, &[&asking], &nccl, true), without);
+        let (finished, records) = seen(&[&host, &asking], &nccl);
+        if finished.stdout.contains("\na communicator\n") {
+            eprintln!("skipped: this machine has a GPU");
+            return;
+        }
+        is_refused(&records, &version);
+    }
+}
+
+/// PyTorch's own calls, of which those that make a communicator come that far without a GPU.
+#[test]
+fn what_pytorch_asks_of_nccl_is_seen() {
+    let Some(venv) = venv() else { return };
+    let Some(nccl) = libraries().into_iter().next() else {
+        return;
+    };
+    let scratch = tempfile::tempdir().unwrap();
+    let helper = scratch.path().join("helper.so");
+    let compiler = Command::new("g++")
+        .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
+        .arg(&helper)
+        .arg(source("pytorch.cpp"))
+        .output();
+    let Ok(compiled) = compiler else {
+        eprintln!("skipped: there is no g++");
+        return;
+    };
+    let said = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{said}");
+    let python = venv.join("bin/python");
+    let (finished, records) = seen(&[&python, &source("pytorch.py"), &helper], &nccl);
+    if finished.stdout.contains("\na communicator\n") {
+        eprintln!("skipped: this machine has a GPU");
+        return;
+    }
+    let Some(version) = version_of(&nccl) else {
+        return;
+    };
+    is_refused(&records, &version);
+    assert!(
+        finished.stdout.contains(&format!("version {version:?}")),
+        "{finished}"
+    );
+}
+
+#[test]
+fn several_in_one_process_are_told_apart() {
+    let Some(doubles) = Doubles::get() else {
+        return;
+    };
+    let program = doubles.compile(&source("several.c"), "several", &[]);
+    let folder = doubles.launch(1, Path::new(""))[0]
+        .parent()
+        .unwrap()
+        .to_owned();
+    for nccl in libraries() {
+        let version = version_of(&nccl).unwrap();
+        // Linked with the double, which makes communicators, and loads the other one by its path.
+        let (_, records) = seen(&[&program, &nccl], &folder.join("libnccl.so.2"));
+        let settings = texts(&records, RecordKind::Setting);
+        assert!(settings.contains(&"nccl=2.27.5"), "{settings:?}");
+        let both = settings
+            .iter()
+            .find_map(|it| it.strip_prefix("nccl libraries="));
+        let both: Vec<&str> = both.unwrap().split(", ").collect();
+        assert_eq!(both.len(), 2, "{settings:?}");
+        assert!(both[0].starts_with("2.27.5 /"), "{both:?}");
+        assert_eq!(both[1], format!("{} {}", written(&version), nccl.display()));
+    }
+}
+
+/// A program that is newer than its NCCL.
+#[test]
+fn a_function_that_nccl_lacks_is_an_error_and_no_end() {
+    let Some(doubles) = Doubles::get() else {
+        return;
+    };
+    let options = ["-Wl,--as-needed", "-ldl"];
+    let program = doubles.compile(&source("lacking.c"), "lacking", &options);
+    let folder = doubles.launch(1, Path::new(""))[0]
+        .parent()
+        .unwrap()
+        .to_owned();
+    let (finished, _) = seen(&[&program], &folder.join("libnccl.so.2"));
+    assert_eq!(finished.stdout, "3 3\n0\n", "{finished}");
+}
