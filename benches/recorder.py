@@ -26,7 +26,7 @@ from common import machine
 
 ENTRIES = (64, 512, 2000)
 # As src/node/recorder asks: after so many times what the last answer took, within these bounds in seconds.
-SPARING, LEAST, MOST = 50, 0.2, 5.0
+SPARING, LEAST, MOST = 50, 0.2, 2.0
 
 
 class Connection(http.client.HTTPConnection):

@@ -308,3 +308,17 @@ fn what_is_told_again_is_told_once_and_ends_once() {
     job.says(3, &[call]);
     assert_eq!(job.decoder.rejected(), before + 2);
 }
+
+#[test]
+fn a_peer_that_was_asked_earlier_is_not_missing() {
+    let mut job = Job::new();
+    let mut call = entry(0, 1, "gloo:all_reduce");
+    call["retired"] = json!(true);
+    // Rank 0's call is over; what rank 1 did is not known yet.
+    job.says(1, &[call]);
+    for _ in 0..100 {
+        job.now = job.now.plus(std::time::Duration::from_secs(1));
+        job.tell(Vec::new());
+        assert_eq!(job.codes(), []);
+    }
+}

@@ -489,6 +489,13 @@ impl JoinedCall {
         matches!(self.wait, Wait::Over(_)) && !self.failed
     }
 
+    /// Whether PyTorch's recorder says that it is over. Recorders are asked one after the other: that a peer
+    /// has not come is then old news, unless the call failed.
+    #[must_use]
+    pub fn is_over_by_recorder(&self) -> bool {
+        self.call.is_of_recorder() && matches!(self.wait, Wait::Over(_))
+    }
+
     /// Whether the program surely waits for this call: it asked to, or waits, or did; or DDP issued
     /// it, which waits before its backward pass or its forward goes on.
     #[must_use]

@@ -40,7 +40,7 @@ const EVERY: Duration = Duration::from_millis(200);
 /// … and at least so many times what the last one took …
 const SPARING: u32 = 50;
 /// … but no more than that.
-const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+const AT_LEAST_EVERY: Duration = Duration::from_secs(2);
 /// How long the box's records are held back for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a process may leave questions unanswered before it is said that its calls are not known.
