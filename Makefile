@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test lint bench build oracle loom nccl
+.PHONY: demo test lint bench build oracle loom nccl gpu
 
 # Expanded only where it is needed: making the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -58,3 +58,8 @@ nccl:
 	libraries=$$(scripts/nccl $(NCCL_VERSIONS)) && venv=$(VENV) && DDP_DOCTOR_TEST_VENV="$$venv" \
 	    DDP_DOCTOR_TEST_NCCL="$$(tr '\n' : <<<"$$libraries")" \
 	    $(CARGO) test -p ddp-doctor --test tests nccl::real -- --nocapture
+
+# Real jobs over NCCL, where there is a GPU. Has not been run on one yet.
+gpu:
+	@if [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then echo "skipped: this machine has no NVIDIA GPU"; exit; fi; \
+	$(MAKE) build && venv=$(VENV) && "$$venv/bin/python" tests/gpu/run.py

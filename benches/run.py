@@ -8,6 +8,7 @@ record   what a record costs the thread that writes it, through Rust and through
 frames   what a frame and an update cost the dashboard, by the number of ranks
 hooks    what the capture adds to one collective of Python's, beside PyTorch's Flight Recorder
 job      what it adds to a step of a real DDP job, and to the memory of its ranks
+startup  what it adds to joining the world, and what each thing costs that a rank says then
 parameters  what it costs to know of a model's parameters, by their number
 recorder  what it costs to read PyTorch's own recorder, where there are no hooks
 shim     what the library that sees calls of NCCL adds to a call
@@ -28,6 +29,7 @@ PARTS = {
     "frames": ["cargo", "bench", "--quiet", "-p", "ddp-doctor-dashboard", "--bench", "frames"],
     "hooks": [sys.executable, os.path.join(HERE, "hooks.py")],
     "job": [sys.executable, os.path.join(HERE, "job.py")],
+    "startup": [sys.executable, os.path.join(HERE, "startup.py")],
     "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
     "recorder": [sys.executable, os.path.join(HERE, "recorder.py")],
     "shim": [sys.executable, os.path.join(HERE, "shim.py")],

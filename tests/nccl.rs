@@ -5,6 +5,7 @@ mod bystanders;
 mod healthy;
 mod profiler;
 mod real;
+mod rust;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -136,6 +136,7 @@ fn unsafe_code_is_fenced() {
         "agent/src/current.rs",
         "agent/src/detach.rs",
         "agent/src/gpu.rs",
+        "agent/src/nccl/mod.rs",
         "agent/src/sys.rs",
         "src/node/sys.rs",
         "tests/doubles/cuda/src/abi.rs",

@@ -37,6 +37,9 @@
 //! With the feature `cuda` and `DDP_DOCTOR_GPU_MEMORY=1`, a thread samples the memory of the GPUs that the
 //! process uses. It neither loads nor initialises CUDA.
 //!
+//! With the feature `nccl`, the module `nccl` has what cudarc has of NCCL under the same names, whose calls are
+//! recorded at the lines that make them.
+//!
 //! The [`blackbox`] module has the box itself, and its reader.
 
 mod agent;
@@ -47,6 +50,9 @@ mod detach;
 mod facts;
 #[cfg(feature = "cuda")]
 mod gpu;
+pub mod identity;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 mod reporter;
 mod sync;
 mod sys;

@@ -657,7 +657,7 @@ pub mod on_stream {
     }
 }
 
-/// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 9 for what the process knows of
+/// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 13 for what the process knows of
 /// its memory.
 pub mod memory {
     use super::RECORD_WORDS;
@@ -680,6 +680,14 @@ pub mod memory {
         pub allocated: Option<u64>,
         /// Bytes that the framework's allocator holds on the device.
         pub reserved: Option<u64>,
+        /// The most bytes that it ever gave to tensors.
+        pub peak: Option<u64>,
+        /// Bytes that it holds in pieces left over of blocks in use.
+        pub split: Option<u64>,
+        /// How often it gave back all that it held before it could get more.
+        pub retries: Option<u64>,
+        /// How often it could get none.
+        pub ooms: Option<u64>,
     }
 
     /// Puts a sample into packed words.
@@ -690,6 +698,10 @@ pub mod memory {
             sample.total,
             sample.allocated,
             sample.reserved,
+            sample.peak,
+            sample.split,
+            sample.retries,
+            sample.ooms,
         ];
         for (i, value) in values.into_iter().enumerate() {
             words[AT + i] = value.unwrap_or(UNKNOWN);
@@ -706,6 +718,10 @@ pub mod memory {
             total: value(2),
             allocated: value(3),
             reserved: value(4),
+            peak: value(5),
+            split: value(6),
+            retries: value(7),
+            ooms: value(8),
         }
     }
 }
@@ -722,6 +738,7 @@ mod tests {
                 device: Some(7),
                 used: Some(1 << 36),
                 allocated: Some(0),
+                ooms: Some(3),
                 ..memory::Sample::default()
             },
         ] {

@@ -515,6 +515,19 @@ pub enum Fact {
         /// When the process ended; absent: it lives.
         until: Option<Timestamp>,
     },
+    /// A process has this version, this variable in its environment, or this GPU to exchange data from.
+    Setting {
+        /// Global rank.
+        rank: u32,
+        /// Its host.
+        host: String,
+        /// Its process id there.
+        pid: u32,
+        /// "nccl", "torch", …: a version; "env.NAME": a variable; "gpu": the GPU.
+        name: String,
+        /// What it says; absent: the variable is not set.
+        value: Option<String>,
+    },
     /// A process was told which network interface to use, and sees these.
     Interface {
         /// Global rank.
@@ -538,6 +551,18 @@ pub enum Fact {
         code: Option<i32>,
         /// Signal that ended it.
         signal: Option<i32>,
+    },
+    /// The kernel killed processes for want of memory in the last moments of a process.
+    OomKills {
+        /// Global rank.
+        rank: u32,
+        /// Process id.
+        pid: u32,
+        /// How many it killed in the control group of the process.
+        kills: u64,
+        /// How many ranks in that control group were ended by SIGKILL in those moments, this one among
+        /// them.
+        killed_ranks: u64,
     },
     /// A rank destroyed a group.
     GroupDestroyed {

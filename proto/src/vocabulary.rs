@@ -327,6 +327,8 @@ words! {
         Outside = 6, "outside";
         /// Each step looks for parameters without gradient, and none had any.
         NeverUnused = 7, "never unused";
+        /// A line by which the program uses them.
+        UsedAt = 8, "used at";
     }
 }
 

@@ -84,6 +84,7 @@ fn ended(rank: u32, signal: i32) -> Kind {
         unix_ns: now(),
         exit_code: None,
         exit_signal: Some(signal),
+        ..v1::ProcessChanged::default()
     })
 }
 

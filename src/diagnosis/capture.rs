@@ -318,6 +318,7 @@ mod tests {
                 process: ProcessId(2),
                 state: ddp_doctor_proto::ProcessState::Dead,
                 exit: ddp_doctor_proto::report::Exit::default(),
+                oom_kills: crate::diagnosis::event::OomKills::default(),
                 at: seconds(1.5),
             },
         );

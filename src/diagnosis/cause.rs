@@ -250,7 +250,7 @@ impl<'a> Sides<'a> {
 }
 
 /// What a test means that one side passed and the other did not.
-fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
+pub(super) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
     use GuardForm::{Catches, Ends, Fails, Handles, Holds, Leaves, Skips};
     use GuardSubject::{Data, Finite, Rank, State};
     Some(match (guard.form, guard.subject) {

@@ -16,6 +16,9 @@ mod startup;
 
 pub(super) use startup::never_meet;
 
+/// What the kernel ends a process with that nobody else may keep.
+const SIGKILL: i32 = 9;
+
 /// Why a certificate proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
@@ -62,6 +65,9 @@ pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
         CertificateKind::UnsatisfiableJoin => check_join(facts, certificate.kind, can_never_match),
         CertificateKind::Contradiction if matches!(facts[..], [Fact::Creates { .. }, ..]) => {
             creation::check_contradiction(facts)
+        }
+        CertificateKind::Contradiction if matches!(facts[..], [.., Fact::Setting { .. }]) => {
+            startup::check_settings(facts)
         }
         CertificateKind::Contradiction if matches!(facts[..], [Fact::Joins { .. }, ..]) => {
             startup::check_contradiction(facts)
@@ -465,6 +471,20 @@ fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
         [Fact::Ended { code, signal, .. }] if signal.is_some() || code.is_some_and(|c| c != 0) => {
             Ok(())
         }
+        [
+            Fact::Ended {
+                rank: ended,
+                pid,
+                signal: Some(SIGKILL),
+                ..
+            },
+            Fact::OomKills {
+                rank,
+                pid: its,
+                kills,
+                killed_ranks,
+            },
+        ] if (ended, pid) == (rank, its) && (1..=*kills).contains(killed_ranks) => Ok(()),
         _ => Err(Rejection::WrongFacts(
             CertificateKind::Observation,
             "one end other than in order, stop, exception, gap or difference",

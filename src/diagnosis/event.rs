@@ -202,7 +202,7 @@ pub enum Event {
     /// The memory of a process was measured.
     Memory {
         process: ProcessId,
-        sample: MemorySample,
+        sample: Box<MemorySample>,
         at: Timestamp,
     },
     /// How far a process has come in a group, by counters that lose nothing.
@@ -217,6 +217,7 @@ pub enum Event {
         process: ProcessId,
         state: ProcessState,
         exit: Exit,
+        oom_kills: OomKills,
         at: Timestamp,
     },
     /// The stacks of a process were taken.
@@ -320,6 +321,16 @@ pub struct ThreadStack {
     pub native: Vec<Where>,
 }
 
+/// Processes that the kernel killed for want of memory in the last moments of a process; `None`: nobody
+/// could see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OomKills {
+    /// In its control group.
+    pub in_cgroup: Option<u64>,
+    /// On its host, where the control group does not tell.
+    pub on_host: Option<u64>,
+}
+
 /// What was measured of the memory of a process, in bytes; `None`: whoever measured does not see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemorySample {
@@ -331,6 +342,18 @@ pub struct MemorySample {
     pub host_total: Option<u64>,
     /// Processor time it used lately, in thousandths of one processor.
     pub cpu_permille: Option<u32>,
+    /// In use in its control group, or one around it, what the kernel can take back left out.
+    pub cgroup_used: Option<u64>,
+    /// What that control group may have.
+    pub cgroup_limit: Option<u64>,
+    /// In use in its `/dev/shm`.
+    pub shm_used: Option<u64>,
+    /// What that has.
+    pub shm_total: Option<u64>,
+    /// Its address space.
+    pub virtual_used: Option<u64>,
+    /// What that may be.
+    pub virtual_limit: Option<u64>,
     /// The device that the following is about.
     pub device: Option<u32>,
     /// In use on the device, by whomever.
@@ -341,6 +364,14 @@ pub struct MemorySample {
     pub gpu_allocated: Option<u64>,
     /// What the framework's allocator holds on the device.
     pub gpu_reserved: Option<u64>,
+    /// The most that it ever gave to tensors.
+    pub gpu_peak: Option<u64>,
+    /// What it holds in pieces left over of blocks in use.
+    pub gpu_split: Option<u64>,
+    /// How often it gave back all that it held before it could get more.
+    pub gpu_retries: Option<u64>,
+    /// How often it could get none.
+    pub gpu_ooms: Option<u64>,
 }
 
 /// A test in the program's source that decides whether it comes to some line.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::{Confidence, Effect, Role, Severity, Timestamp};
 
-use super::detect::{Draft, Key, KeyPlace, ProcessFact, order};
+use super::detect::{Draft, Key, KeyPlace, ProcessFact, lead, order};
 use super::model::{World, libc_signal};
 use super::situation::Situation;
 use super::words::Ranks;
@@ -33,6 +33,7 @@ pub struct Judged {
 /// followed, by time.
 #[must_use]
 pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
+    lead(situation, &mut drafts);
     if drafts
         .iter()
         .any(|draft| draft.effect != Effect::None && draft.about.order < order::HINT)
@@ -157,7 +158,7 @@ fn cause(
         // The peer may also have left in order, after all its calls.
         let left = others().find(|(_, other)| other.fact.is_none() && other.evidence_at <= fact.at);
         if let Some((i, other)) = left
-            && other.about.order < order::EVIDENCE
+            && other.about.order < order::SETTINGS
         {
             return Some(i);
         }
@@ -172,7 +173,7 @@ fn cause(
     };
     others()
         .filter(|(_, other)| {
-            other.about.order < order::EVIDENCE
+            other.about.order < order::SETTINGS
                 && begins(situation, other).plus(grace) <= fact.at
                 && !other
                     .fact

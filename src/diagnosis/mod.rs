@@ -20,6 +20,7 @@ use ddp_doctor_proto::report::{
 };
 
 pub mod align;
+pub mod allocation;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
@@ -28,6 +29,7 @@ pub mod creations;
 pub mod detect;
 pub mod device;
 pub mod event;
+pub mod growth;
 pub mod guards;
 pub mod interfaces;
 pub mod judge;
@@ -36,11 +38,14 @@ pub mod order;
 pub mod outside;
 pub mod place;
 pub mod roster;
+pub mod settings;
 pub mod situation;
 pub mod startup;
 pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod trend;
+pub mod uses;
 pub mod waits;
 pub mod words;
 
@@ -258,7 +263,9 @@ impl Engine {
             Some(Effect::None) | None => {
                 // Gaps in the evidence are findings without effect; an error among them says that
                 // nothing can be judged.
-                let blind = self.findings.iter().any(|f| f.severity >= Severity::Error);
+                let is_gap = |finding: &Finding| finding.code.starts_with("DD9");
+                let mut gaps = self.findings.iter().filter(|finding| is_gap(finding));
+                let blind = gaps.any(|gap| gap.severity >= Severity::Error);
                 if blind {
                     Verdict::Insufficient
                 } else {

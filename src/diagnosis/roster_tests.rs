@@ -2,6 +2,7 @@ use ddp_doctor_proto::report::Exit;
 use ddp_doctor_proto::{Op, ProcessState};
 
 use super::*;
+use crate::diagnosis::event::OomKills;
 use crate::diagnosis::testing::call;
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
@@ -58,6 +59,7 @@ fn ended(process: u64) -> Event {
         process: ProcessId(process),
         state: ProcessState::Dead,
         exit: Exit::default(),
+        oom_kills: OomKills::default(),
         at: NOW,
     }
 }

@@ -108,7 +108,10 @@ fn at_one_time(mut joiners: Vec<Joiner<'_>>) -> Vec<Forming<'_>> {
 }
 
 impl<'a> Joiner<'a> {
-    fn of(process: &'a Process) -> Option<Self> {
+    /// What a process said of how it joins; `None`: it did not, or where it looks for the others is not
+    /// known.
+    #[must_use]
+    pub fn of(process: &'a Process) -> Option<Self> {
         let init = process.init.as_ref()?;
         Some(Self {
             process,

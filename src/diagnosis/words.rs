@@ -33,11 +33,16 @@ pub struct Capital<'a>(pub Ranks<'a>);
 
 impl Display for Capital<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0.to_string();
-        let mut letters = text.chars();
-        let first = letters.next().map(|letter| letter.to_ascii_uppercase());
-        write!(f, "{}{}", first.unwrap_or_default(), letters.as_str())
+        f.write_str(&begin(&self.0.to_string()))
     }
+}
+
+/// A text as a sentence begins with it.
+#[must_use]
+pub fn begin(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    format!("{}{}", first.unwrap_or_default(), letters.as_str())
 }
 
 /// "is" or "are", "has" or "have", …: the first word for one, the second for several.
@@ -160,6 +165,16 @@ pub fn seconds(time: Duration) -> String {
     }
 }
 
+/// "20.0 GiB", "512 MiB", "7 B".
+#[must_use]
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let power = (u64::BITS - 1).saturating_sub(bytes.leading_zeros()) as usize / 10;
+    let value = bytes as f64 / f64::from(1_u32 << 10).powi(power as i32);
+    let digits = if power == 0 || value >= 100.0 { 0 } else { 1 };
+    format!("{value:.digits$} {}", UNITS[power])
+}
+
 /// "14:23:36 UTC".
 #[must_use]
 pub fn clock(at: Timestamp) -> String {
@@ -199,6 +214,20 @@ mod tests {
         assert_eq!(Ranks(&[0, 1, 2, 4, 6]).to_string(), "ranks 0–2, 4 and 6");
         assert_eq!(rank_list(&[0, 1, 5]), "0, 1, 5");
         assert_eq!(Capital(Ranks(&[0, 2])).to_string(), "Ranks 0 and 2");
+    }
+
+    #[test]
+    fn bytes_are_short() {
+        for (number, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (20 << 30, "20.0 GiB"),
+            (512 << 20, "512 MiB"),
+            (u64::MAX, "16.0 EiB"),
+        ] {
+            assert_eq!(bytes(number), text);
+        }
     }
 
     #[test]

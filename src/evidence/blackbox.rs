@@ -100,6 +100,10 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             gpu_total: sample.total,
             gpu_allocated: sample.allocated,
             gpu_reserved: sample.reserved,
+            gpu_peak: sample.peak,
+            gpu_split: sample.split,
+            gpu_retries: sample.retries,
+            gpu_ooms: sample.ooms,
             ..v1::MemorySample::default()
         }),
         Item::Record(read) => Kind::Record(record(process, read)),

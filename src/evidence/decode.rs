@@ -17,7 +17,7 @@ use v1::event::Kind;
 
 use super::process::{Limits, Process};
 use super::stacks;
-use crate::diagnosis::event::{Event, ProcessId, StartedRank};
+use crate::diagnosis::event::{Event, OomKills, ProcessId, StartedRank};
 
 /// Most processes one node may name over the life of a job.
 const MAX_PROCESSES: usize = 65_536;
@@ -316,6 +316,10 @@ impl Decoder {
             exit: Exit {
                 code: changed.exit_code,
                 signal: changed.exit_signal,
+            },
+            oom_kills: OomKills {
+                in_cgroup: changed.oom_kills_in_cgroup,
+                on_host: changed.oom_kills_on_host,
             },
             at,
         });

@@ -374,6 +374,7 @@ fn death_is_the_last_event_of_a_process() {
         unix_ns: 3,
         exit_code: None,
         exit_signal: Some(9),
+        ..v1::ProcessChanged::default()
     });
     let events = decode(
         &mut decoder,

@@ -560,17 +560,27 @@ impl Process {
                     0 => self.time(sample.mono_ns),
                     at => self.on_our_clock(at),
                 },
-                sample: MemorySample {
+                sample: Box::new(MemorySample {
                     rss: sample.rss,
                     host_available: sample.host_available,
                     host_total: sample.host_total,
                     cpu_permille: sample.cpu_permille,
+                    cgroup_used: sample.cgroup_used,
+                    cgroup_limit: sample.cgroup_limit,
+                    shm_used: sample.shm_used,
+                    shm_total: sample.shm_total,
+                    virtual_used: sample.virtual_used,
+                    virtual_limit: sample.virtual_limit,
                     device: sample.device,
                     gpu_used: sample.gpu_used,
                     gpu_total: sample.gpu_total,
                     gpu_allocated: sample.gpu_allocated,
                     gpu_reserved: sample.gpu_reserved,
-                },
+                    gpu_peak: sample.gpu_peak,
+                    gpu_split: sample.gpu_split,
+                    gpu_retries: sample.gpu_retries,
+                    gpu_ooms: sample.gpu_ooms,
+                }),
             });
         }
         Some(())

@@ -402,7 +402,8 @@ impl Follower {
         let now = Timestamp::now();
         ended.sort_by_key(|(exit, _)| matches!(exit.signal, Some(libc::SIGTERM | libc::SIGKILL)));
         for (exit, rank) in ended {
-            rank.end(exit, now, &mut self.out);
+            let oom_kills = self.memory.oom_kills(rank.process());
+            rank.end(exit, oom_kills, now, &mut self.out);
             // One that cannot be moved stays until the end, when there is another try.
             drop(self.boxes.keep(rank.path()));
         }

@@ -2,25 +2,29 @@
 //!
 //! What a rank takes on a GPU is known in the rank; see the agent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1::{self, event::Kind};
 use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
+use super::cgroup::{self, MemoryGroup, Usage};
 use super::outbox::Outbox;
-use super::proc::Watched;
+use super::proc::{self, Watched};
 use super::rank::Rank;
+use crate::diagnosis::event::OomKills;
 
 /// How often it is measured.
-pub const EVERY: Duration = Duration::from_secs(1);
+pub const EVERY: Duration = Duration::from_millis(500);
+/// The kernel kills, and frees what there was, in so long at most before the end of a process is seen.
+const MOMENTS: Duration = Duration::from_secs(5);
 /// It is told after so long even where nothing changed.
 const AT_LEAST: Duration = Duration::from_secs(60);
 /// What a process has more or less is noticeable from that many bytes on, …
 const STEP: u64 = 4 << 20;
 /// … or that share of what it has, whichever is more.
-const SHARE: u64 = 50;
+const SHARE: u64 = 200;
 /// So is that share of the host's memory, …
 const HOST_SHARE: u64 = 100;
 /// … and so many thousandths of a processor.
@@ -31,6 +35,58 @@ const CPU_STEP: u32 = 250;
 pub struct Memory {
     system: System,
     known: HashMap<u64, Known>,
+    /// Kills that the kernel counted on the host, as they were read lately.
+    on_host: Counts,
+}
+
+/// A count as it was read lately, oldest first.
+#[derive(Debug, Default)]
+struct Counts(VecDeque<(Instant, u64)>);
+
+impl Counts {
+    fn read(&mut self, now: Instant, count: Option<u64>) {
+        let Some(count) = count else { return };
+        // One from before those moments stays.
+        while self
+            .0
+            .get(1)
+            .is_some_and(|(at, _)| now.duration_since(*at) >= MOMENTS)
+        {
+            self.0.pop_front();
+        }
+        self.0.push_back((now, count));
+    }
+
+    /// By how much it has risen since before the last moments.
+    fn risen_to(&self, count: u64) -> Option<u64> {
+        let (_, before) = self.0.front()?;
+        Some(count.saturating_sub(*before))
+    }
+}
+
+/// A control group of a process.
+#[derive(Debug)]
+struct Group {
+    /// As the kernel writes it.
+    lines: String,
+    /// Where that leads to.
+    place: Option<MemoryGroup>,
+    /// Kills that the kernel counted there.
+    kills: Counts,
+}
+
+impl Group {
+    /// By how much the count of kills has risen in the last moments.
+    fn risen(&self) -> Option<u64> {
+        self.kills.risen_to(self.place.as_ref()?.oom_kills()?)
+    }
+}
+
+/// What was read of a control group.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    usage: Option<Usage>,
+    kills: Option<u64>,
 }
 
 /// What was measured of a process.
@@ -38,6 +94,8 @@ pub struct Memory {
 struct Known {
     at: Instant,
     cpu_ms: u64,
+    /// Its control group, and the one before: a process that is about to end is in another one already.
+    groups: VecDeque<Group>,
     /// What was told last, and when.
     told: Option<(Instant, v1::MemorySample)>,
 }
@@ -49,6 +107,26 @@ impl Memory {
         Self {
             system: System::new(),
             known: HashMap::new(),
+            on_host: Counts::default(),
+        }
+    }
+
+    /// Whom the kernel killed for want of memory in the last moments of a process that has ended now.
+    #[must_use]
+    pub fn oom_kills(&self, process: u64) -> OomKills {
+        let Some(known) = self.known.get(&process) else {
+            return OomKills::default();
+        };
+        if let Some(kills) = known.groups.iter().filter_map(Group::risen).max() {
+            return OomKills {
+                in_cgroup: Some(kills),
+                on_host: None,
+            };
+        }
+        let on_host = cgroup::kills_on_host().and_then(|count| self.on_host.risen_to(count));
+        OomKills {
+            in_cgroup: None,
+            on_host,
         }
     }
 
@@ -73,8 +151,10 @@ impl Memory {
         self.system
             .refresh_processes_specifics(ProcessesToUpdate::Some(&pids), true, what);
         self.system.refresh_memory();
+        self.on_host.read(now, cgroup::kills_on_host());
+        let mut used = HashMap::new();
         for (process, pid) in living {
-            if let Some(sample) = self.measure(process, pid, now) {
+            if let Some(sample) = self.measure(process, pid, now, &mut used) {
                 out.push(Kind::MemorySample(sample));
             }
         }
@@ -94,14 +174,45 @@ impl Memory {
     }
 
     /// A sample that is worth telling.
-    fn measure(&mut self, process: u64, pid: Pid, now: Instant) -> Option<v1::MemorySample> {
+    fn measure(
+        &mut self,
+        process: u64,
+        pid: Pid,
+        now: Instant,
+        groups: &mut HashMap<String, Seen>,
+    ) -> Option<v1::MemorySample> {
         let measured = self.system.process(pid)?;
         let cpu_ms = measured.accumulated_cpu_time();
-        let known = self.known.entry(process).or_insert(Known {
+        let known = self.known.entry(process).or_insert_with(|| Known {
             at: now,
             cpu_ms,
+            groups: VecDeque::new(),
             told: None,
         });
+        let pid = pid.as_u32();
+        let lines = proc::cgroups(pid);
+        if known
+            .groups
+            .front()
+            .is_none_or(|group| group.lines != lines)
+        {
+            known.groups.truncate(1);
+            known.groups.push_front(Group {
+                place: MemoryGroup::of(&lines),
+                lines: lines.clone(),
+                kills: Counts::default(),
+            });
+        }
+        let place = known.groups.front().and_then(|group| group.place.as_ref());
+        // Ranks of one group share what is read of it.
+        let seen = *groups.entry(lines).or_insert_with(|| Seen {
+            usage: place.and_then(MemoryGroup::tightest),
+            kills: place.and_then(MemoryGroup::oom_kills),
+        });
+        if let Some(group) = known.groups.front_mut() {
+            group.kills.read(now, seen.kills);
+        }
+        let shm = proc::shared_memory(pid);
         let elapsed_ms = now.duration_since(known.at).as_millis() as u64;
         let used_ms = cpu_ms.saturating_sub(known.cpu_ms);
         let cpu_permille = (used_ms * 1000)
@@ -115,6 +226,12 @@ impl Memory {
             host_available: Some(self.system.available_memory()),
             host_total: Some(self.system.total_memory()),
             cpu_permille,
+            cgroup_used: seen.usage.map(|it| it.used),
+            cgroup_limit: seen.usage.map(|it| it.limit),
+            shm_used: shm.map(|it| it.total.saturating_sub(it.free)),
+            shm_total: shm.map(|it| it.total),
+            virtual_used: Some(measured.virtual_memory()),
+            virtual_limit: proc::address_space_limit(pid),
             ..v1::MemorySample::default()
         };
         let is_news = known
@@ -143,7 +260,15 @@ fn differs(told: &v1::MemorySample, now: &v1::MemorySample) -> bool {
     let step = STEP.max(told.rss.unwrap_or(0) / SHARE);
     let host_step = STEP.max(now.host_total.unwrap_or(0) / HOST_SHARE);
     let cpu = told.cpu_permille.zip(now.cpu_permille);
+    let part = |of: Option<u64>| STEP.max(of.unwrap_or(0) / HOST_SHARE);
+    // What there can be is told once more where it changes at all.
+    let limits = |it: &v1::MemorySample| (it.cgroup_limit, it.shm_total, it.virtual_limit);
     apart(told.rss, now.rss, step)
+        || apart(told.cgroup_used, now.cgroup_used, part(now.cgroup_limit))
+        || apart(told.shm_used, now.shm_used, part(now.shm_total))
+        || (now.virtual_limit.is_some()
+            && apart(told.virtual_used, now.virtual_used, part(now.virtual_limit)))
+        || limits(told) != limits(now)
         || apart(told.host_available, now.host_available, host_step)
         || cpu.is_none_or(|(told, now)| told.abs_diff(now) >= CPU_STEP)
 }
@@ -167,8 +292,8 @@ mod tests {
         let told = sample(1 << 30, 50 << 30, 1000);
         for (now, expected) in [
             (sample(1 << 30, 50 << 30, 1100), false),
-            (sample((1 << 30) + (20 << 20), 50 << 30, 1000), false),
-            (sample((1 << 30) + (30 << 20), 50 << 30, 1000), true),
+            (sample((1 << 30) + (5 << 20), 50 << 30, 1000), false),
+            (sample((1 << 30) + (6 << 20), 50 << 30, 1000), true),
             (sample(1 << 30, (49 << 30) + 1, 1000), false),
             (sample(1 << 30, 49 << 30, 1000), true),
             (sample(1 << 30, 50 << 30, 0), true),
@@ -187,7 +312,7 @@ mod tests {
             let which = ProcessesToUpdate::Some(&pids);
             memory.system.refresh_processes_specifics(which, true, what);
             memory.system.refresh_memory();
-            memory.measure(1, pid, now)
+            memory.measure(1, pid, now, &mut HashMap::new())
         };
         let start = Instant::now();
         let first = look(&mut memory, start).unwrap();

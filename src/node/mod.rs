@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 pub mod attach;
 pub mod boxes;
+pub mod cgroup;
 pub mod descendants;
 pub mod environment;
 pub mod follow;

@@ -210,6 +210,28 @@ pub fn maps_library(pid: u32, prefixes: &[&str]) -> bool {
     })
 }
 
+/// The control groups of a process, as the kernel writes them.
+#[must_use]
+pub fn cgroups(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default()
+}
+
+/// Bytes that the address space of a process may have (`ulimit -v`); `None`: as many as there are.
+#[must_use]
+pub fn address_space_limit(pid: u32) -> Option<u64> {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let mut lines = limits.lines();
+    let soft = lines.find_map(|line| line.strip_prefix("Max address space"))?;
+    soft.split_whitespace().next()?.parse().ok()
+}
+
+/// Room in the shared memory of a process: a container has its own.
+#[must_use]
+pub fn shared_memory(pid: u32) -> Option<sys::Space> {
+    let place = File::open(format!("/proc/{pid}/root/dev/shm")).ok()?;
+    sys::space(&place).ok()
+}
+
 /// Most bytes of a command line or an environment that we look at.
 const MAX_BLOCK: u64 = 1 << 20;
 
@@ -237,7 +259,7 @@ fn may_inspect(pid: u32) -> bool {
 }
 
 fn cgroup_events(pid: u32) -> Option<PathBuf> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let groups = cgroups(pid);
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let events = Path::new("/sys/fs/cgroup").join(path).join("cgroup.events");
     events.exists().then_some(events)

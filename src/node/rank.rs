@@ -12,6 +12,7 @@ use super::proc::{self, Watched};
 use super::recorder::{self, Recorder};
 use super::source::Sources;
 use super::stacks::taker::Wanted;
+use crate::diagnosis::event::OomKills;
 use crate::evidence::blackbox;
 
 /// Records taken from one box at a time, so that a busy rank does not hide the others.
@@ -178,7 +179,7 @@ impl Rank {
     }
 
     /// The process is gone: takes what is left in the box, and then says so.
-    pub fn end(&mut self, mut exit: Exit, at: Timestamp, out: &mut Outbox) {
+    pub fn end(&mut self, mut exit: Exit, oom_kills: OomKills, at: Timestamp, out: &mut Outbox) {
         self.poll(out);
         self.drain(out);
         if let Some(recorder) = &mut self.told.recorder {
@@ -188,7 +189,15 @@ impl Rank {
         if exit == Exit::default() {
             exit.code = self.told.announced.filter(|&code| code >= 0);
         }
-        self.change(ProcessState::Dead, exit, at, out);
+        let change = self.changed(ProcessState::Dead, exit, at);
+        self.say(
+            v1::ProcessChanged {
+                oom_kills_in_cgroup: oom_kills.in_cgroup,
+                oom_kills_on_host: oom_kills.on_host,
+                ..change
+            },
+            out,
+        );
     }
 
     /// How it ended, by the system's word. To be asked at once: its parent may make the kernel forget.
@@ -199,13 +208,21 @@ impl Rank {
 
     /// Says that the state of the process changed.
     pub fn change(&mut self, state: ProcessState, exit: Exit, at: Timestamp, out: &mut Outbox) {
-        let change = v1::ProcessChanged {
+        self.say(self.changed(state, exit, at), out);
+    }
+
+    fn changed(&self, state: ProcessState, exit: Exit, at: Timestamp) -> v1::ProcessChanged {
+        v1::ProcessChanged {
             process: self.process,
             state: i32::from(state.number()),
             unix_ns: at.0,
             exit_code: exit.code,
             exit_signal: exit.signal,
-        };
+            ..v1::ProcessChanged::default()
+        }
+    }
+
+    fn say(&mut self, change: v1::ProcessChanged, out: &mut Outbox) {
         out.push(Kind::ProcessChanged(change));
         self.last_change = Some(change);
     }

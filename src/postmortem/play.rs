@@ -14,6 +14,7 @@ use v1::event::Kind;
 use super::Remark;
 use super::collect::BoxFile;
 use super::jobs::{Job, Node};
+use crate::diagnosis::event::OomKills;
 use crate::diagnosis::{Config, Engine, Event};
 use crate::evidence::blackbox;
 use crate::evidence::decode::{Decoder, Known};
@@ -396,6 +397,7 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
                 process: process.id,
                 state: ProcessState::Dead,
                 exit,
+                oom_kills: OomKills::default(),
                 at,
             };
             let unwatched = Event::Unwatched {
@@ -409,6 +411,7 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
                     process: process.id,
                     state,
                     exit: Exit::default(),
+                    oom_kills: OomKills::default(),
                     at: now,
                 }),
                 // One that is gone while its peers still wait ended before them.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use ddp_doctor::node::environment::has_nvidia_driver;
 use ddp_doctor_proto::{Op, RecordKind, v1};
 
 use super::{library, records};
@@ -216,6 +217,8 @@ fn is_refused(records: &[v1::Record], version: &[u32]) {
         settings.contains(&&*format!("nccl={}", written(version))),
         "{settings:?}"
     );
+    // The id says where its maker waits, which `NCCL_SOCKET_IFNAME` has put there.
+    assert!(settings.contains(&"init.address=127.0.0.1"), "{settings:?}");
     // What came back is not waited for any more.
     let of_kind = |kind: RecordKind| {
         let it = records
@@ -358,4 +361,19 @@ fn a_function_that_nccl_lacks_is_an_error_and_no_end() {
         .to_owned();
     let (finished, _) = seen(&[&program], &folder.join("libnccl.so.2"));
     assert_eq!(finished.stdout, "3 3\n0\n", "{finished}");
+}
+
+/// `make gpu`, where there is none.
+#[test]
+fn what_needs_a_gpu_is_skipped_with_a_word() {
+    let Some(venv) = venv() else { return };
+    if has_nvidia_driver() {
+        return;
+    }
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu/run.py");
+    let mut command = Command::new(venv.join("bin/python"));
+    command.arg(tests);
+    let finished = run_to_end(command);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert_eq!(finished.stdout, "skipped: this machine has no NVIDIA GPU\n");
 }

@@ -587,6 +587,8 @@ impl<'a> Truth<'a> {
             Fact::Missing { .. }
             | Fact::Joins { .. }
             | Fact::Interface { .. }
+            | Fact::OomKills { .. }
+            | Fact::Setting { .. }
             | Fact::Creates { .. }
             | Fact::NeverCreated { .. }
             | Fact::Wraps { .. }

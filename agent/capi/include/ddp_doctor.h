@@ -357,6 +357,10 @@ typedef struct ddp_doctor_memory_sample {
     uint64_t total;     /* bytes that it has */
     uint64_t allocated; /* bytes that the framework's allocator has given to tensors */
     uint64_t reserved;  /* bytes that the framework's allocator holds */
+    uint64_t peak;      /* the most bytes that it ever gave to tensors */
+    uint64_t split;     /* bytes that it holds in pieces left over of blocks in use */
+    uint64_t retries;   /* how often it gave back all that it held before it could get more */
+    uint64_t ooms;      /* how often it could get none */
 } ddp_doctor_memory_sample;
 
 /* Once a second is often enough. What the process takes of the host's memory is seen from outside. */

@@ -114,6 +114,10 @@ pub struct CMemorySample {
     pub total: u64,
     pub allocated: u64,
     pub reserved: u64,
+    pub peak: u64,
+    pub split: u64,
+    pub retries: u64,
+    pub ooms: u64,
 }
 
 impl Default for CMemorySample {
@@ -125,6 +129,10 @@ impl Default for CMemorySample {
             total: u64::MAX,
             allocated: u64::MAX,
             reserved: u64::MAX,
+            peak: u64::MAX,
+            split: u64::MAX,
+            retries: u64::MAX,
+            ooms: u64::MAX,
         }
     }
 }
@@ -139,6 +147,10 @@ impl CMemorySample {
             total: known(self.total),
             allocated: known(self.allocated),
             reserved: known(self.reserved),
+            peak: known(self.peak),
+            split: known(self.split),
+            retries: known(self.retries),
+            ooms: known(self.ooms),
         }
     }
 }
@@ -264,7 +276,7 @@ mod tests {
         );
         assert_eq!(
             (size_of::<COptions>(), size_of::<CMemorySample>()),
-            (72, 48)
+            (72, 80)
         );
         assert_eq!(offset_of!(COptions, attempt_plus_1), 68);
         assert_eq!(

@@ -171,11 +171,16 @@ fn a_c_program_says_all_that_the_header_offers() {
         total: None,
         allocated: Some(600),
         reserved: Some(1 << 40),
+        peak: Some(700),
+        split: None,
+        retries: Some(2),
+        ooms: Some(0),
     };
+    // A caller that knows of the first fields alone.
     let older = MemorySample {
-        allocated: None,
-        reserved: None,
-        ..sample
+        device: Some(3),
+        used: Some(1000),
+        ..MemorySample::default()
     };
     let samples: Vec<_> = items
         .iter()

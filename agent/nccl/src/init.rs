@@ -17,12 +17,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ddp_doctor_agent::blackbox::{Creation, Place, Seat, Writer};
-use ddp_doctor_agent::{current, is_disabled, open, options_from_env};
+use ddp_doctor_agent::{current, identity, is_disabled, open, options_from_env};
 use ddp_doctor_proto::{NoteKind, Op};
 
 use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
 use crate::comms::{self, Communicator};
-use crate::identity;
 use crate::real::{self, Function};
 use crate::records;
 use crate::watch::guarded;

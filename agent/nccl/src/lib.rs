@@ -23,7 +23,6 @@ mod comms;
 mod done;
 mod driver;
 pub mod hooks;
-mod identity;
 mod init;
 mod profiler;
 mod real;

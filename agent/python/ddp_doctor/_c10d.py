@@ -138,6 +138,7 @@ def _begin_init(args, kwargs, frame):
         return None
     _groups.world_begins()
     _recorder.start(_c10d, _argument(args, kwargs, 0, "backend"))
+    _init.say_gpu(kwargs.get("device_id"))
     try:
         _init.say(rank, world_size, _argument(args, kwargs, 0, "backend"), method, store)
     except Exception:
@@ -165,12 +166,15 @@ def _wrap_init(original):
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
+            # It may have begun to use the device, and have failed for that.
+            _init.say_gpu(kwargs.get("device_id"))
             _failed(error)
             raise
         finally:
             if issued is not None:
                 _return(issued)
         try:
+            _init.say_gpu(kwargs.get("device_id"))
             _end_init()
         except Exception:
             pass

@@ -13,7 +13,7 @@ import functools
 import sys
 from _thread import get_ident
 
-from . import _box, _exceptions, _sites, _words
+from . import _box, _exceptions, _init, _sites, _words
 from ._native import NO_CALL, CallRecord
 
 HOOK_ID = 0x44445044  # "DDPD"
@@ -358,6 +358,7 @@ def make(group):
                 prepared = _records[key]
             except KeyError:
                 prepared = _record(key)
+                _init.look(args)
 
             exception = _exception()
             if exception is not None:

@@ -17,21 +17,27 @@ from ._native import text
 _LONGEST = 256
 _MOST_VARIABLES = 128
 # Settings of a host, or of what is printed: ranks may well have different ones.
-_OWN = re.compile(r"IFNAME|_HCA|HOSTID|HOSTNAME|DEBUG|_FILE|_DIR|_PATH|_DUMP|_GID_INDEX|_IP|_PORT|_ADDR")
+_OWN = re.compile(r"IFNAME|_HCA|HOSTID|HOSTNAME|DEBUG|_GID_INDEX|_(FILE|DIR|PATH|DUMP|IP|PORT|ADDR)$")
 # Settings of PyTorch that change what the ranks say to each other.
 _COMMON = (
     "TORCH_DISTRIBUTED_DEBUG",
     "TORCH_DIST_INIT_BARRIER",
+    "TORCH_DIST_USE_NCCL2",
     "TORCH_GLOO_LAZY_INIT",
     "GLOO_DEVICE_TRANSPORT",
+    "TORCH_NCCL_RANKS_PER_ROOT",
     "TORCH_NCCL_USE_COMM_NONBLOCKING",
 )
+# What says which GPU a rank means, and whether several mean one on purpose.
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915
 _IFF_UP = 1
 _IFF_LOOPBACK = 8
+
+_gpu_is_said = False
 
 
 def _say(name, value):
@@ -137,6 +143,7 @@ def say(rank, world_size, backend, method, store):
         ("init.backend", "" if backend is None else str(backend).lower()),
         ("init.launcher", _launcher()),
         ("init.launched_world_size", os.environ.get("WORLD_SIZE", "")),
+        ("init.local_rank", os.environ.get("LOCAL_RANK", "")),
     ):
         _say(name, value)
     launchers_store = ""
@@ -162,6 +169,9 @@ def _versions_and_settings():
             _say(name, version)
     for name in _common_settings():
         _say("env." + name, os.environ.get(name))
+    for name in _DEVICES:
+        if name in os.environ:
+            _say("env." + name, os.environ.get(name))
     wanted = [name for name in _INTERFACES if os.environ.get(name)]
     for name in wanted:
         _say("env." + name, os.environ.get(name))
@@ -172,14 +182,59 @@ def _versions_and_settings():
             pass
 
 
-def say_device(device):
-    """The GPU that this process uses, by a name that no other GPU has."""
+def _name_of_gpu(cuda, number):
+    """A name that no other GPU has, nor any other part of one that was divided; empty: there is none."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if number < len(visible) and visible[number].strip().startswith("MIG-"):
+        return visible[number].strip()
+    properties = cuda.get_device_properties(number)
+    uuid = getattr(properties, "uuid", None)
+    if uuid is not None:
+        return "GPU-%s" % (uuid,)
+    place = [getattr(properties, "pci_%s_id" % part, None) for part in ("domain", "bus", "device")]
+    return "" if None in place else "pci %04x:%02x:%02x" % tuple(place)
+
+
+def say_gpu(device):
+    """Says once which GPU this process exchanges data from. A device that only holds memory is none.
+
+    CUDA is never initialised for that.
+    """
+    global _gpu_is_said
+    if _gpu_is_said or not _box.is_open:
+        return
+    number = device if isinstance(device, int) else getattr(device, "index", None)
+    if number is not device and getattr(device, "type", None) != "cuda":
+        return
     cuda = sys.modules.get("torch.cuda")
-    if cuda is None or not _box.is_open or not cuda.is_initialized():
+    if cuda is None or not cuda.is_initialized():
         return
     try:
-        uuid = getattr(cuda.get_device_properties(device), "uuid", None)
-        if uuid is not None:
-            _say("gpu", uuid)
-    except Exception:  # nothing that is worth a sample of the memory
+        number = cuda.current_device() if number is None else number
+        name = _name_of_gpu(cuda, number)
+        if name:
+            _gpu_is_said = True
+            _say("gpu.number", number)
+            _say("gpu", name)
+    except Exception:  # nothing that is worth a call
         pass
+
+
+def look(args):
+    """A call of a kind that was not there before is about to be made: where is its data?"""
+    if _gpu_is_said:
+        return
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is None or not cuda.is_initialized():
+        return
+    tensors = args.input_tensors or args.output_tensors
+    if tensors:
+        say_gpu(tensors[0].device)
+
+
+def _reset():
+    global _gpu_is_said
+    _gpu_is_said = False
+
+
+_box.on_reset.append(_reset)

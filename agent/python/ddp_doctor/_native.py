@@ -68,6 +68,10 @@ class MemorySample(ctypes.Structure):
         ("total", ctypes.c_uint64),
         ("allocated", ctypes.c_uint64),
         ("reserved", ctypes.c_uint64),
+        ("peak", ctypes.c_uint64),
+        ("split", ctypes.c_uint64),
+        ("retries", ctypes.c_uint64),
+        ("ooms", ctypes.c_uint64),
     ]
 
 

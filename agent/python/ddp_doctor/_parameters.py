@@ -13,7 +13,7 @@ import re
 import time
 import weakref
 
-from . import _box, _groups, _sites, _words
+from . import _box, _groups, _init, _sites, _uses, _words
 from ._native import ParameterList, text
 
 # Models of a process that are watched.
@@ -24,6 +24,8 @@ _MOST_PIECES = 16
 # How often a model may be without a gradient at the end of a backward and get it in a later one,
 # before that is taken for the program's way: two losses of one forward, say.
 _MOST_LATER = 8
+# Parts of a model of which it is told where the program uses them.
+_MOST_TOLD_PARTS = 8
 
 # A search for unused parameters: DDP notes what it found in its first ten iterations, and in every
 # hundredth. After so many it is said that there was nothing to find.
@@ -52,7 +54,21 @@ _running = []
 
 
 class Model:
-    __slots__ = ("reference", "group", "number", "lines", "without", "later", "forward", "look", "outside", "search")
+    __slots__ = (
+        "reference",
+        "group",
+        "number",
+        "lines",
+        "without",
+        "later",
+        "finished",
+        "forward",
+        "synchronises",
+        "look",
+        "outside",
+        "search",
+        "told_parts",
+    )
 
     def __init__(self, module, group, number, lines):
         self.reference = weakref.ref(module)
@@ -62,14 +78,19 @@ class Model:
         # Indices of what had no gradient at the end of the last backward; None: all had.
         self.without = None
         self.later = 0
-        # Its forward ran since the last backward.
+        # Backwards after which all had one and were averaged.
+        self.finished = 0
+        # Its forward ran since the last backward, and the gradients are to be averaged after it.
         self.forward = False
+        self.synchronises = False
         # A parameter had no gradient before the backward that runs now, and no forward.
         self.look = False
         # How often in a row it had one after such a backward.
         self.outside = 0
         # The search for unused parameters; None: there is none, or it is known to find some.
         self.search = Search() if module.find_unused_parameters else None
+        # Parts of the model that had no gradients, of which it was told where they are used.
+        self.told_parts = set()
 
 
 class Search:
@@ -119,6 +140,8 @@ def _wrapped(module, parameters, frame):
     group = _groups.number_of(module.process_group)
     if not group:
         return
+    if parameters:
+        _init.say_gpu(parameters[0].device)
     _models[:] = [model for model in _models if model.reference() is not None]
     _by_module.clear()
     _by_module.update((id(model.reference()), model) for model in _models)
@@ -194,6 +217,7 @@ def forward_begins(module):
     model = _by_module.get(id(module))
     if model is not None:
         model.forward = True
+        model.synchronises = module.require_backward_grad_sync
 
 
 def _is_without(module):
@@ -245,6 +269,9 @@ def backward_ended(frame):
         except AttributeError:  # a model that has no reducer, or one that cannot be asked
             model.later = _MOST_LATER
         else:
+            if model.synchronises:
+                model.synchronises = False
+                model.finished += 1
             if model.without is not None:
                 model.without = None
                 model.later += 1
@@ -272,8 +299,29 @@ def _without_gradient(model, message, frame):
     lines = model.lines
     named = _cut([lines[index] for index in indices if index < len(lines)], _MOST_BYTES)
     fact = _words.GRAPH_CHANGED if _STATIC in message else _words.WITHOUT_GRADIENT
-    _say(model, fact, len(indices), named, 0, _sites.site_of(frame) if frame is not None else 0)
+    _say(model, fact, len(indices), named, min(model.finished, 2**32 - 1), _sites.site_of(frame) if frame is not None else 0)
+    try:
+        _tell_uses(model, indices)
+    except Exception:  # the program's classes are of any kind
+        pass
     return True
+
+
+def _tell_uses(model, indices):
+    """Says by which lines the program uses the parts of a model that got no gradients."""
+    module = model.reference()
+    if module is None or len(model.told_parts) >= _MOST_TOLD_PARTS:
+        return
+    names = [line.split(" ", 2)[2] for line in model.lines]
+    without = [names[index] for index in indices if index < len(names)]
+    for part in _uses.parts(names, without):
+        if part in model.told_parts:
+            continue
+        model.told_parts.add(part)
+        below = part + "."
+        those = [line for line, name in zip(model.lines, names) if name == part or name.startswith(below)]
+        for code, line in _uses.lines(module.module, part):
+            _say(model, _words.USED_AT, len(those), _cut(those, _MOST_BYTES), 0, _sites.site_in(code, line))
 
 
 def forward_raised(module, error):

@@ -212,6 +212,12 @@ def site_of(frame):
     return locate(frame)[0]
 
 
+def site_in(code, line):
+    """Site of a line of this code, whoever comes there; 0: none."""
+    place = _place(code, line)
+    return _places.get(place) or _define(place, 0)
+
+
 def site_of_traceback(traceback):
     """Site of the innermost user's frame of a traceback; 0: none."""
     found = None

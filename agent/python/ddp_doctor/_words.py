@@ -87,6 +87,7 @@ READY_TWICE = 4
 GRAPH_CHANGED = 5
 OUTSIDE = 6
 NEVER_UNUSED = 7
+USED_AT = 8
 
 # Results of ddp_doctor_open().
 OK = 0

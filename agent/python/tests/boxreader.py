@@ -159,7 +159,7 @@ class Box:
                 step=w[13] & 0xFFFFFFFF,
                 phase=self.text(w[13] >> 32) if kind not in OTHERWISE else "",
                 text=self.text(w[14] & 0xFFFFFFFF) if kind not in OTHERWISE else "",
-                memory=w[5:10] if kind == "memory" else None,
+                memory=w[5:14] if kind == "memory" else None,
                 code=_signed(w[14] >> 32),
                 sizes=sizes if kind == "splits" else None,
                 creation=self._creation(w[14] & 0xFFFFFFFF, dims) if (w[1] >> 8) & 0xFF in CREATIONS else None,

@@ -38,25 +38,47 @@ class Capture(unittest.TestCase):
 import ddp_doctor
 from ddp_doctor import _memory
 # No CUDA here: PyTorch's words for it, as a process that uses it would have them.
-held = [1 << 30, 2 << 30]
+class Properties:
+    total_memory = 80 << 30
+size = lambda current, peak: {"all": {"current": current, "peak": peak, "allocated": 0, "freed": 0}, "small_pool": {}}
+held = {
+    "allocated_bytes": size(1 << 30, 3 << 30),
+    "reserved_bytes": size(2 << 30, 4 << 30),
+    "inactive_split_bytes": size(5 << 20, 0),
+    "num_alloc_retries": 0,
+    "num_ooms": 0,
+}
 ddp_doctor.step()
 assert not torch.cuda.is_initialized()
 torch.cuda.is_initialized = lambda: True
 torch.cuda.current_device = lambda: 1
-torch.cuda.memory_allocated = lambda device: held[0] + device
-torch.cuda.memory_reserved = lambda device: held[1]
+torch.cuda.memory_stats_as_nested_dict = lambda device: held if device == 1 else {}
+torch.cuda.get_device_properties = lambda device: Properties
 _memory._next = 0.0
 ddp_doctor.step()
 ddp_doctor.step()  # too early for another sample
 for more in (1 << 20, 1 << 28):  # not worth one, worth one
-    held[0] += more
+    held["allocated_bytes"]["all"]["current"] += more
     _memory._next = 0.0
     ddp_doctor.step()
+held["num_alloc_retries"] = 1
+_memory._next = 0.0
+ddp_doctor.step()
+held = {}  # another allocator, which counts nothing
+_memory._next = 0.0
+ddp_doctor.step()
 """
         )
         unknown = 2**64 - 1
         samples = [list(record.memory) for record in o.box.of("memory")]
-        expected = [[1, unknown, unknown, (1 << 30) + 1, 2 << 30], [1, unknown, unknown, (1 << 30) + 1 + (1 << 20) + (1 << 28), 2 << 30]]
+        grown = (1 << 30) + (1 << 20) + (1 << 28)
+        rest = [2 << 30, 3 << 30, 5 << 20]
+        expected = [
+            [1, unknown, 80 << 30, 1 << 30, *rest, 0, 0],
+            [1, unknown, 80 << 30, grown, *rest, 0, 0],
+            [1, unknown, 80 << 30, grown, *rest, 1, 0],
+            [1, unknown, 80 << 30, *[unknown] * 6],
+        ]
         self.assertEqual(samples, expected)
         settings = dict(record.text.split("=", 1) for record in o.box.of("setting"))
         self.assertEqual(settings["python"], "%d.%d.%d" % sys.version_info[:3])

@@ -334,7 +334,8 @@ pub enum ParameterFact {
     /// They are those of the model that need a gradient, in the order in which ranks compare them. Sent
     /// when the model is wrapped, and before any call that it takes.
     Layout = 1,
-    /// A backward is over and these have no gradient, so that not all of the model is averaged.
+    /// A backward is over and these have no gradient, so that not all of the model is averaged; `tensors` is
+    /// after how many before it all of the model was.
     WithoutGradient = 2,
     /// A later backward gave all of them their gradients.
     Complete = 3,
@@ -348,6 +349,9 @@ pub enum ParameterFact {
     /// Each step looks for parameters without gradient, and no step that was looked at had any; `tensors`
     /// is how many microseconds the search takes.
     NeverUnused = 7,
+    /// `site` is a line by which the program's forward uses the part of the model that they are: one that
+    /// got no gradients.
+    UsedAt = 8,
 }
 impl ParameterFact {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -364,6 +368,7 @@ impl ParameterFact {
             Self::GraphChanged => "PARAMETER_FACT_GRAPH_CHANGED",
             Self::Outside => "PARAMETER_FACT_OUTSIDE",
             Self::NeverUnused => "PARAMETER_FACT_NEVER_UNUSED",
+            Self::UsedAt => "PARAMETER_FACT_USED_AT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -377,6 +382,7 @@ impl ParameterFact {
             "PARAMETER_FACT_GRAPH_CHANGED" => Some(Self::GraphChanged),
             "PARAMETER_FACT_OUTSIDE" => Some(Self::Outside),
             "PARAMETER_FACT_NEVER_UNUSED" => Some(Self::NeverUnused),
+            "PARAMETER_FACT_USED_AT" => Some(Self::UsedAt),
             _ => None,
         }
     }
@@ -1063,6 +1069,12 @@ pub struct ProcessChanged {
     pub exit_code: ::core::option::Option<i32>,
     #[prost(int32, optional, tag = "5")]
     pub exit_signal: ::core::option::Option<i32>,
+    /// On DEAD: processes that the kernel killed for want of memory in the last moments, in the control
+    /// group of this one; and on its host, where the control group does not tell.
+    #[prost(uint64, optional, tag = "6")]
+    pub oom_kills_in_cgroup: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "7")]
+    pub oom_kills_on_host: ::core::option::Option<u64>,
 }
 /// The memory of a process, and of what it shares with others. Told about once a second where it has
 /// changed noticeably. What is absent was not seen by whoever measured: the node sees the host's side,
@@ -1104,6 +1116,33 @@ pub struct MemorySample {
     /// When it was measured, on the host's monotonic clock.
     #[prost(fixed64, tag = "13")]
     pub mono_ns: u64,
+    /// Bytes that the control group of the process has in use, what the kernel can take back left out, and
+    /// may have: of it and those around it, the one with the least room.
+    #[prost(uint64, optional, tag = "14")]
+    pub cgroup_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "15")]
+    pub cgroup_limit: ::core::option::Option<u64>,
+    /// Bytes in use in the process's /dev/shm, and bytes it has.
+    #[prost(uint64, optional, tag = "16")]
+    pub shm_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "17")]
+    pub shm_total: ::core::option::Option<u64>,
+    /// Bytes of the process's address space, and bytes it may have.
+    #[prost(uint64, optional, tag = "18")]
+    pub virtual_used: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "19")]
+    pub virtual_limit: ::core::option::Option<u64>,
+    /// The most bytes that the framework's allocator ever gave to tensors.
+    #[prost(uint64, optional, tag = "20")]
+    pub gpu_peak: ::core::option::Option<u64>,
+    /// Bytes that it holds in pieces left over of blocks in use: they serve smaller tensors alone.
+    #[prost(uint64, optional, tag = "21")]
+    pub gpu_split: ::core::option::Option<u64>,
+    /// How often it had to give back all it held before it could get more, and how often it got none.
+    #[prost(uint64, optional, tag = "22")]
+    pub gpu_retries: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "23")]
+    pub gpu_ooms: ::core::option::Option<u64>,
 }
 /// Records were overwritten or torn before they were read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -73,6 +73,80 @@ pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     }
 }
 
+/// Two processes of one world that have something otherwise which both should have alike, or one GPU which
+/// each should have for itself.
+pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
+    let [
+        Fact::Joins {
+            rank,
+            host,
+            pid,
+            address,
+            port,
+            nth,
+            since,
+            until,
+            ..
+        },
+        Fact::Joins {
+            rank: other_rank,
+            host: other_host,
+            pid: other_pid,
+            address: other_address,
+            port: other_port,
+            nth: other_nth,
+            since: other_since,
+            until: other_until,
+            ..
+        },
+        Fact::Setting {
+            rank: of,
+            host: at,
+            pid: by,
+            name,
+            value,
+        },
+        Fact::Setting {
+            rank: of_other,
+            host: at_other,
+            pid: by_other,
+            name: other_name,
+            value: other,
+        },
+    ] = facts
+    else {
+        return Err(Rejection::WrongFacts(
+            CertificateKind::Contradiction,
+            "two processes that join a world, and what each of them has",
+        ));
+    };
+    let theirs = (of, at, by) == (rank, host, pid)
+        && (of_other, at_other, by_other) == (other_rank, other_host, other_pid);
+    let one_host = host == other_host;
+    let at_one_time =
+        until.is_none_or(|end| end >= *other_since) && other_until.is_none_or(|end| end >= *since);
+    let one_place = (address, port, nth) == (other_address, other_port, other_nth)
+        && (one_host || !is_loopback(address));
+    if !theirs || !at_one_time || !one_place || rank == other_rank || (one_host && pid == other_pid)
+    {
+        return Err(Rejection::NotOneWorld);
+    }
+    let contradict = name == other_name
+        && match name.as_str() {
+            // A place on the bus is one of the host's.
+            "gpu" => {
+                let of_host = value.as_ref().is_some_and(|gpu| gpu.starts_with("pci "));
+                value.is_some() && value == other && (one_host || !of_host)
+            }
+            name if name.starts_with("env.") => value != other,
+            _ => value.is_some() && other.is_some() && value != other,
+        };
+    match contradict {
+        true => Ok(()),
+        false => Err(Rejection::CallsMatch),
+    }
+}
+
 /// Whether what runs on one of these backends can never meet what runs on the other: "gloo" and
 /// "cpu:gloo,cuda:nccl" meet on the CPU.
 pub(in crate::diagnosis) fn never_meet(a: &str, b: &str) -> bool {
@@ -212,6 +286,59 @@ mod tests {
         let one = "0/2 127.0.0.1:29500 gloo";
         let there = checked(one, "0/2 127.0.0.1:29500 gloo other");
         assert_eq!(there, Err(Rejection::NotOneWorld));
+    }
+
+    /// What two processes that join at these places have of something.
+    fn settings(places: [&str; 2], name: &str, values: [Option<&str>; 2]) -> Result<(), Rejection> {
+        let joins = [joins(places[0], 1, None), joins(places[1], 2, None)];
+        let has = |rank: u32, place: &str| Fact::Setting {
+            rank,
+            host: place.split(' ').nth(3).unwrap_or("node").to_owned(),
+            pid: rank + 1,
+            name: name.to_owned(),
+            value: values[rank as usize].map(str::to_owned),
+        };
+        let has = [has(0, places[0]), has(1, places[1])];
+        check(&Certificate {
+            kind: CertificateKind::Contradiction,
+            facts: joins.into_iter().chain(has).collect(),
+        })
+    }
+
+    #[test]
+    fn who_looks_at_one_place_has_to_have_settings_alike_and_a_gpu_of_its_own() {
+        let here = ["0/2 node:29500 nccl", "1/2 node:29500 nccl"];
+        let fine = Err(Rejection::CallsMatch);
+        assert_eq!(settings(here, "nccl", [Some("2.26"), Some("2.27")]), Ok(()));
+        assert_eq!(settings(here, "nccl", [Some("2.27"), Some("2.27")]), fine);
+        assert_eq!(settings(here, "nccl", [Some("2.27"), None]), fine);
+        assert_eq!(
+            settings(here, "env.NCCL_ALGO", [Some("Tree"), None]),
+            Ok(())
+        );
+        assert_eq!(settings(here, "env.NCCL_ALGO", [None, None]), fine);
+        assert_eq!(
+            settings(here, "gpu", [Some("GPU-1"), Some("GPU-1")]),
+            Ok(())
+        );
+        assert_eq!(settings(here, "gpu", [Some("GPU-1"), Some("GPU-2")]), fine);
+        assert_eq!(settings(here, "gpu", [None, None]), fine);
+        let hosts = ["0/2 node:29500 nccl a", "1/2 node:29500 nccl b"];
+        let place = [Some("pci 0000:1b:00"); 2];
+        assert_eq!(settings(hosts, "gpu", place), fine);
+        assert_eq!(settings(here, "gpu", place), Ok(()));
+    }
+
+    #[test]
+    fn who_looks_elsewhere_may_have_settings_of_its_own() {
+        let ports = ["0/2 node:29500 nccl", "1/2 node:29501 nccl"];
+        let values = [Some("2.26"), Some("2.27")];
+        let of_others = Err(Rejection::NotOneWorld);
+        assert_eq!(settings(ports, "nccl", values), of_others);
+        let loopbacks = ["0/2 localhost:29500 nccl a", "1/2 localhost:29500 nccl b"];
+        assert_eq!(settings(loopbacks, "nccl", values), of_others);
+        let one_rank = ["0/2 node:29500 nccl", "0/2 node:29500 nccl"];
+        assert_eq!(settings(one_rank, "nccl", values), of_others);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::absent::{Absent, last_call_of};
-use super::{About, Detector, Draft, Explanation, order, sequence_slip};
+use super::{About, Detector, Draft, Explanation, order, rendezvous_incomplete, sequence_slip};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::{Doing, Process};
 use crate::diagnosis::outside::{self, Outside};
@@ -100,6 +100,11 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     let (ranks, processes) = (&absent.ranks[..], &absent.processes);
     let mut draft = absent.draft(situation, &ABOUT, stalls, situation.overdue_at(stall));
     draft.follows = sequence_slip::of_stall(situation, stall);
+    if let [process] = processes[..] {
+        // Whoever has not come back from joining the world comes to no call.
+        let joining = rendezvous_incomplete::of(situation, process);
+        draft.follows = draft.follows.or(joining);
+    }
     // A wait that cannot be told apart may well be for the very ranks that wait here.
     if processes.iter().any(|process| process.is_inside_a_call()) {
         draft.root_confidence = Confidence::Suspected;

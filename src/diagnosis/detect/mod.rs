@@ -27,13 +27,16 @@ mod call_order;
 mod clock_skew;
 mod cycle;
 mod ddp_bypassed;
+mod device_shared;
 mod divergence;
 mod dtype_mismatch;
 mod duplicate_rank;
 mod early_exit;
+mod environment_skew;
 mod evidence_incomplete;
 mod group_creation_mismatch;
 mod group_order_deadlock;
+mod host_memory;
 mod interface_unusable;
 mod joining;
 mod long_phase;
@@ -43,6 +46,7 @@ mod model_mismatch;
 mod needless_unused_search;
 mod no_sync_mismatch;
 mod op_mismatch;
+mod out_of_memory;
 mod p2p_deadlock;
 mod p2p_unmatched;
 mod rank_conditional_call;
@@ -56,15 +60,18 @@ mod rendezvous_incomplete;
 mod root_mismatch;
 mod sequence_slip;
 mod shape_mismatch;
+mod skew;
 mod stuck_in_teardown;
 mod stuck_inside;
 mod stuck_outside;
 mod unawaited_work;
 mod unused_parameters;
 mod unused_parameters_differ;
+mod version_skew;
 pub(crate) mod view;
 mod world_mismatch;
 
+pub use out_of_memory::lead;
 pub use view::rank_calls;
 
 /// Every detector, by code.
@@ -95,6 +102,9 @@ pub const ALL: &[&dyn Detector] = &[
     &duplicate_rank::DuplicateRank,
     &world_mismatch::WorldMismatch,
     &backend_mismatch::BackendMismatch,
+    &version_skew::VersionSkew,
+    &environment_skew::EnvironmentSkew,
+    &device_shared::DeviceShared,
     &interface_unusable::InterfaceUnusable,
     &unused_parameters::UnusedParameters,
     &unused_parameters_differ::UnusedParametersDiffer,
@@ -103,6 +113,8 @@ pub const ALL: &[&dyn Detector] = &[
     &ddp_bypassed::DdpBypassed,
     &no_sync_mismatch::NoSyncMismatch,
     &needless_unused_search::NeedlessUnusedSearch,
+    &out_of_memory::OutOfMemory,
+    &host_memory::HostMemory,
     &evidence_incomplete::EvidenceIncomplete,
     &records_lost::RecordsLost,
     &clock_skew::ClockSkew,
@@ -155,6 +167,8 @@ pub fn about(code: &str) -> Option<&'static About> {
 
 /// The places in the order of initiating findings.
 pub mod order {
+    /// A rank's memory ran out.
+    pub const MEMORY: u8 = 5;
     /// An exception ended or diverted a rank.
     pub const EXCEPTION: u8 = 10;
     /// A rank died.
@@ -177,8 +191,11 @@ pub mod order {
     pub const TIME: u8 = 90;
     /// What goes wrong quietly, and is told only while nothing else goes wrong.
     pub const HINT: u8 = 95;
+    /// What ranks should have alike, or each for itself: it stands beside whatever else is found, which
+    /// follows from it only where that says so itself.
+    pub const SETTINGS: u8 = 100;
     /// What is said about the evidence.
-    pub const EVIDENCE: u8 = 100;
+    pub const EVIDENCE: u8 = 110;
 }
 
 /// Names a finding over time: what has the same key is the same finding, refined.
@@ -257,6 +274,8 @@ pub struct Draft {
     pub follows: Option<Key>,
     /// Unless something else is found, it means that nothing can be judged.
     pub leaves_open: bool,
+    /// It is told only where another finding follows from it.
+    pub only_as_cause: bool,
 }
 
 /// A fact about a rank's process, for the causal order.
@@ -303,6 +322,7 @@ impl Draft {
             event: None,
             follows: None,
             leaves_open: false,
+            only_as_cause: false,
         }
     }
 

@@ -1,11 +1,13 @@
 //! DD201 rank-died: a signal, an abort, a non-zero exit without an exception.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Exit, Fact};
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use super::early_exit::victims;
 use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, ProcessFact, message, order};
+use super::{
+    About, Detector, Draft, Explanation, KeyPlace, ProcessFact, host_memory, message, order,
+};
 use crate::diagnosis::model::{Ending, Process, libc_signal};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
@@ -31,8 +33,8 @@ error[DD201] rank-died: rank 1 was killed by SIGKILL after all_reduce #1 at trai
     more   ddp-doctor explain DD201
 ",
         causes: &[
-            "SIGKILL: the kernel's out-of-memory killer, a memory limit of the container or batch \
-             system, an administrator. The signal alone does not tell which.",
+            "SIGKILL: a limit of the batch system, an administrator, the kernel's out-of-memory \
+             killer where its counts cannot be read. The signal alone does not tell which.",
             "SIGSEGV, SIGABRT, SIGBUS: a crash in native code. SIGBUS often is a full /dev/shm; \
              SIGABRT an uncaught C++ exception, such as the communication library's own timeout.",
             "SIGTERM: the launcher after another rank failed, the end of a batch job's time, a \
@@ -49,6 +51,7 @@ error[DD201] rank-died: rank 1 was killed by SIGKILL after all_reduce #1 at trai
         not: &[
             "Status 0, or a destroyed group, is DD102. An exception that ended the rank is DD202, \
              and the status belongs to that.",
+            "SIGKILL with a count of out-of-memory kills that rose is DD506, and this its cascade.",
             "Ranks that the launcher ends with SIGTERM after one failed are told as cascade: they \
              are victims.",
             "SIGABRT of a rank whose program had ended in order is told only where the launcher ended \
@@ -67,27 +70,12 @@ impl Detector for RankDied {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let by_origin = situation.stalls_by_origin();
-        situation
-            .model
-            .processes
-            .values()
+        let processes = situation.model.processes.values();
+        processes
             .filter_map(|process| {
-                let exit = match situation.model.ending_of(process) {
-                    Ending::Died(exit) => exit,
-                    _ if ended_others(situation, process) => process.end?.exit,
-                    _ => return None,
-                };
-                let rank = process.rank?;
-                let stalls: Vec<&Stall> = by_origin
-                    .iter()
-                    .filter(
-                        |(origin, _)| matches!(origin, Origin::Died(dead) if dead.contains(&rank)),
-                    )
-                    .flat_map(|(_, stalls)| stalls.iter().copied())
-                    .filter(|stall| is_process(situation, stall, rank, process))
-                    .collect();
-                draft(situation, process, rank, exit, &stalls)
+                let mut draft = draft(situation, process)?;
+                draft.follows = host_memory::killed_by_the_kernel(situation, process);
+                Some(draft)
             })
             .collect()
     }
@@ -124,13 +112,21 @@ pub(super) fn is_process(
         .is_none_or(|member| member.id == process.id)
 }
 
-fn draft(
-    situation: &Situation<'_>,
-    process: &Process,
-    rank: u32,
-    exit: Exit,
-    stalls: &[&Stall],
-) -> Option<Draft> {
+/// What is told of a process that died; `None`: it did not.
+pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
+    let exit = match situation.model.ending_of(process) {
+        Ending::Died(exit) => exit,
+        _ if ended_others(situation, process) => process.end?.exit,
+        _ => return None,
+    };
+    let rank = process.rank?;
+    let by_origin = situation.stalls_by_origin();
+    let stalls: Vec<&Stall> = by_origin
+        .iter()
+        .filter(|(origin, _)| matches!(origin, Origin::Died(dead) if dead.contains(&rank)))
+        .flat_map(|(_, stalls)| stalls.iter().copied())
+        .filter(|stall| is_process(situation, stall, rank, process))
+        .collect();
     let end = process.end?;
     let mut draft = Draft::new(&ABOUT, KeyPlace::Process(rank, process.pid), end.at);
     draft.fact = Some(ProcessFact {
@@ -141,7 +137,7 @@ fn draft(
     });
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
-    draft.victims = victims(stalls);
+    draft.victims = victims(&stalls);
     match stalls.first() {
         Some(stall) => {
             draft.place = Some((stall.group, stall.seq));

@@ -8,8 +8,10 @@ use super::early_exit::victims;
 use super::rank_died::is_process;
 use super::view::{last_call, with_place};
 use super::{
-    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, message, order, rank_calls,
+    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, device_shared, message, order,
+    rank_calls, version_skew,
 };
+use crate::diagnosis::allocation;
 use crate::diagnosis::model::{Exception, Join, Process};
 use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
@@ -35,7 +37,6 @@ error[DD202] rank-exception: rank 1 raised ValueError: empty batch at data.py:33
 ",
         causes: &[
             "A bug or bad data that only this rank meets: its shard, its file, its device.",
-            "Out of memory on one rank.",
             "`finally:`, `except:` or a context manager that makes a collective call (barrier, \
              checkpoint, `destroy_process_group`) while the exception is in flight: then the rank \
              does not even end, and no launcher notices.",
@@ -52,7 +53,7 @@ error[DD202] rank-exception: rank 1 raised ValueError: empty batch at data.py:33
              the finding is what met on the wire, with the swallowed exception as its cause.",
             "Text such as `Connection closed by peer` is mostly the echo of another rank's end: \
              where that end is known, this is its cascade, and else the root is only suspected.",
-            "Ctrl-C is none.",
+            "An allocation that failed is DD501. Ctrl-C is none.",
         ],
     },
 };
@@ -60,10 +61,14 @@ error[DD202] rank-exception: rank 1 raised ValueError: empty batch at data.py:33
 /// DD202: an exception took a rank off its path.
 pub(super) struct RankException;
 
-/// Names the finding about a process, for those that follow from it.
-pub(super) fn key(rank: u32, pid: u32) -> Key {
+/// Names the finding about a process that this exception ended, for those that follow from it.
+pub(super) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {
+    let about = match allocation::failed(&exception.text) {
+        Some(_) => &catalogue::DD501,
+        None => ABOUT.code,
+    };
     Key {
-        code: ABOUT.code.code,
+        code: about.code,
         place: KeyPlace::Process(rank, pid),
     }
 }
@@ -74,33 +79,56 @@ impl Detector for RankException {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        situation
-            .model
-            .processes
-            .values()
-            .filter_map(|process| {
-                let rank = process.rank?;
-                let named = |origin: &Origin| {
-                    matches!(origin, Origin::Raised(ranks) if ranks.contains(&rank))
-                };
-                let stalls: Vec<&Stall> = situation
-                    .stalls
-                    .iter()
-                    .filter(|stall| named(&stall.origin))
-                    .filter(|stall| is_process(situation, stall, rank, process))
-                    .collect();
-                let diverted = situation.divergences.iter().find(|divergence| {
-                    named(&divergence.origin)
-                        && situation
-                            .model
-                            .member(divergence.group, rank)
-                            .is_some_and(|member| member.id == process.id)
-                });
-                let exception = decisive(situation, process, rank, diverted, &stalls)?;
-                Some(draft(situation, process, rank, exception, diverted, &stalls))
-            })
-            .collect()
+        let ended = ended(situation).into_iter();
+        let ended = ended.filter(|it| allocation::failed(&it.exception.text).is_none());
+        ended.map(|it| draft(&ABOUT, situation, &it)).collect()
     }
+}
+
+/// A process that an exception ended, or took off its path.
+pub(super) struct Ended<'a> {
+    pub(super) process: &'a Process,
+    pub(super) rank: u32,
+    pub(super) exception: &'a Exception,
+    /// Where its next call met others because of it.
+    diverted: Option<&'a Divergence>,
+    /// Where others wait because of it.
+    stalls: Vec<&'a Stall>,
+}
+
+/// Everybody whom an exception ended, or took off the path.
+pub(super) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
+    situation
+        .model
+        .processes
+        .values()
+        .filter_map(|process| {
+            let rank = process.rank?;
+            let named =
+                |origin: &Origin| matches!(origin, Origin::Raised(ranks) if ranks.contains(&rank));
+            let stalls: Vec<&Stall> = situation
+                .stalls
+                .iter()
+                .filter(|stall| named(&stall.origin))
+                .filter(|stall| is_process(situation, stall, rank, process))
+                .collect();
+            let diverted = situation.divergences.iter().find(|divergence| {
+                named(&divergence.origin)
+                    && situation
+                        .model
+                        .member(divergence.group, rank)
+                        .is_some_and(|member| member.id == process.id)
+            });
+            let exception = decisive(situation, process, rank, diverted, &stalls)?;
+            Some(Ended {
+                process,
+                rank,
+                exception,
+                diverted,
+                stalls,
+            })
+        })
+        .collect()
 }
 
 /// The exception that took the rank off its path: one that nobody caught, or one that was in flight
@@ -130,21 +158,24 @@ fn decisive<'a>(
         .filter(|exception| !exception.text.starts_with("KeyboardInterrupt"))
 }
 
-fn draft(
-    situation: &Situation<'_>,
-    process: &Process,
-    rank: u32,
-    exception: &Exception,
-    diverted: Option<&Divergence>,
-    stalls: &[&Stall],
-) -> Draft {
-    let mut draft = Draft::new(&ABOUT, KeyPlace::Process(rank, process.pid), exception.at);
+/// What is told of it, as the finding `about`.
+pub(super) fn draft(about: &'static About, situation: &Situation<'_>, ended: &Ended<'_>) -> Draft {
+    let &Ended {
+        process,
+        rank,
+        exception,
+        diverted,
+        ref stalls,
+    } = ended;
+    let mut draft = Draft::new(about, KeyPlace::Process(rank, process.pid), exception.at);
     draft.fact = Some(ProcessFact {
         rank,
         at: exception.at,
         signal: None,
         from_communication: is_from_communication(process, exception),
     });
+    draft.follows = device_shared::follows(situation, process, exception)
+        .or_else(|| version_skew::follows(situation, process, exception));
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Proved;
     draft.victims = victims(stalls);

@@ -5,6 +5,7 @@ use ddp_doctor_proto::catalogue;
 use super::{About, Detector, Draft, Explanation, breach, order};
 use crate::diagnosis::contract::{self, Kind};
 use crate::diagnosis::situation::Situation;
+use crate::diagnosis::uses::{self, Use};
 use crate::diagnosis::words::{self, Ranks};
 
 static ABOUT: About = About {
@@ -88,7 +89,11 @@ impl Detector for ReadyTwice {
                             .into(),
                     ];
                 } else {
-                    let named = named.map(|it| format!(" ({it})")).unwrap_or_default();
+                    let total = said.map_or(0, |said| said.total);
+                    let named = match total {
+                        0 => String::new(),
+                        total => format!(" ({})", breach::names(&draft, None, total)),
+                    };
                     draft.summary = format!(
                         "the graph of {who} changed in the backward{at}, although static_graph=True \
                          promised that it would not{named}"
@@ -98,6 +103,8 @@ impl Detector for ReadyTwice {
                          and how often, and relies on it."
                             .into(),
                     ];
+                    let left_out = uses::left_out(situation, it.breach);
+                    draft.why.extend(left_out.iter().map(Use::sentence));
                     draft.next = vec![
                         "Wrap the model without static_graph=True, with find_unused_parameters=True \
                          if it depends on the batch which parts are used."

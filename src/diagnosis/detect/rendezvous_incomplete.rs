@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 
 use super::joining::{describe_joiners, who};
 use super::view::no_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, Explanation, Key, KeyPlace, environment_skew, order};
 use crate::diagnosis::event::StartedRank;
 use crate::diagnosis::model::{Process, libc_signal};
 use crate::diagnosis::outside::{self, Outside};
@@ -86,10 +86,31 @@ impl Detector for RendezvousIncomplete {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let forming = by_place(situation.model);
-        let drafts = forming.iter().filter_map(|it| draft(situation, it));
-        drafts.collect()
+        drafts(situation)
     }
+}
+
+/// The findings of this kind.
+pub(super) fn drafts(situation: &Situation<'_>) -> Vec<Draft> {
+    let forming = by_place(situation.model);
+    let drafts = forming.iter().filter_map(|it| draft(situation, it));
+    drafts.collect()
+}
+
+/// The finding about the world that a process has not come back from joining, if there is that one.
+pub(super) fn of(situation: &Situation<'_>, process: &Process) -> Option<Key> {
+    let forming = by_place(situation.model);
+    let is_it = |joiner: &Joiner<'_>| joiner.process.id == process.id;
+    let forming = forming.iter().find(|it| it.joiners.iter().any(is_it))?;
+    process.is_joining().then(|| Key {
+        code: ABOUT.code.code,
+        place: place(forming),
+    })
+}
+
+/// What names the finding about a world.
+fn place(forming: &Forming<'_>) -> KeyPlace {
+    KeyPlace::Ranks(vec![forming.joiners[0].rank])
 }
 
 /// Where a rank is that has not come.
@@ -136,7 +157,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     if due > situation.now {
         return None;
     }
-    let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(vec![forming.joiners[0].rank]), due);
+    let mut draft = Draft::new(&ABOUT, place(forming), due);
     if absent.is_empty() {
         nobody_is_missing(situation, forming, &mut draft);
     } else {
@@ -270,6 +291,18 @@ fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &m
              init_method=\"tcp://…\"."
                 .into(),
         ];
+        return;
+    }
+    let waits = forming.joiners.iter().find(|it| it.process.is_joining());
+    draft.follows = waits.and_then(|joiner| {
+        environment_skew::keeps_from_joining(situation, &draft.root, joiner.process)
+    });
+    if draft.follows.is_some() {
+        draft.why.push(
+            "They wait there for ranks with other settings, which have gone on without them."
+                .into(),
+        );
+        draft.next = vec!["Give all ranks the same settings.".into()];
         return;
     }
     draft.next = vec![

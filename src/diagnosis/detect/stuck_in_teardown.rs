@@ -103,8 +103,8 @@ impl Detector for StuckInTeardown {
 /// The exception that the finding follows from, if one led the rank there.
 fn exception(situation: &Situation<'_>, group: GroupId, rank: u32, call: &Call) -> Option<Key> {
     let process = situation.model.member(group, rank)?;
-    process.raised_before(call)?;
-    Some(rank_exception::key(rank, process.pid))
+    let exception = process.raised_before(call)?;
+    Some(rank_exception::key(rank, process.pid, exception))
 }
 
 /// The call on the way out meets another one of the peers.

@@ -5,6 +5,7 @@ use ddp_doctor_proto::catalogue;
 use super::{About, Detector, Draft, Explanation, breach, order};
 use crate::diagnosis::contract::{self, Kind};
 use crate::diagnosis::situation::Situation;
+use crate::diagnosis::uses::{self, Use};
 use crate::diagnosis::words;
 
 static ABOUT: About = About {
@@ -82,6 +83,8 @@ impl Detector for UnusedParameters {
                      none when the backward was over, the same on every rank: nothing was averaged \
                      to its end, and DDP raises at the next forward."
                 )];
+                let left_out = uses::left_out(situation, it.breach);
+                draft.why.extend(left_out.iter().map(Use::sentence));
                 draft.next = vec![
                     "Delete these parameters, or freeze them before the model is wrapped; or let \
                      what they compute be part of the loss."

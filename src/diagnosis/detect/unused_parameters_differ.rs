@@ -6,8 +6,9 @@ use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
 use super::breach::{self, Consequence};
 use super::{About, Detector, Draft, Explanation, order};
 use crate::diagnosis::cause;
-use crate::diagnosis::contract::{self, Kind};
+use crate::diagnosis::contract::{self, Breach, Kind};
 use crate::diagnosis::situation::Situation;
+use crate::diagnosis::uses::{self, Use};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
@@ -30,6 +31,8 @@ error[DD402] unused-parameters-differ: rank 1 has no gradient for head.weight, h
            once all buckets are.
            Rank 0 had them all. On rank 1 the backward was over without these: the bucket that they
            are in never came.
+           head.weight and head.bias are used at train.py:9, which is reached only where
+           `has_labels.any()` holds (line 8).
     cause  a path that depends on the content of the batch (suspected)
     fix    Take the same path on every rank whatever its batch holds (on a dummy input, times zero),
            or agree on the path by an all_reduce first.
@@ -117,19 +120,53 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
             Ranks(&breach.root)
         ));
     }
+    draft.why.extend(changes(situation, breach));
+    let left_out = uses::left_out(situation, breach);
+    draft.why.extend(left_out.iter().map(Use::sentence));
     draft.next = vec![
         "DistributedDataParallel(…, find_unused_parameters=True), if which parts are used depends \
          on the batch."
             .into(),
     ];
+    let tests = left_out.iter().filter_map(|it| it.guard);
+    let mut kinds = tests.filter_map(|guard| cause::meaning(guard, false));
+    let kind = kinds.find(|kind| {
+        matches!(
+            kind,
+            CauseKind::RankConditional | CauseKind::LocalDecision | CauseKind::DataDependentPath
+        )
+    });
     draft.explain(cause::Reading {
         cause: Cause {
-            kind: CauseKind::DataDependentPath,
+            kind: kind.unwrap_or(CauseKind::DataDependentPath),
             confidence: Confidence::Suspected,
         },
         because: None,
     });
     draft
+}
+
+/// Ranks that had all gradients in steps before: what they use is not the same in each.
+fn changes(situation: &Situation<'_>, breach: &Breach) -> Option<String> {
+    let before = |rank: &u32| {
+        let said = contract::said_of(situation, breach, *rank)?;
+        Some((*rank, said.number)).filter(|(_, before)| *before > 0)
+    };
+    let had: Vec<(u32, u32)> = breach.root.iter().filter_map(before).collect();
+    let most = had.iter().map(|(_, before)| *before).max()?;
+    let up_to = match had.iter().all(|(_, before)| *before == most) {
+        true => "",
+        false => "up to ",
+    };
+    let ranks: Vec<u32> = had.into_iter().map(|(rank, _)| rank).collect();
+    Some(format!(
+        "{} had all of them in {} before: what the forward uses there changes from step to step.",
+        Capital(Ranks(&ranks)),
+        match most {
+            1 => "the backward".to_owned(),
+            most => format!("{up_to}{most} backwards"),
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -149,7 +186,12 @@ mod tests {
     fn the_example_is_what_it_prints() {
         shows(
             &ABOUT,
-            &format!("world = 2\nevents = \"\"\"\n{SKIPS}\n{RAISES}\n1.3 1 exits 1\n\"\"\"\n"),
+            &format!(
+                "world = 2\nevents = \"\"\"\n{SKIPS}\n\
+                 1.1 1 used-at \"float32 4,16 head.weight\" \"float32 4 head.bias\" @train.py:9\n\
+                 1.15 1 guard holds data \"has_labels.any()\" @train.py:8 @train.py:9\n\
+                 {RAISES}\n1.3 1 exits 1\n\"\"\"\n"
+            ),
         );
     }
 
@@ -182,6 +224,47 @@ mod tests {
             code = "DD202"
             role = "cascade"
             caused-by = "DD402"
+            "#
+        ));
+    }
+
+    #[test]
+    fn the_branch_that_was_not_taken_is_named() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{SKIPS}
+            1.1 1 used-at "float32 4,16 head.weight" "float32 4 head.bias" @model.py:24
+            1.15 1 guard holds rank "self.rank == 0" @model.py:23 @model.py:24
+            {RAISES}
+            1.3 1 exits 1
+            """
+            [[expect]]
+            code = "DD402"
+            root = [1]
+            cause = "rank-conditional"
+            why-has = "head.weight and head.bias are used at model.py:24, which is reached only where `self.rank == 0` holds (line 23)."
+            [[expect]]
+            code = "DD202"
+            "#
+        ));
+    }
+
+    #[test]
+    fn what_is_used_may_change_from_step_to_step() {
+        let later = SKIPS.replace("without-gradient", "without-gradient after=5");
+        holds(&format!(
+            r#"
+            world = 2
+            events = """{later}
+            {RAISES}
+            1.3 1 exits 1
+            """
+            [[expect]]
+            code = "DD402"
+            why-has = "Rank 1 had all of them in 5 backwards before"
+            [[expect]]
+            code = "DD202"
             "#
         ));
     }

@@ -266,7 +266,7 @@ impl Model {
                 value,
                 at,
             } => {
-                self.touch(process, at, |process| process.set(name, value));
+                self.touch(process, at, |process| process.set(name, value, at));
             }
             Event::Memory {
                 process,
@@ -274,7 +274,8 @@ impl Model {
                 at,
             } => {
                 if let Some(process) = self.processes.get_mut(&process) {
-                    process.memory.take(&sample, at);
+                    let step = process.step_at_time(at);
+                    process.memory.take(&sample, step, at);
                 }
             }
             Event::Frontier {
@@ -294,6 +295,7 @@ impl Model {
                 process,
                 state,
                 exit,
+                oom_kills,
                 at,
             } => {
                 let Some(process) = self.processes.get_mut(&process) else {
@@ -302,7 +304,11 @@ impl Model {
                 process.state = state;
                 process.state_at = at;
                 if state == ProcessState::Dead && process.end.is_none() {
-                    process.end = Some(End { at, exit });
+                    process.end = Some(End {
+                        at,
+                        exit,
+                        oom_kills,
+                    });
                 }
             }
             Event::Stacks { process, stacks } => {

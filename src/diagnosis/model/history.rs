@@ -66,6 +66,8 @@ pub struct Position {
 pub struct Turns {
     /// Where the next call stands.
     now: Position,
+    /// The turn was taken back, for what follows to count as another try at it.
+    taken_back: bool,
     counts: BTreeMap<Option<Arc<str>>, Count>,
 }
 
@@ -82,6 +84,17 @@ impl Turns {
         if !self.counts.contains_key(&path) && self.counts.len() >= KEPT {
             return;
         }
+        let tries_again = std::mem::take(&mut self.taken_back);
+        let is_repeated = forward.is_some_and(|forward| forward.repeated);
+        let is_new_place = self.counts.get(&path).is_none_or(|count| count.turns == 0);
+        if tries_again && path != self.now.path && (is_repeated || is_new_place) {
+            // Another try, from a line of its own: the turn is that of the place which failed.
+            if let Some(count) = self.counts.get_mut(&self.now.path) {
+                count.turns += 1;
+                self.now.turn = count.turns;
+            }
+            return;
+        }
         let count = self.counts.entry(path.clone()).or_default();
         if let Some(forward) = forward {
             if forward.unsynchronised {
@@ -89,7 +102,7 @@ impl Turns {
             }
             if !forward.repeated {
                 count.fresh += 1;
-            } else if count.fresh >= FRESH {
+            } else if count.fresh >= FRESH && !tries_again {
                 return;
             }
         }
@@ -106,6 +119,7 @@ impl Turns {
             && self.now.batches.is_none()
             && let Some(count) = self.counts.get_mut(&self.now.path)
         {
+            self.taken_back = true;
             count.turns = count.turns.saturating_sub(1);
             self.now.turn = count.turns;
         }
@@ -123,6 +137,12 @@ impl Turns {
     #[must_use]
     pub const fn turn(&self) -> u64 {
         self.now.turn
+    }
+
+    /// Whether it was a training forward that began it.
+    #[must_use]
+    pub const fn are_forwards(&self) -> bool {
+        self.now.path.is_some()
     }
 
     /// Batches that were drawn before it.

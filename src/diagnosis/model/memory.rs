@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ddp_doctor_proto::report::Timestamp;
 
+use super::series::Series;
 use crate::diagnosis::event::MemorySample;
 
 /// Devices of one process that are told apart.
@@ -27,10 +28,30 @@ pub struct Gauge {
 pub struct Memory {
     /// Its resident set.
     pub rss: Option<Gauge>,
+    /// The same by step.
+    pub rss_by_step: Series,
     /// What is taken of the host's memory, by whomever.
     pub host_used: Option<Gauge>,
+    /// The same by step.
+    pub host_by_step: Series,
     /// The host's memory.
     pub host_total: Option<u64>,
+    /// What is taken of the memory of its control group, or of one around it.
+    pub cgroup_used: Option<Gauge>,
+    /// The same by step.
+    pub cgroup_by_step: Series,
+    /// What that may have.
+    pub cgroup_limit: Option<u64>,
+    /// What is taken of its `/dev/shm`.
+    pub shm_used: Option<Gauge>,
+    /// The same by step.
+    pub shm_by_step: Series,
+    /// What that has.
+    pub shm_total: Option<u64>,
+    /// Its address space.
+    pub virtual_used: Option<Gauge>,
+    /// What that may be.
+    pub virtual_limit: Option<u64>,
     /// Processor time lately, in thousandths of one processor.
     pub cpu_permille: Option<Gauge>,
     /// Its devices, by their numbers in the process.
@@ -46,20 +67,91 @@ pub struct Device {
     pub total: Option<u64>,
     /// What the framework's allocator has given to tensors.
     pub allocated: Option<Gauge>,
+    /// The same by step.
+    pub allocated_by_step: Series,
     /// What the framework's allocator holds.
     pub reserved: Option<Gauge>,
+    /// The most that it ever gave to tensors.
+    pub most_allocated: Option<Gauge>,
+    /// What it holds in pieces left over of blocks in use.
+    pub split: Option<Gauge>,
+    /// How often it gave back all that it held before it could get more.
+    pub retries: Option<Gauge>,
+    /// The same by step.
+    pub retries_by_step: Series,
+    /// How often it could get none.
+    pub ooms: Option<Gauge>,
+}
+
+/// Something in the host that has so much memory and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What it is.
+    pub kind: RoomKind,
+    /// What is taken of it, in bytes.
+    pub used: u64,
+    /// What it has, in bytes.
+    pub limit: u64,
+}
+
+/// What has a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RoomKind {
+    /// The host.
+    Host,
+    /// The control group of the process, or one around it.
+    Cgroup,
+    /// The address space of the process.
+    AddressSpace,
+    /// Its `/dev/shm`.
+    Shm,
+}
+
+impl Room {
+    /// What can still be taken, in bytes.
+    #[must_use]
+    pub const fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+
+    /// Whether nobody else takes of it.
+    #[must_use]
+    pub const fn is_its_own(&self) -> bool {
+        matches!(self.kind, RoomKind::AddressSpace)
+    }
+
+    /// What it is called in a sentence.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self.kind {
+            RoomKind::Host => "the host",
+            RoomKind::Cgroup => "its control group",
+            RoomKind::AddressSpace => "its address space (ulimit -v)",
+            RoomKind::Shm => "/dev/shm",
+        }
+    }
 }
 
 impl Memory {
-    /// Takes a sample. One that was told before changes nothing.
-    pub(super) fn take(&mut self, sample: &MemorySample, at: Timestamp) {
+    /// Takes a sample, made in this step. One that was told before changes nothing.
+    pub(super) fn take(&mut self, sample: &MemorySample, step: u64, at: Timestamp) {
         raise(&mut self.rss, sample.rss, at);
+        self.rss_by_step.take(sample.rss, step, at);
         self.host_total = sample.host_total.or(self.host_total);
         let host_used = sample
             .host_total
             .zip(sample.host_available)
             .map(|(total, available)| total.saturating_sub(available));
         raise(&mut self.host_used, host_used, at);
+        self.host_by_step.take(host_used, step, at);
+        raise(&mut self.cgroup_used, sample.cgroup_used, at);
+        self.cgroup_by_step.take(sample.cgroup_used, step, at);
+        self.cgroup_limit = sample.cgroup_limit.or(self.cgroup_limit);
+        raise(&mut self.shm_used, sample.shm_used, at);
+        self.shm_by_step.take(sample.shm_used, step, at);
+        self.shm_total = sample.shm_total.or(self.shm_total);
+        raise(&mut self.virtual_used, sample.virtual_used, at);
+        self.virtual_limit = sample.virtual_limit.or(self.virtual_limit);
         let cpu = sample.cpu_permille.map(u64::from);
         raise(&mut self.cpu_permille, cpu, at);
         let Some(device) = sample.device else { return };
@@ -70,7 +162,33 @@ impl Memory {
         raise(&mut device.used, sample.gpu_used, at);
         device.total = sample.gpu_total.or(device.total);
         raise(&mut device.allocated, sample.gpu_allocated, at);
+        let allocated = &mut device.allocated_by_step;
+        allocated.take(sample.gpu_allocated, step, at);
         raise(&mut device.reserved, sample.gpu_reserved, at);
+        raise(&mut device.most_allocated, sample.gpu_peak, at);
+        raise(&mut device.split, sample.gpu_split, at);
+        raise(&mut device.retries, sample.gpu_retries, at);
+        device.retries_by_step.take(sample.gpu_retries, step, at);
+        raise(&mut device.ooms, sample.gpu_ooms, at);
+    }
+
+    /// What of the host's memory has a limit that this process may come up against.
+    #[must_use]
+    pub fn rooms(&self) -> Vec<Room> {
+        let of = |kind, used: Option<Gauge>, limit: Option<u64>| {
+            let (used, limit) = (used?.latest, limit?);
+            Some(Room { kind, used, limit })
+        };
+        let rooms = [
+            of(RoomKind::Host, self.host_used, self.host_total),
+            of(RoomKind::Cgroup, self.cgroup_used, self.cgroup_limit),
+            of(
+                RoomKind::AddressSpace,
+                self.virtual_used,
+                self.virtual_limit,
+            ),
+        ];
+        rooms.into_iter().flatten().collect()
     }
 }
 
@@ -116,11 +234,11 @@ mod tests {
         let mut forwards = Memory::default();
         let mut backwards = Memory::default();
         for (at, bytes) in samples {
-            forwards.take(&rss(bytes), Timestamp(at));
+            forwards.take(&rss(bytes), 0, Timestamp(at));
         }
         // And told again, as after the coordinator was lost.
         for (at, bytes) in samples.into_iter().rev().chain(samples) {
-            backwards.take(&rss(bytes), Timestamp(at));
+            backwards.take(&rss(bytes), 0, Timestamp(at));
         }
         assert_eq!(forwards.rss, Some(expected));
         assert_eq!(forwards, backwards);
@@ -136,7 +254,7 @@ mod tests {
                 gpu_total: Some(1 << 30),
                 ..MemorySample::default()
             };
-            memory.take(&sample, Timestamp(1));
+            memory.take(&sample, 0, Timestamp(1));
         }
         assert_eq!(memory.devices.len(), KEPT_DEVICES);
         assert_eq!(memory.devices[&7].used.map(|it| it.latest), Some(7));
@@ -152,7 +270,7 @@ mod tests {
             host_available: Some(30),
             ..MemorySample::default()
         };
-        memory.take(&sample, Timestamp(1));
+        memory.take(&sample, 0, Timestamp(1));
         assert_eq!(memory.host_used.map(|it| it.latest), Some(70));
     }
 }

@@ -19,6 +19,7 @@ mod init;
 mod memory;
 mod parameters;
 mod process;
+mod series;
 mod threads;
 mod transport;
 
@@ -28,12 +29,13 @@ pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use init::{Init, Place};
-pub use memory::{Device, Gauge, Memory};
+pub use memory::{Device, Gauge, Memory, Room, RoomKind};
 pub use parameters::{Parameter, Replica, Said, parse};
 pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, Unawaited,
     World, is_inside, libc_signal,
 };
+pub use series::{Sample, Series};
 pub use threads::{Crossing, Crossings};
 pub use transport::{Matching, Transport};
 

@@ -12,6 +12,8 @@ use crate::diagnosis::event::Parameters;
 
 /// Models of one process that are remembered.
 const KEPT_MODELS: usize = 64;
+/// Lines of the program that are remembered of one model.
+const KEPT_USES: usize = 32;
 /// Pieces of a model's layout that are remembered.
 const KEPT_PIECES: usize = 64;
 
@@ -45,6 +47,8 @@ pub struct Replica {
     pub outside: Option<Said>,
     /// Searches for parameters without gradient found none.
     pub never_unused: Option<Said>,
+    /// Lines by which the program uses what got no gradients.
+    pub used_at: Vec<Said>,
 }
 
 /// Something that was said of some parameters of a model.
@@ -149,6 +153,11 @@ impl Models {
             ParameterFact::GraphChanged => replica.graph_changed = Some(parameters),
             ParameterFact::Outside => replica.outside = Some(parameters),
             ParameterFact::NeverUnused => replica.never_unused = Some(parameters),
+            ParameterFact::UsedAt => {
+                if replica.used_at.len() < KEPT_USES {
+                    replica.used_at.push(parameters);
+                }
+            }
             ParameterFact::Unspecified => {}
         }
     }

@@ -14,7 +14,10 @@ use super::history::Turns;
 use super::init::Init;
 use super::memory::Memory;
 use super::parameters::Models;
-use crate::diagnosis::event::{Call, CallId, GroupInfo, Guard, ProcessId, Stacks, ThreadId};
+use crate::diagnosis::event::{
+    Call, CallId, GroupInfo, Guard, OomKills, ProcessId, Stacks, ThreadId,
+};
+use crate::diagnosis::settings;
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
@@ -107,6 +110,12 @@ pub struct Process {
     pub memory: Memory,
     /// Versions and settings that ranks may have to agree on, the latest of each.
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
+    /// All of those that are compared, as one number.
+    pub fingerprint: u64,
+    /// When it last said one that it had not said so before.
+    pub said_at: Timestamp,
+    /// When it said which GPU it exchanges data from.
+    pub gpu_at: Option<Timestamp>,
     /// How it joined the world, or tries to: the last time that it began to.
     pub init: Option<Init>,
     /// Elements of the largest call that the program itself made to reduce or to gather something.
@@ -167,6 +176,8 @@ pub struct End {
     pub at: Timestamp,
     /// How, as far as it is known.
     pub exit: Exit,
+    /// Whom the kernel killed about then.
+    pub oom_kills: OomKills,
 }
 
 /// What a process said about its end.
@@ -318,6 +329,9 @@ impl Process {
             stacks: Vec::new(),
             memory: Memory::default(),
             settings: BTreeMap::new(),
+            fingerprint: 0,
+            said_at: Timestamp::default(),
+            gpu_at: None,
             init: None,
             largest_own: 0,
             models: Models::default(),
@@ -686,10 +700,19 @@ impl Process {
         }
     }
 
-    pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>) {
-        if self.settings.len() < KEPT_SETTINGS || self.settings.contains_key(&name) {
-            self.settings.insert(name, value);
+    pub(super) fn set(&mut self, name: Arc<str>, value: Arc<str>, at: Timestamp) {
+        let known = self.settings.get(&name);
+        if known == Some(&value) || (known.is_none() && self.settings.len() >= KEPT_SETTINGS) {
+            return;
         }
+        for said in [known, Some(&value)].into_iter().flatten() {
+            self.fingerprint ^= settings::fingerprint(&name, said).unwrap_or(0);
+        }
+        self.said_at = at;
+        if &*name == settings::GPU {
+            self.gpu_at = Some(at);
+        }
+        self.settings.insert(name, value);
     }
 
     pub(super) fn raised(&mut self, mut exception: Exception) {
@@ -705,6 +728,15 @@ impl Process {
             self.exceptions.remove(KEPT / 2);
         }
         self.exceptions.push(exception);
+    }
+
+    /// The step in which it was then, lately: whoever measures from outside is heard a moment later.
+    pub(super) fn step_at_time(&self, at: Timestamp) -> u64 {
+        if at < self.step_at {
+            self.step.saturating_sub(1)
+        } else {
+            self.step
+        }
     }
 
     pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {

@@ -4,7 +4,7 @@ use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
 
 use super::*;
-use crate::diagnosis::event::{Event, MemorySample};
+use crate::diagnosis::event::{Event, MemorySample, OomKills};
 use crate::diagnosis::testing;
 
 #[test]
@@ -66,10 +66,10 @@ fn memory_and_settings_are_the_processs() {
     for (at, rss) in [(200, 50), (300, 40)] {
         model.apply(Event::Memory {
             process: ProcessId(1),
-            sample: MemorySample {
+            sample: Box::new(MemorySample {
                 rss: Some(rss),
                 ..MemorySample::default()
-            },
+            }),
             at: Timestamp(at),
         });
     }
@@ -110,6 +110,7 @@ fn ranks_that_are_started_again_meet_also_where_one_had_not_joined_before() {
             code: None,
             signal: Some(libc_signal::TERM),
         },
+        oom_kills: OomKills::default(),
         at: Timestamp(200),
     });
     join(&mut model, 2, 1, 300);
@@ -128,6 +129,7 @@ fn a_rank_that_was_told_of_late_is_of_the_world_that_it_joined() {
             code: Some(1),
             signal: None,
         },
+        oom_kills: OomKills::default(),
         at: Timestamp(200),
     });
     join(&mut model, 2, 1, 101);

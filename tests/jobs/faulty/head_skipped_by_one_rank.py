@@ -5,6 +5,7 @@
 # root_confidence = "supported"
 # cause = "data-dependent-path"
 # says = "rank 1 has no gradient for head.weight, head.bias"
+# why = "head.weight and head.bias are used at head_skipped_by_one_rank.py:25, which is reached only where `with_head` holds (line 25)."
 # ///
 """In one step, rank 1 has nothing for the head to do: rank 0 waits for a bucket that never comes."""
 

@@ -387,11 +387,21 @@ impl Encoder {
                 host_available: sample.host_available,
                 host_total: sample.host_total,
                 cpu_permille: sample.cpu_permille,
+                cgroup_used: sample.cgroup_used,
+                cgroup_limit: sample.cgroup_limit,
+                shm_used: sample.shm_used,
+                shm_total: sample.shm_total,
+                virtual_used: sample.virtual_used,
+                virtual_limit: sample.virtual_limit,
                 device: sample.device,
                 gpu_used: sample.gpu_used,
                 gpu_total: sample.gpu_total,
                 gpu_allocated: sample.gpu_allocated,
                 gpu_reserved: sample.gpu_reserved,
+                gpu_peak: sample.gpu_peak,
+                gpu_split: sample.gpu_split,
+                gpu_retries: sample.gpu_retries,
+                gpu_ooms: sample.gpu_ooms,
                 ..v1::MemorySample::default()
             })],
             Event::Frontier {
@@ -413,10 +423,15 @@ impl Encoder {
                 process,
                 state,
                 exit,
+                oom_kills,
                 at,
             } => {
                 let number = self.process(*process).number;
-                vec![Kind::ProcessChanged(changed(number, *state, *exit, *at))]
+                vec![Kind::ProcessChanged(v1::ProcessChanged {
+                    oom_kills_in_cgroup: oom_kills.in_cgroup,
+                    oom_kills_on_host: oom_kills.on_host,
+                    ..changed(number, *state, *exit, *at)
+                })]
             }
             Event::Stacks { process, stacks } => {
                 let number = self.process(*process).number;
@@ -616,6 +631,7 @@ fn changed(process: u64, state: ProcessState, exit: Exit, at: Timestamp) -> v1::
         unix_ns: at.0,
         exit_code: exit.code,
         exit_signal: exit.signal,
+        ..v1::ProcessChanged::default()
     }
 }
 

@@ -33,12 +33,14 @@
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `forward N [@PATH] [batch=N] [repeated] [no-sync]` | DDP's training forward, which begins step N |
 //! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model of these parameters |
-//! | `without-gradient …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | the same: DDP's reducer says so of them |
+//! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | the same: DDP's reducer says so of them, after N backwards that were whole |
+//! | `used-at "DTYPE SIZES NAME"… @FILE:LINE` | that line of the program uses them |
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
 //! | `reading @FILE:LINE` | the source around the line is being read, until something is told of it |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
-//! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL`, `vanishes`, `stops`, `continues` | the process |
+//! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
+//! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first; with `!`: native ones |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
 //! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | of `-`: what is known of a node, in seconds |
@@ -57,6 +59,7 @@ use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
 use serde::Deserialize;
 
 mod journal;
+mod memory;
 mod script;
 
 /// The first second of every scenario, on the clock of the world.
@@ -127,6 +130,8 @@ struct Expect {
     /// The second at which it was first seen.
     detected: Option<f64>,
     summary_has: Option<String>,
+    /// Words of one of its reasons.
+    why_has: Option<String>,
 }
 
 fn c10d() -> String {
@@ -371,6 +376,13 @@ impl Expect {
         {
             let is = finding.detected_at.since(Timestamp(START)).as_secs_f64();
             found.push(format!("detected at {is} s, not {at} s"));
+        }
+        if let Some(text) = self
+            .why_has
+            .as_ref()
+            .filter(|t| !finding.why.iter().any(|why| why.contains(*t)))
+        {
+            found.push(format!("no reason has {text:?}: {:?}", finding.why));
         }
         if let Some(text) = self
             .summary_has

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
-    Call, CallId, Event, Forward, GroupInfo, Guard, OnStream, Parameters, ProcessId, Stacks,
-    StartedRank, ThreadId, ThreadStack,
+    Call, CallId, Event, Forward, GroupInfo, Guard, OnStream, OomKills, Parameters, ProcessId,
+    Stacks, StartedRank, ThreadId, ThreadStack,
 };
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
@@ -391,10 +391,18 @@ impl<'a> Writer<'a> {
             .filter(|_| !matches!(verb, "stack" | "stands"))
             .map(place)
             .transpose()?;
+        let counted = |name: &str| {
+            let count = args.iter().find_map(|arg| arg.strip_prefix(name));
+            count.and_then(|count| count.parse().ok())
+        };
         let changed = |state, exit| Event::ProcessChanged {
             process,
             state,
             exit,
+            oom_kills: OomKills {
+                in_cgroup: counted("oom="),
+                on_host: counted("host-oom="),
+            },
             at: moment,
         };
         let dead = |code, signal| changed(ProcessState::Dead, Exit { code, signal });
@@ -568,9 +576,13 @@ impl<'a> Writer<'a> {
                 at: moment,
             },
             "layout" | "without-gradient" | "complete" | "ready-twice" | "graph-changed"
-            | "outside" | "never-unused" => {
+            | "outside" | "never-unused" | "used-at" => {
                 let fact = ParameterFact::from_name(&verb.replace('-', " "));
-                let listed = args.iter().filter(|arg| !arg.starts_with('@'));
+                let after = args.iter().find_map(|arg| arg.strip_prefix("after="));
+                let after = after.and_then(|after| after.parse().ok());
+                let listed = args
+                    .iter()
+                    .filter(|arg| !arg.starts_with('@') && !arg.starts_with("after="));
                 let lines: String = listed.map(|line| format!("{line}\n")).collect();
                 Event::Parameters {
                     process,
@@ -578,7 +590,10 @@ impl<'a> Writer<'a> {
                     said: Parameters {
                         fact: fact.unwrap_or_default(),
                         model: 1,
-                        first: if verb == "never-unused" { 1500 } else { 0 },
+                        first: match verb {
+                            "never-unused" => 1500,
+                            _ => after.unwrap_or(0),
+                        },
                         total: lines.lines().count() as u64,
                         lines: lines.into(),
                         place,
@@ -609,6 +624,11 @@ impl<'a> Writer<'a> {
                     at: moment,
                 }
             }
+            "memory" => Event::Memory {
+                process,
+                sample: Box::new(super::memory::sample(args)?),
+                at: moment,
+            },
             "exits" => dead(Some(number(0)?), None),
             "killed" => dead(None, Some(number(0)?)),
             "vanishes" => dead(None, None),

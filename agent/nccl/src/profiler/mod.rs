@@ -24,6 +24,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
+use ddp_doctor_agent::identity;
 use ddp_doctor_proto::{Op, ReduceOp};
 
 use self::events::Event;
@@ -31,9 +32,9 @@ use self::layout::{Coll, Descriptor, kind, state};
 use self::next::Next;
 use crate::comms::Communicator;
 use crate::driver::{self, Capture};
+use crate::init;
 use crate::records::{self, Work};
 use crate::watch::guarded;
-use crate::{identity, init};
 
 /// What is asked of NCCL: calls, or with "kernels" their kernels too.
 const SWITCH: &str = "DDP_DOCTOR_NCCL_PROFILER";

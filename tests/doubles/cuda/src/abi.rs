@@ -127,6 +127,7 @@ exports! {
             33 => number + 1, // PCI bus
             75 => 9,          // compute capability, major
             76 => 0,          // … and minor
+            115 => 0,         // pools of memory
             _ => 1,
         })
     }
@@ -222,6 +223,21 @@ exports! {
     initialized 4000 "cuMemcpyAsync"
     fn cuMemcpyAsync(to: Handle, from: Handle, bytes: usize, stream: Handle) {
         stream::get(stream)?.put(Task::Copy { to, from, bytes })
+    }
+
+    // Memory that is not page-locked is free to be used again when these come back: there is no other here.
+    initialized 3020 "cuMemcpyHtoDAsync"
+    fn cuMemcpyHtoDAsync_v2(to: Handle, from: Handle, bytes: usize, stream: Handle) {
+        let stream = stream::get(stream)?;
+        stream.put(Task::Copy { to, from, bytes })?;
+        stream.synchronize()
+    }
+
+    initialized 3020 "cuMemcpyDtoHAsync"
+    fn cuMemcpyDtoHAsync_v2(to: Handle, from: Handle, bytes: usize, stream: Handle) {
+        let stream = stream::get(stream)?;
+        stream.put(Task::Copy { to, from, bytes })?;
+        stream.synchronize()
     }
 
     initialized 3020 "cuMemsetD8Async"

@@ -1,4 +1,4 @@
-//! What a communicator is called: the same on all its ranks, and different for every other one.
+//! What a communicator of NCCL's is called: the same on all its ranks, and different for every other one.
 //!
 //! NCCL knows a communicator by a hash, which it writes into its logs. From 2.26 on that of a communicator
 //! which is made with a unique id is [`of_unique_id`]; older ones compute another. Ranks compute it here in
@@ -46,12 +46,14 @@ impl Hash {
 }
 
 /// Of a communicator that is made with this unique id.
-pub(crate) fn of_unique_id(id: &[u8; 128]) -> u64 {
+#[must_use]
+pub fn of_unique_id(id: &[u8; 128]) -> u64 {
     Hash::new().eat(id).digest()
 }
 
 /// Of the one that the `nth` division of a communicator gives to the ranks of a color.
-pub(crate) fn of_split(parent: u64, nth: u32, color: i32) -> u64 {
+#[must_use]
+pub fn of_split(parent: u64, nth: u32, color: i32) -> u64 {
     Hash::new()
         .eat(&parent.to_le_bytes())
         .eat(&nth.to_le_bytes())
@@ -60,7 +62,8 @@ pub(crate) fn of_split(parent: u64, nth: u32, color: i32) -> u64 {
 }
 
 /// Of the one that the `nth` division of a communicator leaves without these ranks of it.
-pub(crate) fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
+#[must_use]
+pub fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
     let mut excluded = excluded.to_vec();
     excluded.sort_unstable();
     excluded.dedup();
@@ -79,7 +82,8 @@ pub(crate) fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
 /// Where the ranks meet that make a communicator with this unique id: its root's address and port, which
 /// every NCCL since 2.5 puts behind eight random bytes as the system's own `sockaddr`. `None`: it says
 /// something else there.
-pub(crate) fn meeting_place(id: &[u8; 128]) -> Option<SocketAddr> {
+#[must_use]
+pub fn meeting_place(id: &[u8; 128]) -> Option<SocketAddr> {
     const INTERNET: u16 = libc::AF_INET as u16;
     const INTERNET_6: u16 = libc::AF_INET6 as u16;
     let [.., a, b] = *id.first_chunk::<10>()?;
@@ -95,7 +99,8 @@ pub(crate) fn meeting_place(id: &[u8; 128]) -> Option<SocketAddr> {
 }
 
 /// Its name: as NCCL writes it, and which one of several that have the same unique id.
-pub(crate) fn name(hash: u64, occurrence: u32) -> String {
+#[must_use]
+pub fn name(hash: u64, occurrence: u32) -> String {
     match occurrence {
         0 => format!("0x{hash:x}"),
         n => format!("0x{hash:x}#{n}"),

@@ -1,0 +1,99 @@
+"""Where a program uses the parts of its model, by the code of its forwards.
+
+A branch that was not taken leaves no trace, but its line is there: the one in which the forward around it
+names the part that got no gradients. It is looked for once such a part is known, never before.
+"""
+
+from . import _sites
+
+# Parts of one model that are looked for.
+_MOST_PARTS = 8
+# Lines that are told of one part.
+_MOST_LINES = 4
+# Instructions by which a method names a part of its own object.
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+
+
+def parts(names, without):
+    """The largest parts of a model of which no parameter has a gradient, as paths in it, in their order.
+
+    `names` are all parameters, `without` those that have none.
+    """
+    there, lacking = {}, {}
+    for count, listed in ((there, names), (lacking, without)):
+        for name in listed:
+            for part in _ways_to(name):
+                count[part] = count.get(part, 0) + 1
+    found = []
+    for name in without:
+        part = next((part for part in _ways_to(name) if lacking[part] == there.get(part)), None)
+        if part is not None and part not in found:
+            found.append(part)
+            if len(found) == _MOST_PARTS:
+                break
+    return found
+
+
+def _ways_to(name):
+    """"a", "a.b" and "a.b.c" of "a.b.c"."""
+    end = name.find(".")
+    while end >= 0:
+        yield name[:end]
+        end = name.find(".", end + 1)
+    yield name
+
+
+def lines(module, part):
+    """The user's lines, as `(code, line)`, by which the forward around it uses a part of a module."""
+    path = part.split(".")
+    owners = [module]
+    for name in path[:-1]:
+        owners.append(getattr(owners[-1], name))
+    # A container does not use its parts by itself: whoever uses the container does.
+    for owner, name in reversed(list(zip(owners, path))):
+        found = _named_in(type(owner), name)
+        if found:
+            return found[:_MOST_LINES]
+    return []
+
+
+def _named_in(kind, name):
+    """Lines of the forward of a class that name this attribute; of another method, where it is in none."""
+    forward = getattr(getattr(kind, "forward", None), "__code__", None)
+    if forward is None or _sites.entry_of(forward)[1] != _sites.USER:
+        return []
+    found = _lines_of(forward, name)
+    if found:
+        return found
+    for base in kind.__mro__:
+        for method, value in vars(base).items():
+            code = getattr(value, "__code__", None)
+            if code is not None and method != "__init__" and _sites.entry_of(code)[1] == _sites.USER:
+                found.extend(_lines_of(code, name))
+    return found
+
+
+def _lines_of(code, name):
+    import dis  # nobody needs it before
+
+    found = []
+    if name in code.co_names:
+        line = None
+        for instruction in dis.get_instructions(code):
+            line = _line(instruction, line)
+            if instruction.opname in _ATTRIBUTES and instruction.argval == name and line is not None:
+                if (code, line) not in found:
+                    found.append((code, line))
+    for inner in code.co_consts:
+        if hasattr(inner, "co_names"):  # a comprehension, a lambda
+            found.extend(_lines_of(inner, name))
+    return found
+
+
+def _line(instruction, before):
+    """The line of an instruction, after one of the line `before`."""
+    positions = getattr(instruction, "positions", None)
+    if positions is not None and positions.lineno is not None:
+        return positions.lineno
+    starts = instruction.starts_line
+    return starts if starts is not None and not isinstance(starts, bool) else before

@@ -1,0 +1,317 @@
+//! Calls on a communicator.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUstreamCaptureStatus;
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::nccl::{self as of, Id, NcclType, ReduceOp as Reduction, result};
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::blackbox::{flags, on_stream};
+
+use super::group::Group;
+use super::{Asked, NcclError, is_available, told};
+use crate::agent::is_current;
+use crate::blackbox::{Call, Creation, Seat, Writer};
+use crate::{current, identity};
+
+/// A communicator: [`cudarc::nccl::Comm`], whose calls are recorded where there is a black box. As there, it
+/// is aborted when it is dropped; wait for the stream before.
+#[derive(Debug)]
+pub struct Comm {
+    comm: of::Comm,
+    /// The box that it was made with, and its number there.
+    known: Option<(&'static Writer, u32)>,
+}
+
+impl Comm {
+    /// See [`cudarc::nccl::Comm::from_rank`]. Waits until all ranks have come.
+    #[track_caller]
+    pub fn from_rank(
+        stream: Arc<CudaStream>,
+        rank: usize,
+        world_size: usize,
+        id: Id,
+    ) -> Result<Self, NcclError> {
+        is_available()?;
+        let place = Location::caller();
+        let seat = seat(rank, world_size).ok_or(NcclError::NoSuchRank)?;
+        let name = identity::name(identity::of_unique_id(&bytes(&id)), 0);
+        let making = current().map(|writer| {
+            let call = writer.creating(&Creation {
+                op: Op::NewGroup,
+                name: name.as_bytes(),
+                description: b"",
+                backend: b"nccl",
+                takes_all: true,
+                epoch: 0,
+                members: &[],
+                seat: Some(seat),
+                site: writer.rust_site(place),
+            });
+            (writer, call)
+        });
+        let made = of::Comm::from_rank(stream, rank, world_size, id)
+            .map_err(|error| NcclError::of("ncclCommInitRank", &error));
+        if let Some((writer, call)) = making {
+            told(writer, &made, place);
+            writer.returned(call);
+        }
+        let comm = made?;
+        let known = making.and_then(|(writer, _)| {
+            let group = writer.communicator(name.as_bytes(), b"", b"nccl", seat.rank, seat.size);
+            (group != 0).then_some((writer, group))
+        });
+        Ok(Self { comm, known })
+    }
+
+    /// The communicator itself: what is called on it directly is not recorded.
+    #[must_use]
+    pub fn inner(&self) -> &of::Comm {
+        &self.comm
+    }
+
+    /// Rank of this process in it.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.comm.rank()
+    }
+
+    /// Number of its ranks.
+    #[must_use]
+    pub fn world_size(&self) -> usize {
+        self.comm.world_size()
+    }
+
+    /// Its stream.
+    #[must_use]
+    pub fn stream(&self) -> Arc<CudaStream> {
+        self.comm.stream()
+    }
+
+    /// See [`cudarc::nccl::Comm::send`].
+    #[track_caller]
+    pub fn send<S: DevicePtr<T>, T: NcclType>(&self, data: &S, peer: i32) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
+        self.call(asked, Location::caller(), |comm| comm.send(data, peer))
+    }
+
+    /// See [`cudarc::nccl::Comm::recv`].
+    #[track_caller]
+    pub fn recv<R: DevicePtrMut<T>, T: NcclType>(
+        &self,
+        buff: &mut R,
+        peer: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
+        self.call(asked, Location::caller(), |comm| comm.recv(buff, peer))
+    }
+
+    /// See [`cudarc::nccl::Comm::broadcast`].
+    #[track_caller]
+    pub fn broadcast<S: DevicePtr<T>, R: DevicePtrMut<T>, T: NcclType>(
+        &self,
+        sendbuff: Option<&S>,
+        recvbuff: &mut R,
+        root: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
+        self.call(asked, Location::caller(), |comm| {
+            comm.broadcast(sendbuff, recvbuff, root)
+        })
+    }
+
+    /// See [`cudarc::nccl::Comm::broadcast_in_place`].
+    #[track_caller]
+    pub fn broadcast_in_place<R: DevicePtrMut<T>, T: NcclType>(
+        &self,
+        recvbuff: &mut R,
+        root: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len());
+        let asked = asked.with(root).in_place();
+        self.call(asked, Location::caller(), |comm| {
+            comm.broadcast_in_place(recvbuff, root)
+        })
+    }
+
+    /// See [`cudarc::nccl::Comm::all_gather`].
+    #[track_caller]
+    pub fn all_gather<S: DevicePtr<T>, R: DevicePtrMut<T>, T: NcclType>(
+        &self,
+        sendbuff: &S,
+        recvbuff: &mut R,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
+        self.call(asked, Location::caller(), |comm| {
+            comm.all_gather(sendbuff, recvbuff)
+        })
+    }
+
+    /// See [`cudarc::nccl::Comm::all_reduce`].
+    #[track_caller]
+    pub fn all_reduce<S: DevicePtr<T>, R: DevicePtrMut<T>, T: NcclType>(
+        &self,
+        sendbuff: &S,
+        recvbuff: &mut R,
+        reduce_op: &Reduction,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len());
+        self.call(asked.reducing(reduce_op), Location::caller(), |comm| {
+            comm.all_reduce(sendbuff, recvbuff, reduce_op)
+        })
+    }
+
+    /// See [`cudarc::nccl::Comm::all_reduce_in_place`].
+    #[track_caller]
+    pub fn all_reduce_in_place<R: DevicePtrMut<T>, T: NcclType>(
+        &self,
+        buff: &mut R,
+        reduce_op: &Reduction,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclAllReduce", Op::AllReduce, buff.len());
+        let asked = asked.reducing(reduce_op).in_place();
+        self.call(asked, Location::caller(), |comm| {
+            comm.all_reduce_in_place(buff, reduce_op)
+        })
+    }
+
+    /// See [`cudarc::nccl::Comm::reduce`].
+    #[track_caller]
+    pub fn reduce<S: DevicePtr<T>, R: DevicePtrMut<T>, T: NcclType>(
+        &self,
+        sendbuff: &S,
+        recvbuff: Option<&mut R>,
+        reduce_op: &Reduction,
+        root: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclReduce", Op::Reduce, sendbuff.len());
+        let asked = asked.reducing(reduce_op).with(root);
+        self.call(asked, Location::caller(), |comm| {
+            comm.reduce(sendbuff, recvbuff, reduce_op, root)
+        })
+    }
+
+    /// See [`cudarc::nccl::Comm::reduce_in_place`].
+    #[track_caller]
+    pub fn reduce_in_place<R: DevicePtrMut<T>, T: NcclType>(
+        &self,
+        recvbuff: &mut R,
+        reduce_op: &Reduction,
+        root: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclReduce", Op::Reduce, recvbuff.len());
+        let asked = asked.reducing(reduce_op).with(root).in_place();
+        self.call(asked, Location::caller(), |comm| {
+            comm.reduce_in_place(recvbuff, reduce_op, root)
+        })
+    }
+
+    /// See [`cudarc::nccl::Comm::reduce_scatter`].
+    #[track_caller]
+    pub fn reduce_scatter<S: DevicePtr<T>, R: DevicePtrMut<T>, T: NcclType>(
+        &self,
+        sendbuff: &S,
+        recvbuff: &mut R,
+        reduce_op: &Reduction,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len());
+        self.call(asked.reducing(reduce_op), Location::caller(), |comm| {
+            comm.reduce_scatter(sendbuff, recvbuff, reduce_op)
+        })
+    }
+
+    /// See [`cudarc::nccl::Comm::group`]: begins a group, whose calls are made and recorded when the
+    /// outermost group of this thread ends.
+    #[must_use = "the group ends when this is dropped"]
+    pub fn group(&self) -> Group<'_> {
+        Group::begin(self, self.comm.group())
+    }
+
+    /// The box, if this one is known in it still.
+    fn known(&self) -> Option<(&'static Writer, u32)> {
+        self.known.filter(|(writer, _)| is_current(writer))
+    }
+
+    fn call<T>(
+        &self,
+        asked: Asked,
+        place: &'static Location<'static>,
+        make: impl FnOnce(&of::Comm) -> Result<T, result::NcclError>,
+    ) -> Result<(), NcclError> {
+        let issued = self.described(asked, place).map(|(writer, mut call)| {
+            call.dims = on_stream::pack(self.stream_name(), 0);
+            (writer, writer.issued(&call))
+        });
+        let made = make(&self.comm).map_err(|error| NcclError::of(asked.function, &error));
+        if let Some((writer, call)) = issued {
+            told(writer, &made, place);
+            writer.returned(call);
+        }
+        made.map(drop)
+    }
+
+    /// What is recorded of a call; `None`: nothing is, as of what NCCL drops.
+    pub(super) fn described(
+        &self,
+        asked: Asked,
+        place: &'static Location<'static>,
+    ) -> Option<(&'static Writer, Call)> {
+        let (writer, group) = self.known()?;
+        if asked.count == 0 && !asked.op.is_point_to_point() {
+            return None;
+        }
+        let captured = self.is_captured();
+        let mut bits = flags::NUMEL | flags::STREAM;
+        for (is, flag) in [
+            (asked.partner.is_some(), flags::ROOT),
+            (asked.in_place, flags::IN_PLACE),
+            (captured, flags::CAPTURED),
+            (captured || asked.count == 0, flags::ASYNC),
+        ] {
+            bits |= if is { flag } else { 0 };
+        }
+        let call = Call {
+            op: asked.op,
+            dtype: asked.dtype,
+            reduce_op: asked.reduce_op,
+            flags: bits,
+            group,
+            site: writer.rust_site(place),
+            tensors: 1,
+            root_or_peer: asked.partner.unwrap_or(0),
+            numel: asked.count as u64,
+            ..Call::default()
+        };
+        Some((writer, call))
+    }
+
+    fn is_captured(&self) -> bool {
+        let status = self.comm.stream().capture_status();
+        !matches!(
+            status,
+            Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) | Err(_)
+        )
+    }
+
+    /// The stream, by a number that other streams of the process do not have.
+    pub(super) fn stream_name(&self) -> u64 {
+        /// No address of a program's has it.
+        const OF_DEVICE: u64 = 1 << 63;
+        match self.comm.stream().cu_stream().addr() {
+            // The stream of the device, of which every device has one.
+            0 => OF_DEVICE | (self.comm.ordinal() as u64 & 0x7fff) << 48,
+            address => address as u64,
+        }
+    }
+}
+
+fn seat(rank: usize, size: usize) -> Option<Seat> {
+    let (rank, size) = (u32::try_from(rank).ok()?, u32::try_from(size).ok()?);
+    (rank < size && i32::try_from(size).is_ok()).then_some(Seat { rank, size })
+}
+
+fn bytes(id: &Id) -> [u8; 128] {
+    let chars = id.internal();
+    std::array::from_fn(|i| chars.get(i).map_or(0, |it| it.to_ne_bytes()[0]))
+}

@@ -1,0 +1,293 @@
+//! Calls of a group.
+//!
+//! NCCL makes them when the outermost group of a thread ends, in an order of its own. So they are recorded
+//! then, in an order that is the same on every rank that asks for the same.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::mem;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cudarc::driver::{CudaView, CudaViewMut};
+use cudarc::nccl::{self as of, NcclType, ReduceOp as Reduction, result};
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::blackbox::on_stream;
+
+use super::{Asked, Comm, NcclError};
+use crate::agent::is_current;
+use crate::blackbox::{Call, Writer};
+
+/// Numbers launches.
+static LAUNCHES: AtomicU32 = AtomicU32::new(1);
+
+/// Groups of this thread that have not ended.
+struct Open {
+    depth: u32,
+    /// Calls, with the streams that they are on.
+    calls: Vec<(&'static Writer, Call, u64)>,
+}
+
+thread_local! {
+    static OPEN: RefCell<Open> = const {
+        RefCell::new(Open {
+            depth: 0,
+            calls: Vec::new(),
+        })
+    };
+}
+
+/// A group of calls: [`cudarc::nccl::Group`], whose calls are recorded when the outermost one ends.
+#[must_use = "the group ends when this is dropped"]
+pub struct Group<'g> {
+    /// `None`: it has ended.
+    group: Option<of::Group<'g>>,
+    comm: &'g Comm,
+}
+
+impl<'g> Group<'g> {
+    pub(super) fn begin(comm: &'g Comm, group: of::Group<'g>) -> Self {
+        OPEN.with_borrow_mut(|open| open.depth += 1);
+        Self {
+            group: Some(group),
+            comm,
+        }
+    }
+
+    /// The communicator.
+    #[must_use]
+    pub fn comm(&self) -> &'g Comm {
+        self.comm
+    }
+
+    /// Ends the group, which dropping it does too, without saying whether NCCL made its calls.
+    pub fn end(mut self) -> Result<(), NcclError> {
+        self.finish()
+    }
+
+    /// See [`cudarc::nccl::Group::send`].
+    #[track_caller]
+    pub fn send<'s: 'g, T: NcclType>(
+        &mut self,
+        data: CudaView<'s, T>,
+        peer: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
+        self.call(asked, Location::caller(), |group| group.send(data, peer))
+    }
+
+    /// See [`cudarc::nccl::Group::recv`].
+    #[track_caller]
+    pub fn recv<'r: 'g, T: NcclType>(
+        &mut self,
+        buff: CudaViewMut<'r, T>,
+        peer: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
+        self.call(asked, Location::caller(), |group| group.recv(buff, peer))
+    }
+
+    /// See [`cudarc::nccl::Group::broadcast`].
+    #[track_caller]
+    pub fn broadcast<'s: 'g, 'r: 'g, T: NcclType>(
+        &mut self,
+        sendbuff: Option<CudaView<'s, T>>,
+        recvbuff: CudaViewMut<'r, T>,
+        root: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
+        self.call(asked, Location::caller(), |group| {
+            group.broadcast(sendbuff, recvbuff, root)
+        })
+    }
+
+    /// See [`cudarc::nccl::Group::broadcast_in_place`].
+    #[track_caller]
+    pub fn broadcast_in_place<'r: 'g, T: NcclType>(
+        &mut self,
+        recvbuff: CudaViewMut<'r, T>,
+        root: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len())
+            .with(root)
+            .in_place();
+        self.call(asked, Location::caller(), |group| {
+            group.broadcast_in_place(recvbuff, root)
+        })
+    }
+
+    /// See [`cudarc::nccl::Group::all_gather`].
+    #[track_caller]
+    pub fn all_gather<'s: 'g, 'r: 'g, T: NcclType>(
+        &mut self,
+        sendbuff: CudaView<'s, T>,
+        recvbuff: CudaViewMut<'r, T>,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
+        self.call(asked, Location::caller(), |group| {
+            group.all_gather(sendbuff, recvbuff)
+        })
+    }
+
+    /// See [`cudarc::nccl::Group::all_reduce`].
+    #[track_caller]
+    pub fn all_reduce<'s: 'g, 'r: 'g, T: NcclType>(
+        &mut self,
+        sendbuff: CudaView<'s, T>,
+        recvbuff: CudaViewMut<'r, T>,
+        reduce_op: &Reduction,
+    ) -> Result<(), NcclError> {
+        let asked =
+            Asked::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len()).reducing(reduce_op);
+        self.call(asked, Location::caller(), |group| {
+            group.all_reduce(sendbuff, recvbuff, reduce_op)
+        })
+    }
+
+    /// See [`cudarc::nccl::Group::all_reduce_in_place`].
+    #[track_caller]
+    pub fn all_reduce_in_place<'r: 'g, T: NcclType>(
+        &mut self,
+        buff: CudaViewMut<'r, T>,
+        reduce_op: &Reduction,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclAllReduce", Op::AllReduce, buff.len())
+            .reducing(reduce_op)
+            .in_place();
+        self.call(asked, Location::caller(), |group| {
+            group.all_reduce_in_place(buff, reduce_op)
+        })
+    }
+
+    /// See [`cudarc::nccl::Group::reduce`].
+    #[track_caller]
+    pub fn reduce<'s: 'g, 'r: 'g, T: NcclType>(
+        &mut self,
+        sendbuff: CudaView<'s, T>,
+        recvbuff: Option<CudaViewMut<'r, T>>,
+        reduce_op: &Reduction,
+        root: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclReduce", Op::Reduce, sendbuff.len())
+            .reducing(reduce_op)
+            .with(root);
+        self.call(asked, Location::caller(), |group| {
+            group.reduce(sendbuff, recvbuff, reduce_op, root)
+        })
+    }
+
+    /// See [`cudarc::nccl::Group::reduce_in_place`].
+    #[track_caller]
+    pub fn reduce_in_place<'r: 'g, T: NcclType>(
+        &mut self,
+        recvbuff: CudaViewMut<'r, T>,
+        reduce_op: &Reduction,
+        root: i32,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclReduce", Op::Reduce, recvbuff.len())
+            .reducing(reduce_op)
+            .with(root)
+            .in_place();
+        self.call(asked, Location::caller(), |group| {
+            group.reduce_in_place(recvbuff, reduce_op, root)
+        })
+    }
+
+    /// See [`cudarc::nccl::Group::reduce_scatter`].
+    #[track_caller]
+    pub fn reduce_scatter<'s: 'g, 'r: 'g, T: NcclType>(
+        &mut self,
+        sendbuff: CudaView<'s, T>,
+        recvbuff: CudaViewMut<'r, T>,
+        reduce_op: &Reduction,
+    ) -> Result<(), NcclError> {
+        let asked = Asked::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len())
+            .reducing(reduce_op);
+        self.call(asked, Location::caller(), |group| {
+            group.reduce_scatter(sendbuff, recvbuff, reduce_op)
+        })
+    }
+
+    fn call<T>(
+        &mut self,
+        asked: Asked,
+        place: &'static Location<'static>,
+        make: impl FnOnce(&mut of::Group<'g>) -> Result<T, result::NcclError>,
+    ) -> Result<(), NcclError> {
+        let described = self.comm.described(asked, place);
+        // It has not ended: that takes or drops it.
+        if let Some(group) = &mut self.group {
+            make(group).map_err(|error| NcclError::of(asked.function, &error))?;
+        }
+        if let Some((writer, call)) = described {
+            let stream = self.comm.stream_name();
+            OPEN.with_borrow_mut(|open| open.calls.push((writer, call, stream)));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), NcclError> {
+        let Some(group) = self.group.take() else {
+            return Ok(());
+        };
+        let calls = OPEN.with_borrow_mut(|open| {
+            open.depth = open.depth.saturating_sub(1);
+            let is_outermost = open.depth == 0;
+            is_outermost.then(|| mem::take(&mut open.calls))
+        });
+        let issued = issue(calls.unwrap_or_default());
+        // cudarc's panics where NCCL refuses to end it.
+        let ended = catch_unwind(AssertUnwindSafe(|| drop(group)));
+        for (writer, call) in issued {
+            if is_current(writer) {
+                writer.returned(call);
+            }
+        }
+        ended.map_err(|payload| {
+            // Dropping it might panic again.
+            mem::forget(payload);
+            NcclError::Refused("ncclGroupEnd")
+        })
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        // Whoever wants to know ends it.
+        self.finish().ok();
+    }
+}
+
+impl fmt::Debug for Group<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("comm", self.comm)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Records calls that are about to be made together.
+fn issue(mut calls: Vec<(&'static Writer, Call, u64)>) -> Vec<(&'static Writer, u64)> {
+    let launch = LAUNCHES.fetch_add(1, Ordering::Relaxed).max(1);
+    // Messages between two ranks meet in their order: what is equal keeps its place.
+    calls.sort_by_key(|(_, call, _)| key(call));
+    let here = calls.into_iter().filter(|(writer, ..)| is_current(writer));
+    let issued = here.map(|(writer, mut call, stream)| {
+        call.dims = on_stream::pack(stream, launch);
+        (writer, writer.issued(&call))
+    });
+    issued.collect()
+}
+
+/// What ranks must agree on; of messages, nothing that would put them into another order.
+fn key(call: &Call) -> impl Ord + use<> {
+    let agreed = (!call.op.is_point_to_point()).then(|| {
+        let (op, dtype, by) = (
+            call.op.number(),
+            call.dtype.number(),
+            call.reduce_op.number(),
+        );
+        (op, call.numel, dtype, by, call.root_or_peer)
+    });
+    (call.group, agreed)
+}

@@ -1,0 +1,213 @@
+//! NCCL by cudarc, with its calls recorded at the lines that make them: [`Comm`] and [`Group`] have the
+//! functions of [`cudarc::nccl::Comm`] and [`cudarc::nccl::Group`], under the same names.
+//!
+//! ```no_run
+//! use ddp_doctor_agent::{Agent, nccl};
+//! use nccl::cudarc::nccl::ReduceOp;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (rank, ranks) = (0, 1);
+//! let agent = Agent::builder().rank(0).world_size(1).start()?;
+//! let stream = nccl::context(0)?.default_stream();
+//! // Made by one rank, which tells the others `id.internal()`.
+//! let id = nccl::unique_id()?;
+//! let world = nccl::Comm::from_rank(stream.clone(), rank, ranks, id)?;
+//!
+//! agent.step();
+//! let mut gradients = stream.clone_htod(&[1.0_f32; 16])?;
+//! world.all_reduce_in_place(&mut gradients, &ReduceOp::Sum)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! CUDA and NCCL are loaded when they are first asked for. Without them everything here is an
+//! [`NcclError`]; a program that calls cudarc itself checks with [`is_available`] first, since cudarc panics.
+#![expect(unsafe_code, reason = "asks cudarc which libraries there are")]
+
+mod comm;
+mod group;
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::{Arc, OnceLock};
+
+pub use cudarc;
+use cudarc::driver::{CudaContext, DriverError, sys as driver};
+use cudarc::nccl::{Id, NcclType, ReduceOp as Reduction, result, sys};
+use ddp_doctor_proto::{DType, ExceptionKind, Op, ReduceOp};
+
+pub use self::comm::Comm;
+pub use self::group::Group;
+use crate::blackbox::Writer;
+
+/// Why a call of NCCL was not made, or failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NcclError {
+    /// This machine has no such library, or the loader does not find it.
+    NotFound(&'static str),
+    /// The CUDA driver answered with this error.
+    Driver(DriverError),
+    /// This function of NCCL's answered with an error: its number and its name.
+    Nccl(&'static str, u32, String),
+    /// This function of NCCL's answered with an error that cudarc does not tell.
+    Refused(&'static str),
+    /// There is no such rank.
+    NoSuchRank,
+}
+
+impl fmt::Display for NcclError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound(library) => write!(f, "the loader does not find {library}"),
+            Self::Driver(error) => write!(f, "the CUDA driver answered with {error:?}"),
+            Self::Nccl(function, _, name) => write!(f, "NCCL: {name} from {function}"),
+            Self::Refused(function) => write!(f, "NCCL: an error from {function}"),
+            Self::NoSuchRank => f.write_str("a communicator has no such rank"),
+        }
+    }
+}
+
+impl std::error::Error for NcclError {}
+
+impl NcclError {
+    fn of(function: &'static str, error: &result::NcclError) -> Self {
+        Self::Nccl(function, error.0 as u32, format!("{:?}", error.0))
+    }
+}
+
+/// Whether the CUDA driver and NCCL can be loaded.
+pub fn is_available() -> Result<(), NcclError> {
+    static FOUND: OnceLock<Result<(), NcclError>> = OnceLock::new();
+    let look = || {
+        // SAFETY: loads the library, if it is there, as its first call would.
+        if !unsafe { driver::is_culib_present() } {
+            return Err(NcclError::NotFound("the CUDA driver, libcuda.so"));
+        }
+        // SAFETY: as above.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(NcclError::NotFound(
+                "NCCL as libnccl.so (a link to libnccl.so.2 will do)",
+            ));
+        }
+        Ok(())
+    };
+    FOUND.get_or_init(look).clone()
+}
+
+/// The context of a device, which everything on it needs.
+pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, NcclError> {
+    is_available()?;
+    CudaContext::new(ordinal).map_err(NcclError::Driver)
+}
+
+/// The id of a communicator that is about to be made.
+pub fn unique_id() -> Result<Id, NcclError> {
+    is_available()?;
+    Id::new().map_err(|error| NcclError::of("ncclGetUniqueId", &error))
+}
+
+/// What a call is recorded with, beside its operation.
+#[derive(Clone, Copy)]
+struct Asked {
+    function: &'static str,
+    op: Op,
+    dtype: DType,
+    count: usize,
+    reduce_op: ReduceOp,
+    /// The root or the peer.
+    partner: Option<i32>,
+    in_place: bool,
+}
+
+impl Asked {
+    fn new<T: NcclType>(function: &'static str, op: Op, count: usize) -> Self {
+        Self {
+            function,
+            op,
+            dtype: dtype(T::as_nccl_type()),
+            count,
+            reduce_op: ReduceOp::Unspecified,
+            partner: None,
+            in_place: false,
+        }
+    }
+
+    fn reducing(self, by: &Reduction) -> Self {
+        let reduce_op = match by {
+            Reduction::Sum => ReduceOp::Sum,
+            Reduction::Prod => ReduceOp::Product,
+            Reduction::Max => ReduceOp::Max,
+            Reduction::Min => ReduceOp::Min,
+            Reduction::Avg => ReduceOp::Avg,
+        };
+        Self { reduce_op, ..self }
+    }
+
+    fn with(self, partner: i32) -> Self {
+        Self {
+            partner: Some(partner),
+            ..self
+        }
+    }
+
+    fn in_place(self) -> Self {
+        Self {
+            in_place: true,
+            ..self
+        }
+    }
+}
+
+/// Records that NCCL refused a call.
+fn told<T>(
+    writer: &'static Writer,
+    made: &Result<T, NcclError>,
+    place: &'static Location<'static>,
+) {
+    if let Err(error) = made {
+        let (text, site) = (error.to_string(), writer.rust_site(place));
+        writer.exception(ExceptionKind::LeftCollective, text.as_bytes(), site);
+    }
+}
+
+/// By number: not every version of the bindings has all names.
+fn dtype(of: sys::ncclDataType_t) -> DType {
+    match of as u32 {
+        0 => DType::Int8,
+        1 => DType::UInt8,
+        2 => DType::Int32,
+        3 => DType::UInt32,
+        4 => DType::Int64,
+        5 => DType::UInt64,
+        6 => DType::Float16,
+        7 => DType::Float32,
+        8 => DType::Float64,
+        9 => DType::BFloat16,
+        _ => DType::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a machine without them; with them it is for a machine that has.
+    #[test]
+    fn without_cuda_there_are_errors_and_no_panics() {
+        let Err(error) = is_available() else { return };
+        assert!(matches!(error, NcclError::NotFound(_)), "{error}");
+        assert_eq!(context(0).err().as_ref(), Some(&error));
+        assert_eq!(unique_id().err().as_ref(), Some(&error));
+        assert!(error.to_string().contains("does not find"), "{error}");
+    }
+
+    #[test]
+    fn what_nccl_refuses_has_its_names() {
+        let refused = result::NcclError(sys::ncclResult_t::ncclInvalidArgument);
+        let error = NcclError::of("ncclAllReduce", &refused);
+        assert_eq!(
+            error.to_string(),
+            "NCCL: ncclInvalidArgument from ncclAllReduce"
+        );
+    }
+}

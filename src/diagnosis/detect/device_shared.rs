@@ -1,0 +1,384 @@
+//! DD307 device-shared: two ranks use one GPU.
+
+use std::collections::BTreeSet;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Effect};
+
+use super::{About, Detector, Draft, Explanation, Key, KeyPlace, order, skew};
+use crate::diagnosis::model::{Exception, Process};
+use crate::diagnosis::settings::{self, Peers};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{Capital, Ranks};
+
+/// What NCCL says where it finds that out itself.
+const NCCLS_WORDS: [&str; 2] = [
+    "Duplicate GPU detected",
+    "Multiple Ranks are using the same GPU",
+];
+
+/// Ranks whose devices are told one by one.
+const LISTED: usize = 8;
+
+static ABOUT: About = About {
+    code: &catalogue::DD307,
+    order: order::SETTINGS,
+    explanation: Explanation {
+        means: "Several ranks exchange data from the memory of one GPU, while each should have one for \
+         itself. NCCL refuses that when it connects them (`Duplicate GPU detected`, `Multiple Ranks are \
+         using the same GPU`); where it does not, kernels of the ranks wait for each other on a device \
+         that runs one of them at a time.",
+        example: "\
+error[DD307] device-shared: ranks 0 and 1 use one GPU (GPU-8a9f2c31-77d0-4b1e-9c55-0d6f3b2a1e44) of node-a
+    proved 0 ms after the deciding event
+
+      rank 0   ended, status 1   train.py:12      init_process_group
+    ▸ rank 1   ended, status 1   train.py:12      init_process_group
+
+    why    NCCL needs a GPU for each rank: it refuses to connect ranks on one, or their kernels wait
+           for each other there.
+           Rank 0 (local rank 0) is on device 0.
+           Rank 1 (local rank 1) is on device 0.
+           Rank 1 took another device than that of the local rank.
+    fix    Choose the device by the local rank before anything else:
+           torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])), and start no more ranks on a node
+           than it has GPUs.
+    more   ddp-doctor explain DD307
+",
+        causes: &[
+            "No `torch.cuda.set_device(local_rank)`: every process takes device 0, and `.cuda()` or \
+             `device=\"cuda\"` means that one.",
+            "More ranks on a node than it has GPUs.",
+            "`CUDA_VISIBLE_DEVICES` set to one and the same device for all ranks, and the device chosen by \
+             `LOCAL_RANK` modulo their number.",
+            "The global rank in place of the local one, or two launchers on one host.",
+        ],
+        fix: &[
+            "`torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"]))` before anything else, and the \
+             model on that device; or `init_process_group(…, device_id=…)`.",
+            "Start no more ranks on a node than it has GPUs: `--nproc-per-node=gpu`.",
+        ],
+        not: &[
+            "MIG devices of one GPU are GPUs of their own.",
+            "Ranks that are on one GPU on purpose say so to NCCL, by a `NCCL_HOSTID` of their own or by \
+             `NCCL_MULTI_RANK_GPU_ENABLE=1`, and are not told of. Nor are ranks that use Gloo alone.",
+            "A process that only has a context on another rank's GPU, or memory there, does not use it to \
+             communicate.",
+        ],
+    },
+};
+
+/// DD307: a GPU is that of several ranks.
+pub(super) struct DeviceShared;
+
+impl Detector for DeviceShared {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let worlds = settings::worlds_that_share(situation.model);
+        let worlds = worlds.iter().filter(|peers| peers.uses_nccl);
+        worlds
+            .flat_map(|peers| {
+                let sharers = peers.sharers().into_iter();
+                sharers.filter_map(|(gpu, ranks)| draft(situation, peers, gpu, &ranks))
+            })
+            .collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32]) -> Option<Draft> {
+    let sharers: Vec<(u32, &Process)> = ranks
+        .iter()
+        .filter_map(|rank| Some((*rank, *peers.ranks.get(rank)?)))
+        .collect();
+    if is_meant(&sharers) {
+        return None;
+    }
+    let [(_, one), (_, other), ..] = sharers[..] else {
+        return None;
+    };
+    let mut said: Vec<_> = sharers.iter().filter_map(|(_, it)| it.gpu_at).collect();
+    said.sort_unstable();
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(ranks.to_vec()), *said.get(1)?);
+    let misled = misled(&sharers);
+    (draft.root, draft.root_confidence) = match &misled[..] {
+        [] => (ranks.to_vec(), Confidence::Suspected),
+        misled => (misled.to_vec(), Confidence::Supported),
+    };
+    draft.per_rank = skew::per_rank(situation, peers, ranks);
+    draft.summary = format!(
+        "{} use one GPU ({gpu}) of {}",
+        Ranks(ranks),
+        hosts(&sharers)
+    );
+    draft.why = vec![
+        "NCCL needs a GPU for each rank: it refuses to connect ranks on one, or their kernels wait for \
+         each other there."
+            .into(),
+    ];
+    let devices = sharers.iter().filter_map(|(rank, process)| {
+        let device = device(process)?;
+        Some(format!("Rank {rank}{device}."))
+    });
+    draft.why.extend(devices.take(LISTED));
+    if !misled.is_empty() {
+        draft.why.push(format!(
+            "{} took another device than that of the local rank.",
+            Capital(Ranks(&misled))
+        ));
+    }
+    draft.next = vec![
+        "Choose the device by the local rank before anything else: \
+         torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])), and start no more ranks on a node than \
+         it has GPUs."
+            .into(),
+    ];
+    let refused = |process: &Process| process.exceptions.iter().any(is_nccls);
+    if peers.ranks.values().any(|process| refused(process)) {
+        draft.effect = Effect::Crashes;
+        draft.victims = peers.ranks.keys().copied().collect();
+        draft.victims.retain(|rank| !draft.root.contains(rank));
+    }
+    Some(draft.proved_by(skew::proof(&settings::shared(one, other))))
+}
+
+/// Whether the ranks are on one GPU on purpose: NCCL was told so.
+fn is_meant(sharers: &[(u32, &Process)]) -> bool {
+    let enabled = |process: &Process| {
+        let value = settings::of(process, "NCCL_MULTI_RANK_GPU_ENABLE");
+        value.is_some_and(|value| &**value != "0")
+    };
+    let ids: BTreeSet<_> = sharers
+        .iter()
+        .filter_map(|(_, process)| settings::of(process, "NCCL_HOSTID"))
+        .collect();
+    ids.len() == sharers.len() || sharers.iter().all(|(_, process)| enabled(process))
+}
+
+/// Ranks that did not take the device of their local rank, where one of them did and all see the same
+/// devices; empty: that is not known.
+fn misled(sharers: &[(u32, &Process)]) -> Vec<u32> {
+    let visible = |process| settings::of(process, "CUDA_VISIBLE_DEVICES");
+    let first = visible(sharers[0].1);
+    if sharers.iter().any(|(_, process)| visible(process) != first) {
+        return Vec::new();
+    }
+    let number = |process: &Process, name: &str| process.settings.get(name)?.parse::<u32>().ok();
+    let mut misled = Vec::new();
+    for (rank, process) in sharers {
+        let device = number(process, settings::GPU_NUMBER);
+        match (device, number(process, settings::LOCAL_RANK)) {
+            (Some(device), Some(local)) if device == local => {}
+            (Some(_), Some(_)) => misled.push(*rank),
+            _ => return Vec::new(),
+        }
+    }
+    match misled.len() == sharers.len() {
+        true => Vec::new(),
+        false => misled,
+    }
+}
+
+/// " (local rank 1) on device 0", as far as it is known.
+fn device(process: &Process) -> Option<String> {
+    let text = |name: &str| process.settings.get(name).filter(|it| !it.is_empty());
+    let device = text(settings::GPU_NUMBER)?;
+    let local = text(settings::LOCAL_RANK).map(|local| format!(" (local rank {local})"));
+    let visible = settings::of(process, "CUDA_VISIBLE_DEVICES");
+    let visible = visible.map(|visible| format!(" of CUDA_VISIBLE_DEVICES={visible}"));
+    Some(format!(
+        "{} is on device {device}{}",
+        local.unwrap_or_default(),
+        visible.unwrap_or_default()
+    ))
+}
+
+fn hosts(sharers: &[(u32, &Process)]) -> String {
+    let hosts: BTreeSet<&str> = sharers.iter().map(|(_, process)| &*process.host).collect();
+    let hosts: Vec<&str> = hosts.into_iter().collect();
+    hosts.join(", ")
+}
+
+fn is_nccls(exception: &Exception) -> bool {
+    let mut words = NCCLS_WORDS.iter();
+    words.any(|words| exception.text.contains(words))
+}
+
+/// The finding that an exception follows from, if there is that one.
+pub(super) fn follows(
+    situation: &Situation<'_>,
+    process: &Process,
+    exception: &Exception,
+) -> Option<Key> {
+    if !is_nccls(exception) {
+        return None;
+    }
+    let worlds = settings::worlds_that_share(situation.model);
+    let peers = worlds.into_iter().find(|peers| {
+        let mut ranks = peers.ranks.values();
+        ranks.any(|other| other.id == process.id)
+    })?;
+    // NCCL names two ranks to everybody.
+    let (_, ranks) = peers.sharers().into_iter().next()?;
+    Some(Key {
+        code: ABOUT.code.code,
+        place: KeyPlace::Ranks(ranks),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    const GPU: &str = "GPU-8a9f2c31-77d0-4b1e-9c55-0d6f3b2a1e44";
+
+    /// Two ranks on one host that say which GPU they use, and what each of them says besides.
+    fn on(gpus: [&str; 2], backend: &str, says: &str) -> String {
+        let [one, other] = gpus;
+        format!(
+            r#"
+            world = 2
+            hosts = {{ node-a = [0, 1] }}
+            starting = true
+            events = """
+            0.5 * begins 2
+            {says}
+            1.0 * inits 2 node-a:29500 {backend} @train.py:12
+            1.1 * inited
+            1.5 0 sets gpu={one}
+            1.6 1 sets gpu={other}
+            """
+            "#
+        )
+    }
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        let refused = format!(
+            r#"
+            world = 2
+            hosts = {{ node-a = [0, 1] }}
+            starting = true
+            events = """
+            0.5 * begins 2
+            0.5 0 sets init.local_rank=0
+            0.5 1 sets init.local_rank=1
+            1.0 * inits 2 node-a:29500 nccl @train.py:12
+            1.1 * inited
+            1.5 * sets gpu.number=0
+            1.6 * sets gpu={GPU}
+            2.0 * raises uncaught "DistBackendError: NCCL error: invalid usage. Last error: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000" @train.py:16
+            2.1 * exits 1
+            """
+            "#
+        );
+        shows(&ABOUT, &refused);
+    }
+
+    #[test]
+    fn two_ranks_on_one_gpu_are_proved_once_both_have_said_so() {
+        let expect = r#"
+            verdict = "healthy"
+            [[expect]]
+            code = "DD307"
+            severity = "error"
+            effect = "none"
+            confidence = "proved"
+            certificate = "contradiction"
+            root = [0, 1]
+            root-confidence = "suspected"
+            detected = 1.6
+            lines = { 0 = "train.py:12", 1 = "train.py:12" }
+            summary-has = "ranks 0 and 1 use one GPU"
+        "#;
+        holds(&format!("{}{expect}", on([GPU, GPU], "nccl", "")));
+        holds(&format!(
+            "{}{expect}",
+            on([GPU, GPU], "cpu:gloo,cuda:nccl", "")
+        ));
+    }
+
+    #[test]
+    fn the_rank_that_did_not_take_its_own_device_is_to_blame() {
+        let says =
+            "0.5 0 sets init.local_rank=0\n0.5 1 sets init.local_rank=1\n0.6 * sets gpu.number=0";
+        let expect = r#"
+            [[expect]]
+            code = "DD307"
+            root = [1]
+            root-confidence = "supported"
+        "#;
+        holds(&format!("{}{expect}", on([GPU, GPU], "nccl", says)));
+    }
+
+    #[test]
+    fn nccl_that_refuses_crashes_because_of_it() {
+        let crash = r#"
+            1.9 0 raises uncaught "DistBackendError: NCCL error. Last error: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000" @train.py:16
+            2.0 1 raises uncaught "DistBackendError: NCCL error. Last error: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000" @train.py:16
+            2.1 * exits 1
+            """
+            verdict = "crash"
+            [[expect]]
+            code = "DD307"
+            role = "initiating"
+            effect = "crashes"
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD307"
+        "#;
+        let shared = on([GPU, GPU], "nccl", "");
+        let until = shared.rfind(r#"""""#).unwrap();
+        holds(&format!("{}{crash}", &shared[..until]));
+    }
+
+    #[test]
+    fn mig_devices_are_gpus_of_their_own() {
+        let says = "0.5 * sets env.CUDA_VISIBLE_DEVICES=MIG-1,MIG-2";
+        holds(&format!(
+            "{}look-on = 20\n",
+            on(["MIG-1", "MIG-2"], "nccl", says)
+        ));
+    }
+
+    #[test]
+    fn ranks_that_are_on_one_gpu_on_purpose_are_none() {
+        let ids = "0.5 0 sets env.NCCL_HOSTID=fake0\n0.5 1 sets env.NCCL_HOSTID=fake1";
+        holds(&format!("{}look-on = 20\n", on([GPU, GPU], "nccl", ids)));
+        let enabled = "0.5 * sets env.NCCL_MULTI_RANK_GPU_ENABLE=1";
+        holds(&format!(
+            "{}look-on = 20\n",
+            on([GPU, GPU], "nccl", enabled)
+        ));
+    }
+
+    #[test]
+    fn gloo_does_not_mind() {
+        holds(&format!("{}look-on = 20\n", on([GPU, GPU], "gloo", "")));
+    }
+
+    #[test]
+    fn one_place_on_the_buses_of_two_hosts_is_two_gpus() {
+        let scenario = |hosts: &str| {
+            format!(
+                r#"
+                world = 2
+                hosts = {{ {hosts} }}
+                starting = true
+                events = """
+                1.0 * inits 2 node-a:29500 nccl @train.py:12
+                1.1 * inited
+                1.5 * sets "gpu=pci 0000:1b:00"
+                """
+                "#
+            )
+        };
+        holds(&format!("{}look-on = 20\n", scenario("a = [0], b = [1]")));
+        let expect = "[[expect]]\ncode = \"DD307\"\nconfidence = \"proved\"";
+        holds(&format!("{}{expect}", scenario("a = [0, 1]")));
+    }
+}

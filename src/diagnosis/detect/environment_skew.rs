@@ -1,0 +1,361 @@
+//! DD306 environment-skew: settings that must agree differ between ranks.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Effect, Severity};
+
+use super::{About, Detector, Draft, Explanation, Key, order, rendezvous_incomplete, skew};
+use crate::diagnosis::model::Process;
+use crate::diagnosis::settings::{self, Peers, Skew};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{Capital, Ranks, number};
+
+/// Variables by which a rank waits for the others before it comes back from `init_process_group`.
+const WAIT_IN_INIT: [&str; 2] = ["TORCH_DISTRIBUTED_DEBUG", "TORCH_DIST_INIT_BARRIER"];
+
+static ABOUT: About = About {
+    code: &catalogue::DD306,
+    order: order::SETTINGS,
+    explanation: Explanation {
+        means: "Ranks of one world have different values of a variable that changes what they say to \
+         each other. Each rank reads its own environment and nobody compares: ranks then make calls \
+         that others do not make, or choose different algorithms for one call, and wait for each \
+         other.",
+        example: "\
+warning[DD306] environment-skew: settings that must agree differ between ranks: ranks 0–2 have no NCCL_ALGO, rank 3 has NCCL_ALGO=Tree
+    proved 0 ms after the deciding event
+
+      rank 0–2   waiting 600 ms   train.py:12      init_process_group
+    ▸ rank 3     waiting 0 ms     train.py:12      init_process_group
+
+    why    NCCL decides on each rank by itself how a call is carried out. Ranks that decide
+           differently do not meet.
+    fix    Set NCCL_ALGO alike on all ranks: in the launch script, not per node, and have the
+           launcher pass it on.
+    more   ddp-doctor explain DD306
+",
+        causes: &[
+            "Variables that are set in a shell profile, a module or a container image of some nodes only.",
+            "A launcher that does not pass the environment on: `mpirun` without `-x`, `ssh`, a \
+             scheduler's own environment.",
+            "`os.environ[…] = …` under a test on the rank or on the host.",
+            "`/etc/nccl.conf` or `~/.nccl.conf` in place of a variable on some hosts: files are not \
+             read here, so that a variable may seem to be missing there.",
+        ],
+        fix: &[
+            "Set them in one place, for all ranks: in the launch script, and passed on by the launcher.",
+            "Remove what was left over from an experiment.",
+        ],
+        not: &[
+            "It need not be why a job hangs: it is told beside whatever else is found. Only where ranks do \
+             not come back from joining the world, and they are those with a variable that makes ranks \
+             wait there, is it the cause.",
+            "What may well differ is not compared: interfaces and adapters (`*_IFNAME`, `NCCL_IB_HCA`), \
+             `NCCL_HOSTID`, files and addresses, `NCCL_DEBUG`, `CUDA_VISIBLE_DEVICES`, and levels of \
+             `TORCH_DISTRIBUTED_DEBUG` below `DETAIL`.",
+            "NCCL's variables are compared only where ranks use NCCL, Gloo's only where they use Gloo.",
+        ],
+    },
+};
+
+/// DD306: variables differ.
+pub(super) struct EnvironmentSkew;
+
+impl Detector for EnvironmentSkew {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let worlds = settings::worlds(situation.model);
+        let drafts = worlds.iter().filter_map(|it| draft(situation, it));
+        drafts.collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
+    let variables = peers.variables()?;
+    let mut draft = skew::draft(situation, &ABOUT, peers, &variables)?;
+    let said = skew::said(&variables, |name, value| match value {
+        Some(value) => format!("{name}={value}"),
+        None => format!("no {name}"),
+    });
+    draft.summary = format!("settings that must agree differ between ranks: {said}");
+    let names: Vec<&str> = variables.sides[0]
+        .has
+        .iter()
+        .map(|(name, _)| *name)
+        .collect();
+    for &name in &names {
+        draft.why.extend(meaning(name).map(str::to_owned));
+    }
+    if names.iter().any(|name| name.starts_with("NCCL_")) {
+        draft.why.push(
+            "NCCL decides on each rank by itself how a call is carried out. Ranks that decide \
+             differently do not meet."
+                .into(),
+        );
+    }
+    draft.next = vec![format!(
+        "Set {} alike on all ranks: in the launch script, not per node, and have the launcher pass {} \
+         on.",
+        match &names[..] {
+            [one] => (*one).to_owned(),
+            names => format!("these {} variables", names.len()),
+        },
+        match names.len() {
+            1 => "it",
+            _ => "them",
+        }
+    )];
+    let stuck = rendezvous_incomplete::drafts(situation);
+    let stuck = stuck
+        .iter()
+        .find(|it| it.follows.as_ref() == Some(&draft.key));
+    if let Some(stuck) = stuck {
+        // It stands beside nothing: it is why they wait.
+        draft.effect = Effect::Blocks;
+        draft.severity = Severity::Error;
+        draft.blocked_at = stuck.blocked_at;
+        draft.victims = peers.ranks.keys().copied().collect();
+        draft.victims.retain(|rank| !draft.root.contains(rank));
+        draft.why.push(format!(
+            "{} {} not come back from init_process_group.",
+            Capital(Ranks(&stuck.root)),
+            number(&stuck.root, "has", "have"),
+        ));
+    }
+    Some(draft)
+}
+
+/// The finding that ranks which do not come back from joining their world follow from: all of them have a
+/// variable by which they wait there, and others do not.
+pub(super) fn keeps_from_joining(
+    situation: &Situation<'_>,
+    waiting: &[u32],
+    one_of_them: &Process,
+) -> Option<Key> {
+    let worlds = settings::worlds(situation.model);
+    let peers = worlds.iter().find(|peers| {
+        let mut ranks = peers.ranks.values();
+        ranks.any(|other| other.id == one_of_them.id)
+    })?;
+    let variables = peers.variables()?;
+    let explains = |name: &&str| {
+        let with = have(&variables, name);
+        !with.is_empty() && waiting.iter().all(|rank| with.contains(rank))
+    };
+    WAIT_IN_INIT.iter().find(|name| explains(name))?;
+    skew::key(situation, &ABOUT, one_of_them)
+}
+
+/// Ranks that have a variable which others have not, or otherwise.
+fn have(variables: &Skew<'_>, name: &str) -> Vec<u32> {
+    let sides = variables.sides.iter();
+    let with = sides.filter(|side| {
+        let value = side.has.iter().find(|(it, _)| *it == name);
+        value.is_some_and(|(_, value)| settings::means_something(name, *value))
+    });
+    with.flat_map(|side| side.ranks.iter().copied()).collect()
+}
+
+/// What a difference in a variable leads to.
+fn meaning(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "TORCH_DISTRIBUTED_DEBUG" => {
+            "With DETAIL, ranks make a group of their own when they join the world, and compare each \
+             call in it before they make that: they wait there for those that have another level."
+        }
+        "TORCH_DIST_INIT_BARRIER" => {
+            "With TORCH_DIST_INIT_BARRIER=1 a rank goes through a barrier at the end of \
+             init_process_group, to which the others do not come."
+        }
+        "TORCH_DIST_USE_NCCL2" => {
+            "TORCH_DIST_USE_NCCL2=0 takes another implementation of the NCCL backend, which the \
+             default one does not meet."
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 4
+            hosts = { a = [0, 1], b = [2, 3] }
+            starting = true
+            events = """
+            0.5 * begins 4
+            0.5 3 sets env.NCCL_ALGO=Tree
+            0.5 * sets env.NCCL_DEBUG=INFO
+            1.0 0-2 inits 4 node-a:29500 nccl @train.py:12
+            1.6 3 inits 4 node-a:29500 nccl @train.py:12
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_variable_that_one_rank_has_not_is_proved_when_it_begins_to_join() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            0.5 * begins 3
+            0.5 0,2 sets env.NCCL_ALGO=Tree
+            1.0 0,2 inits 3 node-a:29500 nccl @train.py:12
+            1.6 1 inits 3 node-a:29500 nccl @train.py:12
+            """
+            verdict = "healthy"
+            [[expect]]
+            code = "DD306"
+            severity = "warning"
+            effect = "none"
+            confidence = "proved"
+            certificate = "contradiction"
+            root = [1]
+            root-confidence = "supported"
+            detected = 1.6
+            summary-has = "ranks 0 and 2 have NCCL_ALGO=Tree, rank 1 has no NCCL_ALGO"
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_may_differ_is_not_compared() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 * begins 2
+            0.5 0 sets env.NCCL_SOCKET_IFNAME=eth0
+            0.5 1 sets env.NCCL_SOCKET_IFNAME=ens5
+            0.5 0 sets env.NCCL_DEBUG=INFO
+            0.5 1 sets env.NCCL_DEBUG_FILE=/tmp/rank1
+            0.5 1 sets env.NCCL_P2P_DISABLE=0
+            0.5 1 sets env.TORCH_DISTRIBUTED_DEBUG=INFO
+            0.5 0 sets env.CUDA_VISIBLE_DEVICES=0
+            0.5 1 sets env.CUDA_VISIBLE_DEVICES=1
+            1.0 * inits 2 node-a:29500 nccl @train.py:12
+            1.1 * inited
+            """
+            look-on = 20
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_variable_of_a_backend_that_no_rank_uses_is_none() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 * begins 2
+            0.5 1 sets env.NCCL_ALGO=Tree
+            1.0 * inits 2 node-a:29500 gloo @train.py:12
+            1.1 * inited
+            """
+            look-on = 20
+            "#,
+        );
+    }
+
+    #[test]
+    fn who_lost_records_may_have_said_it() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 * begins 2
+            0.5 1 sets env.NCCL_ALGO=Tree
+            1.0 * inits 2 node-a:29500 nccl @train.py:12
+            1.1 * inited
+            1.2 0 lost 7
+            """
+            [[expect]]
+            code = "DD902"
+            "#,
+        );
+    }
+
+    #[test]
+    fn ranks_that_wait_for_others_in_their_own_group_block_because_of_it() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            0.5 * begins 3
+            0.5 1 sets env.TORCH_DISTRIBUTED_DEBUG=DETAIL
+            1.0 * inits 3 node-a:29500 gloo @train.py:12
+            1.2 0,2 inited
+            1.3 0,2 all_reduce f32[8] @train.py:20
+            """
+            look-on = 100
+            verdict = "hang"
+            [[expect]]
+            code = "DD306"
+            role = "initiating"
+            severity = "error"
+            effect = "blocks"
+            confidence = "proved"
+            root = [1]
+            victims = [0, 2]
+            detected = 1.0
+            [[expect]]
+            code = "DD301"
+            role = "cascade"
+            caused-by = "DD306"
+            "#,
+        );
+    }
+
+    #[test]
+    fn ranks_that_wait_without_such_a_variable_do_not_wait_for_it() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            0.5 * begins 3
+            0.5 1 sets env.TORCH_DISTRIBUTED_DEBUG=DETAIL
+            1.0 * inits 3 node-a:29500 gloo @train.py:12
+            """
+            look-on = 100
+            [[expect]]
+            code = "DD301"
+            role = "initiating"
+            [[expect]]
+            code = "DD306"
+            role = "initiating"
+            severity = "warning"
+            effect = "none"
+            "#,
+        );
+    }
+
+    #[test]
+    fn worlds_of_their_own_are_not_compared() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 0 begins 2
+            0.5 0 sets env.TORCH_DISTRIBUTED_DEBUG=DETAIL
+            1.0 0 inits 2 node-a:29500 gloo @train.py:12
+            """
+            "#,
+        );
+    }
+}

@@ -1,0 +1,380 @@
+//! DD506 host-memory: the host, the control group or /dev/shm is about to run out, or the kernel killed
+//! a rank for it.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{
+    Certificate, CertificateKind, Confidence, Effect, Fact, Severity, Timestamp,
+};
+
+use super::rank_died;
+use super::{About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, order};
+use crate::diagnosis::model::{Ending, Process, libc_signal};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks, number};
+
+/// Ends that are so close belong to the same kills.
+const MOMENTS: Duration = Duration::from_secs(10);
+
+static ABOUT: About = About {
+    code: &catalogue::DD506,
+    order: order::MEMORY,
+    explanation: Explanation {
+        means: "The kernel killed a rank because memory had run out: that of the host, or what its \
+         control group (container, batch job) may have. The rank was ended by SIGKILL, and the \
+         kernel's count of such kills rose in its last moments. Its peers know nothing of it: they \
+         wait, or fail with connection errors.",
+        example: "\
+error[DD506] host-memory: the kernel killed rank 1 for want of memory after all_reduce #1 at train.py:31; ranks 0 and 2 wait for it
+    group default_pg, 3 ranks · proved 0 ms after the deciding event
+
+      rank 0, 2   waiting 300 ms      train.py:31      all_reduce #2 float32[4096] sum
+    ▸ rank 1      killed by SIGKILL   train.py:31      last call all_reduce #1
+
+    why    In its last moments the kernel's count of processes killed for want of memory in its
+           control group rose by 1.
+           It held 7.5 GiB when that was last measured; its control group had 40.0 MiB left of 8.0
+           GiB.
+    fix    Raise the limit of the control group, or have rank 1 need less of the host's memory.
+    more   ddp-doctor explain DD506
+",
+        causes: &[
+            "A limit of the container or the batch job that was chosen for one process, while data \
+             loader workers, pinned memory and files in /dev/shm count as well.",
+            "Memory that grows with every step or epoch: lists of tensors, a dataset that caches \
+             what it reads, in every worker.",
+            "Several ranks that load the same checkpoint at once, each of them whole.",
+        ],
+        fix: &[
+            "Raise the limit (`--memory`, `resources.limits.memory`, `--mem`), or lower \
+             `num_workers`, `prefetch_factor`, pinned buffers.",
+            "Load with `mmap=True`, or on one rank after the other.",
+        ],
+        not: &[
+            "SIGKILL alone proves nothing: without a count that rose it is DD201.",
+            "Where the control group's count cannot be read (a host without control groups, or a \
+             container that hides them), the host's serves; that may count somebody else, and the \
+             finding is supported, not proved.",
+            "What the kernel killed may be a data loader's worker: then PyTorch says so in an \
+             exception.",
+        ],
+    },
+};
+
+/// DD506: memory of the host.
+pub(super) struct HostMemory;
+
+impl Detector for HostMemory {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let processes = situation.model.processes.values();
+        processes
+            .filter_map(|process| killed(situation, process))
+            .collect()
+    }
+}
+
+/// How sure it is that the kernel killed a process for want of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kill {
+    /// Kills that were counted in its last moments.
+    kills: u64,
+    /// They were counted in its control group, not on its host.
+    in_cgroup: bool,
+    /// Ranks that were killed in these moments, where it can have been any of them.
+    ranks: u64,
+}
+
+/// Names the finding that the kernel killed this process, if it did.
+pub(super) fn killed_by_the_kernel(situation: &Situation<'_>, process: &Process) -> Option<Key> {
+    kill(situation, process)?;
+    Some(Key {
+        code: ABOUT.code.code,
+        place: KeyPlace::Process(process.rank?, process.pid),
+    })
+}
+
+fn kill(situation: &Situation<'_>, process: &Process) -> Option<Kill> {
+    let (kills, in_cgroup) = counted(situation, process)?;
+    let at = process.end?.at;
+    // Others that it can have been, by when they ended.
+    let others = situation.model.processes.values();
+    let others: Vec<Timestamp> = others
+        .filter(|other| other.id != process.id && other.host == process.host)
+        .filter(|other| counted(situation, other).is_some())
+        .filter_map(|other| other.end.map(|end| end.at))
+        .filter(|&end| end <= at && at.since(end) <= MOMENTS)
+        .collect();
+    // The kernel kills first, and then a launcher ends the rest.
+    let before = others.iter().filter(|&&end| end < at).count() as u64;
+    if before >= kills {
+        return None;
+    }
+    let ranks = 1 + others.len() as u64;
+    Some(Kill {
+        kills,
+        in_cgroup,
+        ranks,
+    })
+}
+
+/// Kills that were counted in the last moments of a process that SIGKILL ended.
+fn counted(situation: &Situation<'_>, process: &Process) -> Option<(u64, bool)> {
+    let Ending::Died(exit) = situation.model.ending_of(process) else {
+        return None;
+    };
+    let kills = process.end?.oom_kills;
+    let found = match kills.in_cgroup {
+        Some(kills) => (kills, true),
+        None => (kills.on_host?, false),
+    };
+    (exit.signal == Some(libc_signal::KILL) && found.0 > 0).then_some(found)
+}
+
+fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
+    let kill = kill(situation, process)?;
+    let rank = process.rank?;
+    let end = process.end?;
+    let died = rank_died::draft(situation, process)?;
+    let mut draft = Draft {
+        per_rank: died.per_rank,
+        place: died.place,
+        op: died.op,
+        victims: died.victims,
+        blocked_at: died.blocked_at,
+        ..Draft::new(&ABOUT, KeyPlace::Process(rank, process.pid), end.at)
+    };
+    draft.severity = Severity::Error;
+    draft.effect = Effect::Crashes;
+    draft.fact = Some(ProcessFact {
+        rank,
+        at: end.at,
+        // No launcher sent it.
+        signal: None,
+        from_communication: false,
+    });
+    draft.root = vec![rank];
+    let is_sure = kill.in_cgroup && kill.ranks <= kill.kills;
+    draft.root_confidence = match (is_sure, kill.ranks <= kill.kills) {
+        (true, _) => Confidence::Proved,
+        (false, true) => Confidence::Supported,
+        (false, false) => Confidence::Suspected,
+    };
+    let last = process.last_call.as_ref().map_or_else(
+        || "before its first call".to_owned(),
+        |call| {
+            let at = words::at(call.place.as_deref());
+            format!("after {}{at}", words::call(call))
+        },
+    );
+    let waits = match &draft.victims[..] {
+        [] => String::new(),
+        victims => format!(
+            "; {} {} for it",
+            Ranks(victims),
+            number(victims, "waits", "wait")
+        ),
+    };
+    draft.summary = format!("the kernel killed rank {rank} for want of memory {last}{waits}");
+    let place = if kill.in_cgroup {
+        "in its control group"
+    } else {
+        "on its host"
+    };
+    draft.why = vec![format!(
+        "In its last moments the kernel's count of processes killed for want of memory {place} rose \
+         by {}.",
+        kill.kills
+    )];
+    if kill.ranks > kill.kills {
+        draft.why.push(format!(
+            "{} ranks were killed in these moments: which of them by the kernel is not known.",
+            kill.ranks
+        ));
+    }
+    let memory = &process.memory;
+    let tightest = memory.rooms().into_iter().min_by_key(|room| room.left());
+    if let Some((rss, room)) = memory.rss.zip(tightest) {
+        draft.why.push(format!(
+            "It held {} when that was last measured; {} had {} left of {}.",
+            words::bytes(rss.latest),
+            room.name(),
+            words::bytes(room.left()),
+            words::bytes(room.limit),
+        ));
+    }
+    let limit = if kill.in_cgroup && memory.cgroup_limit.is_some() {
+        "Raise the limit of the control group, or have"
+    } else {
+        "Run fewer or smaller processes on that host, or have"
+    };
+    draft.next = vec![format!(
+        "{limit} rank {rank} need less of the host's memory."
+    )];
+    let facts = vec![
+        Fact::Ended {
+            rank,
+            pid: process.pid,
+            code: None,
+            signal: end.exit.signal,
+        },
+        Fact::OomKills {
+            rank,
+            pid: process.pid,
+            kills: kill.kills,
+            killed_ranks: kill.ranks,
+        },
+    ];
+    let proof = is_sure.then_some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    });
+    Some(draft.proved_by(proof))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            events = """
+            1.0 * all_reduce f32[4096] sum @train.py:31
+            1.1 * done
+            2.0 1 memory rss=7680M host=20G/64G cgroup=8152M/8G
+            2.0 0,2 all_reduce f32[4096] sum @train.py:31
+            2.3 1 killed 9 oom=1
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_count_that_rose_tells_it_from_another_sigkill() {
+        holds(
+            r#"
+            world = 2
+            verdict = "crash"
+            events = """
+            1.0 0 barrier @train.py:5
+            2.0 1 killed 9 oom=1
+            2.4 0 killed 15
+            """
+            [[expect]]
+            code = "DD506"
+            role = "initiating"
+            severity = "error"
+            effect = "crashes"
+            confidence = "proved"
+            certificate = "observation"
+            root = [1]
+            root-confidence = "proved"
+            victims = [0]
+            detected = 2.0
+            [[expect]]
+            code = "DD201"
+            role = "cascade"
+            caused-by = "DD506"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_count_that_did_not_rise_leaves_it_a_death() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 barrier @train.py:5
+            2.0 1 killed 9 oom=0 host-oom=3
+            """
+            [[expect]]
+            code = "DD201"
+            confidence = "proved"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn the_hosts_count_alone_is_no_proof() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 barrier @train.py:5
+            2.0 1 killed 9 host-oom=1
+            """
+            [[expect]]
+            code = "DD506"
+            confidence = "supported"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn another_signal_is_none_of_the_kernels() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            1.0 0 barrier @train.py:5
+            2.0 1 killed 11 oom=1
+            """
+            [[expect]]
+            code = "DD201"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn whoever_is_ended_after_the_one_that_was_killed_is_a_victim() {
+        holds(
+            r#"
+            world = 3
+            hosts = { node = [0, 1, 2] }
+            events = """
+            1.0 0,2 barrier @train.py:5
+            2.0 1 killed 9 oom=1
+            2.4 0 killed 15
+            5.0 2 killed 9 oom=1
+            """
+            [[expect]]
+            code = "DD506"
+            confidence = "proved"
+            root = [1]
+            [[expect]]
+            code = "DD201"
+            role = "cascade"
+            "#,
+        );
+    }
+
+    #[test]
+    fn one_kill_of_two_that_ended_together_is_nobodys_for_sure() {
+        holds(
+            r#"
+            world = 2
+            hosts = { node = [0, 1] }
+            events = """
+            1.0 * barrier @train.py:5
+            2.0 * killed 9 oom=1
+            """
+            [[expect]]
+            code = "DD506"
+            confidence = "supported"
+            "#,
+        );
+    }
+}

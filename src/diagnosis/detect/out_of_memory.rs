@@ -1,0 +1,501 @@
+//! DD501 out-of-memory: an allocation failed on this rank.
+
+use ddp_doctor_proto::ExceptionKind;
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact};
+
+use super::view::{last_call, with_place};
+use super::{About, Detector, Draft, Explanation, KeyPlace, ProcessFact, order, rank_exception};
+use crate::diagnosis::allocation::{self, Failed};
+use crate::diagnosis::model::{Exception, Process};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{self, Ranks, number};
+
+static ABOUT: About = About {
+    code: &catalogue::DD501,
+    order: order::MEMORY,
+    explanation: Explanation {
+        means: "An allocation failed on this rank: on its GPU, or in the host's memory. Either the \
+         exception ended the rank, or the program caught it and went on, without the collectives \
+         that its peers made in that step: they wait, or from there on average gradients that do \
+         not belong together. What was asked for, and what the rank held, is here.",
+        example: "\
+error[DD501] out-of-memory: rank 1 ran out of GPU memory at train.py:17, asking for 20.0 GiB; rank 0 waits for it
+    group default_pg, 2 ranks · step 12 · proved 0 ms after the deciding event
+
+      rank 0   waiting 300 ms    train.py:19      all_reduce #1 float32[2762]
+    ▸ rank 1   ended, status 1   train.py:17      no call yet
+
+    why    Of 39.5 GiB, tensors held 35.2 GiB, PyTorch's allocator 12.0 MiB beyond that, and 3.8 GiB
+           were free.
+           Nobody caught it: it ended rank 1, which makes no further call.
+    fix    Have rank 1 need less: a smaller batch, a limit on the length of its longest one,
+           activation checkpointing.
+    more   ddp-doctor explain DD501
+",
+        causes: &[
+            "One batch that is larger than all others: the longest sequence, a sample without a \
+             limit. It comes to one rank, in one step.",
+            "Memory that grows with every step until it is used up: losses kept with their graph, \
+             outputs collected, a cache without a limit.",
+            "Something else on the same device: another process, the communication library's own \
+             buffers, a second model for evaluation on one rank.",
+        ],
+        fix: &[
+            "Limit what a batch can need (tokens, not samples), and run the largest one first: \
+             then it fails in the first step or never.",
+            "Keep no tensor with its graph: `loss.item()` or `loss.detach()` for the statistics.",
+            "Do not survive it alone. Let it end the rank; or have all ranks skip the step \
+             together: all_reduce a flag after the `try`, before anybody makes the next call.",
+        ],
+        not: &[
+            "One that was caught and whose step was made up for, so that no call is missing, is \
+             none.",
+            "SIGKILL by the kernel's out-of-memory killer is DD506: there no allocation fails.",
+            "It is known by the text of the exception. One that was caught outside of DDP's forward \
+             and backward, and whose handler makes no collective call, is not seen.",
+        ],
+    },
+};
+
+/// DD501: an allocation failed, and a rank ended, or left its path, because of it.
+pub(super) struct OutOfMemory;
+
+impl Detector for OutOfMemory {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let ended = rank_exception::ended(situation).into_iter();
+        let ended = ended.filter_map(|it| {
+            let failed = allocation::failed(&it.exception.text)?;
+            let draft = rank_exception::draft(&ABOUT, situation, &it);
+            Some(of_ended(draft, it.process, it.exception, failed))
+        });
+        let processes = situation.model.processes.values();
+        let caught = processes.filter_map(of_caught);
+        ended.chain(caught).collect()
+    }
+}
+
+/// The exception ended the rank, or was in flight at its next call.
+fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: Failed) -> Draft {
+    let waits = match &draft.victims[..] {
+        [] => String::new(),
+        victims => format!(
+            "; {} {} for it",
+            Ranks(victims),
+            number(victims, "waits", "wait")
+        ),
+    };
+    let ran_out = ran_out(exception, failed);
+    draft.summary = format!("{} {ran_out}{waits}", Ranks(&draft.root));
+    draft.event = Some(ran_out);
+    draft.why.splice(0..0, held(process, failed));
+    // The exception itself is not what there is to mend.
+    draft.next.splice(0..1, [need_less(&draft.root)]);
+    draft
+}
+
+/// It was caught. Whether anything came of that, and what, is known where all findings are in view.
+fn of_caught(process: &Process) -> Option<Draft> {
+    let rank = process.rank?;
+    let (exception, failed) = last_caught(process)?;
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Process(rank, process.pid), exception.at);
+    draft.only_as_cause = true;
+    draft.fact = Some(ProcessFact {
+        rank,
+        at: exception.at,
+        signal: None,
+        from_communication: false,
+    });
+    draft.root = vec![rank];
+    draft.root_confidence = Confidence::Proved;
+    draft.per_rank = vec![with_place(
+        last_call(rank, process),
+        exception.place.as_deref(),
+    )];
+    draft.summary = format!("rank {rank} {}", ran_out(exception, failed));
+    draft.why = held(process, failed);
+    draft.next = vec![
+        "Have all ranks skip the step together: all_reduce a flag after the `try`, before anybody \
+         makes the next call. Or let the exception end the rank."
+            .into(),
+        need_less(&draft.root),
+    ];
+    let facts = vec![Fact::Raised {
+        rank,
+        text: exception.text.to_string(),
+        seen: exception.kind.to_string(),
+    }];
+    Some(draft.proved_by(Some(Certificate {
+        kind: CertificateKind::Observation,
+        facts,
+    })))
+}
+
+/// The last allocation that failed in a process and did not end it.
+fn last_caught(process: &Process) -> Option<(&Exception, Failed)> {
+    let caught = process.exceptions.iter().rev();
+    let mut caught = caught.filter(|exception| exception.kind != ExceptionKind::Uncaught);
+    let found = caught.find_map(|it| Some((it, allocation::failed(&it.text)?)))?;
+    let ended = process.uncaught();
+    // Told of its own where that is what ended it.
+    let is_told = ended.is_some_and(|it| allocation::failed(&it.text).is_some());
+    (!is_told).then_some(found)
+}
+
+/// Puts allocations that failed and were caught before what followed from it, and forgets those from
+/// which nothing did.
+pub fn lead(situation: &Situation<'_>, drafts: &mut Vec<Draft>) {
+    for at in 0..drafts.len() {
+        if !drafts[at].only_as_cause {
+            continue;
+        }
+        let followers: Vec<usize> = (0..drafts.len())
+            .filter(|&other| follows(situation, &drafts[at], &drafts[other]))
+            .collect();
+        let key = drafts[at].key.clone();
+        for &follower in &followers {
+            drafts[follower].follows = Some(key.clone());
+        }
+        let first = followers.into_iter().min_by_key(|&it| {
+            let it = &drafts[it];
+            (it.blocked_at.unwrap_or(it.evidence_at), it.about.order)
+        });
+        if let Some(first) = first {
+            let first = drafts[first].clone();
+            adopt(&mut drafts[at], first);
+        }
+    }
+    drafts.retain(|draft| !draft.only_as_cause);
+}
+
+/// Whether a finding is about what the rank did next after its allocation failed: it ended without
+/// another call, is missed without one, or its first call after it is the one that does not fit.
+fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
+    let Some(fact) = caught.fact else {
+        return false;
+    };
+    let is_finding = other.effect != Effect::None
+        && other.about.order > order::MEMORY
+        && other.about.order < order::HINT
+        && other.follows.is_none();
+    let rank = fact.rank;
+    if !is_finding || !other.root.contains(&rank) {
+        return false;
+    }
+    let process = match other.place {
+        Some((group, _)) => situation.model.member(group, rank),
+        None => situation.model.process_of(rank),
+    };
+    let Some(process) = process else { return false };
+    if caught.key.place != KeyPlace::Process(rank, process.pid) {
+        return false;
+    }
+    let Some((exception, _)) = last_caught(process) else {
+        return false;
+    };
+    let Some((group, seq)) = other.place else {
+        return made_no_call_since(process, exception);
+    };
+    let slip = situation.model.group(group).history.slip();
+    let slip = slip.filter(|slip| slip.seq == seq);
+    let slipped = slip.and_then(|slip| slip.calls.iter().find(|(it, _)| *it == rank));
+    let join = situation.join(group, seq);
+    let met = join.and_then(|join| Some(&join.calls.get(&rank)?.call));
+    let Some(next) = slipped.map(|(_, call)| call).or(met) else {
+        return made_no_call_since(process, exception);
+    };
+    let peers = || {
+        let calls = join.into_iter().flat_map(|join| &join.calls);
+        calls
+            .filter(|(it, _)| **it != rank)
+            .map(|(_, joined)| joined.call.step)
+    };
+    // Forwards are counted as steps, those that fail among them. As many as the others made, of which one
+    // failed: it has made the calls of one less.
+    let has_made_one_less = exception.kind == ExceptionKind::LeftForward
+        && process.turns.are_forwards()
+        && next.id.0 > exception.after_calls
+        && peers().all(|step| step == next.step)
+        && peers().next().is_some();
+    next.id.0 == exception.after_calls + 1 || has_made_one_less
+}
+
+/// Whether it has called nobody since then.
+fn made_no_call_since(process: &Process, exception: &Exception) -> bool {
+    let last = process.last_call.as_ref();
+    last.is_none_or(|call| call.id.0 <= exception.after_calls)
+}
+
+/// What followed says who suffers, and where.
+fn adopt(caught: &mut Draft, follower: Draft) {
+    let own = std::mem::take(&mut caught.per_rank);
+    caught.only_as_cause = false;
+    caught.victims = follower.victims;
+    caught.victims.retain(|rank| !caught.root.contains(rank));
+    caught.place = follower.place;
+    caught.op = follower.op;
+    caught.blocked_at = follower.blocked_at;
+    caught.evidence_at = caught.evidence_at.max(follower.evidence_at);
+    let failed_at = own.first().and_then(|call| call.place.clone());
+    caught.per_rank = follower.per_rank;
+    for call in &mut caught.per_rank {
+        if caught.root.contains(&call.rank) {
+            *call = with_place(call.clone(), failed_at.as_ref());
+        }
+    }
+    if caught.per_rank.is_empty() {
+        caught.per_rank = own;
+    }
+    caught.summary.push_str(", caught that and went on");
+    if !caught.victims.is_empty() {
+        caught.summary = format!("{}, apart from {}", caught.summary, Ranks(&caught.victims));
+    }
+    caught.why.push(format!(
+        "The program caught it and went on from there, its peers from where they were: {}.",
+        follower.summary
+    ));
+}
+
+/// "ran out of GPU memory at train.py:17, asking for 20.0 GiB"
+fn ran_out(exception: &Exception, failed: Failed) -> String {
+    let of = if failed.on_device {
+        "GPU memory"
+    } else {
+        "memory"
+    };
+    let asked = failed
+        .asked
+        .map(|bytes| format!(", asking for {}", words::bytes(bytes)));
+    format!(
+        "ran out of {of}{}{}",
+        words::at(exception.place.as_deref()),
+        asked.unwrap_or_default()
+    )
+}
+
+/// What the rank held: by the exception, or as it was measured last.
+fn held(process: &Process, failed: Failed) -> Vec<String> {
+    let memory = &process.memory;
+    let mut why = Vec::new();
+    if failed.on_device {
+        let device = memory.devices.values().next();
+        let latest = |gauge: Option<crate::diagnosis::model::Gauge>| gauge.map(|it| it.latest);
+        let total = failed.total.or_else(|| device?.total);
+        let tensors = failed.allocated.or_else(|| latest(device?.allocated));
+        let beyond = failed.unallocated.or_else(|| {
+            let device = device?;
+            Some(latest(device.reserved)?.saturating_sub(latest(device.allocated)?))
+        });
+        let mut parts = Vec::new();
+        parts.extend(tensors.map(|it| format!("tensors held {}", words::bytes(it))));
+        parts.extend(
+            beyond.map(|it| format!("PyTorch's allocator {} beyond that", words::bytes(it))),
+        );
+        parts.extend(
+            failed
+                .free
+                .map(|it| format!("{} were free", words::bytes(it))),
+        );
+        if let Some(total) = total.filter(|_| !parts.is_empty()) {
+            why.push(format!("Of {}, {}.", words::bytes(total), listed(&parts)));
+        }
+        return why;
+    }
+    if let Some(rss) = memory.rss {
+        let room = memory.rooms().into_iter().min_by_key(|room| room.left());
+        let left = room.map_or_else(String::new, |room| {
+            format!(
+                "; {} had {} left of {}",
+                room.name(),
+                words::bytes(room.left()),
+                words::bytes(room.limit)
+            )
+        });
+        why.push(format!(
+            "It held {} when that was last measured{left}.",
+            words::bytes(rss.latest)
+        ));
+    }
+    why
+}
+
+/// "a, b, and c".
+fn listed(parts: &[String]) -> String {
+    match parts {
+        [first @ .., last] if !first.is_empty() => format!("{}, and {last}", first.join(", ")),
+        _ => parts.concat(),
+    }
+}
+
+fn need_less(ranks: &[u32]) -> String {
+    format!(
+        "Have {} need less: a smaller batch, a limit on the length of its longest one, activation \
+         checkpointing.",
+        Ranks(ranks)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::{holds, shows};
+
+    const CUDA: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a \
+        total capacity of 39.50 GiB of which 3.75 GiB is free. Including non-PyTorch memory, this process \
+        has 35.74 GiB memory in use. Of the allocated memory 35.20 GiB is allocated by PyTorch, and 12.00 \
+        MiB is reserved by PyTorch but unallocated.";
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            &format!(
+                r#"
+                world = 2
+                events = """
+                1.0 * step 12
+                1.0 0 all_reduce hidden f32[2762] @train.py:19
+                1.2 1 raises uncaught "{CUDA}" @train.py:17
+                1.3 1 exits 1
+                """
+                "#
+            ),
+        );
+    }
+
+    #[test]
+    fn it_ends_a_rank() {
+        holds(&format!(
+            r#"
+            world = 2
+            verdict = "crash"
+            events = """
+            1.0 0 barrier @train.py:5
+            2.0 1 raises uncaught "{CUDA}" @data.py:3
+            2.1 1 exits 1
+            """
+            [[expect]]
+            code = "DD501"
+            severity = "critical"
+            effect = "crashes"
+            confidence = "proved"
+            root = [1]
+            root-confidence = "proved"
+            victims = [0]
+            detected = 2.0
+            summary-has = "asking for 20.0 GiB"
+            lines = {{ 1 = "data.py:3" }}
+            "#
+        ));
+    }
+
+    #[test]
+    fn one_that_was_caught_leads_to_the_hang_that_follows() {
+        holds(&format!(
+            r#"
+            world = 3
+            events = """
+            1.0 * forward 1 @train.py:5
+            1.1 * all_reduce hidden f32[64] @train.py:6
+            2.0 * forward 2 @train.py:5
+            2.1 1 raises left-forward "{CUDA}" @model.py:3
+            2.2 0,2 all_reduce hidden f32[64] @train.py:6
+            2.4 1 barrier @train.py:9
+            """
+            look-on = 10
+            [[expect]]
+            code = "DD501"
+            role = "initiating"
+            confidence = "proved"
+            root = [1]
+            victims = [0, 2]
+            lines = {{ 0 = "train.py:6", 1 = "model.py:3" }}
+            [[expect]]
+            code = "DD103"
+            role = "cascade"
+            caused-by = "DD501"
+            "#
+        ));
+    }
+
+    #[test]
+    fn a_step_that_was_left_out_is_missing_in_the_end() {
+        holds(&format!(
+            r#"
+            world = 3
+            events = """
+            loop 1-4 from 1.0 every 1.0
+            0.1 * forward $ @train.py:5
+            0.2 * all_reduce hidden f32[64] @train.py:6
+            0.3 * done
+            end
+            5.1 * forward 5 @train.py:5
+            5.2 1 raises left-forward "{CUDA}" @model.py:3
+            5.3 1 forward 6 @train.py:5
+            5.4 * all_reduce hidden f32[64] @train.py:6
+            5.5 * done
+            6.1 0,2 forward 6 @train.py:5
+            6.2 1 barrier @train.py:9
+            6.3 0,2 all_reduce hidden f32[64] @train.py:6
+            """
+            look-on = 10
+            [[expect]]
+            code = "DD501"
+            role = "initiating"
+            root = [1]
+            victims = [0, 2]
+            [[expect]]
+            code = "DD103"
+            role = "cascade"
+            "#
+        ));
+    }
+
+    #[test]
+    fn a_step_that_was_made_up_for_is_none() {
+        holds(&format!(
+            r#"
+            world = 2
+            events = """
+            1.0 * forward 1 @train.py:5
+            1.1 1 raises left-forward "{CUDA}" @model.py:3
+            1.15 1 forward 2 @train.py:5
+            1.2 * all_reduce hidden f32[64] @train.py:6
+            2.0 0 forward 2 @train.py:5
+            2.0 1 forward 3 @train.py:5
+            2.1 * all_reduce hidden f32[64] @train.py:6
+            3.0 * exits 0
+            """
+            "#
+        ));
+    }
+
+    #[test]
+    fn what_goes_wrong_steps_later_does_not_follow_from_it() {
+        holds(&format!(
+            r#"
+            world = 3
+            events = """
+            1.0 * forward 1 @train.py:5
+            1.1 1 raises left-forward "{CUDA}" @model.py:3
+            1.15 1 forward 2 @train.py:5
+            1.2 * all_reduce hidden f32[64] @train.py:6
+            2.0 0,2 forward 2 @train.py:5
+            2.0 1 forward 3 @train.py:5
+            2.1 * all_reduce hidden f32[64] @train.py:6
+            3.1 0,2 all_reduce hidden f32[64] @train.py:6
+            3.1 1 barrier @train.py:9
+            """
+            look-on = 10
+            [[expect]]
+            code = "DD103"
+            role = "initiating"
+            root = [1]
+            "#
+        ));
+    }
+}

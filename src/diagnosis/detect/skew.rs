@@ -1,0 +1,102 @@
+//! What findings about versions, settings and devices have in common.
+
+use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Fact, RankCall};
+
+use super::joining::blame;
+use super::view::{describe, no_call};
+use super::{About, Draft, Key, KeyPlace};
+use crate::diagnosis::model::Process;
+use crate::diagnosis::settings::{Peers, Side, Skew};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{Ranks, number};
+
+/// Most things that a sentence names of one rank.
+const NAMED: usize = 4;
+
+/// A draft about what ranks have otherwise than others, with everything but its words; `None`: nobody is
+/// known to stand on another side.
+pub(super) fn draft(
+    situation: &Situation<'_>,
+    about: &'static About,
+    peers: &Peers<'_>,
+    skew: &Skew<'_>,
+) -> Option<Draft> {
+    let sides: Vec<Vec<u32>> = skew.sides.iter().map(|side| side.ranks.clone()).collect();
+    let [_, _, ..] = &sides[..] else { return None };
+    let first = peers.ranks.values().next()?;
+    let mut draft = Draft::new(about, KeyPlace::Process(first.rank?, first.pid), skew.at);
+    blame(&mut draft, &sides);
+    draft.per_rank = per_rank(situation, peers, &sides.concat());
+    Some(draft.proved_by(proof(&skew.proof)))
+}
+
+/// The finding about the world that a process is of.
+pub(super) fn key(
+    situation: &Situation<'_>,
+    about: &'static About,
+    process: &Process,
+) -> Option<Key> {
+    let processes = situation.model.processes.values();
+    let peers = processes.filter(|other| other.world == process.world && other.rank.is_some());
+    let first = peers.min_by_key(|other| other.rank)?;
+    Some(Key {
+        code: about.code.code,
+        place: KeyPlace::Process(first.rank?, first.pid),
+    })
+}
+
+/// How these ranks joined the world.
+pub(super) fn per_rank(
+    situation: &Situation<'_>,
+    peers: &Peers<'_>,
+    ranks: &[u32],
+) -> Vec<RankCall> {
+    let peers = peers.ranks.iter();
+    let peers = peers.filter(|(rank, _)| ranks.contains(rank));
+    peers
+        .map(|(&rank, process)| joined(situation, rank, process))
+        .collect()
+}
+
+fn joined(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
+    let Some(init) = &process.init else {
+        return no_call(rank);
+    };
+    if init.over.is_some() || process.has_ended() {
+        return describe(rank, CallState::Returned, None, &init.call);
+    }
+    let waited = situation.now.since(init.call.at).as_millis() as u64;
+    describe(rank, CallState::Waiting, Some(waited), &init.call)
+}
+
+/// The proof that these facts contradict each other, where they are known.
+pub(super) fn proof(facts: &[Fact]) -> Option<Certificate> {
+    (!facts.is_empty()).then(|| Certificate {
+        kind: CertificateKind::Contradiction,
+        facts: facts.to_vec(),
+    })
+}
+
+/// "ranks 0 and 2 have PyTorch 2.15.0, rank 1 has PyTorch 2.14.0".
+pub(super) fn said(skew: &Skew<'_>, thing: impl Fn(&str, Option<&str>) -> String) -> String {
+    let side = |side: &Side<'_>| {
+        let mut things: Vec<String> = side
+            .has
+            .iter()
+            .take(NAMED)
+            .map(|(name, value)| thing(name, *value))
+            .collect();
+        let more = side.has.len().saturating_sub(NAMED);
+        if more > 0 {
+            things.push(format!("{more} more"));
+        }
+        let listed = match &things[..] {
+            [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+            all => all.concat(),
+        };
+        let have = number(&side.ranks, "has", "have");
+        format!("{} {have} {listed}", Ranks(&side.ranks))
+    };
+    let sides: Vec<String> = skew.sides.iter().map(side).collect();
+    sides.join(", ")
+}

@@ -1,0 +1,273 @@
+//! DD305 version-skew: NCCL, CUDA driver, PyTorch or ddp-doctor versions differ.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{Confidence, Effect};
+
+use super::{About, Detector, Draft, Explanation, Key, order, skew};
+use crate::diagnosis::model::{Exception, Process};
+use crate::diagnosis::settings::{self, Peers};
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::Ranks;
+
+/// What NCCL says where it finds that out itself, from 2.23.4 on.
+const NCCLS_WORDS: &str = "Mismatched NCCL version";
+
+static ABOUT: About = About {
+    code: &catalogue::DD305,
+    order: order::SETTINGS,
+    explanation: Explanation {
+        means: "Ranks of one world run with different versions of what they communicate by. What they \
+         send to each other, and in which order, is the business of the version: NCCL refuses to \
+         connect ranks with different ones since 2.23.4, and older ones hang or fail in odd ways; \
+         PyTorch may make another sequence of calls from one release to the next.",
+        example: "\
+warning[DD305] version-skew: versions differ between ranks: ranks 0 and 2 have NCCL 2.27.5 and PyTorch 2.15.0+cu128, rank 1 has NCCL 2.26.2 and PyTorch 2.14.1+cu126
+    proved 0 ms after the deciding event
+
+      rank 0, 2   waiting 600 ms   train.py:12      init_process_group
+    ▸ rank 1      waiting 0 ms     train.py:12      init_process_group
+
+    why    Ranks with different versions of NCCL do not understand each other: since 2.23.4 it
+           refuses to connect them, before that it hangs or fails later.
+           Which calls DDP and others make, and in which order, changes from one PyTorch to the
+           next.
+    fix    Start rank 1 from the same image or environment as the others.
+    more   ddp-doctor explain DD305
+",
+        causes: &[
+            "Nodes with images, modules or virtual environments of their own, one of which was updated.",
+            "Another Python, or another `PYTHONPATH` or `LD_LIBRARY_PATH`, on one node: a system-wide \
+             NCCL in place of the one that PyTorch came with.",
+            "A driver that was updated on some hosts only.",
+        ],
+        fix: &[
+            "Start every rank out of one image or one environment, pinned by a lock file.",
+            "`python -c \"import torch; print(torch.__version__, torch.cuda.nccl.version())\"` on each \
+             node shows what is there.",
+        ],
+        not: &[
+            "It need not be why a job hangs or fails: it is told beside whatever else is found.",
+            "NCCL's version and the driver's are compared only where ranks use NCCL.",
+            "A build for the CPU and one for a GPU are told apart: `2.15.0+cpu`, `2.15.0+cu128`.",
+        ],
+    },
+};
+
+/// DD305: versions differ.
+pub(super) struct VersionSkew;
+
+impl Detector for VersionSkew {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let worlds = settings::worlds(situation.model);
+        let drafts = worlds.iter().filter_map(|it| draft(situation, it));
+        drafts.collect()
+    }
+}
+
+fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
+    let versions = peers.versions()?;
+    let mut draft = skew::draft(situation, &ABOUT, peers, &versions)?;
+    let said = skew::said(&versions, |name, version| {
+        format!("{name} {}", version.unwrap_or("?"))
+    });
+    draft.summary = format!("versions differ between ranks: {said}");
+    let differs = |name: &str| versions.sides[0].has.iter().any(|(it, _)| *it == name);
+    if differs("NCCL") {
+        draft.why.push(
+            "Ranks with different versions of NCCL do not understand each other: since 2.23.4 it \
+             refuses to connect them, before that it hangs or fails later."
+                .into(),
+        );
+    }
+    if differs("PyTorch") {
+        draft.why.push(
+            "Which calls DDP and others make, and in which order, changes from one PyTorch to the \
+             next."
+                .into(),
+        );
+    }
+    draft.next = vec![format!(
+        "Start {} from the same image or environment as the others.",
+        match draft.root_confidence {
+            Confidence::Suspected => "every rank".to_owned(),
+            _ => Ranks(&draft.root).to_string(),
+        }
+    )];
+    if peers
+        .ranks
+        .values()
+        .any(|it| it.exceptions.iter().any(is_nccls))
+    {
+        draft.effect = Effect::Crashes;
+    }
+    Some(draft)
+}
+
+fn is_nccls(exception: &Exception) -> bool {
+    exception.text.contains(NCCLS_WORDS)
+}
+
+/// The finding that an exception follows from, if there is that one.
+pub(super) fn follows(
+    situation: &Situation<'_>,
+    process: &Process,
+    exception: &Exception,
+) -> Option<Key> {
+    let is = is_nccls(exception);
+    is.then(|| skew::key(situation, &ABOUT, process)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(
+            &ABOUT,
+            r#"
+            world = 3
+            starting = true
+            events = """
+            0.5 * begins 3
+            0.5 0,2 sets torch=2.15.0+cu128
+            0.5 1 sets torch=2.14.1+cu126
+            0.5 0,2 sets nccl=2.27.5
+            0.5 1 sets nccl=2.26.2
+            1.0 0,2 inits 3 node-a:29500 nccl @train.py:12
+            1.6 1 inits 3 node-a:29500 nccl @train.py:12
+            """
+            "#,
+        );
+    }
+
+    #[test]
+    fn another_nccl_on_one_rank_is_proved_when_it_begins_to_join() {
+        holds(
+            r#"
+            world = 3
+            starting = true
+            events = """
+            0.5 * begins 3
+            0.5 0,2 sets nccl=2.27.5
+            1.0 0,2 inits 3 node-a:29500 nccl @train.py:12
+            1.6 1 sets nccl=2.26.2
+            1.6 1 inits 3 node-a:29500 nccl @train.py:12
+            """
+            verdict = "healthy"
+            [[expect]]
+            code = "DD305"
+            severity = "warning"
+            effect = "none"
+            confidence = "proved"
+            certificate = "contradiction"
+            root = [1]
+            root-confidence = "supported"
+            detected = 1.6
+            lines = { 0 = "train.py:12", 1 = "train.py:12" }
+            summary-has = "ranks 0 and 2 have NCCL 2.27.5, rank 1 has NCCL 2.26.2"
+            "#,
+        );
+    }
+
+    #[test]
+    fn nccl_that_refuses_to_connect_them_crashes_because_of_it() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 * begins 2
+            0.5 0 sets nccl=2.27.5
+            0.5 1 sets nccl=2.26.2
+            1.0 * inits 2 node-a:29500 nccl @train.py:12
+            1.1 * inited
+            2.0 * raises uncaught "DistBackendError: NCCL error: invalid usage. Last error: Mismatched NCCL version detected : rank 1 version 22602 rank 0 version 22705" @train.py:20
+            2.1 * exits 1
+            """
+            verdict = "crash"
+            [[expect]]
+            code = "DD305"
+            role = "initiating"
+            effect = "crashes"
+            root = [0, 1]
+            root-confidence = "suspected"
+            [[expect]]
+            code = "DD202"
+            role = "cascade"
+            caused-by = "DD305"
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_version_that_no_rank_heeds_is_none() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 * begins 2
+            0.5 0 sets nccl=2.27.5
+            0.5 1 sets nccl=2.26.2
+            0.5 0 sets nvidia-driver=570.86
+            0.5 1 sets nvidia-driver=550.54
+            1.0 * inits 2 node-a:29500 gloo @train.py:12
+            1.1 * inited
+            """
+            look-on = 20
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_version_that_one_rank_has_not_said_is_none() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 * begins 2
+            0.5 0 sets nccl=2.27.5
+            0.5 * sets torch=2.15.0
+            1.0 * inits 2 node-a:29500 nccl @train.py:12
+            1.1 * inited
+            """
+            look-on = 20
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_hang_beside_it_leads() {
+        holds(
+            r#"
+            world = 2
+            starting = true
+            events = """
+            0.5 * begins 2
+            0.5 0 sets torch=2.15.0
+            0.5 1 sets torch=2.14.1
+            1.0 * inits 2 node-a:29500 gloo @train.py:12
+            1.1 * inited
+            2.0 0 all_reduce f32[8] @train.py:20
+            2.1 1 exits 0
+            """
+            verdict = "hang"
+            [[expect]]
+            code = "DD102"
+            role = "initiating"
+            root = [1]
+            [[expect]]
+            code = "DD305"
+            role = "initiating"
+            effect = "none"
+            "#,
+        );
+    }
+}

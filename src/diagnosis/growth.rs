@@ -1,0 +1,256 @@
+//! Memory that grows with every step, and what it will come up against.
+//!
+//! A rank grows where the values of its steps have a significant and steady trend ([`Trend`]) to more than
+//! it ever had. When that ends is a matter of what room there is: of the rank alone on its device and in
+//! its address space; in its control group and on its host, of all that grow there together.
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::model::{Ending, Memory, Process, Room, Series};
+use super::situation::Situation;
+use super::trend::Trend;
+
+/// Steps in which a program gets warm.
+const WARM: u64 = 4;
+/// Steps over which growth has to have gone on.
+const LEAST_STEPS: u64 = 20;
+/// Values that there have to be.
+const LEAST_VALUES: usize = 8;
+/// Points by which a trend is judged, at most.
+const POINTS: usize = 32;
+/// Less than one case in two thousand without a trend has so much of one.
+const SIGNIFICANT: f64 = 3.3;
+/// What growth has to come to at least: bytes, and a share of what there was in the beginning.
+const LEAST_GROWTH: u64 = 64 << 20;
+const LEAST_SHARE: u64 = 20;
+/// A forecast reaches so many times as far as what was seen.
+const REACH: f64 = 5.0;
+
+/// Growth that was seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Growth {
+    /// Bytes per step.
+    pub trend: Trend,
+    /// The steps over which it was seen.
+    pub steps: (u64, u64),
+    /// Bytes before and after.
+    pub bytes: (u64, u64),
+    /// When there was enough of it.
+    pub at: Timestamp,
+}
+
+/// A rank that grows.
+#[derive(Clone, Copy, Debug)]
+pub struct Grower<'a> {
+    /// Its rank.
+    pub rank: u32,
+    /// Its process.
+    pub process: &'a Process,
+    /// The device; `None`: in the host's memory.
+    pub device: Option<u32>,
+    /// How it grows.
+    pub growth: Growth,
+    /// What it will come up against first, where anything has a limit.
+    pub end: Option<Exhausted>,
+}
+
+/// When something will have run out.
+#[derive(Clone, Copy, Debug)]
+pub struct Exhausted {
+    /// What; `None`: the device.
+    pub room: Option<Room>,
+    /// What is left of it, in bytes.
+    pub left: u64,
+    /// What it has, in bytes.
+    pub limit: u64,
+    /// In so many steps …
+    pub steps: f64,
+    /// … at least in so many, and at most (infinite: it may never).
+    pub between: (f64, f64),
+}
+
+impl Exhausted {
+    fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend) -> Self {
+        let steps = |slope: f64| match slope > 0.0 {
+            true => left as f64 / slope,
+            false => f64::INFINITY,
+        };
+        Self {
+            room,
+            left,
+            limit,
+            steps: steps(trend.slope),
+            between: (steps(trend.high), steps(trend.low)),
+        }
+    }
+}
+
+impl Grower<'_> {
+    /// Whether what was seen reaches so far that its end can be told.
+    #[must_use]
+    pub fn ends_in_sight(&self) -> Option<Exhausted> {
+        let (from, to) = self.growth.steps;
+        let seen = to.saturating_sub(from) as f64;
+        self.end.filter(|end| end.steps <= REACH * seen)
+    }
+}
+
+/// The growth of a value up to the step in which the process is; `None`: it does not grow, or it cannot be
+/// told yet.
+#[must_use]
+pub fn of(series: &Series, step: u64) -> Option<Growth> {
+    let samples = series.samples();
+    let warm = samples.partition_point(|it| it.step <= WARM);
+    let samples = &samples[warm..];
+    let (first, last) = (samples.first()?, samples.last()?);
+    let to = step.max(last.step);
+    let growth = last.value.checked_sub(first.value)?;
+    let beyond = last.value.saturating_sub(series.earlier_peak());
+    // What has only come back to where it was before does not grow.
+    let is_new = beyond >= growth / 2;
+    let is_much = growth >= LEAST_GROWTH.max(first.value / LEAST_SHARE);
+    if samples.len() < LEAST_VALUES || to - first.step < LEAST_STEPS || !is_new || !is_much {
+        return None;
+    }
+    let points = series.spread(first.step, to, samples.len().min(POINTS));
+    let trend = Trend::of(&points)?;
+    (trend.z >= SIGNIFICANT && trend.low > 0.0 && trend.is_steady(&points)).then_some(Growth {
+        trend,
+        steps: (first.step, to),
+        bytes: (first.value, last.value),
+        at: last.at,
+    })
+}
+
+/// Every rank that grows, in the host's memory or on a device.
+#[must_use]
+pub fn growers<'a>(situation: &Situation<'a>) -> Vec<Grower<'a>> {
+    let processes = situation.model.processes.values();
+    let mut growers: Vec<Grower<'a>> = processes
+        // What a process that failed held is told with its end.
+        .filter(|process| matches!(process.ending(), Ending::None | Ending::InOrder))
+        .flat_map(of_process)
+        .collect();
+    let together: Vec<(&str, Trend)> = growers
+        .iter()
+        .filter(|grower| grower.device.is_none() && !grower.process.has_ended())
+        .map(|grower| (&*grower.process.host, grower.growth.trend))
+        .collect();
+    for grower in &mut growers {
+        let own = grower.growth.trend;
+        grower.end = match grower.device {
+            Some(device) => on_device(&grower.process.memory, device, &own),
+            None => {
+                let of_all = together
+                    .iter()
+                    .filter(|(host, _)| *host == &*grower.process.host)
+                    .map(|(_, trend)| *trend);
+                in_host(&grower.process.memory, &own, &sum(of_all).unwrap_or(own))
+            }
+        };
+    }
+    growers
+}
+
+fn of_process(process: &Process) -> Vec<Grower<'_>> {
+    let Some(rank) = process.rank else {
+        return Vec::new();
+    };
+    let grower = |device, series: &Series| {
+        Some(Grower {
+            rank,
+            process,
+            device,
+            growth: of(series, process.step)?,
+            end: None,
+        })
+    };
+    let memory = &process.memory;
+    let devices = memory.devices.iter();
+    devices
+        .filter_map(|(&number, device)| grower(Some(number), &device.allocated_by_step))
+        .chain(grower(None, &memory.rss_by_step))
+        .collect()
+}
+
+/// What of the host's memory a process comes up against first.
+fn in_host(memory: &Memory, own: &Trend, together: &Trend) -> Option<Exhausted> {
+    let rooms = memory.rooms().into_iter();
+    let ends = rooms.map(|room| {
+        let trend = if room.is_its_own() { own } else { together };
+        Exhausted::of(Some(room), room.left(), room.limit, trend)
+    });
+    ends.min_by(|a, b| a.steps.total_cmp(&b.steps))
+}
+
+/// When a device has no more: what nobody holds is used up, and what the allocator holds beyond the most
+/// that it gives to tensors in a step.
+fn on_device(memory: &Memory, device: u32, trend: &Trend) -> Option<Exhausted> {
+    let device = memory.devices.get(&device)?;
+    let limit = device.total?;
+    let reserved = device.reserved?.latest;
+    let free = limit.saturating_sub(device.used.map_or(reserved, |it| it.latest));
+    let most = device.most_allocated.or(device.allocated)?.latest;
+    let left = free.saturating_add(reserved.saturating_sub(most));
+    Some(Exhausted::of(None, left, limit, trend))
+}
+
+fn sum(trends: impl Iterator<Item = Trend>) -> Option<Trend> {
+    trends.reduce(|a, b| Trend {
+        slope: a.slope + b.slope,
+        low: a.low + b.low,
+        high: a.high + b.high,
+        z: a.z.min(b.z),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn series(steps: u64, value: impl Fn(u64) -> u64) -> Series {
+        let mut series = Series::default();
+        for step in 1..=steps {
+            series.take(Some(value(step) * MIB), step, Timestamp(step));
+        }
+        series
+    }
+
+    #[test]
+    fn a_leak_is_told_by_its_bytes_per_step() {
+        let leak = series(40, |step| 500 + 20 * step);
+        let growth = of(&leak, 40).unwrap();
+        assert_eq!(growth.trend.slope, (20 * MIB) as f64);
+        assert_eq!(growth.steps, (5, 40));
+        assert_eq!(growth.bytes, (600 * MIB, 1300 * MIB));
+    }
+
+    #[test]
+    fn what_healthy_programs_do_is_no_growth() {
+        for (what, series) in [
+            ("short", series(23, |step| 500 + 20 * step)),
+            ("sawtooth", series(60, |step| 500 + 50 * (step % 12))),
+            ("long sawtooth", series(205, |step| 500 + 20 * (step % 70))),
+            ("warm-up", series(60, |step| 500 + 300 * step.min(8))),
+            ("cache", series(60, |step| 500 + 20 * step.min(25))),
+            (
+                "a jump",
+                series(60, |step| if step < 30 { 500 } else { 900 }),
+            ),
+            ("little", series(60, |step| 5000 + step)),
+            ("down", series(60, |step| 5000 - 20 * step)),
+        ] {
+            let step = series.samples().last().map_or(0, |it| it.step);
+            assert!(of(&series, step).is_none(), "{what}");
+        }
+    }
+
+    #[test]
+    fn growth_that_has_ended_is_none() {
+        let cache = series(40, |step| 500 + 20 * step);
+        // Nothing noticeable happened since.
+        assert!(of(&cache, 80).is_none());
+    }
+}

@@ -1,0 +1,442 @@
+//! What the ranks of a world say of themselves, compared: versions, settings, and the GPU that each of
+//! them exchanges data from.
+//!
+//! What was not said never differs. Of a variable that all ranks should have alike it is known that a
+//! rank has it not: a process says all of them before it begins to join the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use ddp_doctor_proto::report::{Fact, Timestamp};
+
+use super::model::{Model, Process, World};
+use super::startup::Joiner;
+
+/// What precedes the name of a variable of the environment.
+pub const VARIABLE: &str = "env.";
+/// The GPU whose memory a rank exchanges with others, by a name that no other GPU has.
+pub const GPU: &str = "gpu";
+/// Its number in the process.
+pub const GPU_NUMBER: &str = "gpu.number";
+/// The rank on its host, as the launcher says.
+pub const LOCAL_RANK: &str = "init.local_rank";
+/// As many variables are said of a process: what of a longer list is not among them is not known.
+const MOST_VARIABLES: usize = 128;
+
+/// Versions that ranks should share, by the name that they are said under: what people call each, and
+/// whether only NCCL heeds it.
+const VERSIONS: [(&str, &str, bool); 5] = [
+    ("nccl", "NCCL", true),
+    ("torch", "PyTorch", false),
+    ("torch.cuda", "PyTorch's CUDA", true),
+    ("nvidia-driver", "NVIDIA's driver", true),
+    ("ddp-doctor", "ddp-doctor", false),
+];
+
+/// Parts of the names of NCCL's variables that are a rank's or a host's own business: where it listens,
+/// what it writes, who looks on. `NCCL_VERSION` is set by container images and heeded by nobody.
+const OWN: [&str; 15] = [
+    "IFNAME",
+    "_HCA",
+    "_GID_INDEX",
+    "HOSTID",
+    "HOSTNAME",
+    "DEBUG",
+    "PROFILE",
+    "INSPECTOR",
+    "_RAS_",
+    "THREAD_NAME",
+    "CPU_AFFINITY",
+    "BLOCKING_WAIT",
+    "ERROR_HANDLING",
+    "ENABLE_TIMING",
+    "NCCL_VERSION",
+];
+/// Ends of such names.
+const OWN_ENDS: [&str; 7] = ["_FILE", "_DIR", "_PATH", "_DUMP", "_IP", "_PORT", "_ADDR"];
+
+/// The ranks of one world.
+#[derive(Clone, Debug)]
+pub struct Peers<'a> {
+    /// Each of them, by its rank.
+    pub ranks: BTreeMap<u32, &'a Process>,
+    /// Whether they exchange data by NCCL.
+    pub uses_nccl: bool,
+    /// Whether they exchange data by Gloo.
+    uses_gloo: bool,
+}
+
+/// What ranks of one world have otherwise than others.
+#[derive(Clone, Debug)]
+pub struct Skew<'a> {
+    /// Ranks that have all of it alike, the most first. Those of which something is not known are in none.
+    pub sides: Vec<Side<'a>>,
+    /// When the first two said different things.
+    pub at: Timestamp,
+    /// Two facts that must agree, and what shows that they must; empty: that is not known for certain.
+    pub proof: Vec<Fact>,
+}
+
+/// Ranks that have the same.
+#[derive(Clone, Debug)]
+pub struct Side<'a> {
+    /// Who, ascending.
+    pub ranks: Vec<u32>,
+    /// What they have of what differs: names as people call them; `None`: it is not set.
+    pub has: Vec<(&'a str, Option<&'a str>)>,
+}
+
+/// The worlds that several ranks were seen to join, unless all processes have said the same of
+/// themselves.
+#[must_use]
+pub fn worlds(model: &Model) -> Vec<Peers<'_>> {
+    let mut said = model.processes.values().map(|it| it.fingerprint);
+    let first = said.next();
+    if said.all(|other| Some(other) == first) {
+        return Vec::new();
+    }
+    peers(model)
+}
+
+/// The worlds in which a GPU is said to be that of several ranks.
+#[must_use]
+pub fn worlds_that_share(model: &Model) -> Vec<Peers<'_>> {
+    let gpus = model.processes.values();
+    let mut gpus = gpus.filter_map(|process| process.settings.get(GPU));
+    let mut known = BTreeSet::new();
+    if gpus.all(|gpu| known.insert(gpu)) {
+        return Vec::new();
+    }
+    peers(model)
+}
+
+fn peers(model: &Model) -> Vec<Peers<'_>> {
+    let mut worlds: BTreeMap<&World, BTreeMap<u32, &Process>> = BTreeMap::new();
+    for process in model.processes.values() {
+        if let Some(rank) = process.rank {
+            worlds
+                .entry(&process.world)
+                .or_default()
+                .insert(rank, process);
+        }
+    }
+    let several = worlds.into_values().filter(|ranks| ranks.len() > 1);
+    several.map(Peers::of).collect()
+}
+
+impl<'a> Peers<'a> {
+    fn of(ranks: BTreeMap<u32, &'a Process>) -> Self {
+        let uses = |name: &str, by_default: bool| {
+            ranks.values().any(|process| {
+                let backend = process.init.as_ref().map(|init| &*init.backend);
+                match backend {
+                    Some("" | "undefined") => by_default,
+                    Some(backend) => backend.contains(name),
+                    // It is NCCL itself that says it.
+                    None => name == "nccl" && &*process.layer == "nccl",
+                }
+            })
+        };
+        let has_cuda = ranks.values().any(|process| {
+            let settings = &process.settings;
+            settings.contains_key("torch.cuda") || settings.contains_key(GPU)
+        });
+        Self {
+            uses_nccl: uses("nccl", has_cuda),
+            uses_gloo: uses("gloo", true),
+            ranks,
+        }
+    }
+
+    /// Versions that differ.
+    #[must_use]
+    pub fn versions(&self) -> Option<Skew<'a>> {
+        let heeded = VERSIONS.iter().filter(|(.., nccl)| self.uses_nccl || !nccl);
+        let names: Vec<(&str, &str)> = heeded.map(|&(name, label, _)| (name, label)).collect();
+        self.skew(&names, |process, name| {
+            process.settings.get(name).map(|version| Some(&**version))
+        })
+    }
+
+    /// Variables of the environment that must agree, and do not.
+    #[must_use]
+    pub fn variables(&self) -> Option<Skew<'a>> {
+        let said: BTreeSet<&'a str> = self
+            .ranks
+            .values()
+            .flat_map(|process| process.settings.keys())
+            .filter_map(|name| name.strip_prefix(VARIABLE))
+            .filter(|name| must_agree(name) && self.heeds(name))
+            .collect();
+        let names: Vec<(&str, &str)> = said.into_iter().map(|name| (name, name)).collect();
+        self.skew(&names, variable)
+    }
+
+    /// Ranks that use one GPU, each such GPU's.
+    #[must_use]
+    pub fn sharers(&self) -> Vec<(&'a str, Vec<u32>)> {
+        let mut sharers: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
+        for (&rank, process) in &self.ranks {
+            let Some(gpu) = process.settings.get(GPU).filter(|gpu| !gpu.is_empty()) else {
+                continue;
+            };
+            // A place on the bus is one of the host's.
+            let host = gpu.starts_with("pci ").then_some(&*process.host);
+            let known = sharers.entry((gpu, host.unwrap_or_default())).or_default();
+            known.push(rank);
+        }
+        let several = sharers.into_iter().filter(|(_, ranks)| ranks.len() > 1);
+        several.map(|((gpu, _), ranks)| (gpu, ranks)).collect()
+    }
+
+    /// Whether any of the backends in use heeds a variable.
+    fn heeds(&self, name: &str) -> bool {
+        let is_gloos = name.contains("GLOO");
+        let is_nccls = name.contains("NCCL");
+        (!is_gloos && !is_nccls) || (is_gloos && self.uses_gloo) || (is_nccls && self.uses_nccl)
+    }
+
+    /// What differs of these, given by the names that they are said and called by. `of`: what a process has;
+    /// the outer `None`: that is not known.
+    fn skew(
+        &self,
+        names: &[(&'a str, &'a str)],
+        of: impl Fn(&'a Process, &str) -> Option<Option<&'a str>>,
+    ) -> Option<Skew<'a>> {
+        let meant = |process, name: &str| Some(meaning(name, of(process, name)?));
+        let differs = |name: &str| {
+            let mut said = self.ranks.values().filter_map(|it| meant(it, name));
+            let first = said.next();
+            said.any(|other| Some(other) != first)
+        };
+        let differing: Vec<(&str, &str)> = names
+            .iter()
+            .copied()
+            .filter(|(name, _)| differs(name))
+            .collect();
+        if differing.is_empty() {
+            return None;
+        }
+        let mut sides: BTreeMap<Vec<Option<String>>, Side<'a>> = BTreeMap::new();
+        for (&rank, process) in &self.ranks {
+            let all = differing.iter().map(|(name, _)| meant(process, name));
+            let Some(all) = all.collect::<Option<Vec<_>>>() else {
+                continue;
+            };
+            let has = || {
+                let has = differing.iter();
+                has.map(|&(name, label)| (label, of(process, name).flatten()))
+                    .collect()
+            };
+            let side = sides.entry(all).or_insert_with(|| Side {
+                ranks: Vec::new(),
+                has: has(),
+            });
+            side.ranks.push(rank);
+        }
+        let mut sides: Vec<Side<'_>> = sides.into_values().collect();
+        sides.sort_by_key(|side| (std::cmp::Reverse(side.ranks.len()), side.ranks[0]));
+        let (at, [one, other], name) = self.first_difference(&differing, &meant)?;
+        let said = |process: &'a Process| of(process, name).flatten();
+        Some(Skew {
+            sides,
+            at,
+            proof: proof(name, (one, said(one)), (other, said(other))),
+        })
+    }
+
+    /// The two that first said different things, when the later of them did, and what it was.
+    fn first_difference<'n>(
+        &self,
+        differing: &[(&'n str, &str)],
+        meant: &impl Fn(&'a Process, &str) -> Option<Option<String>>,
+    ) -> Option<(Timestamp, [&'a Process; 2], &'n str)> {
+        let mut ranks: Vec<&Process> = self.ranks.values().copied().collect();
+        ranks.sort_by_key(|process| (said_at(process), process.rank));
+        let firsts = differing.iter().filter_map(|(name, _)| {
+            let mut said = ranks
+                .iter()
+                .filter_map(|process| Some((*process, meant(process, name)?)));
+            let (one, first) = said.next()?;
+            let (other, _) = said.find(|(_, other)| *other != first)?;
+            Some((said_at(other), [one, other], *name))
+        });
+        firsts.min_by_key(|(at, ..)| *at)
+    }
+}
+
+/// When a process had said what it has.
+fn said_at(process: &Process) -> Timestamp {
+    let init = process.init.as_ref().map(|init| init.call.at);
+    init.unwrap_or(process.said_at)
+}
+
+/// What a process has of a variable; the outer `None`: that is not known.
+fn variable<'a>(process: &'a Process, name: &str) -> Option<Option<&'a str>> {
+    let said = process.settings.get(format!("{VARIABLE}{name}").as_str());
+    let said = said.map(|value| value.trim()).filter(|it| !it.is_empty());
+    if said.is_some() {
+        return Some(said);
+    }
+    // It says all of them before it begins to join.
+    let all = process.settings.keys();
+    let variables = all.filter(|name| name.starts_with(VARIABLE)).count();
+    let is_told = process.init.is_some() && process.lost == 0 && variables < MOST_VARIABLES;
+    is_told.then_some(None)
+}
+
+/// Names what a process said, among all that it did: processes of which that is equal in all of it said
+/// the same of what is compared. `None`: this is not compared.
+#[must_use]
+pub fn fingerprint(name: &str, value: &str) -> Option<u64> {
+    let is_version = VERSIONS.iter().any(|(version, ..)| *version == name);
+    let is_compared = is_version || name.strip_prefix(VARIABLE).is_some_and(must_agree);
+    is_compared.then(|| {
+        let mut hasher = DefaultHasher::new();
+        (name, value).hash(&mut hasher);
+        hasher.finish()
+    })
+}
+
+/// Whether a variable changes what ranks say to each other, so that all of them should have it alike.
+#[must_use]
+pub fn must_agree(name: &str) -> bool {
+    match name {
+        "TORCH_DISTRIBUTED_DEBUG"
+        | "TORCH_DIST_INIT_BARRIER"
+        | "TORCH_DIST_USE_NCCL2"
+        | "TORCH_GLOO_LAZY_INIT"
+        | "TORCH_NCCL_RANKS_PER_ROOT"
+        | "TORCH_NCCL_USE_COMM_NONBLOCKING"
+        | "GLOO_DEVICE_TRANSPORT" => true,
+        name => {
+            name.starts_with("NCCL_")
+                && !OWN.iter().any(|own| name.contains(own))
+                && !OWN_ENDS.iter().any(|end| name.ends_with(end))
+        }
+    }
+}
+
+/// What a value means, as far as that is known: values that mean the same do not differ.
+fn meaning(name: &str, value: Option<&str>) -> Option<String> {
+    let value = value?.to_ascii_lowercase();
+    let is_default = match name {
+        // The other levels only write more.
+        "TORCH_DISTRIBUTED_DEBUG" => value != "detail",
+        "TORCH_DIST_USE_NCCL2" => value != "0",
+        "TORCH_DIST_INIT_BARRIER" | "TORCH_GLOO_LAZY_INIT" | "TORCH_NCCL_USE_COMM_NONBLOCKING" => {
+            value == "0"
+        }
+        name => name.ends_with("_DISABLE") && value == "0",
+    };
+    (!is_default).then_some(value)
+}
+
+/// Whether a value of a variable is another one than what it means to have none.
+#[must_use]
+pub fn means_something(name: &str, value: Option<&str>) -> bool {
+    meaning(name, value).is_some()
+}
+
+/// Two processes of one world, and what they have; empty where nothing shows that they are of one.
+fn proof(name: &str, one: (&Process, Option<&str>), other: (&Process, Option<&str>)) -> Vec<Fact> {
+    let joins = |process| Some(Joiner::of(process)?.fact());
+    let has = |(process, value): (&Process, Option<&str>)| {
+        let name = match VERSIONS.iter().any(|(version, ..)| *version == name) {
+            true => name.to_owned(),
+            false => format!("{VARIABLE}{name}"),
+        };
+        setting(process, name, value)
+    };
+    let facts = [joins(one.0), joins(other.0), has(one), has(other)];
+    let facts: Option<Vec<Fact>> = facts.into_iter().collect();
+    facts.unwrap_or_default()
+}
+
+/// That ranks use one GPU; empty where nothing shows that they are of one world.
+#[must_use]
+pub fn shared(one: &Process, other: &Process) -> Vec<Fact> {
+    let joins = |process| Some(Joiner::of(process)?.fact());
+    let gpu = |process: &Process| {
+        let gpu = process.settings.get(GPU)?;
+        setting(process, GPU.to_owned(), Some(gpu))
+    };
+    let facts = [joins(one), joins(other), gpu(one), gpu(other)];
+    let facts: Option<Vec<Fact>> = facts.into_iter().collect();
+    facts.unwrap_or_default()
+}
+
+fn setting(process: &Process, name: String, value: Option<&str>) -> Option<Fact> {
+    Some(Fact::Setting {
+        rank: process.rank?,
+        host: process.host.to_string(),
+        pid: process.pid,
+        name,
+        value: value.map(str::to_owned),
+    })
+}
+
+/// The value of a variable that a process said, unless it is empty.
+#[must_use]
+pub fn of<'a>(process: &'a Process, name: &str) -> Option<&'a Arc<str>> {
+    let value = process.settings.get(format!("{VARIABLE}{name}").as_str());
+    value.filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_a_hosts_own_business_need_not_agree() {
+        for name in [
+            "NCCL_SOCKET_IFNAME",
+            "NCCL_IB_HCA",
+            "NCCL_IB_GID_INDEX",
+            "NCCL_HOSTID",
+            "NCCL_DEBUG",
+            "NCCL_DEBUG_SUBSYS",
+            "NCCL_DEBUG_FILE",
+            "NCCL_TOPO_FILE",
+            "NCCL_RAS_ADDR",
+            "NCCL_RAS_ENABLE",
+            "NCCL_PROFILER_PLUGIN",
+            "NCCL_PROFILE_EVENT_MASK",
+            "NCCL_VERSION",
+            "NCCL_ASYNC_ERROR_HANDLING",
+            "GLOO_SOCKET_IFNAME",
+            "CUDA_VISIBLE_DEVICES",
+            "OMP_NUM_THREADS",
+            "TORCH_NCCL_DESYNC_DEBUG",
+        ] {
+            assert!(!must_agree(name), "{name}");
+        }
+        for name in [
+            "NCCL_ALGO",
+            "NCCL_PROTO",
+            "NCCL_P2P_DIRECT_DISABLE",
+            "NCCL_IB_DISABLE",
+            "NCCL_MAX_CTAS",
+            "NCCL_NET_PLUGIN",
+            "TORCH_DISTRIBUTED_DEBUG",
+            "TORCH_DIST_USE_NCCL2",
+        ] {
+            assert!(must_agree(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_that_mean_the_same_do_not_differ() {
+        let same =
+            |name, a, b| assert_eq!(meaning(name, a), meaning(name, b), "{name} {a:?} {b:?}");
+        same("TORCH_DISTRIBUTED_DEBUG", Some("INFO"), None);
+        same("TORCH_DIST_INIT_BARRIER", Some("0"), None);
+        same("TORCH_DIST_USE_NCCL2", Some("1"), None);
+        same("NCCL_P2P_DISABLE", Some("0"), None);
+        same("NCCL_ALGO", Some("Ring"), Some("ring"));
+        assert_ne!(meaning("TORCH_DISTRIBUTED_DEBUG", Some("detail")), None);
+        assert_ne!(meaning("NCCL_P2P_DISABLE", Some("1")), None);
+        assert_ne!(meaning("NCCL_NVLS_ENABLE", Some("0")), None);
+    }
+}

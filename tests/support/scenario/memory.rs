@@ -1,0 +1,73 @@
+//! What a scenario's lines say of memory.
+
+use ddp_doctor::diagnosis::event::MemorySample;
+
+/// `rss=300M+20M*7 host=20G/24G …`
+pub(super) fn sample(args: &[String]) -> Result<MemorySample, String> {
+    let mut sample = MemorySample::default();
+    for arg in args {
+        let (name, value) = arg.split_once('=').ok_or(format!("no value: {arg}"))?;
+        let (used, all) = match value.split_once('/') {
+            Some((used, all)) => (number(used)?, Some(number(all)?)),
+            None => (number(value)?, None),
+        };
+        let used = Some(used);
+        match name {
+            "rss" => sample.rss = used,
+            "host" => {
+                sample.host_total = all;
+                sample.host_available = all.zip(used).map(|(all, used)| all.saturating_sub(used));
+            }
+            "cgroup" => (sample.cgroup_used, sample.cgroup_limit) = (used, all),
+            "shm" => (sample.shm_used, sample.shm_total) = (used, all),
+            "virtual" => (sample.virtual_used, sample.virtual_limit) = (used, all),
+            "gpu" => {
+                sample.device.get_or_insert(0);
+                (sample.gpu_used, sample.gpu_total) = (used, all);
+            }
+            "tensors" => {
+                sample.device.get_or_insert(0);
+                sample.gpu_allocated = used;
+            }
+            "reserved" => sample.gpu_reserved = used,
+            "peak" => sample.gpu_peak = used,
+            "split" => sample.gpu_split = used,
+            "retries" => sample.gpu_retries = used,
+            "ooms" => sample.gpu_ooms = used,
+            _ => return Err(format!("nothing is measured that is called {name}")),
+        }
+    }
+    Ok(sample)
+}
+
+/// Sums and differences of products: `300M+20M*7-1G`, `64M*13%8`.
+fn number(text: &str) -> Result<u64, String> {
+    let wrong = || format!("no number: {text}");
+    let mut sum = 0_i64;
+    for plus in text.split('+') {
+        for (i, term) in plus.split('-').enumerate() {
+            let product = term.split('*').try_fold(1_i64, |product, factor| {
+                let value = match factor.split_once('%') {
+                    Some((value, by)) => bytes(value)?.checked_rem(bytes(by)?)?,
+                    None => bytes(factor)?,
+                };
+                product.checked_mul(value)
+            });
+            let product = product.ok_or_else(wrong)?;
+            sum += if i == 0 { product } else { -product };
+        }
+    }
+    u64::try_from(sum).ok().ok_or_else(wrong)
+}
+
+/// `300M`.
+fn bytes(text: &str) -> Option<i64> {
+    let (digits, shift) = match text.strip_suffix(['K', 'M', 'G', 'T']) {
+        Some(digits) => {
+            let power = "KMGT".find(&text[digits.len()..])? as u32 + 1;
+            (digits, 10 * power)
+        }
+        None => (text, 0),
+    };
+    digits.parse::<i64>().ok()?.checked_shl(shift)
+}
