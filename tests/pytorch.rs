@@ -28,10 +28,10 @@ pub(crate) struct Truth {
     #[serde(default)]
     pub(crate) healthy: bool,
     /// The initiating finding.
-    code: Option<String>,
+    pub(crate) code: Option<String>,
     /// The one it becomes with more evidence than this version collects.
     or_code: Option<String>,
-    root: Option<Vec<u32>>,
+    pub(crate) root: Option<Vec<u32>>,
     root_confidence: Option<String>,
     cause: Option<String>,
     /// Words of its summary.
@@ -210,6 +210,16 @@ fn aborted_at_its_end(finished: &Finished) -> bool {
 
 /// Runs a job under `ddp-doctor run` in a folder of its own.
 fn run(venv: &Path, program: &Path, truth: &Truth) -> (tempfile::TempDir, Finished) {
+    run_in(venv, program, truth, &[])
+}
+
+/// The same with these variables.
+pub(crate) fn run_in(
+    venv: &Path,
+    program: &Path,
+    truth: &Truth,
+    environment: &[(&str, &str)],
+) -> (tempfile::TempDir, Finished) {
     let scratch = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ddp-doctor"));
     command
@@ -236,6 +246,7 @@ fn run(venv: &Path, program: &Path, truth: &Truth) -> (tempfile::TempDir, Finish
     command.env("PATH", format!("{}:{path}", venv.join("bin").display()));
     command.env("DDP_DOCTOR_TEST_STAMP", scratch.path().join("stamp"));
     command.env("OMP_NUM_THREADS", "1");
+    command.envs(environment.iter().copied());
     let finished = run_to_end(command);
     (scratch, finished)
 }

@@ -10,6 +10,10 @@ use ddp_doctor_proto::{
     ReduceOp, Spending,
 };
 
+/// The layer of calls that PyTorch's own recorder tells of. It knows neither what waits for them, nor
+/// their places, operators and roots.
+pub const RECORDER: &str = "flight-recorder";
+
 /// Names a process within a job, across nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
@@ -35,6 +39,11 @@ pub struct ThreadId(pub u32);
 /// Names a call within its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
+
+impl CallId {
+    /// Calls that PyTorch's recorders tell of have numbers from here on, black boxes count from 1.
+    pub const FIRST_OF_RECORDERS: Self = Self(1 << 63);
+}
 
 /// One thing that happened, to or in one process where it has a `process`.
 ///
@@ -522,4 +531,20 @@ pub struct Call {
     pub phase: Option<Arc<str>>,
     /// The user's line.
     pub place: Option<Arc<Where>>,
+}
+
+impl Call {
+    /// Whether nobody sees what waits for it, though something nearly always does: DDP waits for its own
+    /// calls, and of those that PyTorch's recorder tells of, waits are not told.
+    #[must_use]
+    pub fn is_waited_for_unseen(&self) -> bool {
+        self.hidden || self.is_of_recorder()
+    }
+
+    /// Whether PyTorch's recorder tells of it.
+    #[must_use]
+    pub fn is_of_recorder(&self) -> bool {
+        let mut group = self.group.iter();
+        self.seq > 0 && group.any(|group| group.key.layer == RECORDER)
+    }
 }

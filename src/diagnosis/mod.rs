@@ -360,7 +360,10 @@ impl Engine {
                 Doing::Wait(_, since, _) => (thread.last_call.clone(), *since),
                 Doing::Nothing => {
                     // DDP waits for its own calls unseen: one that peers have not joined is a wait.
-                    let last = thread.last_call.as_ref().filter(|call| call.hidden)?;
+                    let last = thread
+                        .last_call
+                        .as_ref()
+                        .filter(|call| call.is_waited_for_unseen())?;
                     let Some(Target::Join(group, seq)) = process.target(last.id) else {
                         return None;
                     };
@@ -425,7 +428,10 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
     let busy = model.processes.values().any(|process| {
         !process.has_ended()
             && process.threads.values().any(|thread| {
-                let hidden = thread.last_call.as_ref().is_some_and(|call| call.hidden);
+                let hidden = thread
+                    .last_call
+                    .as_ref()
+                    .is_some_and(|call| call.is_waited_for_unseen());
                 !matches!(thread.doing, Doing::Nothing) || hidden
             })
     });

@@ -13,6 +13,7 @@ use ddp_doctor_proto::{
 };
 
 use super::decode::{cut, name, text};
+use super::recorded::Recorders;
 use crate::diagnosis::event::{
     Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters, ProcessId,
     Seat, ThreadId,
@@ -115,6 +116,12 @@ pub(super) struct Process {
     creations: usize,
     /// How far its node's clock was ahead of ours when it joined, in nanoseconds.
     ahead: i64,
+    /// What PyTorch's recorders told of it.
+    recorders: Recorders,
+    /// The training step that it is in.
+    step: u64,
+    /// The thread of its first record.
+    first_thread: Option<ThreadId>,
 }
 
 impl Process {
@@ -137,7 +144,35 @@ impl Process {
             announced_by: 0,
             held_up: false,
             ended: false,
+            recorders: Recorders::default(),
+            step: 0,
+            first_thread: None,
         }
+    }
+
+    /// Takes a call that one of PyTorch's recorders tells of; `None` where it makes no sense.
+    pub(super) fn recorder_call(
+        &mut self,
+        process: ProcessId,
+        call: v1::RecorderCall,
+        out: &mut Vec<Event>,
+    ) -> Option<()> {
+        if self.ended {
+            return None;
+        }
+        self.release(process, out);
+        let at = self.on_our_clock(call.unix_ns);
+        let over = call.over_unix_ns.map(|over| self.on_our_clock(over));
+        let groups = &self.groups;
+        self.recorders.take(
+            process,
+            call,
+            (at, over),
+            self.step,
+            self.first_thread.unwrap_or_default(),
+            |name| newest(groups, name),
+            out,
+        )
     }
 
     pub(super) const fn layer(&self) -> &Arc<str> {
@@ -375,6 +410,10 @@ impl Process {
         self.latest = self.latest.max(at);
         self.hear_of_the_end(kind, &record, at);
         let thread = ThreadId(record.thread);
+        self.first_thread.get_or_insert(thread);
+        if kind == RecordKind::Step {
+            self.step = u64::from(record.step);
+        }
         let call = CallId(record.call);
         let named_call = (record.call != 0).then_some(call);
         let place = self.place(record.site);
@@ -707,6 +746,13 @@ impl Process {
     pub(super) const fn on_our_clock(&self, unix_ns: u64) -> Timestamp {
         Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
+}
+
+/// The group that was made last under this name.
+fn newest(groups: &HashMap<u32, Arc<GroupInfo>>, name: &str) -> Option<Arc<GroupInfo>> {
+    let named = groups.values().filter(|group| group.key.name == name);
+    let newest = named.max_by_key(|group| (group.key.epoch, group.key.ordinal));
+    newest.cloned()
 }
 
 fn guard(guard: &v1::Guard) -> Guard {

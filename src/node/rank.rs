@@ -11,6 +11,7 @@ use v1::event::Kind;
 use super::outbox::Outbox;
 use super::places::{Known, Places};
 use super::proc::{self, Watched};
+use super::recorder::{self, Recorder};
 use super::source::Sources;
 use super::stacks::taker::Wanted;
 use crate::diagnosis::event::OomKills;
@@ -29,14 +30,7 @@ pub struct Rank {
     identity_version: u64,
     /// `None`: the process was gone when its box was found.
     watched: Option<Watched>,
-    /// Lines of its native code.
-    places: Places,
-    /// Sites that came up since they were last taken.
-    sites: Vec<v1::SiteDefined>,
-    /// Records before this one are in the journal.
-    journaled: u64,
-    /// The status that the process announced.
-    announced: Option<i32>,
+    told: Told,
     last_change: Option<v1::ProcessChanged>,
     /// Its stacks as they were taken: the first and the latest ones.
     stacks: Vec<v1::Stacks>,
@@ -66,10 +60,15 @@ impl Rank {
             identity_version: reader.identity_version().wrapping_sub(1),
             watched: Watched::new(identity.pid, identity.start_ticks),
             reader,
-            places: Places::of(identity.pid, Arc::clone(known)),
-            sites: Vec::new(),
-            journaled: 0,
-            announced: None,
+            told: Told {
+                process,
+                anchor: (identity.anchor_mono_ns, identity.anchor_unix_ns),
+                places: Places::of(identity.pid, Arc::clone(known)),
+                sites: Vec::new(),
+                journaled: 0,
+                announced: None,
+                recorder: None,
+            },
             last_change: None,
             stacks: Vec::new(),
             over: false,
@@ -168,32 +167,30 @@ impl Rank {
             self.identity_version = version;
             out.push(Kind::ProcessJoined(self.joined()));
         }
-        let Self {
-            reader,
-            process,
-            places,
-            sites,
-            journaled,
-            announced,
-            ..
-        } = self;
-        reader.poll(BUDGET, &mut |item| {
-            pass(*process, item, places, sites, journaled, announced, out);
-        })
+        let Self { reader, told, .. } = self;
+        let taken = reader.poll(BUDGET, &mut |item| told.pass(item, out));
+        let is_stopped = self.state() == ProcessState::Stopped;
+        if let Some(recorder) = &mut self.told.recorder {
+            recorder.poll(is_stopped, out);
+        }
+        taken
     }
 
     /// The sites that came up since it was last asked.
     pub fn take_sites(&mut self) -> Vec<v1::SiteDefined> {
-        std::mem::take(&mut self.sites)
+        std::mem::take(&mut self.told.sites)
     }
 
     /// The process is gone: takes what is left in the box, and then says so.
     pub fn end(&mut self, mut exit: Exit, oom_kills: OomKills, at: Timestamp, out: &mut Outbox) {
         self.poll(out);
         self.drain(out);
+        if let Some(recorder) = &mut self.told.recorder {
+            recorder.finish(out);
+        }
         self.ended = true;
         if exit == Exit::default() {
-            exit.code = self.announced.filter(|&code| code >= 0);
+            exit.code = self.told.announced.filter(|&code| code >= 0);
         }
         let change = self.changed(ProcessState::Dead, exit, at);
         self.say(
@@ -247,11 +244,18 @@ impl Rank {
     /// Says everything again to a coordinator that may know nothing.
     pub fn repeat(&mut self, out: &mut Outbox) {
         out.push_live(Kind::ProcessJoined(self.joined()));
+        if let Some(recorder) = &mut self.told.recorder {
+            recorder.rewind();
+        }
         self.reader.rewind();
         if self.ended {
             self.drain(out);
         } else {
-            while self.poll(out) == BUDGET {}
+            let Self { reader, told, .. } = self;
+            while reader.poll(BUDGET, &mut |item| told.pass(item, out)) == BUDGET {}
+        }
+        if let Some(recorder) = &mut self.told.recorder {
+            recorder.repeat(out);
         }
         for stacks in &self.stacks {
             out.push_live(Kind::Stacks(stacks.clone()));
@@ -269,16 +273,8 @@ impl Rank {
     }
 
     fn drain(&mut self, out: &mut Outbox) {
-        let Self {
-            reader,
-            process,
-            places,
-            sites,
-            journaled,
-            announced,
-            ..
-        } = self;
-        reader.finish(&mut |item| pass(*process, item, places, sites, journaled, announced, out));
+        let Self { reader, told, .. } = self;
+        reader.finish(&mut |item| told.pass(item, out));
     }
 
     fn joined(&self) -> v1::ProcessJoined {
@@ -286,40 +282,67 @@ impl Rank {
     }
 }
 
-/// Hands on one item of a box. What the journal has already goes to the coordinator alone.
-fn pass(
+/// What of a box was handed on.
+#[derive(Debug)]
+struct Told {
     process: u64,
-    item: Item,
-    places: &mut Places,
-    sites: &mut Vec<v1::SiteDefined>,
-    journaled: &mut u64,
-    announced: &mut Option<i32>,
-    out: &mut Outbox,
-) {
-    if let Item::Record(read) = &item
-        && read.record.kind == RecordKind::Exit
-    {
-        *announced = Some(read.record.code);
-    }
-    let Some(mut kind) = blackbox::message(process, item) else {
-        return;
-    };
-    if let Kind::SiteDefined(site) = &mut kind {
-        if !places.resolve(site) {
-            return;
+    /// A moment on the host's monotonic clock and in nanoseconds since the Unix epoch.
+    anchor: (u64, u64),
+    /// Lines of its native code.
+    places: Places,
+    /// Sites that came up since they were last taken.
+    sites: Vec<v1::SiteDefined>,
+    /// Records before this one are in the journal.
+    journaled: u64,
+    /// The status that the process announced.
+    announced: Option<i32>,
+    /// Where its calls are, if the box has none of them.
+    recorder: Option<Recorder>,
+}
+
+impl Told {
+    /// Hands on one item. What the journal has already goes to the coordinator alone.
+    fn pass(&mut self, item: Item, out: &mut Outbox) {
+        if let Item::Record(read) = &item {
+            match read.record.kind {
+                RecordKind::Exit => self.announced = Some(read.record.code),
+                RecordKind::Setting if self.recorder.is_none() => {
+                    self.recorder = recorder::named_by(&read.text)
+                        .map(|socket| Recorder::new(self.process, socket));
+                }
+                _ => {}
+            }
         }
-        sites.push(site.clone());
-        site.reading = Sources::are_of_use(site);
+        let Some(mut kind) = blackbox::message(self.process, item) else {
+            return;
+        };
+        if let Kind::SiteDefined(site) = &mut kind {
+            if !self.places.resolve(site) {
+                return;
+            }
+            self.sites.push(site.clone());
+            site.reading = Sources::are_of_use(site);
+        }
+        let (ticket, mono_ns) = match &kind {
+            Kind::Record(record) => (Some(record.ticket), Some(record.mono_ns)),
+            Kind::MemorySample(sample) => (sample.ticket, Some(sample.mono_ns)),
+            _ => (None, None),
+        };
+        let is_journaled = ticket.is_some_and(|ticket| ticket < self.journaled);
+        if let Some(ticket) = ticket.filter(|_| !is_journaled) {
+            self.journaled = ticket + 1;
+        }
+        // What only gives a meaning to numbers has no time.
+        let happens =
+            mono_ns.is_some() || matches!(kind, Kind::RecordsLost(_) | Kind::GroupFrontier(_));
+        match &mut self.recorder {
+            Some(recorder) if happens => {
+                let (mono, unix) = self.anchor;
+                let at = mono_ns.map(|at| Timestamp(unix.saturating_add(at).saturating_sub(mono)));
+                recorder.hold(at, kind, is_journaled);
+            }
+            _ if is_journaled => out.push_live(kind),
+            _ => out.push(kind),
+        }
     }
-    let ticket = match &kind {
-        Kind::Record(record) => Some(record.ticket),
-        Kind::MemorySample(sample) => sample.ticket,
-        _ => None,
-    };
-    match ticket {
-        Some(ticket) if ticket < *journaled => return out.push_live(kind),
-        Some(ticket) => *journaled = ticket + 1,
-        None => {}
-    }
-    out.push(kind);
 }

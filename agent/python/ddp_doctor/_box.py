@@ -13,6 +13,8 @@ from . import _words
 from ._native import Identity, load, text
 
 is_open = False
+# What this process is reported by.
+layer = "c10d"
 # Counts black boxes of this process and its ancestors: numbers of another one are void.
 generation = 0
 lib = None
@@ -60,7 +62,7 @@ def join(rank, world_size):
         if _library() is None:
             return False
         identity = Identity(rank, world_size, local_rank())
-        status = lib.open(text("c10d"), ctypes.byref(identity))
+        status = lib.open(text(layer), ctypes.byref(identity))
         if status not in (_words.OK, _words.ALREADY_OPEN):
             return False
         if not is_open:

@@ -4,7 +4,7 @@ import functools
 import sys
 
 # _exit and _garbage hook themselves in.
-from . import _box, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _sites, _words  # noqa: F401
+from . import _box, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _recorder, _sites, _words  # noqa: F401
 from ._native import CallRecord
 
 _c10d = None
@@ -138,6 +138,7 @@ def _begin_init(args, kwargs, frame):
     if not _box.join(rank, world_size):
         return None
     _groups.world_begins()
+    _recorder.start(_c10d, _argument(args, kwargs, 0, "backend"))
     _init.say_gpu(kwargs.get("device_id"))
     try:
         _init.say(rank, world_size, _argument(args, kwargs, 0, "backend"), method, store)
@@ -346,6 +347,8 @@ def patch(c10d, late):
     global _c10d
     _c10d = c10d
     _hooks.prepare(c10d)
+    if _recorder.is_wanted(c10d):
+        _box.layer = _recorder.RECORDER
 
     _replace(
         c10d,
@@ -365,7 +368,7 @@ def patch(c10d, late):
         late,
     )
     work = c10d.Work
-    if hasattr(c10d.ProcessGroup, "register_pre_hook"):
+    if _box.layer == _recorder.HOOKS:
         work.wait = _hooks.wrap_wait(work.wait)
         _hooks.wrap_looks(work)
     logger = sys.modules.get("torch.distributed.c10d_logger")
@@ -373,5 +376,6 @@ def patch(c10d, late):
         _replace(logger, [("_get_msg_dict", _wrap_message)], False)
     if late and c10d.is_initialized():
         if _box.join(c10d.get_rank(), c10d.get_world_size()):
+            _recorder.start(c10d, "")
             _groups.register_missing(c10d)
             _groups.world_began()

@@ -104,12 +104,13 @@ def _watch_for_early_end():
 
 def _at_last():
     """Runs after all that the program registered with `atexit`: its collectives are seen until then."""
-    groups = sys.modules.get("ddp_doctor._groups")
-    if groups is not None:
-        try:
-            groups.unhook_all()
-        except Exception:
-            pass
+    for name, last in (("_groups", "unhook_all"), ("_recorder", "last_words")):
+        module = sys.modules.get("ddp_doctor." + name)
+        if module is not None:
+            try:
+                getattr(module, last)()
+            except Exception:
+                pass
 
 
 def install():

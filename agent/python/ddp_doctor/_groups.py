@@ -8,7 +8,7 @@ destroys a hook after the interpreter.
 import ctypes
 import weakref
 
-from . import _box, _hooks, _words
+from . import _box, _hooks, _recorder
 from ._native import text
 
 # Number of the world's initialisation that groups belong to now, and of the next one.
@@ -18,7 +18,6 @@ _next_epoch = 0
 _groups = {}
 # Groups whose hooks are still on, also after their destruction began.
 _hooked = []
-_noted = False
 
 
 class Group:
@@ -77,7 +76,6 @@ def tell_timeout(pg):
 
 def register(c10d, pg, ranks, name=None):
     """A group came to be; `ranks` are its global ranks in group order."""
-    global _noted
     if not _box.is_open:
         return
     name = name_of(pg) or str(name)
@@ -99,16 +97,7 @@ def register(c10d, pg, ranks, name=None):
         tell_timeout(pg)
     except Exception:
         pass
-    if not hasattr(pg, "register_pre_hook"):
-        if not _noted:
-            _noted = True
-            import torch
-
-            _box.note(
-                _words.NO_HOOKS,
-                "PyTorch %s has no c10d hooks (they came with 2.14): its collectives are not seen from Python"
-                % (getattr(torch, "__version__", "?"),),
-            )
+    if _box.layer != _recorder.HOOKS:
         return
     before, after = _hooks.make(group)
     pg.register_pre_hook(_hooks.HOOK_ID, before)
@@ -181,9 +170,8 @@ def world_began():
 
 
 def _reset():
-    global epoch, _next_epoch, _noted
+    global epoch, _next_epoch
     epoch = _next_epoch = 0
-    _noted = False
     _groups.clear()
     _hooked.clear()
 

@@ -37,7 +37,8 @@ note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are no
     more   ddp-doctor explain DD901
 ",
         causes: &[
-            "PyTorch before 2.14: it tells nobody about its collectives.",
+            "PyTorch before 2.10, or before 2.14 with its Flight Recorder switched off \
+             (`TORCH_FR_BUFFER_SIZE=0`): it tells nobody about its collectives.",
             "Python started with `-I`, `-E` or `-S`, or by a wrapper that rebuilds the \
              environment: the capture is switched on by `PYTHONPATH` and `DDP_DOCTOR_*`.",
             "Ranks on another node that were not started under `ddp-doctor run`.",
@@ -49,7 +50,7 @@ note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are no
         ],
         fix: &[
             "Start every rank on every node under `ddp-doctor run`, and keep the environment.",
-            "PyTorch 2.14 or later; in C, C++ and Rust link the agent.",
+            "PyTorch 2.10 or later, better 2.14; in C, C++ and Rust link the agent.",
             "Name a directory with room in `DDP_DOCTOR_BOX_DIR`, or the library in \
              `DDP_DOCTOR_LIBRARY`, where the note says so.",
             "Give `analyze` all there is: the run directory of every node, whose journal knows how \
@@ -114,7 +115,9 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
         _ => format!("the collectives of {who} are not seen: {}", note.text),
     };
     draft.why = vec![match note.kind {
-        NoteKind::NoHooks => "Before 2.14, PyTorch tells nobody about its collectives.".into(),
+        NoteKind::NoHooks => {
+            "Before 2.14, PyTorch tells of its collectives by its Flight Recorder alone.".into()
+        }
         NoteKind::CaptureLost => {
             "The capture is switched on by environment variables, which this process did not get or was told to ignore.".into()
         }
@@ -130,7 +133,9 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
         _ => "Findings about this rank, and about ranks that wait for it, cannot be made.".into(),
     }];
     draft.next = vec![match note.kind {
-        NoteKind::NoHooks => "Run the job with PyTorch 2.14 or later.".into(),
+        NoteKind::NoHooks => {
+            "Run the job with PyTorch 2.14 or later; or with 2.10 or later, and TORCH_FR_BUFFER_SIZE not set to 0.".into()
+        }
         NoteKind::CaptureLost => {
             "Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the environment is rebuilt.".into()
         }

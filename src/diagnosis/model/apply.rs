@@ -11,7 +11,7 @@ use super::{
     Announced, Asked, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint, Member,
     Model, Note, Process, Target, Thread, Wait, World,
 };
-use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
+use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId, RECORDER};
 
 /// The layer of the calls that a program makes of NCCL.
 pub(super) const NCCL: &str = "nccl";
@@ -165,11 +165,16 @@ impl Model {
                 let complete = process.completed(call, at);
                 let complete = complete.into_iter();
                 let targets: Vec<_> = complete.filter_map(|it| process.target(it)).collect();
-                let (rank, on_device) = (process.rank, &*process.layer == NCCL);
+                let unseen = matches!(&*process.layer, NCCL | RECORDER);
+                if &*process.layer == RECORDER {
+                    process.forget(call);
+                }
+                let rank = process.rank;
                 for target in targets.into_iter().map(Some) {
                     self.completed(rank, target);
-                    // On a device nobody is seen to wait for a call: that it is complete ends what waits.
-                    let waited = match on_device {
+                    // On a device nobody is seen to wait for a call, nor where PyTorch's recorder tells of it: that
+                    // it is complete ends what waits.
+                    let waited = match unseen {
                         true => self.set_wait(rank, target, Wait::Over(at), false),
                         false => None,
                     };
@@ -448,6 +453,10 @@ impl Model {
             list.retain(|&other| other != id);
         }
         process.rank = Some(rank);
+        // Its calls are told by another clock than its steps: at the edge they may change sides.
+        if &*process.layer == RECORDER {
+            process.turns.lost();
+        }
         let layer = Arc::clone(&process.layer);
         let world = Arc::clone(&process.world.name);
         // A world has each rank once, and nobody joins it any more once one of its ranks has failed:

@@ -14,7 +14,7 @@ use super::history::{History, Position};
 use super::process::World;
 use super::threads::Crossings;
 use crate::diagnosis::align::{self, Mismatch};
-use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
+use crate::diagnosis::event::{Call, GroupInfo, ProcessId, RECORDER};
 
 /// Calls under way that a group keeps, over all its members …
 const KEPT_CALLS: usize = 4096;
@@ -200,7 +200,7 @@ impl Group {
     pub fn holds_threads(&self, op: Op) -> bool {
         let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
         match &*self.info.key.layer {
-            "c10d" => on_host || op == Op::Barrier,
+            "c10d" | RECORDER => on_host || op == Op::Barrier,
             "nccl" => op.creates_group(),
             _ => true,
         }
@@ -367,7 +367,7 @@ impl Group {
     /// Everybody has entered the collective: keeps it as long as somebody may be seen to wait for it.
     fn enter(&mut self, seq: u64, join: Join) {
         // The waits for DDP's own calls are never seen.
-        let no_more = |it: &JoinedCall| it.call.hidden || it.is_done();
+        let no_more = |it: &JoinedCall| it.call.is_waited_for_unseen() || it.is_done();
         if join.mismatch.is_some() || join.calls.values().all(no_more) {
             return;
         }
@@ -496,11 +496,18 @@ impl JoinedCall {
         matches!(self.wait, Wait::Over(_)) && !self.failed
     }
 
+    /// Whether PyTorch's recorder says that it is over. Recorders are asked one after the other: that a peer
+    /// has not come is then old news, unless the call failed.
+    #[must_use]
+    pub fn is_over_by_recorder(&self) -> bool {
+        self.call.is_of_recorder() && matches!(self.wait, Wait::Over(_))
+    }
+
     /// Whether the program surely waits for this call: it asked to, or waits, or did; or DDP issued
     /// it, which waits before its backward pass or its forward goes on.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
+        !self.call.is_async || self.call.is_waited_for_unseen() || self.wait != Wait::NotSeen
     }
 
     /// Which of the members that have not come this rank's call must wait for.

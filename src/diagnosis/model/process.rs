@@ -576,7 +576,12 @@ impl Process {
         if let Some(target) = target {
             self.calls.insert(call.id, target);
             if self.calls.len() > KEPT_CALLS {
-                self.calls.pop_first();
+                // A recorder does not always tell that a call is over: such must not crowd out others.
+                let mut recorded = self.calls.range(CallId::FIRST_OF_RECORDERS..);
+                match recorded.next().map(|(&call, _)| call) {
+                    Some(call) => self.calls.remove(&call),
+                    None => self.calls.pop_first().map(|(_, target)| target),
+                };
             }
         }
     }
@@ -591,6 +596,11 @@ impl Process {
         if let Some(init) = self.init.as_mut().filter(|init| init.call.id == call) {
             init.over.get_or_insert(at);
         }
+    }
+
+    /// Nothing more is said of a call.
+    pub(super) fn forget(&mut self, call: CallId) {
+        self.calls.remove(&call);
     }
 
     /// A call is complete, and so is what was put on its stream before. Returns all that is known to be

@@ -222,7 +222,9 @@ impl Situation<'_> {
         let target = match &thread.doing {
             Doing::Call(call) => process.target(call.id),
             Doing::Wait(target, ..) => *target,
-            Doing::Nothing if joined.call.hidden && is_last_call(process, joined) => {
+            Doing::Nothing
+                if joined.call.is_waited_for_unseen() && is_last_call(process, joined) =>
+            {
                 Some(Target::Join(group.id, joined.call.seq))
             }
             Doing::Nothing => None,
@@ -238,7 +240,7 @@ impl Situation<'_> {
         let awaited = awaited.unwrap_or(joined);
         let unmatched = waits::unmatched(join, joined);
         let certain = group.holds_threads(awaited.call.op)
-            && !joined.call.hidden
+            && !joined.call.is_waited_for_unseen()
             && !joined.needs(rank, &unmatched).is_empty();
         (certain || thread.last_at.plus(MORE_THAN_A_MOMENT) <= self.now)
             && self.stands_still(process, |other| other == id)
