@@ -31,7 +31,7 @@ pub struct Pace {
     pub stops: VecDeque<(Timestamp, Option<Timestamp>)>,
     /// Marked phases that are over.
     pub phases: VecDeque<(Timestamp, Timestamp)>,
-    /// How its host let it run: each holds from [`SAMPLED`] before it until that before the next one.
+    /// How its host let it run: each holds for a second before it.
     pub scheduled: VecDeque<(Timestamp, SchedulingSample)>,
 }
 

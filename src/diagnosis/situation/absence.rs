@@ -242,8 +242,9 @@ impl Situation<'_> {
         let certain = group.holds_threads(awaited.call.op)
             && !joined.call.is_waited_for_unseen()
             && !joined.needs(rank, &unmatched).is_empty();
+        let alone = || self.stands_still(process, |other| other == id);
         (certain || thread.last_at.plus(MORE_THAN_A_MOMENT) <= self.now)
-            && self.stands_still(process, |other| other == id)
+            && (self.waits.stuck.contains(&rank) || alone())
     }
 
     /// The collective inside which a rank has waited for more than a moment.
