@@ -306,19 +306,22 @@ mod tests {
             r#"
             world = 3
             events = """
-            loop 1-50 from 1.0 every 0.2
+            loop 1-50 from 1.0 every 0.33
             0.000 1   recv peer=0 f32[8] @train.py:5
             0.000 2   recv peer=1 f32[8] @train.py:5
             0.030 0   send peer=1 f32[8] @train.py:6
             0.031 0,1 done
-            0.150 1   send peer=2 f32[8] @train.py:6
-            0.151 1,2 done
-            0.152 0   recv peer=2 f32[8] @train.py:7
-            0.180 2   send peer=0 f32[8] @train.py:8
-            0.181 0,2 done
+            0.032 0   recv peer=2 f32[8] @train.py:7
+            0.270 1   send peer=2 f32[8] @train.py:6
+            0.271 1,2 done
+            0.300 2   send peer=0 f32[8] @train.py:8
+            0.301 0,2 done
             end
             """
             look-on = 1
+            [[expect]]
+            code = "DD601"
+            root = [1]
             "#,
         );
     }
