@@ -202,7 +202,7 @@ fn check(name: &str) {
 
 /// Whether a thread of Gloo's wanted the interpreter's lock when the interpreter was going away, which
 /// PyTorch answers by an abort, with us and without us, now and then on a busy machine.
-fn aborted_at_its_end(finished: &Finished) -> bool {
+pub(crate) fn aborted_at_its_end(finished: &Finished) -> bool {
     finished
         .stderr
         .contains("terminate called without an active exception")

@@ -171,10 +171,10 @@ fn what_is_written_is_read() {
         ("ValueError: no", 3)
     );
     assert_eq!(
-        (read[14].text.as_str(), read[14].record.code),
+        (read[15].text.as_str(), read[15].record.code),
         ("os._exit", 3)
     );
-    assert_eq!(read[14].phase, "");
+    assert_eq!(read[15].phase, "");
     assert!(items.contains(&Item::Group {
         id: group,
         name: "world".into(),

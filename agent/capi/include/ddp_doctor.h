@@ -388,8 +388,10 @@ enum {
     DDP_DOCTOR_PARAMETERS_GRAPH_CHANGED = 5,    /* the graph was promised to stay the same, and did not */
     DDP_DOCTOR_PARAMETERS_OUTSIDE = 6,          /* step after step they got gradients from outside the forward
                                                    after which they are averaged, and those were used up */
-    DDP_DOCTOR_PARAMETERS_NEVER_UNUSED = 7      /* each step looks for parameters without gradient, and no step
+    DDP_DOCTOR_PARAMETERS_NEVER_UNUSED = 7,     /* each step looks for parameters without gradient, and no step
                                                    had any; `first`: microseconds that the search takes */
+    DDP_DOCTOR_PARAMETERS_USED_AT = 8           /* `site` is a line at which the forward uses the part of the model
+                                                   that they are, one that got no gradients */
 };
 
 /* Parameters of a model whose gradients the ranks of a group average. */
@@ -417,7 +419,8 @@ enum {
     DDP_DOCTOR_NOTE_NO_BLACK_BOX = 3,
     DDP_DOCTOR_NOTE_RANK_NOT_SEEN = 4,
     DDP_DOCTOR_NOTE_UNREADABLE = 5,
-    DDP_DOCTOR_NOTE_NO_LIBRARY = 6
+    DDP_DOCTOR_NOTE_NO_LIBRARY = 6,
+    DDP_DOCTOR_NOTE_SEVERAL_RANKS = 7
 };
 
 /* A remark about the capture itself: something of this process is not seen. */

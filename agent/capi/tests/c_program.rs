@@ -211,10 +211,10 @@ fn a_c_program_says_all_that_the_header_offers() {
         _ => None,
     });
     assert_eq!(here, Some((true, "main", line.unwrap() + 1)));
-    let at_thread_end = &records[23].record;
+    let at_thread_end = &records[24].record;
     assert_eq!((at_thread_end.op, at_thread_end.seq), (Op::Barrier, 3));
     assert_ne!(at_thread_end.thread, issued.thread);
-    let creating = records[24];
+    let creating = records[25];
     assert_eq!(
         (creating.record.op, creating.record.group),
         (Op::NewGroup, 0)
@@ -230,7 +230,7 @@ fn a_c_program_says_all_that_the_header_offers() {
     };
     assert!(items.contains(&Item::Creation((*creating).clone(), made)));
     assert_eq!(
-        (records[27].text.as_str(), records[27].record.code),
+        (records[28].text.as_str(), records[28].record.code),
         ("main returned", 0)
     );
 }

@@ -138,7 +138,7 @@ def _begin_init(args, kwargs, frame):
     if not _box.join(rank, world_size):
         return None
     _groups.world_begins()
-    _recorder.start(_c10d, _argument(args, kwargs, 0, "backend"))
+    _recorder.start(_argument(args, kwargs, 0, "backend"))
     _init.say_gpu(kwargs.get("device_id"))
     try:
         _init.say(rank, world_size, _argument(args, kwargs, 0, "backend"), method, store)
@@ -347,7 +347,7 @@ def patch(c10d, late):
     global _c10d
     _c10d = c10d
     _hooks.prepare(c10d)
-    if _recorder.is_wanted(c10d):
+    if _recorder.is_wanted():
         _box.layer = _recorder.RECORDER
 
     _replace(
@@ -376,6 +376,6 @@ def patch(c10d, late):
         _replace(logger, [("_get_msg_dict", _wrap_message)], False)
     if late and c10d.is_initialized():
         if _box.join(c10d.get_rank(), c10d.get_world_size()):
-            _recorder.start(c10d, "")
+            _recorder.start("")
             _groups.register_missing(c10d)
             _groups.world_began()

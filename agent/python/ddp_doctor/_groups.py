@@ -99,6 +99,8 @@ def register(c10d, pg, ranks, name=None):
         pass
     if _box.layer != _recorder.HOOKS:
         return
+    if not hasattr(pg, "register_pre_hook"):
+        return _recorder.say_there_are_no_hooks()
     before, after = _hooks.make(group)
     pg.register_pre_hook(_hooks.HOOK_ID, before)
     pg.register_post_hook(_hooks.HOOK_ID, after)

@@ -1,6 +1,6 @@
 """Lets ddp-doctor read PyTorch's own recorder of collectives (its Flight Recorder) from outside.
 
-This is for a PyTorch that has no hooks (before 2.14). A server of PyTorch's answers on a socket that
+This is for a PyTorch that has no hooks (before 2.14), where somebody asks for it. A server of PyTorch's answers on a socket that
 belongs to this user alone; it runs without the interpreter's lock, so that it answers whatever the
 program does. When the program ends nobody can ask any more, so the last answer is left in a file.
 
@@ -38,11 +38,16 @@ _path = None
 # A folder that was made for it alone.
 _folder = None
 _started = False
+_said = False
 
 
-def is_wanted(c10d):
-    """Whether the calls of this process are taken from the recorder."""
-    return os.environ.get("DDP_DOCTOR_CAPTURE") == "recorder" or not hasattr(c10d.ProcessGroup, "register_pre_hook")
+def is_wanted():
+    """Whether the calls of this process are taken from the recorder: where somebody asks for it.
+
+    A job whose ranks had such a server was seen to abort at its end, and that the server had no part in it
+    is not known.
+    """
+    return os.environ.get("DDP_DOCTOR_CAPTURE") == "recorder"
 
 
 def _is_recording(backend):
@@ -83,10 +88,10 @@ def _new_path():
     return path
 
 
-def start(c10d, backend):
+def start(backend):
     """Starts the server; the process has its black box, and has joined no group yet."""
     global _bindings, _path, _started
-    if _started or not is_wanted(c10d) or not _box.is_open:
+    if _started or not is_wanted() or not _box.is_open:
         return
     _started = True
     try:
@@ -108,6 +113,20 @@ def start(c10d, backend):
         _box.lib.setting(text(_SETTING), text(path))
     except Exception as error:  # the program comes first
         _cannot(error)
+
+
+def say_there_are_no_hooks():
+    global _said
+    if _said:
+        return
+    _said = True
+    import torch
+
+    _box.note(
+        _words.NO_HOOKS,
+        "PyTorch %s has no c10d hooks (they came with 2.14): its collectives are not seen from Python, unless by "
+        "its Flight Recorder (2.10 and newer; DDP_DOCTOR_CAPTURE=recorder)" % (getattr(torch, "__version__", "?"),),
+    )
 
 
 def _cannot(why):
@@ -139,9 +158,9 @@ def last_words():
 
 def _reset():
     # A forked child: the server, its socket and what it says are its parent's.
-    global _path, _folder, _started
+    global _path, _folder, _started, _said
     _path = _folder = None
-    _started = False
+    _started = _said = False
 
 
 _box.on_reset.append(_reset)

@@ -254,6 +254,13 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_that_runs_a_little_more_on_a_busy_host_has_no_more_work() {
+        holds(&late(
+            "0.9 0 host ran=200 queued=300 on=0-1\n0.9 1 host ran=300 queued=400 on=0-1",
+        ));
+    }
+
+    #[test]
     fn a_host_that_lets_nobody_run_has_no_straggler() {
         holds(&late(
             "0.9 0 host ran=300 queued=300 on=0-1\n0.9 1 host ran=300 queued=700 on=0-1",

@@ -20,6 +20,8 @@ const BUSY: f64 = 1.33;
 const WORSE: f64 = 1.5;
 /// It has more to do if it runs for so many times as long.
 const MORE_WORK: f64 = 1.3;
+/// The same where the host is busy: who gets how much of it is a matter of luck.
+const MORE_WORK_ON_A_BUSY_HOST: f64 = 2.0;
 /// Pages a second that have to be read from a disk for a process that swaps.
 const PAGING: f64 = 100.0;
 
@@ -94,9 +96,9 @@ pub(super) fn why(
     }
     let queued = |process: &Process| rate(process, window, |it| it.queued_permille);
     let ran = |process: &Process| rate(process, window, |it| it.ran_permille);
+    // How many times as long everything takes.
+    let slowed = |queued: f64, ran: f64| (queued + ran) / ran.max(0.001);
     if let Some((own, theirs)) = more(&queued) {
-        // How many times as long everything takes.
-        let slowed = |queued: f64, ran: f64| (queued + ran) / ran.max(0.001);
         let (own_ran, their_ran) = (of(&late, &ran)?, of(&others, &ran).unwrap_or(0.0));
         let they_are_slowed = slowed(theirs, their_ran);
         let confined = confined(&late, &others);
@@ -126,9 +128,18 @@ pub(super) fn why(
     if let Some((own, others)) = more(&spent(Spending::Input)) {
         return Some(Why::Input { own, others });
     }
-    Some(Why::Work {
-        ran: of(&late, &ran).zip(of(&others, &ran)),
-    })
+    let is_busy = |all: &[&Process]| {
+        let (queued, ran) = (of(all, &queued)?, of(all, &ran)?);
+        Some(slowed(queued, ran) >= BUSY)
+    };
+    let runs = of(&late, &ran).zip(of(&others, &ran));
+    if let Some((own, theirs)) = runs
+        && (is_busy(&late) == Some(true) || is_busy(&others) == Some(true))
+        && (own < MORE_WORK_ON_A_BUSY_HOST * theirs || own - theirs < EXPLAINS * lost)
+    {
+        return None;
+    }
+    Some(Why::Work { ran: runs })
 }
 
 fn processes<'a>(model: &'a Model, ranks: &[u32]) -> Vec<&'a Process> {
