@@ -394,7 +394,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.one, self.other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
     def forward(self, inputs):
-        return self.one(inputs), self.other(inputs)
+        return self.one(inputs), self.other(inputs)  # uses
 model = torch.nn.parallel.DistributedDataParallel(Model())
 other = torch.nn.Linear(2, 1)
 for step in range(12):
@@ -411,7 +411,10 @@ except RuntimeError as e:
     assert "finished reduction" in str(e), e
 """
         )
-        said = [r for r in o.box.of("parameters") if r.code != 1]
+        said = [r for r in o.box.of("parameters") if r.code not in (1, 8)]
+        # Where the forward uses that part of the model, once.
+        used = [r for r in o.box.of("parameters") if r.code == 8]
+        self.assertEqual([r.site[1] for r in used], [o.line("uses")])
         # Eight times it came later; from then on DDP's own exception says it.
         self.assertEqual([r.code for r in said], [2, 3] * 8 + [2])
         missing = "float32 2,3 other.weight\nfloat32 2 other.bias\n"
