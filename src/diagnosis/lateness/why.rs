@@ -130,7 +130,8 @@ pub(super) fn why(
     }
     let is_busy = |all: &[&Process]| {
         let (queued, ran) = (of(all, &queued)?, of(all, &ran)?);
-        Some(slowed(queued, ran) >= BUSY)
+        // Only what it takes from them may be what is lost.
+        Some(slowed(queued, ran) >= BUSY && queued >= EXPLAINS * lost)
     };
     let runs = of(&late, &ran).zip(of(&others, &ran));
     if let Some((own, theirs)) = runs
