@@ -354,13 +354,13 @@ fn several_in_one_process_are_told_apart() {
         // Linked with the double, which makes communicators, and loads the other one by its path.
         let (_, records) = seen(&[&program, &nccl], &folder.join("libnccl.so.2"));
         let settings = texts(&records, RecordKind::Setting);
-        assert!(settings.contains(&"nccl=2.27.5"), "{settings:?}");
+        assert!(settings.contains(&"nccl=2.29.7"), "{settings:?}");
         let both = settings
             .iter()
             .find_map(|it| it.strip_prefix("nccl libraries="));
         let both: Vec<&str> = both.unwrap().split(", ").collect();
         assert_eq!(both.len(), 2, "{settings:?}");
-        assert!(both[0].starts_with("2.27.5 /"), "{both:?}");
+        assert!(both[0].starts_with("2.29.7 /"), "{both:?}");
         assert_eq!(both[1], format!("{} {}", written(&version), nccl.display()));
     }
 }

@@ -253,7 +253,7 @@ mod tests {
         let found = |cache: &[u8]| in_cache(cache, "libnccl.so.2");
         let paths = [PathBuf::from("/opt/nccl/libnccl.so.2")];
         assert_eq!(found(&known), paths);
-        assert_eq!(in_cache(&known, "libnccl.so"), [PathBuf::new(); 0]);
+        assert!(in_cache(&known, "libnccl.so").is_empty());
         // Behind an older one.
         let behind = [b"ld.so-1.7.0\0\0\0\0\0".to_vec(), known.clone()].concat();
         assert_eq!(found(&behind), paths);
@@ -270,7 +270,7 @@ mod tests {
     fn the_loader_says_where_it_looks() {
         let program = folders_of(c"");
         assert!(!program.is_empty() && program.iter().all(|it| it.is_absolute()));
-        assert_eq!(folders_of(c"no such object"), [PathBuf::new(); 0]);
+        assert!(folders_of(c"no such object").is_empty());
         assert!(objects().iter().any(|it| it.is_empty()));
         assert!(own_object().is_some());
         // Whatever of it there is on this machine.
