@@ -6,6 +6,7 @@ mod healthy;
 mod profiler;
 mod real;
 mod rust;
+mod soname;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,6 +27,8 @@ use crate::programs::variant;
 use crate::run::program;
 use crate::support::coordinator::initiating;
 use crate::support::process::{Finished, run_to_end};
+
+pub(crate) use soname::named;
 
 /// The library that is preloaded.
 pub(crate) fn library() -> &'static Path {
@@ -338,7 +341,8 @@ fn by_its_truth(dir: &Path, name: &str, is_faulty: bool) -> Option<Command> {
     let mut run = program(dir);
     let more = truth(&source, "run_options").unwrap_or("[]");
     let more: Vec<String> = serde_json::from_str(more).unwrap();
-    run.args(["run", "--nccl", "always", "--run-dir", "kept"])
+    let how = truth(&source, "nccl").map_or("always", |it| it.trim_matches('"'));
+    run.args(["run", "--nccl", how, "--run-dir", "kept"])
         .args(["--on-hang", "kill", "--kill-after", "0.5"])
         .args(more)
         .arg("--")
@@ -404,16 +408,21 @@ fn programs_with_a_fault_are_told_of_by_their_truth() {
         "count_mismatch",
         "dtype_mismatch",
         "early_exit",
+        "grown_dtype_mismatch",
         "group_on_one_side",
         "init_without_a_rank",
         "missing_caller",
+        "not_blocking_reduce_op_mismatch",
         "op_mismatch",
         "opposite_order",
         "own_reduction",
         "rank_killed",
         "reduce_op_mismatch",
         "root_mismatch",
+        "scalable_op_mismatch",
         "several_ranks_in_a_process",
+        "shrunk_root_mismatch",
+        "split_count_mismatch",
         "split_without_a_rank",
         "unmatched_first_send",
         "unmatched_send",

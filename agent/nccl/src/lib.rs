@@ -13,6 +13,7 @@
 //! profiler  what NCCL itself tells, where a program's calls do not come here
 //! caller    where in the program a call was made
 //! real      the library that is called: found where the loader's own search does not lead
+//!  └ search  … where the loader would have found it, if it had not found this one
 //! abi       NCCL's types and numbers
 //! ```
 //!
@@ -29,6 +30,8 @@ mod init;
 mod profiler;
 mod real;
 mod records;
+mod search;
 mod watch;
 
 pub use abi::UniqueId;
+pub use real::address_of;
