@@ -2,7 +2,6 @@
  * /// truth
  * nproc = 3
  * code = "DD501"
- * or_code = "DD201"
  * root = [1]
  * hang = false
  * ///
@@ -24,6 +23,7 @@ int main(void)
     for (int step = 1; step <= 8; ++step) {
         float *activations = floats(ACTIVATIONS);
         int is_kept = 0;
+        sleep_ms(400); /* computes */
 #ifdef FAULTY
         is_kept = rank == 1;
 #endif
