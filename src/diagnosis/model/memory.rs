@@ -10,7 +10,7 @@ use crate::diagnosis::event::MemorySample;
 /// Devices of one process that are told apart.
 const KEPT_DEVICES: usize = 64;
 /// Values of what was in use on a device that are kept.
-const KEPT_LATELY: usize = 4;
+const KEPT_LATELY: usize = 8;
 
 /// A value that changes: the latest, and the highest that was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,11 +140,12 @@ impl Device {
     /// By how much what is in use on it rose last, in bytes, and when that was seen; `None`: it did not rise.
     #[must_use]
     pub fn last_rise(&self) -> Option<(u64, Timestamp)> {
-        let mut latest = self.lately.iter().rev();
-        let ((&at, &now), (_, &before)) = (latest.next()?, latest.next()?);
-        now.checked_sub(before)
-            .filter(|&rise| rise > 0)
-            .map(|rise| (rise, at))
+        let (_, &now) = self.lately.last_key_value()?;
+        // It may have been told more than once.
+        let same = self.lately.iter().rev().take_while(|(_, it)| **it == now);
+        let (&at, _) = same.last()?;
+        let (_, &before) = self.lately.range(..at).next_back()?;
+        now.checked_sub(before).map(|rise| (rise, at))
     }
 }
 
