@@ -400,7 +400,6 @@ fn are_told(names: &[&str], environment: &[(&str, &str)]) {
     assert_eq!(failed, [""; 0]);
 }
 
-/// Not among them: memory that runs out, which NCCL's calls alone do not show.
 #[test]
 fn programs_with_a_fault_are_told_of_by_their_truth() {
     let told = [
@@ -428,6 +427,16 @@ fn programs_with_a_fault_are_told_of_by_their_truth() {
         "unmatched_send",
     ];
     are_told(&told, &[]);
+}
+
+/// NCCL's calls alone show that the rank ended, its device's memory shows why.
+#[test]
+fn memory_that_runs_out_is_told_of_where_it_is_asked_for() {
+    are_told(&["out_of_memory"], &[("DDP_DOCTOR_GPU_MEMORY", "1")]);
+    let Some((finished, report)) = told("out_of_memory", true, &[]) else {
+        return;
+    };
+    assert_eq!(initiating(&report), ("DD201", &[1][..]), "{finished}");
 }
 
 #[test]

@@ -127,7 +127,6 @@ fn unsafe_code_is_fenced() {
         "agent/nccl/src/abi.rs",
         "agent/nccl/src/caller.rs",
         "agent/nccl/src/comms.rs",
-        "agent/nccl/src/done.rs",
         "agent/nccl/src/driver.rs",
         "agent/nccl/src/hooks.rs",
         "agent/nccl/src/init.rs",

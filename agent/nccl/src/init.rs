@@ -27,7 +27,7 @@ use crate::comms::{self, Communicator, Name};
 use crate::real::{self, Function};
 use crate::records;
 use crate::watch::guarded;
-use crate::{done, driver};
+use crate::{done, driver, memory};
 
 /// Where the library is that the Python package records with.
 const C_LIBRARY: &str = "DDP_DOCTOR_LIBRARY";
@@ -349,9 +349,11 @@ impl Made {
         communicator.rank = seat.rank;
         communicator.size = seat.size;
         communicator.non_blocking = self.non_blocking;
-        communicator.device = query(&CU_DEVICE, comm).unwrap_or(-1);
+        let device = query(&CU_DEVICE, comm).unwrap_or(-1);
+        communicator.device = device;
         comms::insert(comm, communicator);
         done::prepare();
+        memory::watch(writer, device);
     }
 }
 
