@@ -29,7 +29,7 @@
 
 #[path = "../../handles.rs"]
 mod handles;
-/// NCCL's hashes, which are tested there by what its source gives.
+// NCCL's hashes, which are tested there by what its source gives.
 #[path = "../../../../agent/src/identity.rs"]
 pub mod identity;
 
