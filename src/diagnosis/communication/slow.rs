@@ -75,9 +75,12 @@ pub struct Slow {
 /// What is one call, again and again.
 type Kind = (GroupId, Op, Option<u64>);
 
+/// A call, and what it took.
+type Timed = (Took, Arc<Call>);
+
 /// Some calls of one kind, and the time in which they were made.
 struct Stretch<'a> {
-    calls: &'a [(Took, Arc<Call>)],
+    calls: &'a [Timed],
     from: Timestamp,
     to: Timestamp,
 }
@@ -86,7 +89,7 @@ struct Stretch<'a> {
 #[must_use]
 pub fn slow(model: &Model) -> Option<Slow> {
     let begin = lateness::warmed_up(model)?;
-    let mut kinds: BTreeMap<Kind, Vec<(Took, Arc<Call>)>> = BTreeMap::new();
+    let mut kinds: BTreeMap<Kind, Vec<Timed>> = BTreeMap::new();
     for encounter in model.arrivals.latest() {
         let call = &encounter.call;
         let took = took(model, encounter).filter(|took| took.first >= begin);
@@ -110,7 +113,7 @@ pub fn slow(model: &Model) -> Option<Slow> {
     Some(Slow { others, ..worst })
 }
 
-fn find(model: &Model, kind: Kind, calls: &[(Took, Arc<Call>)]) -> Option<Slow> {
+fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
     let (now, rest) = latest(calls, SHORTEST)?;
     // The best time there was: what is slow now has perhaps been so for long.
     let mut best: Option<(Duration, Stretch<'_>)> = None;
@@ -167,10 +170,7 @@ fn find(model: &Model, kind: Kind, calls: &[(Took, Arc<Call>)]) -> Option<Slow> 
 }
 
 /// The latest calls, as many as it takes to be enough and last so long; and those before them.
-fn latest(
-    calls: &[(Took, Arc<Call>)],
-    lasting: Duration,
-) -> Option<(Stretch<'_>, &[(Took, Arc<Call>)])> {
+fn latest(calls: &[Timed], lasting: Duration) -> Option<(Stretch<'_>, &[Timed])> {
     let to = calls.last()?.0.end;
     let most = calls.len().checked_sub(CALLS)?;
     let late = calls.partition_point(|(took, _)| took.last.plus(lasting) <= to);
@@ -181,7 +181,7 @@ fn latest(
 }
 
 /// What so large a part of them took no longer than, from when all ranks had come.
-fn least(calls: &[(Took, Arc<Call>)], part: f64) -> Option<Duration> {
+fn least(calls: &[Timed], part: f64) -> Option<Duration> {
     let mut took: Vec<Duration> = calls.iter().map(|(took, _)| took.least).collect();
     quantile(&mut took, part)
 }

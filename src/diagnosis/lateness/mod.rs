@@ -269,11 +269,18 @@ impl Losses {
         }
         let since = self.since(&pair, slice)?;
         let window = (since, self.to);
+        let share = |late: &[u32]| {
+            let lost = self.by_rank(window);
+            let lost = late.iter().filter_map(|rank| lost.get(rank)).sum();
+            // The other one waits as well.
+            self.share(lost, 1, window)
+        };
         let each = pair
             .iter()
             .all(|&rank| self.dominates(&[rank], window, 0.0, DOMINANCE_OF_EACH));
         if !each
             || self.to.since(since) < SHORTEST
+            || share(&pair) < SHARE
             || !self.dominates(&pair, window, SHARE, DOMINANCE_IN_TURN)
             || !others
                 .iter()
@@ -282,11 +289,6 @@ impl Losses {
             return None;
         }
         // What takes the one so long has to be what takes the other so long.
-        let share = |late: &[u32]| {
-            let lost = self.by_rank(window);
-            let lost = late.iter().filter_map(|rank| lost.get(rank)).sum();
-            self.share(lost, pair.len(), window)
-        };
         let why = |late: &[u32], lost| why::why(model, late, &others, window, lost);
         let [one, other] = [pair[0], pair[1]].map(|rank| why(&[rank], share(&[rank])));
         let is_alike = std::mem::discriminant(&one?) == std::mem::discriminant(&other?);
@@ -498,7 +500,7 @@ impl Losses {
         let place = self.place(&ranks, window)?;
         Some(Straggler {
             waiting: others.collect(),
-            share: self.share(by_them, ranks.len(), window),
+            share: self.share(by_them, if in_turn { 1 } else { ranks.len() }, window),
             typical: Duration::from_secs_f64(typical),
             since: window.0,
             before: None,
