@@ -15,14 +15,14 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(40)])
+model = torch.nn.Sequential(*[torch.nn.Linear(width, width + 1) for width in range(8, 48)])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 begin = time.monotonic()
 going = torch.ones(1)
 step = 0
 while going.item():
     optimizer.zero_grad()
-    model(torch.randn(8, 16)).sum().backward()
+    model(torch.randn(8, 8)).sum().backward()
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)  # HERE rank 0 1
         parameter.grad /= dist.get_world_size()

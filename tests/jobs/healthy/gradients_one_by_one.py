@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(40)])
+model = torch.nn.Sequential(*[torch.nn.Linear(width, width + 1) for width in range(8, 48)])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 begin = time.monotonic()
 going = torch.ones(1)
@@ -20,7 +20,7 @@ step = 0
 metrics = {name: torch.zeros(1) for name in ("loss", "accuracy", "norm", "tokens")}
 while going.item():
     optimizer.zero_grad()
-    model(torch.randn(8, 16)).sum().backward()
+    model(torch.randn(8, 8)).sum().backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     bucket = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(bucket)
