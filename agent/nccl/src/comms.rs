@@ -23,6 +23,19 @@ const PROBES: usize = 64;
 /// An entry that was in use: those behind it may still be meant.
 const GONE: usize = 1;
 
+/// What a communicator is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// Which no other one has, on any rank.
+    pub(crate) hash: u64,
+    /// The n-th communicator with that hash.
+    pub(crate) occurrence: u32,
+    /// NCCL's own hash of it, which several may have that were made out of one.
+    pub(crate) in_nccl: u64,
+    /// What the ids begin with of those who come to it later.
+    pub(crate) magic: u64,
+}
+
 /// A communicator that this process is a rank of.
 #[derive(Debug)]
 pub(crate) struct Communicator {
@@ -31,9 +44,7 @@ pub(crate) struct Communicator {
     /// Its number there.
     pub(crate) group: u32,
     /// What names it on all ranks.
-    pub(crate) hash: u64,
-    /// The n-th communicator with that hash.
-    pub(crate) occurrence: u32,
+    pub(crate) name: Name,
     /// This process's rank in it.
     pub(crate) rank: u32,
     /// Number of its ranks.
@@ -47,12 +58,11 @@ pub(crate) struct Communicator {
 }
 
 impl Communicator {
-    pub(crate) fn new(writer: &'static Writer, group: u32, hash: u64, occurrence: u32) -> Self {
+    pub(crate) fn new(writer: &'static Writer, group: u32, name: Name) -> Self {
         Self {
             writer: ptr::from_ref(writer).addr(),
             group,
-            hash,
-            occurrence,
+            name,
             rank: 0,
             size: 0,
             non_blocking: false,
@@ -67,7 +77,7 @@ impl Communicator {
         self.writer == ptr::from_ref(writer).addr()
     }
 
-    /// Another one is made out of it: the how manieth, from 1.
+    /// Another one is made out of it, by all its ranks: the how manieth, from 1.
     pub(crate) fn divide(&self) -> u32 {
         self.divisions.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -161,8 +171,12 @@ mod tests {
         Communicator {
             writer: 0,
             group,
-            hash: 0,
-            occurrence: 0,
+            name: Name {
+                hash: 0,
+                occurrence: 0,
+                in_nccl: 0,
+                magic: 0,
+            },
             rank: 0,
             size: 1,
             non_blocking: false,

@@ -15,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use ddp_doctor_agent::blackbox::{Creation, Place, Seat, Writer};
 use ddp_doctor_agent::{current, identity, is_disabled, open, options_from_env};
@@ -22,11 +23,11 @@ use ddp_doctor_proto::{NoteKind, Op};
 
 use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
 use crate::caller::returns_to;
-use crate::comms::{self, Communicator};
+use crate::comms::{self, Communicator, Name};
 use crate::real::{self, Function};
 use crate::records;
 use crate::watch::guarded;
-use crate::{done, driver};
+use crate::{done, driver, memory};
 
 /// Where the library is that the Python package records with.
 const C_LIBRARY: &str = "DDP_DOCTOR_LIBRARY";
@@ -62,8 +63,7 @@ pub(crate) struct Making {
 
 #[derive(Debug)]
 struct Made {
-    hash: u64,
-    occurrence: u32,
+    name: Name,
     description: Vec<u8>,
     non_blocking: bool,
     /// Where they are known before.
@@ -105,31 +105,58 @@ pub(crate) fn with_id(
         );
         return None;
     };
-    let name = identity::name(hash, occurrence);
-    let call = writer.creating(&Creation {
-        op: Op::NewGroup,
-        name: name.as_bytes(),
-        description: configured.name,
-        backend: b"nccl",
-        takes_all: !configured.non_blocking,
-        epoch: 0,
-        members: &[],
-        seat: Some(seat),
-        site: writer.native_site(returns_to()),
-    });
-    Some(Making {
-        writer,
-        function,
-        call,
-        handle,
-        made: Some(Made {
-            hash,
-            occurrence,
-            description: configured.name.to_vec(),
-            non_blocking: configured.non_blocking,
+    let name = Name {
+        hash,
+        occurrence,
+        in_nccl: hash,
+        magic: identity::magic_of(&id.bytes),
+    };
+    let non_blocking = configured.non_blocking;
+    let known = Known { writer, seat, name };
+    Some(known.making(function, handle, configured, non_blocking))
+}
+
+/// A communicator whose makers know who they will be in it.
+struct Known {
+    writer: &'static Writer,
+    seat: Seat,
+    name: Name,
+}
+
+impl Known {
+    /// Records that it is about to be made: its makers wait there for one another.
+    fn making(
+        self,
+        function: &'static CStr,
+        handle: *mut Comm,
+        configured: Configured,
+        non_blocking: bool,
+    ) -> Making {
+        let Self { writer, seat, name } = self;
+        let call = writer.creating(&Creation {
+            op: Op::NewGroup,
+            name: identity::name(name.hash, name.occurrence).as_bytes(),
+            description: configured.name,
+            backend: b"nccl",
+            takes_all: !non_blocking,
+            epoch: 0,
+            members: &[],
             seat: Some(seat),
-        }),
-    })
+            site: writer.native_site(returns_to()),
+        });
+        Making {
+            writer,
+            function,
+            call,
+            handle,
+            made: Some(Made {
+                name,
+                description: configured.name.to_vec(),
+                non_blocking,
+                seat: Some(seat),
+            }),
+        }
+    }
 }
 
 /// `ncclCommInitAll`: this process is all ranks of the communicator, and waits for nobody. They are not
@@ -160,7 +187,7 @@ pub(crate) fn split(
     let nth = parent.divide();
     let name = format!(
         "{}/split{nth}",
-        identity::name(parent.hash, parent.occurrence)
+        identity::name(parent.name.hash, parent.name.occurrence)
     );
     let call = writer.creating(&Creation {
         op: Op::SplitGroup,
@@ -181,17 +208,25 @@ pub(crate) fn split(
         function,
         call,
         handle,
-        made: (color != NO_COLOR).then(|| Made {
-            hash: identity::of_split(parent.hash, nth, color),
-            occurrence: parent.occurrence,
-            description: configured.name.to_vec(),
-            non_blocking: parent.non_blocking || configured.non_blocking,
-            seat: None,
+        made: (color != NO_COLOR).then(|| {
+            let in_nccl = identity::of_split(parent.name.in_nccl, nth, color);
+            Made {
+                name: Name {
+                    hash: identity::of_split(parent.name.hash, nth, color),
+                    in_nccl,
+                    magic: in_nccl,
+                    ..parent.name
+                },
+                description: configured.name.to_vec(),
+                non_blocking: parent.non_blocking || configured.non_blocking,
+                seat: None,
+            }
         }),
     })
 }
 
-/// `ncclCommShrink`: the ranks that are to leave take no part.
+/// `ncclCommShrink`: the ranks that are to leave take no part, and know nothing of it. So this is no
+/// division of the parent's, of which all ranks count as many.
 pub(crate) fn shrink(
     function: &'static CStr,
     parent: Comm,
@@ -200,21 +235,68 @@ pub(crate) fn shrink(
     configured: Configured,
 ) -> Option<Making> {
     let (writer, parent) = records::of(comms::find(parent))?;
-    let hash = identity::of_shrink(parent.hash, parent.divide(), excluded);
-    let made = Made {
-        hash,
-        occurrence: parent.occurrence,
-        description: configured.name.to_vec(),
-        non_blocking: parent.non_blocking || configured.non_blocking,
-        seat: None,
+    let mut excluded = excluded.to_vec();
+    excluded.retain(|&it| seat(it, parent.size.cast_signed()).is_some());
+    excluded.sort_unstable();
+    excluded.dedup();
+    let rank = parent.rank.cast_signed();
+    let before = excluded.partition_point(|&it| it < rank);
+    if excluded.get(before) == Some(&rank) {
+        // NCCL refuses it.
+        return None;
+    }
+    let seat = Seat {
+        rank: parent.rank - before as u32,
+        size: parent.size - excluded.len() as u32,
     };
-    Some(Making {
-        writer,
-        function,
-        call: records::other(writer, Op::Other, parent.group),
-        handle,
-        made: Some(made),
-    })
+    // All that remain have seen as many that were left without these.
+    let of_these = identity::of_shrink(parent.name.hash, parent.name.occurrence, &excluded);
+    let nth = occurrence_of(of_these, seat.rank)?;
+    let in_nccl = identity::of_split(parent.name.in_nccl, 0, 0);
+    let name = Name {
+        hash: of_these,
+        occurrence: nth,
+        in_nccl,
+        magic: in_nccl,
+    };
+    let non_blocking = parent.non_blocking || configured.non_blocking;
+    let known = Known { writer, seat, name };
+    Some(known.making(function, handle, configured, non_blocking))
+}
+
+/// `ncclCommGrow`: the ranks of a communicator keep their places in the larger one, where others come to
+/// them, who have been told an id and have no parent.
+pub(crate) fn grow(
+    function: &'static CStr,
+    parent: Comm,
+    size: c_int,
+    id: Option<&UniqueId>,
+    rank: c_int,
+    handle: *mut Comm,
+    configured: Configured,
+) -> Option<Making> {
+    HOOKED.store(true, Ordering::Release);
+    let name = |growth: u64, size: u32, occurrence: u32| Name {
+        hash: identity::of_grow(growth, size),
+        occurrence,
+        in_nccl: identity::of_grow(growth, size),
+        magic: growth,
+    };
+    if parent.is_null() {
+        let seat = seat(rank, size)?;
+        let writer = open_box(Some(seat))?;
+        let name = name(identity::magic_of(&id?.bytes), seat.size, 0);
+        let non_blocking = configured.non_blocking;
+        let known = Known { writer, seat, name };
+        return Some(known.making(function, handle, configured, non_blocking));
+    }
+    let (writer, parent) = records::of(comms::find(parent))?;
+    let seat = seat(parent.rank.cast_signed(), size)?;
+    let growth = identity::of_growth(parent.name.magic, parent.divide());
+    let name = name(growth, seat.size, parent.name.occurrence);
+    let non_blocking = parent.non_blocking || configured.non_blocking;
+    let known = Known { writer, seat, name };
+    Some(known.making(function, handle, configured, non_blocking))
 }
 
 impl Making {
@@ -252,7 +334,7 @@ impl Made {
         driver::look();
         let seat = self.seat.or_else(|| seat_of(comm));
         let Some(seat) = seat else { return };
-        let name = identity::name(self.hash, self.occurrence);
+        let name = identity::name(self.name.hash, self.name.occurrence);
         let group = writer.communicator(
             name.as_bytes(),
             &self.description,
@@ -263,13 +345,15 @@ impl Made {
         if group == 0 {
             return;
         }
-        let mut communicator = Communicator::new(writer, group, self.hash, self.occurrence);
+        let mut communicator = Communicator::new(writer, group, self.name);
         communicator.rank = seat.rank;
         communicator.size = seat.size;
         communicator.non_blocking = self.non_blocking;
-        communicator.device = query(&CU_DEVICE, comm).unwrap_or(-1);
+        let device = query(&CU_DEVICE, comm).unwrap_or(-1);
+        communicator.device = device;
         comms::insert(comm, communicator);
         done::prepare();
+        memory::watch(writer, device);
     }
 }
 
@@ -462,20 +546,34 @@ fn pend(writer: &'static Writer, made: Made) {
     }
 }
 
-/// A handle is used that is not known: it is that of the communicator which is awaited longest.
-pub(crate) fn bind(comm: Comm) {
-    let Some(writer) = current() else { return };
-    if comm.is_null() || comms::find(comm).is_some() {
-        return;
+/// A handle is used that is not known: it is that of the communicator which is awaited longest, of those in
+/// which this process has that place.
+#[cold]
+pub(crate) fn bind(comm: Comm) -> Option<&'static Communicator> {
+    let writer = current()?;
+    if comm.is_null() {
+        return None;
     }
     let address = ptr::from_ref(writer).addr();
-    let made = PENDING.try_lock().ok().and_then(|mut pending| {
-        let at = pending.iter().position(|(of, _)| *of == address)?;
-        Some(pending.remove(at).1)
-    });
-    if let Some(made) = made {
-        made.known_as(writer, comm);
+    // Who holds it is soon done; in a child that was forked meanwhile, nobody is.
+    let mut pending = (0..1000).find_map(|_| {
+        let pending = PENDING.try_lock().ok();
+        if pending.is_none() {
+            thread::yield_now();
+        }
+        pending
+    })?;
+    if pending.is_empty() {
+        return None;
     }
+    let seat = seat_of(comm);
+    let fits = |made: &Made| made.seat.is_none() || made.seat == seat;
+    let mut open = pending.iter();
+    let at = open.position(|(of, made)| *of == address && fits(made))?;
+    let (_, made) = pending.remove(at);
+    drop(pending);
+    made.known_as(writer, comm);
+    comms::find(comm)
 }
 
 #[cfg(test)]

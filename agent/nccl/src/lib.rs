@@ -10,9 +10,11 @@
 //!     ├ comms    which communicator a handle is, and what it is called on all ranks
 //!     ├ records  into the black box
 //!     └ done     when a stream has come to it: events of the CUDA driver
+//! memory    of the device, while it goes on
 //! profiler  what NCCL itself tells, where a program's calls do not come here
 //! caller    where in the program a call was made
 //! real      the library that is called: found where the loader's own search does not lead
+//!  └ search  … where the loader would have found it, if it had not found this one
 //! abi       NCCL's types and numbers
 //! ```
 //!
@@ -26,9 +28,12 @@ mod done;
 mod driver;
 pub mod hooks;
 mod init;
+mod memory;
 mod profiler;
 mod real;
 mod records;
+mod search;
 mod watch;
 
 pub use abi::UniqueId;
+pub use real::address_of;

@@ -30,7 +30,7 @@ use ddp_doctor_proto::{Op, ReduceOp};
 use self::events::Event;
 use self::layout::{Coll, Descriptor, kind, state};
 use self::next::Next;
-use crate::comms::Communicator;
+use crate::comms::{Communicator, Name};
 use crate::driver::{self, Capture};
 use crate::init;
 use crate::records::{self, Work};
@@ -207,7 +207,14 @@ fn communicator(said: &Said) -> Option<&'static Communicator> {
     let (rank, size) = (seat.rank, seat.size);
     let group = writer.communicator(name.as_bytes(), description, b"nccl", rank, size);
     (group != 0).then(|| {
-        let mut made = Communicator::new(writer, group, said.hash, occurrence);
+        let name = Name {
+            hash: said.hash,
+            occurrence,
+            in_nccl: said.hash,
+            // Nothing is made out of it here.
+            magic: said.hash,
+        };
+        let mut made = Communicator::new(writer, group, name);
         (made.rank, made.size) = (rank, size);
         &*Box::leak(Box::new(made))
     })
