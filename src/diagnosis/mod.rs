@@ -24,6 +24,7 @@ pub mod allocation;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
+pub mod communication;
 pub mod contract;
 pub mod creations;
 pub mod detect;
@@ -98,6 +99,8 @@ pub struct Engine {
     timeout: Option<Timestamp>,
     /// Who keeps the others waiting.
     late: lateness::Review,
+    /// What collectives take by themselves.
+    took: communication::Review,
     /// Whose stacks were asked for, and whose are to be.
     asked: Asked,
     wanted: Vec<ProcessId>,
@@ -118,6 +121,7 @@ impl Engine {
             ranks: Vec::new(),
             timeout: None,
             late: lateness::Review::default(),
+            took: communication::Review::default(),
             asked: Asked::default(),
             wanted: Vec::new(),
         }
@@ -167,6 +171,7 @@ impl Engine {
         self.apply(understood);
         let mut situation = Situation::of(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
+        situation.took = self.took.look(&self.model, now).clone();
         let drafts = detect::ALL
             .iter()
             .flat_map(|detector| detector.detect(&situation))

@@ -1207,6 +1207,21 @@ pub struct SchedulingSample {
     /// The processors that it may run on, as in /proc/PID/status ("0-3,8"); empty: unknown.
     #[prost(string, tag = "7")]
     pub processors: ::prost::alloc::string::String,
+    /// All its threads together were ready to run and did not get a processor, in thousandths of the time: may
+    /// be more than 1000.
+    #[prost(uint32, optional, tag = "8")]
+    pub threads_queued_permille: ::core::option::Option<u32>,
+    /// A hypervisor gave its host's processors to others, in thousandths of their time.
+    #[prost(uint32, optional, tag = "9")]
+    pub stolen_permille: ::core::option::Option<u32>,
+    /// Something in its cgroup (version 2), or on its host where there is none of its own, waited for a
+    /// processor, for memory, for a disk: pressure stall information ("some"), in thousandths of the time.
+    #[prost(uint32, optional, tag = "10")]
+    pub cpu_pressure_permille: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "11")]
+    pub memory_pressure_permille: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "12")]
+    pub io_pressure_permille: ::core::option::Option<u32>,
 }
 /// Records were overwritten or torn before they were read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
