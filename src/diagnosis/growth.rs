@@ -281,7 +281,7 @@ mod tests {
     fn series(steps: u64, value: impl Fn(u64) -> u64) -> Series {
         let mut series = Series::default();
         for step in 1..=steps {
-            series.take(Some(value(step) * MIB), Some(step), Timestamp(step));
+            series.take(Some(value(step) * MIB), step, Timestamp(step));
         }
         series
     }

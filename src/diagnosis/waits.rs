@@ -86,6 +86,8 @@ pub struct Waits {
     pub blocked: BTreeMap<u32, Vec<Blocked>>,
     /// Ranks that no free rank can release.
     pub stuck: BTreeSet<u32>,
+    /// Ranks all of whose threads wait for calls that met others which can never match them.
+    pub at_odds: BTreeSet<u32>,
     /// Minimal cycles among stuck ranks, one per knot; each wait needs the rank of the next.
     pub cycles: Vec<Vec<Blocked>>,
 }
@@ -96,6 +98,7 @@ impl Waits {
     pub fn of(model: &Model, now: Timestamp) -> Self {
         let mut blocked: BTreeMap<u32, Vec<Blocked>> = BTreeMap::new();
         let mut free: BTreeSet<u32> = BTreeSet::new();
+        let mut all_at_odds: BTreeSet<u32> = BTreeSet::new();
         for process in model.processes.values() {
             let Some(rank) = process.rank else { continue };
             let ended = match model.ending_of(process) {
@@ -129,6 +132,8 @@ impl Waits {
                     continue;
                 }
                 free.insert(rank);
+            } else if threads.is_empty() {
+                all_at_odds.insert(rank);
             }
             if !threads.is_empty() {
                 blocked.entry(rank).or_default().extend(threads);
@@ -144,6 +149,7 @@ impl Waits {
         Self {
             blocked,
             stuck,
+            at_odds: all_at_odds,
             cycles,
         }
     }

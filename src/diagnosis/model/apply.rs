@@ -278,8 +278,10 @@ impl Model {
                 sample,
                 at,
             } => {
-                if let Some(process) = self.processes.get_mut(&process) {
-                    let step = process.step_at_time(at);
+                // A program that is over gives back what it held.
+                if let Some(process) = self.processes.get_mut(&process)
+                    && let Some(step) = process.step_at_time(at)
+                {
                     process.memory.take(&sample, step, at);
                 }
             }

@@ -150,8 +150,8 @@ impl Device {
 }
 
 impl Memory {
-    /// Takes a sample, made in this step; `None`: in none any more. One that was told before changes nothing.
-    pub(super) fn take(&mut self, sample: &MemorySample, step: Option<u64>, at: Timestamp) {
+    /// Takes a sample, made in this step. One that was told before changes nothing.
+    pub(super) fn take(&mut self, sample: &MemorySample, step: u64, at: Timestamp) {
         raise(&mut self.rss, sample.rss, at);
         self.rss_by_step.take(sample.rss, step, at);
         self.host_total = sample.host_total.or(self.host_total);
@@ -267,11 +267,11 @@ mod tests {
         let mut forwards = Memory::default();
         let mut backwards = Memory::default();
         for (at, bytes) in samples {
-            forwards.take(&rss(bytes), Some(0), Timestamp(at));
+            forwards.take(&rss(bytes), 0, Timestamp(at));
         }
         // And told again, as after the coordinator was lost.
         for (at, bytes) in samples.into_iter().rev().chain(samples) {
-            backwards.take(&rss(bytes), Some(0), Timestamp(at));
+            backwards.take(&rss(bytes), 0, Timestamp(at));
         }
         assert_eq!(forwards.rss, Some(expected));
         assert_eq!(forwards, backwards);
@@ -287,7 +287,7 @@ mod tests {
                 gpu_total: Some(1 << 30),
                 ..MemorySample::default()
             };
-            memory.take(&sample, Some(0), Timestamp(1));
+            memory.take(&sample, 0, Timestamp(1));
         }
         assert_eq!(memory.devices.len(), KEPT_DEVICES);
         assert_eq!(memory.devices[&7].used.map(|it| it.latest), Some(7));
@@ -303,7 +303,7 @@ mod tests {
             host_available: Some(30),
             ..MemorySample::default()
         };
-        memory.take(&sample, Some(0), Timestamp(1));
+        memory.take(&sample, 0, Timestamp(1));
         assert_eq!(memory.host_used.map(|it| it.latest), Some(70));
     }
 }

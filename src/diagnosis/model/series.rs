@@ -27,8 +27,8 @@ pub struct Sample {
 
 impl Series {
     /// Takes a value. In whatever order they come, the same are kept.
-    pub fn take(&mut self, value: Option<u64>, step: Option<u64>, at: Timestamp) {
-        let Some((value, step)) = value.zip(step) else {
+    pub fn take(&mut self, value: Option<u64>, step: u64, at: Timestamp) {
+        let Some(value) = value else {
             return;
         };
         let sample = Sample { at, step, value };
@@ -84,10 +84,10 @@ mod tests {
         let samples = (0..200_u64).map(|i| (1000 - i, 1 + i / 2, Timestamp(i)));
         let (mut forwards, mut backwards) = (Series::default(), Series::default());
         for (value, step, at) in samples.clone() {
-            forwards.take(Some(value), Some(step), at);
+            forwards.take(Some(value), step, at);
         }
         for (value, step, at) in samples.clone().rev().chain(samples) {
-            backwards.take(Some(value), Some(step), at);
+            backwards.take(Some(value), step, at);
         }
         assert_eq!(forwards.samples(), backwards.samples());
         assert_eq!(forwards.samples().len(), KEPT);
@@ -99,7 +99,7 @@ mod tests {
     fn a_value_stands_until_there_is_another() {
         let mut series = Series::default();
         for (step, value) in [(2, 10), (4, 30)] {
-            series.take(Some(value), Some(step), Timestamp(step));
+            series.take(Some(value), step, Timestamp(step));
         }
         let points = series.spread(2, 8, 4);
         assert_eq!(points, [(2.0, 10.0), (4.0, 30.0), (6.0, 30.0), (8.0, 30.0)]);

@@ -240,7 +240,7 @@ impl Situation<'_> {
             && !joined.needs(rank, &unmatched).is_empty();
         let alone = || self.stands_still(process, |other| other == id);
         (certain || thread.last_at.plus(MORE_THAN_A_MOMENT) <= self.now)
-            && (self.waits.stuck.contains(&rank) || alone())
+            && (self.waits.stuck.contains(&rank) || self.waits.at_odds.contains(&rank) || alone())
     }
 
     /// The collective inside which a rank has waited for more than a moment.
