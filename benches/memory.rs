@@ -61,7 +61,7 @@ fn main() {
     let series = |value: fn(u64) -> u64| {
         let mut series = Series::default();
         for step in 1..=100 {
-            series.take(Some(value(step) << 20), Some(step), Timestamp(step));
+            series.take(Some(value(step) << 20), step, Timestamp(step));
         }
         series
     };
