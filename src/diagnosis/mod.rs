@@ -21,6 +21,7 @@ use ddp_doctor_proto::report::{
 
 pub mod align;
 pub mod allocation;
+pub mod backends;
 pub mod capture;
 pub mod cause;
 pub mod certificate;

@@ -14,6 +14,7 @@ use super::history::{History, Position};
 use super::process::World;
 use super::threads::Crossings;
 use crate::diagnosis::align::{self, Mismatch};
+use crate::diagnosis::backends;
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId, RECORDER};
 
 /// Calls under way that a group keeps, over all its members …
@@ -210,7 +211,7 @@ impl Group {
     /// one stream.
     #[must_use]
     pub fn is_stream(&self) -> bool {
-        &*self.info.backend == "nccl"
+        backends::is_on_nccl(&self.info.backend)
     }
 
     /// The join at a sequence number, while it is open or the first divergence.
