@@ -213,6 +213,11 @@ impl Engine {
             .values()
             .map(|process| process.layer.to_string())
             .collect();
+        // What NCCL is asked for may stand in the box of another layer.
+        layers.extend(model.groups().map(|group| group.info.key.layer.clone()));
+        if model.processes.values().any(|process| process.has_beneath) {
+            layers.push("nccl".into());
+        }
         layers.sort_unstable();
         layers.dedup();
         let mut backends: Vec<String> = model

@@ -147,6 +147,10 @@ pub struct JoinedCall {
     pub failed: bool,
     /// When it came back to its caller.
     pub returned: Option<Timestamp>,
+    /// It will be told when its device is done with it, by a layer below the one that made it …
+    pub followed: bool,
+    /// … which it is.
+    pub complete: bool,
 }
 
 /// The wait for a call.
@@ -276,16 +280,7 @@ impl Group {
             return Vec::new();
         }
         let join = self.joins.entry(seq).or_default();
-        for (other, joined) in &join.calls {
-            if *other == rank {
-                continue;
-            }
-            if let Some(mismatch) = align::compare(&joined.call, call) {
-                join.mismatch = Some(join.mismatch.map_or(mismatch, |known| known.min(mismatch)));
-                let met = joined.call.at.max(call.at);
-                join.mismatched_at = Some(join.mismatched_at.map_or(met, |at| at.min(met)));
-            }
-        }
+        join.meet(rank, call);
         join.last = join.last.max((call.at, rank));
         join.calls.insert(
             rank,
@@ -367,8 +362,8 @@ impl Group {
 
     /// Everybody has entered the collective: keeps it as long as somebody may be seen to wait for it.
     fn enter(&mut self, seq: u64, join: Join) {
-        // The waits for DDP's own calls are never seen.
-        let no_more = |it: &JoinedCall| it.call.is_waited_for_unseen() || it.is_done();
+        let told = self.is_told_beneath();
+        let no_more = |it: &JoinedCall| !it.is_expected(told);
         if join.mismatch.is_some() || join.calls.values().all(no_more) {
             return;
         }
@@ -400,7 +395,9 @@ impl Group {
         let joined = join.calls.get_mut(&rank)?;
         joined.returned = Some(at);
         let alone = joined.wait == Wait::NotSeen && !joined.call.is_async;
-        (well && alone).then(|| Arc::clone(&joined.call))
+        let call = Arc::clone(&joined.call);
+        self.leave_if_done(seq);
+        (well && alone).then_some(call)
     }
 
     /// A member waits for its call, or does no more (`failed`: because of an exception). Returns the
@@ -422,8 +419,8 @@ impl Group {
         if well {
             self.ended_early = longest(self.ended_early, join, rank, &joined);
         }
-        if well && join.calls.values().all(JoinedCall::is_done) {
-            self.entered.remove(&seq);
+        if well {
+            self.leave_if_done(seq);
         }
         (well && joined.is_done() && !joined.call.is_async).then_some(joined.call)
     }
@@ -488,6 +485,8 @@ impl JoinedCall {
             position: Position::default(),
             failed: false,
             returned: None,
+            followed: false,
+            complete: false,
         }
     }
 

@@ -5,6 +5,7 @@
 //! in the middle of, and put into the ring. What there is to record is in [`calls`] and [`events`],
 //! what records name by number in [`definitions`].
 
+mod beneath;
 mod calls;
 mod create;
 mod creation;
@@ -20,6 +21,7 @@ use ddp_doctor_proto::blackbox::{
     box_flags, group, header, site,
 };
 
+pub use beneath::Outer;
 pub use calls::Call;
 pub use create::{CreateError, Options};
 pub use creation::{Creation, Seat};
