@@ -202,12 +202,6 @@ def own():
         check(nccl.ncclAllReduce(*buffers, 64, FLOAT, 0, comm, stream))
 
 
-def first():
-    """DD101, DD204: it does not come to the first call, inside of which the others make the communicator."""
-
-
-if scenario == "first" and wrong:
-    time.sleep(30)
 if scenario == "crossed":
     pair = dist.new_group([0, 1, 2])
     pair.allreduce([tensor], dist.AllreduceOptions()).wait()
