@@ -73,11 +73,24 @@ def main():
 
     pid = os.getpid()
     files = ["/proc/%d/%s" % (pid, name) for name in ("task/%d/schedstat" % pid, "stat", "status")]
+    pressures = ["/proc/pressure/" + name for name in ("cpu", "memory", "io")]
+    pressures = [file for file in pressures if os.path.exists(file)]
+
+    def threads():
+        folder = "/proc/%d/task/" % pid
+        return [read(folder + thread + "/schedstat") for thread in os.listdir(folder)]
+
     print(machine())
     print("a batch, counted and timed          %7.0f ns, of which the call itself %.0f ns" % (timed, bare))
     print("a record of one that took long      %7.0f ns" % best(lambda: _box.lib.spent(_words.INPUT, 1, 0), number, repeat))
     print("a collection of garbage, timed      %7.0f ns" % best(collection, number, repeat))
     print("the kernel's counters of a rank     %7.0f ns" % best(lambda: [read(file) for file in files], number // 10, repeat))
+    print(
+        "… of all of its %3d threads          %7.0f ns"
+        % (len(os.listdir("/proc/%d/task" % pid)), best(threads, number // 10, repeat))
+    )
+    print("… of its host's processors          %7.0f ns" % best(lambda: read("/proc/stat"), number // 10, repeat))
+    print("… pressure, %d files                 %7.0f ns" % (len(pressures), best(lambda: [read(file) for file in pressures], number // 10, repeat)))
     dist.destroy_process_group()
 
 

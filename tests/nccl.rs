@@ -7,6 +7,7 @@ mod layers;
 mod profiler;
 mod real;
 mod rust;
+mod soname;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,6 +28,8 @@ use crate::programs::variant;
 use crate::run::program;
 use crate::support::coordinator::initiating;
 use crate::support::process::{Finished, run_to_end};
+
+pub(crate) use soname::named;
 
 /// The library that is preloaded.
 pub(crate) fn library() -> &'static Path {
@@ -339,7 +342,8 @@ fn by_its_truth(dir: &Path, name: &str, is_faulty: bool) -> Option<Command> {
     let mut run = program(dir);
     let more = truth(&source, "run_options").unwrap_or("[]");
     let more: Vec<String> = serde_json::from_str(more).unwrap();
-    run.args(["run", "--nccl", "always", "--run-dir", "kept"])
+    let how = truth(&source, "nccl").map_or("always", |it| it.trim_matches('"'));
+    run.args(["run", "--nccl", how, "--run-dir", "kept"])
         .args(["--on-hang", "kill", "--kill-after", "0.5"])
         .args(more)
         .arg("--")
@@ -397,7 +401,6 @@ fn are_told(names: &[&str], environment: &[(&str, &str)]) {
     assert_eq!(failed, [""; 0]);
 }
 
-/// Not among them: memory that runs out, which NCCL's calls alone do not show.
 #[test]
 fn programs_with_a_fault_are_told_of_by_their_truth() {
     let told = [
@@ -405,21 +408,36 @@ fn programs_with_a_fault_are_told_of_by_their_truth() {
         "count_mismatch",
         "dtype_mismatch",
         "early_exit",
+        "grown_dtype_mismatch",
         "group_on_one_side",
         "init_without_a_rank",
         "missing_caller",
+        "not_blocking_reduce_op_mismatch",
         "op_mismatch",
         "opposite_order",
         "own_reduction",
         "rank_killed",
         "reduce_op_mismatch",
         "root_mismatch",
+        "scalable_op_mismatch",
         "several_ranks_in_a_process",
+        "shrunk_root_mismatch",
+        "split_count_mismatch",
         "split_without_a_rank",
         "unmatched_first_send",
         "unmatched_send",
     ];
     are_told(&told, &[]);
+}
+
+/// NCCL's calls alone show that the rank ended, its device's memory shows why.
+#[test]
+fn memory_that_runs_out_is_told_of_where_it_is_asked_for() {
+    are_told(&["out_of_memory"], &[("DDP_DOCTOR_GPU_MEMORY", "1")]);
+    let Some((finished, report)) = told("out_of_memory", true, &[]) else {
+        return;
+    };
+    assert_eq!(initiating(&report), ("DD201", &[1][..]), "{finished}");
 }
 
 #[test]

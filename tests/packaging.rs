@@ -54,7 +54,7 @@ impl Installed {
         let built = folder.path().join("built");
         fs::create_dir(&built).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_ddp-doctor"));
-        for file in [library(), nccl::library(), program] {
+        for file in [library(), nccl::library(), nccl::named(), program] {
             let link = built.join(file.file_name().unwrap());
             std::os::unix::fs::symlink(file, link).unwrap();
         }
@@ -185,6 +185,13 @@ fn calls_of_nccl_are_seen(installed: &Installed) {
     let report: Report = serde_json::from_slice(&report).unwrap();
     assert_eq!(initiating(&report), ("DD103", &[1][..]), "{finished}");
     assert_eq!(report.evidence.layers, ["nccl"]);
+
+    let mut named = run("--nccl soname");
+    named.args(["sh", "-c", "echo $LD_PRELOAD"]);
+    let finished = run_to_end(named);
+    let said = finished.stdout.trim();
+    let is_loaded = said.ends_with("/ddp_doctor/libddp_doctor_nccl_soname.so");
+    assert!(is_loaded, "{finished}");
 
     // Where this machine has a driver; otherwise nothing is loaded, and nothing said.
     let mut auto = run("--nccl auto");

@@ -72,14 +72,16 @@ jobs! {
         atexit_barrier_of_the_last checkpoint_not_marked computes_for_ever conditional_barrier
         conditional_barrier_alone ddp_bypassed debug_level_on_one_rank dtype_mismatch
         duplicate_rank early_stop_on_one_rank ends_before_joining evaluation_on_rank_zero
-        exception_and_atexit_barrier exception_and_barrier exits_and_barrier fork_holds_lock
-        gloo_against_fake grows_with_every_step head_skipped_behind_a_hook head_skipped_by_all
+        exception_and_atexit_barrier exception_and_barrier exits_and_barrier fills_its_control_group
+        fork_holds_lock gloo_against_fake gradients_one_by_one grows_with_every_step
+        head_skipped_behind_a_hook head_skipped_by_all
         head_skipped_by_alternating_ranks head_skipped_by_one_rank head_skipped_in_the_last_step
         holds_far_more interface_that_is_not_there keeps_the_gil killed killed_before_joining
         killed_by_the_kernel late_beyond_the_timeout leak_on_one_rank loader_lock_held_at_fork
         loader_worker_stuck lock_taken_twice long_checkpoint model_in_another_order
         model_of_other_shapes model_with_a_layer_more nan_skipped_early nan_skipped_on_one_rank
-        nan_skipped_then_barrier needless_unused_search network_swallows_everything never_joins
+        nan_skipped_then_barrier needless_unused_search network_slows_down network_swallows_everything
+        never_joins
         new_group_by_a_subset new_group_by_members_then_by_all new_group_in_another_order
         new_group_on_one_rank new_group_with_other_members no_answer_from_a_server
         no_sync_off_by_one op_mismatch op_mismatch_of_four os_exit os_exit_with_status
@@ -88,7 +90,7 @@ jobs! {
         p2p_ring_of_three p2p_send_first port_of_nobody raises_before_joining
         rank_zero_checkpoint ready_twice reduce_op_mismatch root_mismatch shape_mismatch
         stale_build_lock static_graph_changes static_graph_grows stopped straggler_beside_a_hog
-        straggler_in_compute straggler_in_input straggler_moves
+        straggler_in_compute straggler_in_input straggler_in_turns straggler_moves
         straggler_stopped_again_and_again swallowed_exception swapped_calls
         three_groups_in_a_cycle two_groups_in_opposite_order two_threads_on_one_group
         uneven_then_barrier uneven_then_exit work_never_waited_for world_size_differs
@@ -101,29 +103,34 @@ jobs! {
         conditional_barrier_alone data_loader_workers ddp_bypassed debug_level_on_one_rank
         different_batch_shapes dtype_mismatch duplicate_rank early_stop_on_one_rank
         ends_before_joining ends_without_destroying evaluates_for_long evaluation_on_rank_zero
-        exception_and_atexit_barrier exception_and_barrier exits_and_barrier first_step_compiles
+        exception_and_atexit_barrier exception_and_barrier exits_and_barrier
+        fills_its_control_group first_step_compiles
         fork_holds_lock gather_crosses_barrier gloo_against_fake
-        gradients_averaged_by_the_program grows_with_every_step head_skipped_by_all
-        head_skipped_by_alternating_ranks head_skipped_by_one_rank head_skipped_in_the_last_step
-        helper_with_its_own_world holds_far_more interface_that_is_not_there
-        join_with_uneven_inputs joined_uneven_inputs keeps_the_gil killed
-        late_beyond_the_timeout leak_on_one_rank loader_lock_held_at_fork loader_worker_stuck
-        lock_taken_twice logged_exception long_checkpoint model_in_another_order
+        gradients_averaged_by_the_program gradients_one_by_one grows_with_every_step
+        head_skipped_behind_a_hook head_skipped_by_all head_skipped_by_alternating_ranks
+        head_skipped_by_one_rank head_skipped_in_the_last_step helper_with_its_own_world
+        holds_far_more interface_that_is_not_there join_with_uneven_inputs joined_uneven_inputs
+        keeps_the_gil killed killed_by_the_kernel late_beyond_the_timeout leak_on_one_rank
+        loader_lock_held_at_fork loader_worker_stuck lock_taken_twice logged_exception
+        long_checkpoint many_calls_of_a_step model_in_another_order
         model_of_other_shapes model_with_a_layer_more models_wrapped_in_many_ways
         nan_skipped_early nan_skipped_on_one_rank nan_skipped_then_barrier
-        needless_unused_search network_swallows_everything never_joins new_group_by_a_subset
+        needless_unused_search network_slows_down network_swallows_everything never_joins
+        new_group_by_a_subset
         new_group_in_another_order new_group_on_one_rank new_group_with_other_members
         no_answer_from_a_server no_sync_off_by_one op_mismatch op_mismatch_of_four os_exit
-        os_exit_with_status out_of_memory out_of_memory_caught p2p_across_all_reduce
+        os_exit_with_status other_version_on_one_rank out_of_memory out_of_memory_caught p2p_across_all_reduce
         p2p_any_source p2p_batch p2p_missing_partner p2p_other_size p2p_other_tag
         p2p_partner_ended p2p_pipeline p2p_receive_first p2p_received_later p2p_ring_of_three
         p2p_send_first raises_before_joining rank_zero_checkpoint ready_twice reduce_op_mismatch
         root_mismatch second_generation shape_mismatch slow_first_import spawned
         stale_build_lock static_graph_changes step_tried_again stopped straggler_beside_a_hog
+        straggler_in_turns
         subgroups swallowed_exception swapped_calls three_groups_in_a_cycle
         two_groups_in_opposite_order two_losses_of_one_forward two_threads_on_one_group
         uneven_evaluation uneven_now_and_then uneven_then_barrier uneven_then_exit
         work_never_waited_for work_waited_later world_size_differs world_too_large
+        wrapped_by_one_rank
     }
 }
 

@@ -57,6 +57,7 @@ fn what_lives_in_a_training_process_depends_on_almost_nothing() {
         ("ddp-doctor-agent", 3),
         ("ddp-doctor-capi", 7),
         ("ddp-doctor-nccl", 4),
+        ("ddp-doctor-nccl-soname", 5),
     ] {
         must_not_reach(package, &["tokio", "tonic", "prost", "serde", "ddp-doctor"]);
         let crates = crates_of(package, &[]);
@@ -123,10 +124,10 @@ fn unsafe_code_is_fenced() {
         "agent/capi/src/ptr.rs",
         "agent/capi/src/python.rs",
         "agent/capi/src/shared.rs",
+        "agent/nccl/soname/src/lib.rs",
         "agent/nccl/src/abi.rs",
         "agent/nccl/src/caller.rs",
         "agent/nccl/src/comms.rs",
-        "agent/nccl/src/done.rs",
         "agent/nccl/src/driver.rs",
         "agent/nccl/src/hooks.rs",
         "agent/nccl/src/init.rs",
@@ -134,6 +135,7 @@ fn unsafe_code_is_fenced() {
         "agent/nccl/src/profiler/mod.rs",
         "agent/nccl/src/profiler/next.rs",
         "agent/nccl/src/real.rs",
+        "agent/nccl/src/search.rs",
         "agent/nccl/src/sink.rs",
         "agent/src/blackbox/map.rs",
         "agent/src/current.rs",
@@ -155,6 +157,7 @@ fn unsafe_code_is_fenced() {
         "proto/src",
         "agent/src",
         "agent/capi/src",
+        "agent/nccl/soname/src",
         "agent/nccl/src",
         "dashboard/src",
         "tests/doubles",

@@ -20,8 +20,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 LIBRARY = "libddp_doctor.so"
 NCCL_LIBRARY = "libddp_doctor_nccl.so"
+NAMED_LIBRARY = "libddp_doctor_nccl_soname.so"
 PROGRAM = "ddp-doctor"
-FILES = (LIBRARY, NCCL_LIBRARY, PROGRAM)
+FILES = (LIBRARY, NCCL_LIBRARY, NAMED_LIBRARY, PROGRAM)
 # Runs at the start of every interpreter of the environment: it looks at two variables.
 ACTIVATION = (
     'import os; os.environ.get("DDP_DOCTOR_COORDINATOR") and os.environ.get("DDP_DOCTOR") != "0"'
@@ -56,7 +57,7 @@ def build():
         )
     target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
     command = [cargo, "build", "--release", "--locked", "--target-dir", target]
-    for package in ("ddp-doctor", "ddp-doctor-capi", "ddp-doctor-nccl"):
+    for package in ("ddp-doctor", "ddp-doctor-capi", "ddp-doctor-nccl", "ddp-doctor-nccl-soname"):
         command += ["-p", package]
     done = subprocess.run(command, cwd=ROOT)
     if done.returncode:
@@ -72,7 +73,7 @@ class Build(build_py):
         folder = built()
         package = os.path.join(self.build_lib, "ddp_doctor")
         os.makedirs(os.path.join(package, "bin"), exist_ok=True)
-        for library in (LIBRARY, NCCL_LIBRARY):
+        for library in (LIBRARY, NCCL_LIBRARY, NAMED_LIBRARY):
             self.place(os.path.join(folder, library), os.path.join(package, library))
         self.place(os.path.join(folder, PROGRAM), os.path.join(package, "bin", PROGRAM))
         with open(os.path.join(self.build_lib, "ddp_doctor.pth"), "w") as file:

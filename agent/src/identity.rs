@@ -61,7 +61,8 @@ pub fn of_split(parent: u64, nth: u32, color: i32) -> u64 {
         .digest()
 }
 
-/// Of the one that the `nth` division of a communicator leaves without these ranks of it.
+/// Of the one that is left of a communicator without these ranks of it, the `nth` such time. NCCL gives all
+/// that are left of one communicator the same hash.
 #[must_use]
 pub fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
     let mut excluded = excluded.to_vec();
@@ -77,6 +78,31 @@ pub fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
             |hash, rank| hash.eat(&rank.to_le_bytes()),
         )
         .digest()
+}
+
+/// Of the one of so many ranks that a communicator grows into. Whoever is new to it knows [`of_growth`] from
+/// the id that it is given.
+#[must_use]
+pub fn of_grow(growth: u64, ranks: u32) -> u64 {
+    combined(growth, u64::from(ranks))
+}
+
+/// What the unique id begins with by which others come to a communicator in its `nth` division. `magic`: what
+/// that began with itself, [`magic_of`] its unique id, or its own hash where it was made out of another one.
+#[must_use]
+pub fn of_growth(magic: u64, nth: u32) -> u64 {
+    combined(magic, u64::from(nth))
+}
+
+/// What a unique id begins with: a random number, or [`of_growth`].
+#[must_use]
+pub fn magic_of(id: &[u8; 128]) -> u64 {
+    id.first_chunk().map_or(0, |it| u64::from_le_bytes(*it))
+}
+
+fn combined(a: u64, b: u64) -> u64 {
+    let hash = Hash::new().eat(&a.to_le_bytes());
+    hash.eat(&b.to_le_bytes()).digest()
 }
 
 /// Where the ranks meet that make a communicator with this unique id: its root's address and port, which
@@ -124,6 +150,11 @@ mod tests {
         let parent = of_unique_id(&id(0));
         assert_eq!(of_split(parent, 1, 0), 0x7903_0d07_3b3c_579f);
         assert_eq!(of_split(parent, 2, 3), 0x7618_90fa_7504_6d6c);
+        // As what shrinks, which is no division there.
+        assert_eq!(of_split(parent, 0, 0), 0x3ab8_d78e_8fb6_dbda);
+        let growth = of_growth(magic_of(&id(0)), 1);
+        assert_eq!(growth, 0x3850_3679_d539_6e63);
+        assert_eq!(of_grow(growth, 4), 0xf1c6_5f34_274a_facc);
     }
 
     #[test]

@@ -132,6 +132,7 @@ fn update(ranks: u32, second: u64) -> v1::Update {
         value,
         peak: value,
         limit: Some(80 << 30),
+        growth: None,
     };
     let detail = |rank: u32| v1::RankDetail {
         rank,

@@ -554,6 +554,18 @@ mod tests {
                 name: text(),
                 unit: text(),
                 value: 1,
+                growth: Some(v1::Growth {
+                    per_step: f64::NAN,
+                    to_step: u64::MAX,
+                    end: Some(v1::GrowthEnd {
+                        value: u64::MAX,
+                        of: text(),
+                        steps: u64::MAX,
+                        least: u64::MAX,
+                        most: Some(0),
+                    }),
+                    ..Default::default()
+                }),
                 ..Default::default()
             }],
             ..Default::default()

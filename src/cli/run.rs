@@ -100,6 +100,9 @@ enum Nccl {
     Auto,
     /// Also without one
     Always,
+    /// Likewise, in the place of `libnccl.so.2` and `libnccl.so`: for programs that load NCCL and look its
+    /// functions up themselves. NCCL up to 2.32, on x86-64
+    Soname,
     /// What NCCL tells its profiler, which this becomes: for NCCL from 2.27 on that is linked statically or
     /// looked up by the program
     Profiler,
@@ -112,6 +115,7 @@ impl From<Nccl> for job::Nccl {
         match nccl {
             Nccl::Auto => Self::Auto,
             Nccl::Always => Self::Always,
+            Nccl::Soname => Self::InItsPlace,
             Nccl::Profiler => Self::Profiler,
             Nccl::Never => Self::Never,
         }

@@ -224,9 +224,9 @@ impl<'a> Sides<'a> {
         let group = self.place.map(|(group, _)| model.group(group));
         !self.odd.is_empty()
             && self.odd.iter().all(|process| {
-                let member = process.rank.and_then(|rank| group?.members.get(&rank));
+                let destroyed = process.rank.zip(group);
                 model.ending_of(process) != Ending::None
-                    || member.is_some_and(|member| member.destroyed.is_some())
+                    || destroyed.is_some_and(|(rank, group)| group.is_destroyed_by(rank))
             })
     }
 

@@ -416,6 +416,16 @@ pub struct SchedulingSample {
     pub major_faults: Option<u32>,
     /// The processors that it may run on ("0-3,8"); empty: unknown.
     pub processors: Arc<str>,
+    /// All its threads together were ready to run and got no processor: may be more than the time.
+    pub threads_queued_permille: Option<u32>,
+    /// A hypervisor gave its host's processors to others, in thousandths of their time.
+    pub stolen_permille: Option<u32>,
+    /// Something in its cgroup, or on its host, waited for a processor, in thousandths of the time, …
+    pub cpu_pressure: Option<u32>,
+    /// … for memory, …
+    pub memory_pressure: Option<u32>,
+    /// … for a disk.
+    pub io_pressure: Option<u32>,
 }
 
 /// A test in the program's source that decides whether it comes to some line.

@@ -4,9 +4,11 @@
 //! it ever had. When that ends is a matter of what room there is: of the rank alone on its device and in
 //! its address space; in its control group and on its host, of all that grow there together.
 
+use std::time::Duration;
+
 use ddp_doctor_proto::report::Timestamp;
 
-use super::model::{Ending, Memory, Model, Process, Room, Series};
+use super::model::{Ending, Memory, Model, Process, Room, RoomKind, Series};
 use super::trend::Trend;
 
 /// Steps in which a program gets warm.
@@ -24,8 +26,11 @@ const SURE: f64 = 0.5;
 /// What growth has to come to at least: bytes, and a share of what there was in the beginning.
 const LEAST_GROWTH: u64 = 64 << 20;
 const LEAST_SHARE: u64 = 20;
-/// A forecast reaches so many times as far as what was seen.
-const REACH: f64 = 5.0;
+/// An end in so many steps is in sight however short the time is that the growth was seen for.
+const NEAR: f64 = 40.0;
+
+/// For so long something that others take of as well has to fill before that means anything.
+const LASTS: Duration = Duration::from_secs(60);
 
 /// Growth that was seen.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +39,8 @@ pub struct Growth {
     pub trend: Trend,
     /// The steps over which it was seen.
     pub steps: (u64, u64),
+    /// Of those, steps since it was measured last.
+    pub unmeasured: u64,
     /// Bytes before and after.
     pub bytes: (u64, u64),
     /// When there was enough of it.
@@ -74,29 +81,48 @@ impl Growth {
     /// When this room will have run out, if nothing else takes of it.
     #[must_use]
     pub fn until(&self, room: Room) -> Exhausted {
-        Exhausted::of(Some(room), room.left(), room.limit, &self.trend)
+        Exhausted::of(Some(room), room.left(), room.limit, &self.trend, self)
     }
 }
 
 impl Exhausted {
-    /// Whether what was seen reaches so far that it can be told.
+    /// Whether it is near enough to be told: as near as the growth was seen for.
+    ///
+    /// The first tooth of a sawtooth, and a cache while it fills, rise like a leak. What has gone on for
+    /// half of the way to the end is hardly one of these: programs are written to fit twice.
     #[must_use]
     pub fn is_in_sight(&self, growth: &Growth) -> bool {
         let (from, to) = growth.steps;
-        self.steps <= REACH * to.saturating_sub(from) as f64
+        self.steps <= NEAR.max(to.saturating_sub(from) as f64)
     }
 
-    fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend) -> Self {
-        let steps = |slope: f64| match slope > 0.0 {
-            true => left as f64 / slope,
+    /// When what is left will have been used up by this trend, which rests on that growth.
+    ///
+    /// The trend's own interval takes what is off the line for chance that is gone with the next value.
+    /// Memory is not like that: what one step took more than others is still there in the next. So the
+    /// line may be off by what values scatter around it where it begins, and by as much more again at
+    /// each half of the way that was seen.
+    fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend, growth: &Growth) -> Self {
+        let left_now = left as f64;
+        let at = |slope: f64| match slope > 0.0 {
+            true => left_now / slope,
             false => f64::INFINITY,
         };
+        let passed = growth.unmeasured as f64;
+        let ahead = |steps: f64| (steps - passed).max(0.0);
+        let (from, to) = growth.steps;
+        let steps = at(trend.slope);
+        let ways = steps / to.saturating_sub(from).max(1) as f64;
+        let margin = 1.0 + trend.scatter * (1.0 + 2.0 * ways) / trend.slope;
         Self {
             room,
             left,
             limit,
-            steps: steps(trend.slope),
-            between: (steps(trend.high), steps(trend.low)),
+            steps: ahead(steps),
+            between: (
+                ahead(at(trend.high) - margin),
+                ahead(at(trend.low) + margin),
+            ),
         }
     }
 }
@@ -132,8 +158,29 @@ pub fn of(series: &Series, step: u64) -> Option<Growth> {
     (is_sure && trend.is_steady(&points)).then_some(Growth {
         trend,
         steps: (first.step, to),
+        unmeasured: to - last.step,
         bytes: (first.value, last.value),
         at: last.at,
+    })
+}
+
+/// What fills steadily of what others than this process take of as well: the host, a control group,
+/// /dev/shm. With how it grows, and when it is full.
+pub fn filling(process: &Process) -> impl Iterator<Item = (Room, Growth, Exhausted)> {
+    let memory = &process.memory;
+    let series = [
+        (RoomKind::Host, &memory.host_by_step),
+        (RoomKind::Cgroup, &memory.cgroup_by_step),
+        (RoomKind::Shm, &memory.shm_by_step),
+    ];
+    series.into_iter().filter_map(|(kind, series)| {
+        let rooms = memory.rooms().into_iter().chain(memory.shm());
+        let room = rooms.into_iter().find(|room| room.kind == kind)?;
+        let growth = of(series, process.step)?;
+        let first = series.samples().first()?;
+        let end = growth.until(room);
+        let is_told = growth.at.since(first.at) >= LASTS && end.is_in_sight(&growth);
+        is_told.then_some((room, growth, end))
     })
 }
 
@@ -152,15 +199,17 @@ pub fn growers(model: &Model) -> Vec<Grower<'_>> {
         .map(|grower| (&*grower.process.host, grower.growth.trend))
         .collect();
     for grower in &mut growers {
-        let own = grower.growth.trend;
+        let growth = grower.growth;
+        let own = growth.trend;
         grower.end = match grower.device {
-            Some(device) => on_device(&grower.process.memory, device, &own),
+            Some(device) => on_device(&grower.process.memory, device, &growth),
             None => {
                 let of_all = together
                     .iter()
                     .filter(|(host, _)| *host == &*grower.process.host)
                     .map(|(_, trend)| *trend);
-                in_host(&grower.process.memory, &own, &sum(of_all).unwrap_or(own))
+                let together = sum(of_all).unwrap_or(own);
+                in_host(&grower.process.memory, &growth, &together)
             }
         };
     }
@@ -189,25 +238,28 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
 }
 
 /// What of the host's memory a process comes up against first.
-fn in_host(memory: &Memory, own: &Trend, together: &Trend) -> Option<Exhausted> {
+fn in_host(memory: &Memory, growth: &Growth, together: &Trend) -> Option<Exhausted> {
     let rooms = memory.rooms().into_iter();
     let ends = rooms.map(|room| {
-        let trend = if room.is_its_own() { own } else { together };
-        Exhausted::of(Some(room), room.left(), room.limit, trend)
+        let trend = match room.is_its_own() {
+            true => &growth.trend,
+            false => together,
+        };
+        Exhausted::of(Some(room), room.left(), room.limit, trend, growth)
     });
     ends.min_by(|a, b| a.steps.total_cmp(&b.steps))
 }
 
 /// When a device has no more: what nobody holds is used up, and what the allocator holds beyond the most
 /// that it gives to tensors in a step.
-fn on_device(memory: &Memory, device: u32, trend: &Trend) -> Option<Exhausted> {
+fn on_device(memory: &Memory, device: u32, growth: &Growth) -> Option<Exhausted> {
     let device = memory.devices.get(&device)?;
     let limit = device.total?;
     let reserved = device.reserved?.latest;
     let free = limit.saturating_sub(device.used.map_or(reserved, |it| it.latest));
     let most = device.most_allocated.or(device.allocated)?.latest;
     let left = free.saturating_add(reserved.saturating_sub(most));
-    Some(Exhausted::of(None, left, limit, trend))
+    Some(Exhausted::of(None, left, limit, &growth.trend, growth))
 }
 
 fn sum(trends: impl Iterator<Item = Trend>) -> Option<Trend> {
@@ -215,6 +267,7 @@ fn sum(trends: impl Iterator<Item = Trend>) -> Option<Trend> {
         slope: a.slope + b.slope,
         low: a.low + b.low,
         high: a.high + b.high,
+        scatter: a.scatter + b.scatter,
         z: a.z.min(b.z),
     })
 }

@@ -25,6 +25,7 @@ pub mod backends;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
+pub mod communication;
 pub mod contract;
 pub mod creations;
 pub mod detect;
@@ -99,6 +100,8 @@ pub struct Engine {
     timeout: Option<Timestamp>,
     /// Who keeps the others waiting.
     late: lateness::Review,
+    /// What collectives take by themselves.
+    took: communication::Review,
     /// Whose stacks were asked for, and whose are to be.
     asked: Asked,
     wanted: Vec<ProcessId>,
@@ -119,6 +122,7 @@ impl Engine {
             ranks: Vec::new(),
             timeout: None,
             late: lateness::Review::default(),
+            took: communication::Review::default(),
             asked: Asked::default(),
             wanted: Vec::new(),
         }
@@ -168,6 +172,7 @@ impl Engine {
         self.apply(understood);
         let mut situation = Situation::of(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
+        situation.took = self.took.look(&self.model, now).clone();
         let drafts = detect::ALL
             .iter()
             .flat_map(|detector| detector.detect(&situation))

@@ -14,8 +14,11 @@
 const WITHIN: f64 = 1.96;
 /// How far the values may fall back on their way, as a share of what they rise by.
 const FALLS_BACK: f64 = 0.2;
-/// The least slope of each third of the points, as a share of all of them.
+/// The least slope of each third of the points, as a share of that of all …
 const EACH_THIRD: f64 = 0.4;
+/// … and of the last one: what fills by less and less (a cache of samples that are drawn at random) is on
+/// its way to rest.
+const LAST_THIRD: f64 = 0.6;
 
 /// How values change with the steps at which they were seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +29,8 @@ pub struct Trend {
     pub low: f64,
     /// … and at most so much.
     pub high: f64,
+    /// The farthest that a value is from the line.
+    pub scatter: f64,
     /// How far the number of pairs that rise is from what chance would make it, in standard deviations.
     pub z: f64,
 }
@@ -59,10 +64,12 @@ impl Trend {
             true => (rises.abs() - 1).max(0) as f64 / deviation * rises.signum() as f64,
             false => 0.0,
         };
+        let slope = median(&slopes);
         Some(Self {
-            slope: median(&slopes),
+            slope,
             low: rank(middle - half - 1.0),
             high: rank(middle + half),
+            scatter: scatter(points, slope),
             z,
         })
     }
@@ -83,18 +90,18 @@ impl Trend {
             fall = fall.max(most - value);
         }
         let third = points.len() / 3;
-        let rises = |part: &[(f64, f64)]| {
+        let rises = |part: &[(f64, f64)], share: f64| {
             let (Some((x, y)), Some((later, value))) = (part.first(), part.last()) else {
                 return false;
             };
-            later > x && (value - y) / (later - x) >= EACH_THIRD * self.slope
+            later > x && (value - y) / (later - x) >= share * self.slope
         };
         third > 0
             && rise > 0.0
             && fall <= FALLS_BACK * rise
-            && rises(&points[..=third])
-            && rises(&points[third..=2 * third])
-            && rises(&points[2 * third..])
+            && rises(&points[..=third], EACH_THIRD)
+            && rises(&points[third..=2 * third], EACH_THIRD)
+            && rises(&points[2 * third..], LAST_THIRD)
     }
 }
 
@@ -106,6 +113,15 @@ fn median(values: &[f64]) -> f64 {
     } else {
         values[half]
     }
+}
+
+/// How far the points are, at most, from the line of this slope that has half of them below it.
+fn scatter(points: &[(f64, f64)], slope: f64) -> f64 {
+    let mut above: Vec<f64> = points.iter().map(|(x, y)| y - slope * x).collect();
+    above.sort_unstable_by(f64::total_cmp);
+    let middle = median(&above);
+    let ends = above.first().into_iter().chain(above.last());
+    ends.map(|it| (it - middle).abs()).fold(0.0, f64::max)
 }
 
 /// Variance of the number of pairs that rise less those that fall, if there is no trend.

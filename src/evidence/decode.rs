@@ -247,6 +247,11 @@ impl Decoder {
                         throttled_permille: sample.throttled_permille,
                         major_faults: sample.major_faults,
                         processors: name(&sample.processors),
+                        threads_queued_permille: sample.threads_queued_permille,
+                        stolen_permille: sample.stolen_permille,
+                        cpu_pressure: sample.cpu_pressure_permille,
+                        memory_pressure: sample.memory_pressure_permille,
+                        io_pressure: sample.io_pressure_permille,
                     },
                     at,
                 });

@@ -20,6 +20,8 @@ pub const SHARED_MEMORY: &str = "/dev/shm";
 const MIN_FREE: u64 = 32 << 20;
 /// File that says whose directory it is.
 const OWNER: &str = "owner";
+/// The folder there in which programs find NCCL, where it is to be found in ours.
+pub const NCCL_FOLDER: &str = "nccl";
 /// How long boxes lie that nobody has taken: ranks that no `run` started left them.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 /// End of the name of a black box.
@@ -176,6 +178,8 @@ impl BoxDir {
     /// When a box could not be kept.
     pub fn remove(self) -> io::Result<()> {
         if !self.is_shared_memory {
+            // There is none, mostly.
+            drop(fs::remove_dir_all(self.path.join(NCCL_FOLDER)));
             // A directory of the ranks' own keeps it: others may be waiting for the lock.
             if self.following.is_some() && self.keep.as_ref() == Some(&self.path) {
                 drop(fs::remove_file(self.path.join(FOLLOWED)));

@@ -1,16 +1,23 @@
 //! What the command of a job is given: the variables by which its processes find the agent.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::{env, fs, io};
 
 /// File name of the agent's library.
 const LIBRARY: &str = "libddp_doctor.so";
 /// File name of the library that sees calls of NCCL.
 const NCCL_LIBRARY: &str = "libddp_doctor_nccl.so";
+/// … and of the one that does so under NCCL's own name.
+const NCCL_NAMED_LIBRARY: &str = "libddp_doctor_nccl_soname.so";
+/// The names by which programs load NCCL themselves.
+const NCCL_NAMES: [&str; 2] = ["libnccl.so", "libnccl.so.2"];
 /// What the loader loads before a program's own libraries.
 const PRELOAD: &str = "LD_PRELOAD";
+/// Where the loader looks first.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// What NCCL loads as its profiler.
 const PROFILER: &str = "NCCL_PROFILER_PLUGIN";
 /// What our profiler hands everything on to.
@@ -52,6 +59,13 @@ pub fn is_watched_already() -> bool {
 pub enum SeesNccl {
     /// The loader loads it before all others.
     Preloaded(PathBuf),
+    /// … and gives it to whoever asks for NCCL by its name; the folder has it by the names that are asked for.
+    InItsPlace {
+        /// The library.
+        library: PathBuf,
+        /// What the loader is to look into first.
+        folder: PathBuf,
+    },
     /// NCCL loads it itself.
     Profiler(PathBuf),
 }
@@ -65,7 +79,14 @@ impl SeesNccl {
         match self {
             Self::Preloaded(library) => {
                 let before = inherited(PRELOAD);
-                vec![(PRELOAD, preload(library, before.as_deref()))]
+                vec![(PRELOAD, first(library, before.as_deref()))]
+            }
+            Self::InItsPlace { library, folder } => {
+                let (before, path) = (inherited(PRELOAD), inherited(LIBRARY_PATH));
+                vec![
+                    (PRELOAD, first(library, before.as_deref())),
+                    (LIBRARY_PATH, first(folder, path.as_deref())),
+                ]
             }
             Self::Profiler(library) => {
                 let mut variables = vec![(PROFILER, library.clone().into_os_string())];
@@ -135,13 +156,14 @@ impl Environment {
 }
 
 /// Ours first: a program may name its own NCCL there, and is to be heard before that one is called.
-fn preload(nccl: &Path, inherited: Option<&OsStr>) -> OsString {
-    let mut libraries = nccl.as_os_str().to_owned();
+/// Nothing empty is added, which would mean the working directory.
+fn first(ours: &Path, inherited: Option<&OsStr>) -> OsString {
+    let mut all = ours.as_os_str().to_owned();
     if let Some(inherited) = inherited.filter(|inherited| !inherited.is_empty()) {
-        libraries.push(":");
-        libraries.push(inherited);
+        all.push(":");
+        all.push(inherited);
     }
-    libraries
+    all
 }
 
 /// The activation first, so that its `sitecustomize` is the one that is imported. An empty entry
@@ -181,6 +203,31 @@ pub fn find_nccl() -> Option<PathBuf> {
     let divides = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
     find_file(NCCL_LIBRARY_VARIABLE, NCCL_LIBRARY)
         .filter(|path| !path.as_os_str().as_bytes().iter().any(divides))
+}
+
+/// The library that does so under NCCL's own name, which stands beside the other one. It is made for
+/// x86-64 alone.
+#[must_use]
+pub fn find_nccl_by_name() -> Option<PathBuf> {
+    let named = find_nccl()?.with_file_name(NCCL_NAMED_LIBRARY);
+    (cfg!(target_arch = "x86_64") && named.is_file()).then_some(named)
+}
+
+/// Makes a folder in which the loader finds that library by the names of NCCL.
+///
+/// # Errors
+///
+/// When it cannot be made.
+pub fn name_nccl(folder: &Path, library: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    NCCL_NAMES.iter().try_for_each(|name| {
+        let made = symlink(library, folder.join(name));
+        made.or_else(|error| match error.kind() {
+            // Of an earlier run in the same directory.
+            io::ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(error),
+        })
+    })
 }
 
 /// Whether this node has a driver for GPUs that NCCL runs on.
@@ -243,13 +290,30 @@ mod tests {
     #[test]
     fn what_is_preloaded_already_stays_and_comes_second() {
         let nccl = Path::new("/l/libddp_doctor_nccl.so");
-        let with = |old: Option<&str>| preload(nccl, old.map(OsStr::new));
+        let with = |old: Option<&str>| first(nccl, old.map(OsStr::new));
         assert_eq!(with(None), "/l/libddp_doctor_nccl.so");
         assert_eq!(with(Some("")), "/l/libddp_doctor_nccl.so");
         assert_eq!(
             with(Some("libnccl.so.2 a.so")),
             "/l/libddp_doctor_nccl.so:libnccl.so.2 a.so"
         );
+    }
+
+    #[test]
+    fn who_stands_in_nccls_place_is_loaded_and_found_first() {
+        let named = SeesNccl::InItsPlace {
+            library: "/l/named.so".into(),
+            folder: "/b/nccl".into(),
+        };
+        let with = |path: Option<&str>| {
+            let value = |name: &str| path.filter(|_| name == LIBRARY_PATH).map(OsString::from);
+            named.variables(value)
+        };
+        let preloaded = (PRELOAD, OsString::from("/l/named.so"));
+        let path = |value: &str| (LIBRARY_PATH, OsString::from(value));
+        assert_eq!(with(None), [preloaded.clone(), path("/b/nccl")]);
+        assert_eq!(with(Some("")), [preloaded.clone(), path("/b/nccl")]);
+        assert_eq!(with(Some("/a:/c")), [preloaded, path("/b/nccl:/a:/c")]);
     }
 
     #[test]

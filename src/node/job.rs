@@ -26,7 +26,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, oneshot};
 
 use super::attach::{Coordinator, check_address};
-use super::boxes::{self, BoxDir};
+use super::boxes::{self, BoxDir, NCCL_FOLDER};
 use super::descendants::Descendants;
 use super::environment::{self, Environment, SeesNccl};
 use super::follow::{self, Commander, Follower};
@@ -85,6 +85,8 @@ pub enum Nccl {
     Auto,
     /// Every process's.
     Always,
+    /// Every process's, also of those that load it by its name.
+    InItsPlace,
     /// Every process's whose NCCL loads a profiler.
     Profiler,
     /// Nobody's.
@@ -160,7 +162,7 @@ pub fn run(options: Options) -> Outcome {
         coordinator: address.clone(),
         library: environment::find_library(),
         python: environment::find_python(),
-        nccl: sees_nccl(options.nccl, &mut live),
+        nccl: sees_nccl(options.nccl, boxes, &mut live),
     });
     let connect = address.as_deref().unwrap_or("nowhere");
     let kept = run_dir
@@ -250,24 +252,34 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
     status_of_failure(&error)
 }
 
-/// What sees calls of NCCL in the job's processes.
-fn sees_nccl(when: Nccl, live: &mut Live) -> Option<SeesNccl> {
-    let wanted = match when {
-        Nccl::Auto => environment::has_nvidia_driver(),
-        Nccl::Always | Nccl::Profiler => true,
-        Nccl::Never => false,
+/// What sees calls of NCCL in the job's processes. What has to be made for it goes with the boxes.
+fn sees_nccl(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<SeesNccl> {
+    let sees = match when {
+        Nccl::Auto => {
+            let found = environment::has_nvidia_driver().then(environment::find_nccl);
+            return found.flatten().map(SeesNccl::Preloaded);
+        }
+        Nccl::Never => return None,
+        Nccl::Always => environment::find_nccl().map(SeesNccl::Preloaded),
+        Nccl::Profiler => environment::find_nccl().map(SeesNccl::Profiler),
+        Nccl::InItsPlace => environment::find_nccl_by_name().and_then(|library| {
+            let folder = boxes.path().join(NCCL_FOLDER);
+            let made = environment::name_nccl(&folder, &library);
+            made.is_ok()
+                .then_some(SeesNccl::InItsPlace { library, folder })
+        }),
     };
-    let found = wanted.then(environment::find_nccl).flatten();
-    if found.is_none() && matches!(when, Nccl::Always | Nccl::Profiler) {
-        live.say(
-            "calls of NCCL are not seen: libddp_doctor_nccl.so is not beside ddp-doctor, or in a place \
-             whose name has a space or a colon (DDP_DOCTOR_NCCL_LIBRARY names it)",
-        );
+    if sees.is_none() {
+        let library = match when {
+            Nccl::InItsPlace => "libddp_doctor_nccl_soname.so",
+            _ => "libddp_doctor_nccl.so",
+        };
+        live.say(&format!(
+            "calls of NCCL are not seen: {library} is not beside ddp-doctor, or in a place whose name has \
+             a space or a colon (DDP_DOCTOR_NCCL_LIBRARY names libddp_doctor_nccl.so)",
+        ));
     }
-    found.map(match when {
-        Nccl::Profiler => SeesNccl::Profiler,
-        _ => SeesNccl::Preloaded,
-    })
+    sees
 }
 
 /// The coordinator that was asked for, or our own and where it listens.

@@ -182,6 +182,10 @@ impl Memory {
         groups: &mut HashMap<String, Seen>,
     ) -> Option<v1::MemorySample> {
         let measured = self.system.process(pid)?;
+        if measured.virtual_memory() == 0 {
+            // It has ended and waits for whom started it: what it held last is what there is to know.
+            return None;
+        }
         let cpu_ms = measured.accumulated_cpu_time();
         let known = self.known.entry(process).or_insert_with(|| Known {
             at: now,

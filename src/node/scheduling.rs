@@ -1,4 +1,5 @@
-//! How the host lets the ranks run: processor time, time in the run queue, throttling, paging.
+//! How the host lets the ranks run: processor time, time in the run queue, throttling, paging, what a
+//! hypervisor takes, and what the kernel calls pressure.
 //!
 //! Looked at from outside once a second, and told where it has changed: whether a rank that comes late
 //! computes for long or does not get to compute is in no record of its own.
@@ -20,6 +21,10 @@ pub const EVERY: Duration = Duration::from_secs(1);
 const AT_LEAST: Duration = Duration::from_secs(60);
 /// Thousandths of the time that are noticeable.
 const STEP: u32 = 100;
+/// The same of what is held against a time that is lost in a collective.
+const SMALL_STEP: u32 = 50;
+/// Most threads of a rank that are looked at.
+const MOST_THREADS: usize = 256;
 /// Pages a second that are noticeable.
 const FAULTS_STEP: u32 = 50;
 /// A look that comes sooner after the one before measures little.
@@ -38,6 +43,8 @@ struct Known {
     last: (Instant, Counters),
     /// `cpu.stat` of its cgroup, where there is one.
     cgroup: Option<PathBuf>,
+    /// Where its pressure stands: in its cgroup, or for its whole host.
+    pressure: Pressure,
     /// What was told last, and when.
     told: Option<(Instant, v1::SchedulingSample)>,
 }
@@ -51,7 +58,17 @@ struct Counters {
     throttled: Option<u64>,
     /// Pages that were read from a disk for it.
     major_faults: Option<u64>,
+    /// Nanoseconds that its threads waited for a processor, together.
+    threads_queued: Option<u64>,
+    /// What a hypervisor took of the time of all processors, and that time, in ticks.
+    stolen: Option<(u64, u64)>,
+    /// Microseconds in which something waited for a processor, for memory, for a disk.
+    pressure: [Option<u64>; 3],
 }
+
+/// The files that tell how long something had to wait for a processor, for memory, for a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pressure([PathBuf; 3]);
 
 impl Scheduling {
     /// Looks at all ranks that live, and tells what has changed.
@@ -83,12 +100,14 @@ impl Scheduling {
     fn measure(&mut self, process: u64, pid: u32, now: Instant) -> Option<v1::SchedulingSample> {
         let Some(known) = self.known.get_mut(&process) else {
             let cgroup = cpu_stat(pid);
-            let counters = Counters::of(pid, cgroup.as_deref());
+            let pressure = Pressure::of(cgroup.as_deref().and_then(Path::parent));
+            let counters = Counters::of(pid, cgroup.as_deref(), &pressure);
             self.known.insert(
                 process,
                 Known {
                     last: (now, counters),
                     cgroup,
+                    pressure,
                     told: None,
                 },
             );
@@ -98,7 +117,7 @@ impl Scheduling {
         if elapsed < SHORTEST {
             return None;
         }
-        let counters = Counters::of(pid, known.cgroup.as_deref());
+        let counters = Counters::of(pid, known.cgroup.as_deref(), &known.pressure);
         let before = std::mem::replace(&mut known.last, (now, counters)).1;
         let sample = v1::SchedulingSample {
             process,
@@ -119,7 +138,7 @@ impl Scheduling {
 }
 
 impl Counters {
-    fn of(pid: u32, cpu_stat: Option<&Path>) -> Self {
+    fn of(pid: u32, cpu_stat: Option<&Path>, pressure: &Pressure) -> Self {
         let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
         Self {
             ran_and_queued: read(&format!("task/{pid}/schedstat")).and_then(|it| schedstat(&it)),
@@ -127,6 +146,11 @@ impl Counters {
                 .and_then(|file| fs::read_to_string(file).ok())
                 .and_then(|text| throttled(&text)),
             major_faults: read("stat").and_then(|it| major_faults(&it)),
+            threads_queued: threads_queued(pid),
+            stolen: fs::read_to_string("/proc/stat")
+                .ok()
+                .and_then(|it| stolen(&it)),
+            pressure: pressure.read(),
         }
     }
 
@@ -139,11 +163,22 @@ impl Counters {
         let ran = |it: &Self| it.ran_and_queued.map(|(ran, _)| ran);
         let queued = |it: &Self| it.ran_and_queued.map(|(_, queued)| queued);
         let nanoseconds = elapsed.as_nanos();
+        let stolen = self.stolen.zip(before.stolen).and_then(|(now, before)| {
+            let all = now.1.saturating_sub(before.1);
+            rate(Some(before.0), Some(now.0), all.into())
+        });
+        let [cpu, memory, io] =
+            [0, 1, 2].map(|it| rate(before.pressure[it], self.pressure[it], elapsed.as_micros()));
         v1::SchedulingSample {
             ran_permille: rate(ran(before), ran(self), nanoseconds),
             queued_permille: rate(queued(before), queued(self), nanoseconds),
             throttled_permille: rate(before.throttled, self.throttled, elapsed.as_micros()),
             major_faults: rate(before.major_faults, self.major_faults, elapsed.as_millis()),
+            threads_queued_permille: rate(before.threads_queued, self.threads_queued, nanoseconds),
+            stolen_permille: stolen,
+            cpu_pressure_permille: cpu,
+            memory_pressure_permille: memory,
+            io_pressure_permille: io,
             ..v1::SchedulingSample::default()
         }
     }
@@ -158,6 +193,19 @@ fn differs(told: &v1::SchedulingSample, now: &v1::SchedulingSample) -> bool {
         || apart(told.queued_permille, now.queued_permille, STEP)
         || apart(told.throttled_permille, now.throttled_permille, STEP)
         || apart(told.major_faults, now.major_faults, FAULTS_STEP)
+        || apart(
+            told.threads_queued_permille,
+            now.threads_queued_permille,
+            SMALL_STEP,
+        )
+        || apart(told.stolen_permille, now.stolen_permille, SMALL_STEP)
+        || apart(told.cpu_pressure_permille, now.cpu_pressure_permille, STEP)
+        || apart(
+            told.memory_pressure_permille,
+            now.memory_pressure_permille,
+            STEP,
+        )
+        || apart(told.io_pressure_permille, now.io_pressure_permille, STEP)
         || told.processors != now.processors
 }
 
@@ -165,6 +213,51 @@ fn differs(told: &v1::SchedulingSample, now: &v1::SchedulingSample) -> bool {
 fn schedstat(text: &str) -> Option<(u64, u64)> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Nanoseconds that the threads of a process waited for a processor, together. One that ended takes what it
+/// waited with it: the sum may fall.
+fn threads_queued(pid: u32) -> Option<u64> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let queued = threads.take(MOST_THREADS).flatten().filter_map(|thread| {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        schedstat(&text).map(|(_, queued)| queued)
+    });
+    queued.reduce(|sum, queued| sum + queued)
+}
+
+/// `(what a hypervisor took, all time)` out of `/proc/stat`, in ticks of all processors.
+fn stolen(text: &str) -> Option<(u64, u64)> {
+    const STOLEN: usize = 7;
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let times = line.split_ascii_whitespace().map(str::parse);
+    let times: Vec<u64> = times.collect::<Result<_, _>>().ok()?;
+    // What guests ran is part of what was used already.
+    Some((*times.get(STOLEN)?, times.iter().take(STOLEN + 1).sum()))
+}
+
+impl Pressure {
+    /// Of a cgroup (version 2), or of the whole host where that does not tell.
+    fn of(cgroup: Option<&Path>) -> Self {
+        let names = ["cpu", "memory", "io"];
+        let own = cgroup.map(|folder| names.map(|name| folder.join(format!("{name}.pressure"))));
+        let host = || names.map(|name| Path::new("/proc/pressure").join(name));
+        Self(own.filter(|[cpu, ..]| cpu.exists()).unwrap_or_else(host))
+    }
+
+    fn read(&self) -> [Option<u64>; 3] {
+        self.0
+            .each_ref()
+            .map(|file| fs::read_to_string(file).ok().and_then(|it| waited(&it)))
+    }
+}
+
+/// Microseconds in which something waited, out of a file of pressure stall information.
+fn waited(text: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("some "))?;
+    let mut values = line.split_ascii_whitespace();
+    values.find_map(|it| it.strip_prefix("total=")?.parse().ok())
 }
 
 /// Field 12 of `/proc/PID/stat`. The name before it may contain anything.
@@ -210,6 +303,13 @@ mod tests {
         let text = "usage_usec 5\nnr_throttled 2\nthrottled_usec 77\n";
         assert_eq!(throttled(text), Some(77));
         assert_eq!(throttled("usage_usec 5\n"), None);
+        let text = "cpu  10 1 20 60 2 0 3 4 8 0\ncpu0 5 0 10 30 1 0 1 2 4 0\n";
+        assert_eq!(stolen(text), Some((4, 100)));
+        assert_eq!(stolen("cpu  10 1 20\n"), None);
+        let text =
+            "some avg10=98.14 avg60=1.00 avg300=0.50 total=352383817\nfull avg10=0.00 total=5\n";
+        assert_eq!(waited(text), Some(352_383_817));
+        assert_eq!(waited("full avg10=0.00 total=5\n"), None);
     }
 
     #[test]
@@ -218,17 +318,28 @@ mod tests {
             ran_and_queued: Some((1_000_000_000, 0)),
             throttled: Some(0),
             major_faults: Some(10),
+            threads_queued: Some(0),
+            stolen: Some((10, 1000)),
+            pressure: [Some(0), None, Some(7)],
         };
         let now = Counters {
             ran_and_queued: Some((1_600_000_000, 1_000_000_000)),
             throttled: Some(500_000),
             major_faults: None,
+            threads_queued: Some(3_000_000_000),
+            stolen: Some((60, 1200)),
+            pressure: [Some(1_000_000), Some(5), Some(7)],
         };
         let sample = now.since(&before, Duration::from_secs(2));
         assert_eq!(sample.ran_permille, Some(300));
         assert_eq!(sample.queued_permille, Some(500));
         assert_eq!(sample.throttled_permille, Some(250));
         assert_eq!(sample.major_faults, None);
+        assert_eq!(sample.threads_queued_permille, Some(1500));
+        assert_eq!(sample.stolen_permille, Some(250));
+        assert_eq!(sample.cpu_pressure_permille, Some(500));
+        assert_eq!(sample.memory_pressure_permille, None);
+        assert_eq!(sample.io_pressure_permille, Some(0));
     }
 
     #[test]

@@ -8,8 +8,9 @@ use ddp_doctor_proto::v1;
 
 use crate::diagnosis::detect::view;
 use crate::diagnosis::event::Stacks;
+use crate::diagnosis::growth::{self, Exhausted, Grower, Growth};
 use crate::diagnosis::model::{
-    self, Doing, Group, GroupId, JoinedCall, Model, Process, Target, Wait,
+    self, Doing, Group, GroupId, JoinedCall, Model, Process, RoomKind, Target, Wait,
 };
 
 /// Ranks named of those that one waits for; the rest is counted.
@@ -38,9 +39,10 @@ impl Detail {
     pub fn of(model: &Model) -> Self {
         let mut missing = BTreeMap::new();
         let late = late(model);
+        let growers = growth::growers(model);
         let ranks = model.ranks.keys().filter_map(|&rank| {
             let process = model.process_of(rank)?;
-            let mut detail = rank_detail(model, rank, process, &mut missing);
+            let mut detail = rank_detail(model, rank, process, &growers, &mut missing);
             detail.late_us = late.get(&rank).map(|&(_, late)| late);
             Some((rank, detail))
         });
@@ -145,6 +147,7 @@ fn rank_detail(
     model: &Model,
     rank: u32,
     process: &Process,
+    growers: &[Grower<'_>],
     missing: &mut Missing,
 ) -> v1::RankDetail {
     let mut waits_for = waits_for(model, rank, process, missing);
@@ -156,7 +159,7 @@ fn rank_detail(
     let main = stacks.and_then(|stacks| stacks.main());
     v1::RankDetail {
         rank,
-        gauges: gauges(&process.memory),
+        gauges: gauges(process, growers),
         waits_for,
         waits_for_more,
         phase: process
@@ -178,36 +181,105 @@ fn rank_detail(
     }
 }
 
-fn gauges(memory: &model::Memory) -> Vec<v1::Gauge> {
+fn gauges(process: &Process, growers: &[Grower<'_>]) -> Vec<v1::Gauge> {
+    let memory = &process.memory;
+    let growers = growers.iter().filter(|it| it.process.id == process.id);
+    let growers: Vec<&Grower<'_>> = growers.collect();
+    let own = |device: Option<u32>| {
+        let grower = growers.iter().find(|it| it.device == device)?;
+        Some((grower.growth, grower.ends_in_sight()))
+    };
+    let filling: Vec<_> = growth::filling(process).collect();
+    let shared = |kind: RoomKind| {
+        let (_, growth, end) = filling.iter().find(|(room, ..)| room.kind == kind)?;
+        Some((*growth, Some(*end)))
+    };
     let mut gauges = Vec::new();
-    let mut push = |name: String, unit: &str, gauge: Option<model::Gauge>, limit: Option<u64>| {
+    type Grows = Option<(Growth, Option<Exhausted>)>;
+    let mut push = |name: &str, gauge: Option<model::Gauge>, limit: Option<u64>, grows: Grows| {
         gauges.extend(gauge.map(|gauge| v1::Gauge {
-            name,
-            unit: unit.into(),
+            name: name.into(),
+            unit: "B".into(),
             value: gauge.latest,
             peak: gauge.peak,
             limit,
+            growth: grows.map(|(growth, end)| grown(gauge.latest, &growth, end)),
         }));
     };
     for (number, device) in &memory.devices {
-        push(format!("gpu {number}"), "B", device.used, device.total);
+        let gpu = format!("gpu {number}");
+        push(&gpu, device.used, device.total, None);
+        let tensors = own(Some(*number));
         push(
-            format!("gpu {number} tensors"),
-            "B",
+            &format!("{gpu} tensors"),
             device.allocated,
             device.total,
+            tensors,
         );
         push(
-            format!("gpu {number} reserved"),
-            "B",
+            &format!("{gpu} reserved"),
             device.reserved,
             device.total,
+            None,
         );
     }
-    push("rss".into(), "B", memory.rss, memory.host_total);
-    push("host".into(), "B", memory.host_used, memory.host_total);
-    push("cpu".into(), "‰", memory.cpu_permille, None);
+    push("rss", memory.rss, memory.host_total, own(None));
+    let host = shared(RoomKind::Host);
+    push("host", memory.host_used, memory.host_total, host);
+    let group = shared(RoomKind::Cgroup);
+    push(
+        "control group",
+        memory.cgroup_used,
+        memory.cgroup_limit,
+        group,
+    );
+    // Where nothing limits it, what it has of addresses means nothing.
+    if memory.virtual_limit.is_some() {
+        push(
+            "address space",
+            memory.virtual_used,
+            memory.virtual_limit,
+            None,
+        );
+    }
+    let shm = shared(RoomKind::Shm);
+    push(
+        "/dev/shm",
+        memory.shm_used.filter(|it| it.peak > 0),
+        memory.shm_total,
+        shm,
+    );
+    gauges.extend(memory.cpu_permille.map(|gauge| v1::Gauge {
+        name: "cpu".into(),
+        unit: "‰".into(),
+        value: gauge.latest,
+        peak: gauge.peak,
+        limit: None,
+        growth: None,
+    }));
     gauges
+}
+
+/// How a value grows, and what it will be when that has to end.
+fn grown(value: u64, growth: &Growth, end: Option<Exhausted>) -> v1::Growth {
+    let slope = growth.trend.slope;
+    let end = end.map(|end| v1::GrowthEnd {
+        value: value + (slope * end.steps) as u64,
+        of: end.room.map_or("the device", |room| room.name()).into(),
+        steps: end.steps as u64,
+        least: end.between.0 as u64,
+        most: end
+            .between
+            .1
+            .is_finite()
+            .then(|| end.between.1.ceil() as u64),
+    });
+    v1::Growth {
+        per_step: slope,
+        from_step: growth.steps.0,
+        to_step: growth.steps.1,
+        end,
+    }
 }
 
 /// Ranks that the threads of a process wait for, ascending.
@@ -324,6 +396,8 @@ fn call(rank: u32, joined: &JoinedCall) -> v1::RankCall {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnosis::model::Room;
+    use crate::diagnosis::trend::Trend;
     use crate::report::testing::report;
 
     #[test]
@@ -340,6 +414,37 @@ mod tests {
         assert!(third.findings_changed && third.findings.is_empty() && third.ended);
         let ranks: Vec<u32> = third.ranks.iter().map(|it| it.rank).collect();
         assert_eq!(ranks, [1]);
+    }
+
+    #[test]
+    fn a_gauge_that_grows_says_where_that_ends() {
+        let trend = Trend {
+            slope: 100.0,
+            low: 90.0,
+            high: 110.0,
+            scatter: 0.0,
+            z: 5.0,
+        };
+        let growth = Growth {
+            trend,
+            steps: (5, 45),
+            unmeasured: 2,
+            bytes: (1000, 5000),
+            at: Timestamp(1),
+        };
+        let room = Room {
+            kind: RoomKind::Cgroup,
+            used: 7000,
+            limit: 9000,
+        };
+        let told = grown(5000, &growth, Some(growth.until(room)));
+        assert_eq!((told.from_step, told.to_step), (5, 45));
+        let end = told.end.unwrap();
+        // 20 steps were left two steps ago.
+        assert_eq!((end.steps, end.value), (18, 6800));
+        assert_eq!((end.least, end.most), (15, Some(22)));
+        assert_eq!(end.of, "its control group");
+        assert_eq!(grown(5000, &growth, None).end, None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Options for every program in C.
-const C: [&str; 7] = [
+const C: [&str; 8] = [
     "-std=gnu11",
     "-g",
     "-Wall",
@@ -16,6 +16,8 @@ const C: [&str; 7] = [
     "-Werror",
     "-pthread",
     "-O1",
+    // Who looks functions up by itself is linked with nothing that has them.
+    "-Wl,--as-needed",
 ];
 
 /// Where the doubles are.

@@ -1,5 +1,5 @@
 /*
- * Looks for what NCCL has only since 2.28 and 2.31, with a library of 2.27, as programs do that run with
+ * Looks for functions of NCCL 2.28 and 2.31 that the library does not have, as programs do that run with
  * several versions; and calls what it finds, then what there is.
  */
 #include <nccl.h>

@@ -17,7 +17,7 @@ use crate::run::program;
 use crate::support::process::{Finished, run_to_end};
 
 /// Libraries to test with; empty: there is none.
-fn libraries() -> Vec<PathBuf> {
+pub(super) fn libraries() -> Vec<PathBuf> {
     let named = std::env::var_os("DDP_DOCTOR_TEST_NCCL");
     let named = named.iter().flat_map(std::env::split_paths);
     let of_pytorch = venv().into_iter().flat_map(|venv| {
@@ -73,6 +73,14 @@ fn table() -> BTreeMap<&'static str, (Version, bool)> {
 
 /// The functions `nccl…` that a library has.
 fn exports(library: &Path) -> BTreeSet<String> {
+    let names = exported(library, "nccl").into_iter();
+    names
+        .filter(|name| !name.starts_with("ncclProfiler_v"))
+        .collect()
+}
+
+/// What a library has by names that begin so.
+pub(super) fn exported(library: &Path, prefix: &str) -> BTreeSet<String> {
     let listed = Command::new("nm")
         .args(["-D", "--defined-only"])
         .arg(library)
@@ -81,12 +89,12 @@ fn exports(library: &Path) -> BTreeSet<String> {
     assert!(listed.status.success(), "{}", library.display());
     let text = String::from_utf8(listed.stdout).unwrap();
     let names = text.lines().filter_map(|line| line.split(' ').nth(2));
-    let is_function = |name: &&str| name.starts_with("nccl") && !name.starts_with("ncclProfiler_v");
-    names.filter(is_function).map(str::to_owned).collect()
+    let begins_so = |name: &&str| name.starts_with(prefix);
+    names.filter(begins_so).map(str::to_owned).collect()
 }
 
 /// `tests/nccl/answers.c`, linked with whatever `libnccl.so.2` the loader finds.
-fn asking() -> Option<&'static Path> {
+pub(super) fn asking() -> Option<&'static Path> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let doubles = Doubles::get()?;
     let program = PROGRAM.get_or_init(|| doubles.compile(&source("answers.c"), "answers", &LINKED));
@@ -103,7 +111,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// Without what the machine's own settings might change.
-fn with<'c>(command: &'c mut Command, nccl: &Path) -> &'c mut Command {
+pub(super) fn with<'c>(command: &'c mut Command, nccl: &Path) -> &'c mut Command {
     command
         .env("LD_LIBRARY_PATH", nccl.parent().unwrap())
         .env("NCCL_SOCKET_IFNAME", "lo")
@@ -111,21 +119,26 @@ fn with<'c>(command: &'c mut Command, nccl: &Path) -> &'c mut Command {
         .env_remove("LD_PRELOAD")
 }
 
-/// What a program answers, with the library before it or without.
-fn answers(program: &Path, arguments: &[&Path], nccl: &Path, is_preloaded: bool) -> String {
+/// What a program answers, with a library before it or without.
+pub(super) fn answers(
+    program: &Path,
+    arguments: &[&Path],
+    nccl: &Path,
+    preloaded: Option<&Path>,
+) -> String {
     let mut command = Command::new(program);
     command.args(arguments);
     with(&mut command, nccl);
-    if is_preloaded {
-        command.env("LD_PRELOAD", library());
+    if let Some(library) = preloaded {
+        command.env("LD_PRELOAD", library);
     }
     let ended = run_to_end(command);
     assert_eq!(ended.status, Some(0), "{}: {ended}", nccl.display());
     ended.stdout
 }
 
-fn version_of(nccl: &Path) -> Option<Version> {
-    let said = answers(asking()?, &[Path::new("none")], nccl, false);
+pub(super) fn version_of(nccl: &Path) -> Option<Version> {
+    let said = answers(asking()?, &[Path::new("none")], nccl, None);
     let line = said.lines().find_map(|line| line.strip_prefix("version "));
     let code: u32 = line.unwrap().parse().unwrap();
     Some(vec![code / 10_000, code / 100 % 100, code % 100])
@@ -166,12 +179,17 @@ fn every_function_is_hooked_or_there_is_a_reason() {
 
 /// Runs a program as a job of which everything is seen; what it said, and its records.
 fn seen(command: &[&Path], nccl: &Path) -> (Finished, Vec<v1::Record>) {
+    seen_by("always", command, nccl)
+}
+
+/// Likewise, by what `run --nccl` calls that.
+pub(super) fn seen_by(how: &str, command: &[&Path], nccl: &Path) -> (Finished, Vec<v1::Record>) {
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());
     run.args([
         "run",
         "--nccl",
-        "always",
+        how,
         "--run-dir",
         "kept",
         "--report",
@@ -201,7 +219,7 @@ fn texts(records: &[v1::Record], kind: RecordKind) -> Vec<&str> {
 
 /// A communicator that was asked for, and what became of it.
 #[track_caller]
-fn is_refused(records: &[v1::Record], version: &[u32]) {
+pub(super) fn is_refused(records: &[v1::Record], version: &[u32]) {
     let is_creation = |record: &&v1::Record| {
         record.kind == i32::from(RecordKind::Issued.number())
             && record.op == i32::from(Op::NewGroup.number())
@@ -237,10 +255,10 @@ fn is_refused(records: &[v1::Record], version: &[u32]) {
 fn whoever_stands_between_changes_no_answer() {
     for nccl in libraries() {
         let Some(program) = asking() else { return };
-        let without = answers(program, &[], &nccl, false);
+        let without = answers(program, &[], &nccl, None);
         assert!(without.contains("comm argument is NULL"), "{without}");
         assert_eq!(
-            answers(program, &[], &nccl, true),
+            answers(program, &[], &nccl, Some(library())),
             without,
             "{}",
             nccl.display()
@@ -274,8 +292,8 @@ fn the_real_one_is_found_where_it_was_loaded_for_one_library_only() {
     let asking = doubles.compile(&source("answers.c"), "answers.so", &shared);
     for nccl in libraries() {
         let version = version_of(&nccl).unwrap();
-        let without = answers(&host, &[&asking], &nccl, false);
-        assert_eq!(answers(&host, &[&asking], &nccl, true), without);
+        let without = answers(&host, &[&asking], &nccl, None);
+        assert_eq!(answers(&host, &[&asking], &nccl, Some(library())), without);
         let (finished, records) = seen(&[&host, &asking], &nccl);
         if finished.stdout.contains("\na communicator\n") {
             eprintln!("skipped: this machine has a GPU");
@@ -336,13 +354,13 @@ fn several_in_one_process_are_told_apart() {
         // Linked with the double, which makes communicators, and loads the other one by its path.
         let (_, records) = seen(&[&program, &nccl], &folder.join("libnccl.so.2"));
         let settings = texts(&records, RecordKind::Setting);
-        assert!(settings.contains(&"nccl=2.27.5"), "{settings:?}");
+        assert!(settings.contains(&"nccl=2.29.7"), "{settings:?}");
         let both = settings
             .iter()
             .find_map(|it| it.strip_prefix("nccl libraries="));
         let both: Vec<&str> = both.unwrap().split(", ").collect();
         assert_eq!(both.len(), 2, "{settings:?}");
-        assert!(both[0].starts_with("2.27.5 /"), "{both:?}");
+        assert!(both[0].starts_with("2.29.7 /"), "{both:?}");
         assert_eq!(both[1], format!("{} {}", written(&version), nccl.display()));
     }
 }

@@ -28,7 +28,7 @@ fn example() -> &'static Path {
 }
 
 /// The doubles by the names that cudarc looks for first.
-fn found_by_cudarc(doubles: &Doubles) -> TempDir {
+pub(super) fn found_by_cudarc(doubles: &Doubles) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let launcher = doubles.launch(1, Path::new("")).remove(0);
     for (name, library) in [

@@ -39,6 +39,19 @@ mod whose {
 /// Another thread tells the box of the communicator at this moment.
 const BEING_TOLD: u32 = u32::MAX;
 
+/// What a communicator is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// Which no other one has, on any rank.
+    pub(crate) hash: u64,
+    /// The n-th communicator with that hash.
+    pub(crate) occurrence: u32,
+    /// NCCL's own hash of it, which several may have that were made out of one.
+    pub(crate) in_nccl: u64,
+    /// What the ids begin with of those who come to it later.
+    pub(crate) magic: u64,
+}
+
 /// A communicator that this process is a rank of.
 #[derive(Debug)]
 pub(crate) struct Communicator {
@@ -47,9 +60,7 @@ pub(crate) struct Communicator {
     /// Its number there; 0: the box was not told of it.
     group: AtomicU32,
     /// What names it on all ranks.
-    pub(crate) hash: u64,
-    /// The n-th communicator with that hash.
-    pub(crate) occurrence: u32,
+    pub(crate) name: Name,
     /// What the program calls it.
     description: Vec<u8>,
     /// This process's rank in it.
@@ -66,12 +77,11 @@ pub(crate) struct Communicator {
 }
 
 impl Communicator {
-    pub(crate) fn new(sink: Sink, hash: u64, occurrence: u32, description: &[u8]) -> Self {
+    pub(crate) fn new(sink: Sink, name: Name, description: &[u8]) -> Self {
         Self {
             sink: sink.name(),
             group: AtomicU32::new(0),
-            hash,
-            occurrence,
+            name,
             description: description.to_vec(),
             rank: 0,
             size: 0,
@@ -108,7 +118,7 @@ impl Communicator {
         let group = sink.communicator(&sink::Communicator {
             op: Op::Unspecified,
             takes_all: false,
-            name: identity::name(self.hash, self.occurrence).as_bytes(),
+            name: identity::name(self.name.hash, self.name.occurrence).as_bytes(),
             description: &self.description,
             seat: Seat {
                 rank: self.rank,
@@ -148,7 +158,7 @@ impl Communicator {
         }
     }
 
-    /// Another one is made out of it: the how manieth, from 1.
+    /// Another one is made out of it, by all its ranks: the how manieth, from 1.
     pub(crate) fn divide(&self) -> u32 {
         self.divisions.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -242,8 +252,12 @@ mod tests {
         Communicator {
             sink: 0,
             group: AtomicU32::new(group),
-            hash: 0,
-            occurrence: 0,
+            name: Name {
+                hash: 0,
+                occurrence: 0,
+                in_nccl: 0,
+                magic: 0,
+            },
             description: Vec::new(),
             rank: 0,
             size: 1,

@@ -4,18 +4,18 @@
 //! Off unless `DDP_DOCTOR_NCCL_COMPLETION=1`, since it has not been run on a GPU yet. Nothing is put on a
 //! stream that is captured, or of which that is not known. Where no event is free, a call is not followed:
 //! that a call is complete is told late or not at all, never too early.
-#![expect(unsafe_code, reason = "calls functions of the CUDA driver")]
 
 use std::env;
-use std::ffi::{c_int, c_uint, c_void};
-use std::mem::{self, MaybeUninit};
+use std::ffi::{c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::comms::Communicator;
-use crate::driver::{Answer, Capture, Function, SUCCESS};
+use crate::driver::{
+    self, Answer, Capture, SUCCESS, current_context, event_create, event_query, event_record,
+};
 use crate::records::Work;
 use crate::sink::{self, Sink};
 
@@ -61,39 +61,6 @@ static PLACES: [Place; MOST] = [const {
 
 /// Events were made, and the thread that asks was started.
 static ASKING: AtomicBool = AtomicBool::new(false);
-/// The process is about to end, and the driver with it.
-static ENDING: AtomicBool = AtomicBool::new(false);
-
-/// Declares a function of the driver's as a safe one where it is there.
-macro_rules! driver {
-    ($name:ident, $symbol:literal, ($($arg:ident: $type:ty),*)) => {
-        fn $name($($arg: $type),*) -> Option<Answer> {
-            static FUNCTION: Function = Function::new($symbol);
-            let address = FUNCTION.address();
-            if address.is_null() {
-                return None;
-            }
-            // SAFETY: the function of this name has this type in every driver since CUDA 10, and is given
-            // what it asks for: live values to write to, and handles that the driver gave.
-            Some(unsafe {
-                let function: unsafe extern "C" fn($($type),*) -> Answer = mem::transmute(address);
-                function($($arg),*)
-            })
-        }
-    };
-}
-
-driver!(ctx_get_current, c"cuCtxGetCurrent", (context: *mut *mut c_void));
-driver!(ctx_set_current, c"cuCtxSetCurrent", (context: *mut c_void));
-driver!(event_create, c"cuEventCreate", (event: *mut *mut c_void, flags: c_uint));
-driver!(event_record, c"cuEventRecord", (event: *mut c_void, stream: *mut c_void));
-driver!(event_query, c"cuEventQuery", (event: *mut c_void));
-driver!(exchange_capture_mode, c"cuThreadExchangeStreamCaptureMode", (mode: *mut c_int));
-
-fn current_context() -> Option<*mut c_void> {
-    let mut context = ptr::null_mut();
-    (ctx_get_current(&mut context) == Some(SUCCESS) && !context.is_null()).then_some(context)
-}
 
 /// Makes events for the device that the calling thread uses, and begins to ask for them.
 pub(crate) fn prepare() {
@@ -117,52 +84,15 @@ pub(crate) fn prepare() {
         place.context.store(context, Ordering::Relaxed);
         place.is.store(FREE, Ordering::Release);
     }
-    begin_to_ask(context);
-}
-
-/// Starts the thread that asks. Without it no place ever becomes free again, and that is all.
-fn begin_to_ask(context: *mut c_void) {
-    extern "C" fn end() {
-        ENDING.store(true, Ordering::Release);
-    }
-    // Handlers run in the reverse order of their registration: before the driver's own.
-    // SAFETY: the function is one of this library, which is never unloaded before the process ends.
-    if unsafe { libc::atexit(end) } != 0 {
-        return;
-    }
-    let context = context.expose_provenance();
-    let start = || {
-        let builder = thread::Builder::new().name("ddp-nccl-done".into());
-        builder.spawn(move || ask(ptr::with_exposed_provenance_mut(context)))
-    };
-    drop(without_signals(start));
-}
-
-/// Runs `start` with all signals blocked, so that a thread that it starts never gets one.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    let mut every = MaybeUninit::uninit();
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: the masks are live values, and the first call fills what the second one reads.
-    unsafe {
-        libc::sigfillset(every.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
-    }
-    let started = start();
-    // SAFETY: as above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
-    started
+    // Without the thread no place ever becomes free again, and that is all.
+    driver::in_a_thread(c"ddp-nccl-done", context, ask);
 }
 
 /// Asks for the events until the process ends.
-fn ask(context: *mut c_void) {
-    /// `CU_STREAM_CAPTURE_MODE_RELAXED`: what this thread asks disturbs no capture of another one.
-    const RELAXED: c_int = 2;
-    let mut mode = RELAXED;
-    let ready = exchange_capture_mode(&mut mode) == Some(SUCCESS)
-        && ctx_set_current(context) == Some(SUCCESS);
-    while ready && !ENDING.load(Ordering::Acquire) {
+fn ask() {
+    while !driver::is_ending() {
         for place in &PLACES {
-            if place.is.load(Ordering::Acquire) == RECORDED && !ENDING.load(Ordering::Acquire) {
+            if place.is.load(Ordering::Acquire) == RECORDED && !driver::is_ending() {
                 look(place);
             }
         }

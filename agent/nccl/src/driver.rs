@@ -1,10 +1,11 @@
 //! The CUDA driver, as far as the process has loaded it: nothing here loads or initialises it.
 #![expect(unsafe_code, reason = "calls functions of the CUDA driver")]
 
-use std::ffi::{CStr, c_int, c_void};
-use std::mem;
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::mem::{self, MaybeUninit};
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::thread;
 
 use crate::abi::Stream;
 
@@ -59,6 +60,39 @@ impl Function {
     }
 }
 
+/// Declares a function of the driver's as a safe one where it is there.
+macro_rules! driver {
+    ($name:ident, $symbol:literal, ($($arg:ident: $type:ty),*)) => {
+        pub(crate) fn $name($($arg: $type),*) -> Option<Answer> {
+            static FUNCTION: Function = Function::new($symbol);
+            let address = FUNCTION.address();
+            if address.is_null() {
+                return None;
+            }
+            // SAFETY: the function of this name has this type in every driver since CUDA 10, and is given
+            // what it asks for: live values to write to, and handles that the driver gave.
+            Some(unsafe {
+                let function: unsafe extern "C" fn($($type),*) -> Answer = mem::transmute(address);
+                function($($arg),*)
+            })
+        }
+    };
+}
+
+driver!(ctx_get_current, c"cuCtxGetCurrent", (context: *mut *mut c_void));
+driver!(ctx_set_current, c"cuCtxSetCurrent", (context: *mut c_void));
+driver!(exchange_capture_mode, c"cuThreadExchangeStreamCaptureMode", (mode: *mut c_int));
+driver!(event_create, c"cuEventCreate", (event: *mut *mut c_void, flags: c_uint));
+driver!(event_record, c"cuEventRecord", (event: *mut c_void, stream: *mut c_void));
+driver!(event_query, c"cuEventQuery", (event: *mut c_void));
+driver!(mem_get_info, c"cuMemGetInfo_v2", (free: *mut usize, total: *mut usize));
+
+/// What the calling thread uses.
+pub(crate) fn current_context() -> Option<*mut c_void> {
+    let mut context = ptr::null_mut();
+    (ctx_get_current(&mut context) == Some(SUCCESS) && !context.is_null()).then_some(context)
+}
+
 /// The driver's library; null: the process does not have it.
 static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
@@ -70,6 +104,66 @@ pub(crate) fn look() {
         LIBRARY.store(found, Ordering::Release);
     }
 }
+
+// --- Threads that ask it ---------------------------------------------------------------------------
+
+/// The process is about to end, and the driver with it.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the driver must not be asked any more.
+pub(crate) fn is_ending() -> bool {
+    ENDING.load(Ordering::Acquire)
+}
+
+/// Runs `work` in a thread of ours, which uses that context and disturbs no capture of another one; it has
+/// to look whether the process is about to end. Where that cannot be, it is not run.
+pub(crate) fn in_a_thread(name: &CStr, context: *mut c_void, work: impl FnOnce() + Send + 'static) {
+    /// `CU_STREAM_CAPTURE_MODE_RELAXED`
+    const RELAXED: c_int = 2;
+    /// What a thread needs that looks and tells.
+    const STACK: usize = 256 << 10;
+    extern "C" fn end() {
+        ENDING.store(true, Ordering::Release);
+    }
+    // Handlers run in the reverse order of their registration: before the driver's own.
+    // SAFETY: the function is one of this library, which is never unloaded before the process ends.
+    if unsafe { libc::atexit(end) } != 0 {
+        return;
+    }
+    let context = context.expose_provenance();
+    let builder = thread::Builder::new()
+        .name(name.to_string_lossy().into_owned())
+        .stack_size(STACK);
+    let start = || {
+        builder.spawn(move || {
+            let mut mode = RELAXED;
+            let context = ptr::with_exposed_provenance_mut(context);
+            let is_ready = exchange_capture_mode(&mut mode) == Some(SUCCESS)
+                && ctx_set_current(context) == Some(SUCCESS);
+            if is_ready {
+                work();
+            }
+        })
+    };
+    drop(without_signals(start));
+}
+
+/// Runs `start` with all signals blocked, so that a thread that it starts never gets one.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut every = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: the masks are live values, and the first call fills what the second one reads.
+    unsafe {
+        libc::sigfillset(every.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
+    }
+    let started = start();
+    // SAFETY: as above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    started
+}
+
+// --- Streams -----------------------------------------------------------------------------------------
 
 /// Names a stream within the process: names that stand for another stream on each device are told apart by
 /// it, and those of a thread by that.

@@ -279,6 +279,17 @@ hook!(ncclCommShrink, c"pncclCommShrink", (
     watch::making(begin, real)
 });
 
+hook!(ncclCommGrow, c"pncclCommGrow", (
+    comm: Comm, ranks: c_int, id: *const UniqueId, rank: c_int, made: *mut Comm, config: AnyConfig,
+), |name, real| {
+    let begin = || {
+        // SAFETY: as above; the id is null for those who need none.
+        let (id, configured) = unsafe { (id.as_ref(), Configured::read(config)) };
+        init::grow(name, comm, ranks, id, rank, made, configured)
+    };
+    watch::making(begin, real)
+});
+
 hook!(ncclCommFinalize, c"pncclCommFinalize", (comm: Comm), |name, real| {
     watch::other(name, comm, Op::DestroyProcessGroup, real)
 });
@@ -292,9 +303,6 @@ hook!(ncclCommAbort, c"pncclCommAbort", (comm: Comm), |name, real| {
 // --- What is only passed on --------------------------------------------------------------------
 
 passed_on! {
-    ncclCommGrow, c"pncclCommGrow", comm, (
-        comm: Comm, ranks: c_int, id: *const UniqueId, rank: c_int, made: *mut Comm, config: AnyConfig,
-    );
     ncclCommRevoke, c"pncclCommRevoke", comm, (comm: Comm, flags: c_int);
     ncclCommSuspend, c"pncclCommSuspend", comm, (comm: Comm, flags: c_int);
     ncclCommResume, c"pncclCommResume", comm, (comm: Comm);

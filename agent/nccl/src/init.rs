@@ -14,6 +14,7 @@ use std::mem;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use ddp_doctor_agent::blackbox::{Place, Seat, Writer};
 use ddp_doctor_agent::{current, identity, is_disabled, open, options_from_env};
@@ -21,12 +22,12 @@ use ddp_doctor_proto::{NoteKind, Op};
 
 use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
 use crate::caller::returns_to;
-use crate::comms::{self, Communicator};
+use crate::comms::{self, Communicator, Name};
 use crate::real::{self, Function};
 use crate::records;
 use crate::sink::{self, Outer, Sink};
 use crate::watch::guarded;
-use crate::{done, driver};
+use crate::{done, driver, memory};
 
 /// Unique ids that are remembered, to tell communicators of one id apart.
 const MOST_IDS: usize = 1024;
@@ -89,8 +90,7 @@ impl Recorded {
 
 #[derive(Debug)]
 struct Made {
-    hash: u64,
-    occurrence: u32,
+    name: Name,
     description: Vec<u8>,
     non_blocking: bool,
     /// Where they are known before.
@@ -133,30 +133,57 @@ pub(crate) fn with_id(
         );
         return None;
     };
-    let name = identity::name(hash, occurrence);
-    let recorded = Recorded::before(sink, function, || {
-        sink.creating(&sink::Communicator {
-            op: Op::NewGroup,
-            name: name.as_bytes(),
-            description: configured.name,
-            takes_all: !configured.non_blocking,
-            seat,
-            returns_to: returns_to(),
-        })
-    });
-    Some(Making {
-        sink,
-        function,
-        recorded,
-        handle,
-        made: Some(Made {
-            hash,
-            occurrence,
-            description: configured.name.to_vec(),
-            non_blocking: configured.non_blocking,
-            seat: Some(seat),
-        }),
-    })
+    let name = Name {
+        hash,
+        occurrence,
+        in_nccl: hash,
+        magic: identity::magic_of(&id.bytes),
+    };
+    let non_blocking = configured.non_blocking;
+    let known = Known { sink, seat, name };
+    Some(known.making(function, handle, configured, non_blocking))
+}
+
+/// A communicator whose makers know who they will be in it.
+struct Known {
+    sink: Sink,
+    seat: Seat,
+    name: Name,
+}
+
+impl Known {
+    /// Records that it is about to be made: its makers wait there for one another.
+    fn making(
+        self,
+        function: &'static CStr,
+        handle: *mut Comm,
+        configured: Configured,
+        non_blocking: bool,
+    ) -> Making {
+        let Self { sink, seat, name } = self;
+        let recorded = Recorded::before(sink, function, || {
+            sink.creating(&sink::Communicator {
+                op: Op::NewGroup,
+                name: identity::name(name.hash, name.occurrence).as_bytes(),
+                description: configured.name,
+                takes_all: !non_blocking,
+                seat,
+                returns_to: returns_to(),
+            })
+        });
+        Making {
+            sink,
+            function,
+            recorded,
+            handle,
+            made: Some(Made {
+                name,
+                description: configured.name.to_vec(),
+                non_blocking,
+                seat: Some(seat),
+            }),
+        }
+    }
 }
 
 /// `ncclCommInitAll`: this process is all ranks of the communicator, and waits for nobody. They are not
@@ -187,7 +214,7 @@ pub(crate) fn split(
     let nth = parent.divide();
     let name = format!(
         "{}/split{nth}",
-        identity::name(parent.hash, parent.occurrence)
+        identity::name(parent.name.hash, parent.name.occurrence)
     );
     let recorded = Recorded::before(sink, function, || {
         sink.creating(&sink::Communicator {
@@ -207,17 +234,25 @@ pub(crate) fn split(
         function,
         recorded,
         handle,
-        made: (color != NO_COLOR).then(|| Made {
-            hash: identity::of_split(parent.hash, nth, color),
-            occurrence: parent.occurrence,
-            description: configured.name.to_vec(),
-            non_blocking: parent.non_blocking || configured.non_blocking,
-            seat: None,
+        made: (color != NO_COLOR).then(|| {
+            let in_nccl = identity::of_split(parent.name.in_nccl, nth, color);
+            Made {
+                name: Name {
+                    hash: identity::of_split(parent.name.hash, nth, color),
+                    in_nccl,
+                    magic: in_nccl,
+                    ..parent.name
+                },
+                description: configured.name.to_vec(),
+                non_blocking: parent.non_blocking || configured.non_blocking,
+                seat: None,
+            }
         }),
     })
 }
 
-/// `ncclCommShrink`: the ranks that are to leave take no part.
+/// `ncclCommShrink`: the ranks that are to leave take no part, and know nothing of it. So this is no
+/// division of the parent's, of which all ranks count as many.
 pub(crate) fn shrink(
     function: &'static CStr,
     parent: Comm,
@@ -226,24 +261,68 @@ pub(crate) fn shrink(
     configured: Configured,
 ) -> Option<Making> {
     let (sink, parent) = records::of(comms::find(parent))?;
-    let hash = identity::of_shrink(parent.hash, parent.divide(), excluded);
-    let made = Made {
-        hash,
-        occurrence: parent.occurrence,
-        description: configured.name.to_vec(),
-        non_blocking: parent.non_blocking || configured.non_blocking,
-        seat: None,
+    let mut excluded = excluded.to_vec();
+    excluded.retain(|&it| seat(it, parent.size.cast_signed()).is_some());
+    excluded.sort_unstable();
+    excluded.dedup();
+    let rank = parent.rank.cast_signed();
+    let before = excluded.partition_point(|&it| it < rank);
+    if excluded.get(before) == Some(&rank) {
+        // NCCL refuses it.
+        return None;
+    }
+    let seat = Seat {
+        rank: parent.rank - before as u32,
+        size: parent.size - excluded.len() as u32,
     };
-    let recorded = Recorded::before(sink, function, || {
-        records::other(sink, Op::Other, parent.group(sink))
-    });
-    Some(Making {
-        sink,
-        function,
-        recorded,
-        handle,
-        made: Some(made),
-    })
+    // All that remain have seen as many that were left without these.
+    let of_these = identity::of_shrink(parent.name.hash, parent.name.occurrence, &excluded);
+    let nth = occurrence_of(of_these, seat.rank)?;
+    let in_nccl = identity::of_split(parent.name.in_nccl, 0, 0);
+    let name = Name {
+        hash: of_these,
+        occurrence: nth,
+        in_nccl,
+        magic: in_nccl,
+    };
+    let non_blocking = parent.non_blocking || configured.non_blocking;
+    let known = Known { sink, seat, name };
+    Some(known.making(function, handle, configured, non_blocking))
+}
+
+/// `ncclCommGrow`: the ranks of a communicator keep their places in the larger one, where others come to
+/// them, who have been told an id and have no parent.
+pub(crate) fn grow(
+    function: &'static CStr,
+    parent: Comm,
+    size: c_int,
+    id: Option<&UniqueId>,
+    rank: c_int,
+    handle: *mut Comm,
+    configured: Configured,
+) -> Option<Making> {
+    HOOKED.store(true, Ordering::Release);
+    let name = |growth: u64, size: u32, occurrence: u32| Name {
+        hash: identity::of_grow(growth, size),
+        occurrence,
+        in_nccl: identity::of_grow(growth, size),
+        magic: growth,
+    };
+    if parent.is_null() {
+        let seat = seat(rank, size)?;
+        let sink = open_box(Some(seat))?;
+        let name = name(identity::magic_of(&id?.bytes), seat.size, 0);
+        let non_blocking = configured.non_blocking;
+        let known = Known { sink, seat, name };
+        return Some(known.making(function, handle, configured, non_blocking));
+    }
+    let (sink, parent) = records::of(comms::find(parent))?;
+    let seat = seat(parent.rank.cast_signed(), size)?;
+    let growth = identity::of_growth(parent.name.magic, parent.divide());
+    let name = name(growth, seat.size, parent.name.occurrence);
+    let non_blocking = parent.non_blocking || configured.non_blocking;
+    let known = Known { sink, seat, name };
+    Some(known.making(function, handle, configured, non_blocking))
 }
 
 impl Making {
@@ -286,12 +365,12 @@ impl Made {
         driver::look();
         let seat = self.seat.or_else(|| seat_of(comm));
         let Some(seat) = seat else { return };
-        let mut communicator =
-            Communicator::new(sink, self.hash, self.occurrence, &self.description);
+        let mut communicator = Communicator::new(sink, self.name, &self.description);
         communicator.rank = seat.rank;
         communicator.size = seat.size;
         communicator.non_blocking = self.non_blocking;
-        communicator.device = query(&CU_DEVICE, comm).unwrap_or(-1);
+        let device = query(&CU_DEVICE, comm).unwrap_or(-1);
+        communicator.device = device;
         if of_framework {
             communicator.is_made_by_framework();
         } else if communicator.group(sink) == 0 {
@@ -299,6 +378,10 @@ impl Made {
         }
         comms::insert(comm, communicator);
         done::prepare();
+        // A framework's own box has its allocator's word, which is the better one.
+        if let Sink::Own(writer) = sink {
+            memory::watch(writer, device);
+        }
     }
 }
 
@@ -499,23 +582,34 @@ fn pend(sink: Sink, made: Made, of_framework: bool) {
     }
 }
 
-/// A handle is used that is not known: it is that of the communicator which is awaited longest.
-pub(crate) fn bind(comm: Comm) {
-    let Some(sink) = sink::current() else { return };
-    if comm.is_null() || comms::find(comm).is_some() {
-        return;
+/// A handle is used that is not known: it is that of the communicator which is awaited longest, of those in
+/// which this process has that place.
+#[cold]
+pub(crate) fn bind(comm: Comm) -> Option<&'static Communicator> {
+    let sink = sink::current()?;
+    if comm.is_null() {
+        return None;
     }
+    // Who holds it is soon done; in a child that was forked meanwhile, nobody is.
+    let mut pending = (0..1000).find_map(|_| {
+        let pending = PENDING.try_lock().ok();
+        if pending.is_none() {
+            thread::yield_now();
+        }
+        pending
+    })?;
+    if pending.is_empty() {
+        return None;
+    }
+    let seat = seat_of(comm);
+    let fits = |made: &Made| made.seat.is_none() || made.seat == seat;
     let name = sink.name();
-    let pending = PENDING.try_lock().ok().and_then(|mut pending| {
-        let at = pending.iter().position(|it| it.sink == name)?;
-        Some(pending.remove(at))
-    });
-    if let Some(Pending {
-        of_framework, made, ..
-    }) = pending
-    {
-        made.known_as(sink, comm, of_framework);
-    }
+    let mut open = pending.iter();
+    let at = open.position(|it| it.sink == name && fits(&it.made))?;
+    let it = pending.remove(at);
+    drop(pending);
+    it.made.known_as(sink, comm, it.of_framework);
+    comms::find(comm)
 }
 
 #[cfg(test)]

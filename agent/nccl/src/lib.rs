@@ -11,9 +11,11 @@
 //!     ├ records  into the black box
 //!     │  └ sink  whose that is: this library's, or that of a framework whose calls it knows
 //!     └ done     when a stream has come to it: events of the CUDA driver
+//! memory    of the device, while it goes on
 //! profiler  what NCCL itself tells, where a program's calls do not come here
 //! caller    where in the program a call was made
 //! real      the library that is called: found where the loader's own search does not lead
+//!  └ search  … where the loader would have found it, if it had not found this one
 //! abi       NCCL's types and numbers
 //! ```
 //!
@@ -27,10 +29,13 @@ mod done;
 mod driver;
 pub mod hooks;
 mod init;
+mod memory;
 mod profiler;
 mod real;
 mod records;
+mod search;
 mod sink;
 mod watch;
 
 pub use abi::UniqueId;
+pub use real::address_of;

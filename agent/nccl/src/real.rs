@@ -3,7 +3,8 @@
 //! `dlsym(RTLD_NEXT)` finds nothing where the library was loaded for one other library only
 //! (`RTLD_LOCAL`), as for every extension of Python. Then it is looked for among what is loaded: the
 //! loader gives all who need `libnccl.so.2` the one that was loaded first, and so that is the one. Whoever
-//! loads another by its path, and asks that for its functions, does not come here at all.
+//! loads another by its path, and asks that for its functions, does not come here at all. Where that first
+//! one is this library itself, the real one is looked for as the loader would have (`search.rs`).
 #![expect(unsafe_code, reason = "asks the loader for libraries and functions")]
 
 use std::env;
@@ -14,8 +15,12 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::search;
+
 /// Names a library to be called where none is found otherwise.
 const PATH: &str = "DDP_DOCTOR_NCCL_PATH";
+/// What programs ask the loader for.
+const NAME: &CStr = c"libnccl.so.2";
 /// A function that every NCCL has.
 const ANY: &CStr = c"pncclGetVersion";
 
@@ -48,6 +53,12 @@ impl Function {
         self.address.store(found, Ordering::Release);
         found
     }
+}
+
+/// Where NCCL has something of this name; null: it does not have it, or there is no NCCL.
+#[must_use]
+pub fn address_of(name: &'static CStr) -> *mut c_void {
+    find(name)
 }
 
 /// The library's handle, once it is known.
@@ -94,9 +105,32 @@ fn library_of_the_program() -> Option<*mut c_void> {
         .iter()
         .find_map(|path| open(path, libc::RTLD_NOLOAD))
         .or_else(|| {
+            let would_be = stands_in_its_place().then(search::candidates);
+            let would_be = would_be.unwrap_or_default();
+            would_be
+                .iter()
+                .find_map(|path| open(path, libc::RTLD_LOCAL))
+        })
+        .or_else(|| {
             let path = env::var_os(PATH).filter(|path| !path.is_empty())?;
             open(&CString::new(path.as_bytes()).ok()?, libc::RTLD_LOCAL)
         })
+}
+
+/// Whether this library is what programs get that ask for NCCL: then nobody loads the real one.
+fn stands_in_its_place() -> bool {
+    // SAFETY: the names end in a zero, and nothing is loaded.
+    let named = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if named.is_null() {
+        return false;
+    }
+    // SAFETY: the handle is that of a library, the name ends in a zero. What was counted is given back.
+    let found = unsafe {
+        let found = libc::dlsym(named, ANY.as_ptr());
+        libc::dlclose(named);
+        found
+    };
+    !found.is_null() && object_of(found) == object_of(own_address())
 }
 
 /// Opens a library that has NCCL's functions itself.
@@ -122,7 +156,7 @@ fn open(path: &CStr, how: c_int) -> Option<*mut c_void> {
 }
 
 /// Paths of all libraries called `libnccl.so…` that are part of this process, in the order in which they
-/// were loaded.
+/// were loaded; without this one, which may be called so, too.
 pub(crate) fn loaded() -> Vec<CString> {
     unsafe extern "C" fn note(
         info: *mut libc::dl_phdr_info,
@@ -130,21 +164,29 @@ pub(crate) fn loaded() -> Vec<CString> {
         found: *mut c_void,
     ) -> c_int {
         // SAFETY: the loader passes a live description, and what we gave it.
-        let (name, found) = unsafe { ((*info).dlpi_name, &mut *found.cast::<Vec<CString>>()) };
-        if !name.is_null() {
+        let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
+        if !info.dlpi_name.is_null() && info.dlpi_addr as usize != found.own {
             // SAFETY: the loader's name of an object ends in a zero.
-            let name = unsafe { CStr::from_ptr(name.cast::<c_char>()) };
+            let name = unsafe { CStr::from_ptr(info.dlpi_name.cast::<c_char>()) };
             if is_nccl(name) {
-                found.push(name.to_owned());
+                found.paths.push(name.to_owned());
             }
         }
         0
     }
-    let mut found: Vec<CString> = Vec::new();
+    struct Found {
+        /// Where this library begins.
+        own: usize,
+        paths: Vec<CString>,
+    }
+    let mut found = Found {
+        own: object_of(own_address()),
+        paths: Vec::new(),
+    };
     // SAFETY: the function takes what is passed here, which lives until it is done, and calls nothing of
     // the loader's.
     unsafe { libc::dl_iterate_phdr(Some(note), ptr::from_mut(&mut found).cast()) };
-    found
+    found.paths
 }
 
 /// The version code of a library that is part of this process already.

@@ -113,8 +113,10 @@ pub(crate) fn work(
     describe: impl FnOnce(&'static Communicator) -> Work,
     real: impl FnOnce() -> Status,
 ) -> Status {
-    let Some((sink, communicator)) = records::of(comms::find(comm)) else {
-        return unknown(comm, real);
+    // One that was made while nobody waited for it is known from now on: its first call counts.
+    let known = comms::find(comm).or_else(|| guarded(|| init::bind(comm)));
+    let Some((sink, communicator)) = records::of(known) else {
+        return unseen(real);
     };
     outermost(real, |thread, real| {
         let work = guarded(|| Some(describe(communicator)));
@@ -148,16 +150,6 @@ pub(crate) fn work(
                 records::returned(sink, call, function, status);
             }
         });
-        status
-    })
-}
-
-/// A call on a communicator that is not known (yet).
-#[cold]
-fn unknown(comm: Comm, real: impl FnOnce() -> Status) -> Status {
-    outermost(real, |_, real| {
-        let status = real();
-        guarded(|| init::bind(comm));
         status
     })
 }

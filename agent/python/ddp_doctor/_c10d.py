@@ -347,7 +347,7 @@ def patch(c10d, late):
     global _c10d
     _c10d = c10d
     _hooks.prepare(c10d)
-    if _recorder.is_wanted():
+    if _recorder.is_wanted(c10d):
         _box.layer = _recorder.RECORDER
 
     _replace(

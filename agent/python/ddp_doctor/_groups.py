@@ -88,19 +88,16 @@ def register(c10d, pg, ranks, name=None):
         description = ""
     ranks = [int(rank) for rank in ranks]
     members = (ctypes.c_uint32 * len(ranks))(*ranks)
-    number = _box.lib.group(
-        text(name), text(description), text(backend_of(c10d, pg)), epoch, members, len(ranks)
-    )
+    backend = backend_of(c10d, pg)
+    number = _box.lib.group(text(name), text(description), text(backend), epoch, members, len(ranks))
     group = Group(name, number, pg)
     _groups[name] = group
     try:
         tell_timeout(pg)
     except Exception:
         pass
-    if _box.layer != _recorder.HOOKS:
-        return
-    if not hasattr(pg, "register_pre_hook"):
-        return _recorder.say_there_are_no_hooks()
+    if _box.layer != _recorder.HOOKS or not hasattr(pg, "register_pre_hook"):
+        return _recorder.say_what_is_not_seen(backend)
     before, after = _hooks.make(group)
     pg.register_pre_hook(_hooks.HOOK_ID, before)
     pg.register_post_hook(_hooks.HOOK_ID, after)

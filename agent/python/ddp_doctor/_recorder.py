@@ -1,14 +1,17 @@
 """Lets ddp-doctor read PyTorch's own recorder of collectives (its Flight Recorder) from outside.
 
-This is for a PyTorch that has no hooks (before 2.14), where somebody asks for it. A server of PyTorch's answers on a socket that
-belongs to this user alone; it runs without the interpreter's lock, so that it answers whatever the
-program does. When the program ends nobody can ask any more, so the last answer is left in a file.
+This is for a PyTorch that has no hooks (before 2.14), and where somebody asks for it. A server of
+PyTorch's answers on a socket that belongs to this user alone; it runs without the interpreter's lock, so
+that it answers whatever the program does. When the program ends nobody can ask any more, so the last
+answer is left in a file.
 
-The server is never shut down: that would wait for its threads, which a forked child does not have.
+The server is shut down before the interpreter goes away, and nowhere else: that waits for its threads,
+which a forked child does not have, and for ever where they have not begun. So it is never destroyed.
 """
 
 import ctypes
 import os
+import socket
 import stat
 import tempfile
 
@@ -31,23 +34,42 @@ _MANY = 2000
 _LONGEST = 108
 _SETTING = "flight recorder"
 _LAST_WORDS = ".json"
+# What its server is asked, by what the calls are on.
+_HANDLERS = {"gloo": "fr_trace_json", "nccl": "dump_nccl_trace_json"}
+# Has the recorder of calls on NCCL read, too: that asks the CUDA driver, which spoils the capture of a graph.
+_READ_NCCL = "DDP_DOCTOR_NCCL_RECORDER"
+# What groups are said to be on whose calls go nowhere.
+_NOWHERE = ("", "undefined", "fake", "threaded")
+# Seconds in which the server has to answer if it is to be shut down.
+_PATIENCE = 5.0
 
 _bindings = None
+_server = None
+_server_of = None
 # Path of the socket.
 _path = None
 # A folder that was made for it alone.
 _folder = None
 _started = False
-_said = False
+# Backends whose calls are read, and those of which it was said that they are not.
+_readable = ()
+_said = set()
 
 
-def is_wanted():
-    """Whether the calls of this process are taken from the recorder: where somebody asks for it.
+def is_wanted(c10d):
+    """Whether the calls of this process are taken from the recorder: where there are no hooks, if nobody says
+    which of the two it is to be."""
+    asked = os.environ.get("DDP_DOCTOR_CAPTURE")
+    if asked in ("recorder", "hooks"):
+        return asked == "recorder"
+    return not hasattr(c10d.ProcessGroup, "register_pre_hook")
 
-    A job whose ranks had such a server was seen to abort at its end, and that the server had no part in it
-    is not known.
-    """
-    return os.environ.get("DDP_DOCTOR_CAPTURE") == "recorder"
+
+def _what_is_readable():
+    names = getattr(_bindings, "_get_handler_names", None)
+    names = tuple(_HANDLERS.values()) if names is None else names()
+    asked = [kind for kind in _HANDLERS if kind != "nccl" or os.environ.get(_READ_NCCL) == "1"]
+    return tuple(kind for kind in asked if _HANDLERS[kind] in names)
 
 
 def _is_recording(backend):
@@ -59,8 +81,6 @@ def _is_recording(backend):
             except ValueError:
                 return False
     os.environ[_SIZE] = str(_FEW if str(backend).lower() in ("gloo", "cpu:gloo") else _MANY)
-    if not hasattr(_bindings, "FlightRecorderHook"):
-        os.environ[_SIZES[1]] = os.environ[_SIZE]
     return True
 
 
@@ -90,8 +110,8 @@ def _new_path():
 
 def start(backend):
     """Starts the server; the process has its black box, and has joined no group yet."""
-    global _bindings, _path, _started
-    if _started or not is_wanted() or not _box.is_open:
+    global _bindings, _path, _readable, _server, _server_of, _started
+    if _started or _box.layer != RECORDER or not _box.is_open:
         return
     _started = True
     try:
@@ -100,67 +120,121 @@ def start(backend):
         _bindings = torch._C._distributed_c10d
         if not hasattr(_bindings, "_WorkerServer"):
             return _cannot("it has no server to read its recorder by")
-        names = getattr(_bindings, "_get_handler_names", None)
-        if names is not None and "fr_trace_json" not in names():
-            return _cannot("its server does not tell what it recorded (that came with 2.10)")
+        _readable = _what_is_readable()
+        if not _readable:
+            return  # what is called is not seen: said once there is a group to call anything on
         if not _is_recording(backend):
             return _cannot("its Flight Recorder is switched off (%s, %s)" % _SIZES)
         path = _new_path()
         server = _bindings._WorkerServer(path, -1)
         # For ever: see above.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
-        _path = path
+        _server, _server_of, _path = server, os.getpid(), path
         _box.lib.setting(text(_SETTING), text(path))
     except Exception as error:  # the program comes first
         _cannot(error)
 
 
-def say_there_are_no_hooks():
-    global _said
-    if _said:
-        return
-    _said = True
+def say_what_is_not_seen(backend):
+    """A group came to be, on this backend (`gloo`, or `cpu:gloo,cuda:nccl`): says once what is not seen of its calls."""
+    kinds = {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
+    for kind in sorted(kinds - _said - set(_readable)):
+        if kind in _NOWHERE:
+            continue
+        if kind not in _HANDLERS:
+            why = "calls on %s are not read from its Flight Recorder" % kind
+        elif _box.layer != RECORDER:
+            why = "its Flight Recorder is not read where DDP_DOCTOR_CAPTURE=hooks"
+        elif kind == "nccl" and os.environ.get(_READ_NCCL) != "1":
+            why = "its recorder of calls on NCCL is read only where %s=1 (the capture of CUDA graphs may fail then)" % _READ_NCCL
+        elif kind == "nccl":
+            why = "it was built without NCCL's recorder"
+        else:
+            why = "its server does not tell of calls on Gloo (that came with 2.10)"
+        _said.add(kind)
+        _note(why)
+
+
+def _note(why):
     import torch
 
-    _box.note(
-        _words.NO_HOOKS,
-        "PyTorch %s has no c10d hooks (they came with 2.14): its collectives are not seen from Python, unless by "
-        "its Flight Recorder (2.10 and newer; DDP_DOCTOR_CAPTURE=recorder)" % (getattr(torch, "__version__", "?"),),
-    )
+    version = getattr(torch, "__version__", "?")
+    _box.note(_words.NO_HOOKS, "PyTorch %s is seen without c10d hooks (they came with 2.14), and %s" % (version, why))
 
 
 def _cannot(why):
-    import torch
-
-    _box.note(
-        _words.NO_HOOKS,
-        "PyTorch %s has no c10d hooks (they came with 2.14), and its Flight Recorder cannot be read: %s; its "
-        "collectives are not seen" % (getattr(torch, "__version__", "?"), why),
-    )
+    _said.update(_HANDLERS)
+    _note("its Flight Recorder cannot be read: %s" % why)
 
 
 def last_words():
-    """Leaves what the recorder holds in a file, instead of the socket. The process is about to end."""
+    """Leaves what the recorder holds in a file, instead of the socket; whether it could be had. The process is about
+    to end."""
     global _path, _folder
-    path, folder = _path, _folder
+    path = _path
     if path is None:
-        return
+        return False
     _path = _folder = None
     try:
+        # Whoever asks for NCCL's may have to wait for a device: that is not to be this thread.
+        body = None if "gloo" in _readable else _ask(path, _HANDLERS["nccl"])
         os.unlink(path)
+        if "gloo" in _readable:
+            body = _bindings._dump_fr_trace_json()
+        if body is None:
+            return False
         half = path + ".part"
         with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(_bindings._dump_fr_trace_json())
+            file.write(body)
         os.rename(half, path + _LAST_WORDS)
+        return True
     except Exception:
-        pass
+        return False
+
+
+def _ask(path, handler):
+    """What the server answers; None: nothing, for some seconds."""
+    request = "POST /handler/%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % handler
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(_PATIENCE)
+            asking.connect(path)
+            asking.sendall(request.encode())
+            said = []
+            while not said or said[-1]:
+                said.append(asking.recv(1 << 16))
+        head, _, body = b"".join(said).partition(b"\r\n\r\n")
+        return body if head.split(b" ")[1:2] == [b"200"] else None
+    except OSError:
+        return None
+
+
+def end():
+    """The interpreter is about to go away: nobody of ours is to run beside that.
+
+    There is one program that asks, one question at a time, so this takes as long as an answer. A server that does
+    not answer is left alone: one that has not begun cannot be told to end, and is waited for nevertheless. Other
+    ways to end a process run nothing of PyTorch's afterwards.
+    """
+    global _server
+    server, path = _server, _path
+    _server = None
+    is_ours = server is not None and path is not None and _server_of == os.getpid()
+    answers = is_ours and _ask(path, "ping") is not None
+    if last_words() and answers:
+        try:
+            server.shutdown()
+        except Exception:
+            pass
 
 
 def _reset():
     # A forked child: the server, its socket and what it says are its parent's.
-    global _path, _folder, _started, _said
-    _path = _folder = None
-    _started = _said = False
+    global _path, _folder, _readable, _server, _started
+    _path = _folder = _server = None
+    _readable = ()
+    _started = False
+    _said.clear()
 
 
 _box.on_reset.append(_reset)

@@ -14,7 +14,7 @@ const MOMENTS: usize = 512;
 /// Moments of the whole job that what is measured of it is kept of.
 const MEASURED: usize = 128;
 /// Gauges of a rank whose values are kept.
-const CURVES: usize = 8;
+const CURVES: usize = 10;
 /// Ranks that are shown although nobody has seen them.
 const MOST_MISSING: usize = 65_536;
 

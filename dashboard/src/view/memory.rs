@@ -1,8 +1,9 @@
-//! What ranks hold: the most of all as a curve, and rank by rank.
+//! What ranks hold: the most of all as a curve, and rank by rank. Of what grows, how it goes on.
 
 use std::cmp::Reverse;
 use std::rc::Rc;
 
+use ddp_doctor_proto::v1;
 use ddp_doctor_proto::words::plain;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,11 +12,16 @@ use ratatui::text::{Line, Span};
 use super::text::Put;
 use super::{clock, curve, measured};
 use crate::app::App;
-use crate::state::share;
+use crate::state::{RankView, share};
 use crate::theme::Tone;
 
 /// Lines of the large curve.
 const HIGH: u16 = 8;
+/// Columns in front of it.
+const LABEL: u16 = 11;
+/// What is still to come takes as much of the curve as it takes of the time, but so much at least and at
+/// most, in hundredths.
+const TO_COME: (f64, f64) = (15.0, 70.0);
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let gauges = app.state.ranks.gauges();
@@ -37,29 +43,45 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     tabs.push(Span::styled("  ← →", theme.style(Tone::Dim)));
     buffer.put(area.x + 1, area.y, area.width - 1, Line::from(tabs));
     let order = &order(app, &name).1;
-    let most = order
-        .first()
-        .and_then(|&index| app.state.ranks.nth(index as usize));
-    let Some(most) = most else { return };
+    let nth = |index: &u32| app.state.ranks.nth(*index as usize);
+    // Whose end comes first is of more interest than who has the most.
+    let ending = order.iter().filter_map(nth).filter_map(|view| {
+        let end = end_of(view.gauge(&name)?)?;
+        Some((end.steps, view))
+    });
+    let first_to_end = ending.min_by_key(|(steps, _)| *steps).map(|it| it.1);
+    let Some(shown) = first_to_end.or_else(|| order.first().and_then(nth)) else {
+        return;
+    };
+    let Some(gauge) = shown.gauge(&name) else {
+        return;
+    };
     let high = HIGH.min(area.height / 3);
-    let unit = most.gauge(&name).map_or("", |it| it.unit.as_str());
     let chart = Rect {
         x: area.x + 1,
         y: area.y + 2,
         width: area.width - 1,
         height: high,
     };
-    large_curve(app, most.curve(&name), unit, chart, buffer);
-    let title = format!("rank {}, of all the one with the most", most.rank());
+    let cells = usize::from(chart.width.saturating_sub(LABEL + 1));
+    let to_come = cells_to_come(app, shown, gauge, cells);
+    large_curve(app, shown.curve(&name), gauge, to_come, chart, buffer);
+    let title = match first_to_end {
+        Some(_) => format!("rank {}", shown.rank()),
+        None => format!("rank {}, of all the one with the most", shown.rank()),
+    };
     let y = area.y + 2 + high;
+    let width = usize::from(area.width) - 2;
     buffer.put(
         area.x + 1,
         y,
         area.width - 1,
-        axis(app, &title, usize::from(area.width) - 2),
+        axis(app, &title, gauge, to_come, width),
     );
-    if let Some(told) = told(app) {
-        buffer.put(area.x + 1, y + 1, area.width - 1, told);
+    if let Some(text) = grows(gauge) {
+        let text = format!("rank {}: {text}", shown.rank());
+        let line = Line::styled(text, theme.style(Tone::Warn));
+        buffer.put(area.x + 1, y + 1, area.width - 1, line);
     }
     let list = Rect {
         y: y + 2,
@@ -110,17 +132,39 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     app.scroll = first;
 }
 
-/// What is told of memory: when it runs out, or that it did.
-fn told(app: &App) -> Option<Line<'static>> {
-    let mut findings = app.state.findings.iter();
-    let finding = findings.find(|finding| finding.code.starts_with("DD50"))?;
-    let text = format!(
-        "{:11}{}: {}",
-        "",
-        plain(&finding.code),
-        plain(&finding.summary)
-    );
-    Some(Line::styled(text, app.theme.style(Tone::Warn)))
+/// Where a value comes to its end, if that is in sight.
+fn end_of(gauge: &v1::Gauge) -> Option<&v1::GrowthEnd> {
+    gauge.growth.as_ref()?.end.as_ref()
+}
+
+/// "+20 MiB a step; its control group used up in about 35 steps (28 to 42)".
+fn grows(gauge: &v1::Gauge) -> Option<String> {
+    let growth = gauge.growth.as_ref()?;
+    let by = measured(growth.per_step.max(0.0) as u64, &gauge.unit);
+    let Some(end) = &growth.end else {
+        return Some(format!("+{by} a step, since step {}", growth.from_step));
+    };
+    let between = match end.most {
+        Some(most) => format!("{} to {most}", end.least),
+        None => format!("{} at least", end.least),
+    };
+    Some(format!(
+        "+{by} a step; {} used up in about {} steps ({between})",
+        plain(&end.of),
+        end.steps
+    ))
+}
+
+/// How many of so many cells what is still to come takes.
+fn cells_to_come(app: &App, view: &RankView, gauge: &v1::Gauge, cells: usize) -> usize {
+    let Some(end) = end_of(gauge) else { return 0 };
+    let times = app.state.ranks.measured();
+    let first = times.first().copied().unwrap_or_default();
+    let so_far = app.state.at.since(first).as_millis() as f64;
+    let steps = end.most.unwrap_or(end.steps).max(end.steps);
+    let to_come = steps as f64 * view.step_ms.unwrap_or(0) as f64;
+    let share = 100.0 * to_come / (so_far + to_come).max(1.0);
+    (cells as f64 * share.clamp(TO_COME.0, TO_COME.1) / 100.0) as usize
 }
 
 /// Places of the ranks of which this is measured, the most first.
@@ -139,30 +183,55 @@ fn order(app: &App, name: &str) -> Rc<(usize, Vec<u32>)> {
     app.kept.memory.get(version, |it| it.0 == app.gauge, make)
 }
 
-/// A curve of several lines, from nothing to its highest value.
-fn large_curve(app: &App, values: &[f32], unit: &str, area: Rect, buffer: &mut Buffer) {
-    const LABEL: u16 = 11;
+/// A curve of several lines, from nothing to its highest value; behind it, in so many cells, how it goes
+/// on until its end, and the line that this is at.
+fn large_curve(
+    app: &App,
+    values: &[f32],
+    gauge: &v1::Gauge,
+    to_come: usize,
+    area: Rect,
+    buffer: &mut Buffer,
+) {
     const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
     let highest = |of: &[f32]| of.iter().copied().fold(0.0, f32::max);
-    let high = highest(values).max(f32::MIN_POSITIVE);
+    let end = end_of(gauge);
+    let limit = end.map_or(0.0, |end| end.value as f32);
+    let high = highest(values).max(limit).max(f32::MIN_POSITIVE);
     let theme = app.theme;
-    for (row, y) in (area.y..area.bottom()).enumerate() {
+    let row_of = |value: f32| {
+        let eighths = value / high * f32::from(area.height) * 8.0;
+        (eighths.ceil() as u16).div_ceil(8).clamp(1, area.height) - 1
+    };
+    let limit_row = end.map(|_| row_of(limit));
+    for (row, y) in (0..area.height).zip((area.y..area.bottom()).rev()) {
         let label = match row {
-            0 => measured(high as u64, unit),
-            _ if y + 1 == area.bottom() => "0".into(),
+            _ if limit_row == Some(row) => measured(limit as u64, &gauge.unit),
+            _ if row + 1 == area.height => measured(high as u64, &gauge.unit),
+            0 => "0".into(),
             _ => String::new(),
         };
+        let tone = if limit_row == Some(row) {
+            Tone::Bad
+        } else {
+            Tone::Dim
+        };
         let label = format!("{label:>width$} ", width = usize::from(LABEL) - 2);
-        buffer.put(
-            area.x,
-            y,
-            LABEL,
-            Line::styled(label, theme.style(Tone::Dim)),
-        );
+        buffer.put(area.x, y, LABEL, Line::styled(label, theme.style(tone)));
     }
-    let room = usize::from(area.width.saturating_sub(LABEL + 1));
+    let cells = usize::from(area.width.saturating_sub(LABEL + 1));
+    let room = cells.saturating_sub(to_come);
     if values.is_empty() || room == 0 {
         return;
+    }
+    let mut put = |cell: usize, row: u16, sign: &'static str, tone| {
+        let line = Line::styled(sign, theme.style(tone));
+        let (x, y) = (area.x + LABEL + cell as u16, area.bottom() - 1 - row);
+        buffer.put(x, y, 1, line);
+    };
+    // What is at its end stands on this line; the curve is drawn over it.
+    for cell in limit_row.map_or(0..0, |_| 0..cells) {
+        put(cell, limit_row.unwrap_or(0), "─", Tone::Dim);
     }
     for cell in 0..room {
         // Fewer values than cells: each takes several.
@@ -175,22 +244,45 @@ fn large_curve(app: &App, values: &[f32], unit: &str, area: Rect, buffer: &mut B
         };
         let eighths = highest(&values[of]) / high * f32::from(area.height) * 8.0;
         let eighths = eighths as u16;
-        for (row, y) in (area.y..area.bottom()).rev().enumerate() {
-            let left = eighths.saturating_sub(row as u16 * 8).min(8);
-            let style = theme.style(Tone::Good);
-            let line = Line::styled(EIGHTHS[usize::from(left)], style);
-            buffer.put(area.x + LABEL + cell as u16, y, 1, line);
+        for row in 0..area.height {
+            let left = eighths.saturating_sub(row * 8).min(8);
+            if left > 0 {
+                put(cell, row, EIGHTHS[usize::from(left)], Tone::Good);
+            }
+        }
+    }
+    let Some(end) = end else { return };
+    let last = end.most.unwrap_or(end.steps).max(end.steps).max(1) as f32;
+    let step_of = |cell: usize| (cell + 1) as f32 / to_come as f32 * last;
+    let per_step = (limit - gauge.value as f32) / end.steps.max(1) as f32;
+    for cell in 0..to_come {
+        let step = step_of(cell);
+        let value = per_step.mul_add(step, gauge.value as f32).min(limit);
+        put(room + cell, row_of(value), "·", Tone::Warn);
+        let may_be = step >= end.least as f32 && step <= last;
+        if may_be {
+            put(room + cell, row_of(limit), "░", Tone::Bad);
         }
     }
 }
 
-/// From when to when.
-fn axis(app: &App, title: &str, width: usize) -> Line<'static> {
+/// From when to when, and up to which step it goes on.
+fn axis(app: &App, title: &str, gauge: &v1::Gauge, to_come: usize, width: usize) -> Line<'static> {
     let times = app.state.ranks.measured();
     let first = times.first().copied().unwrap_or_default();
     let (from, to) = (clock(first), clock(app.state.at));
-    let used = 11 + from.len() + to.len() + title.chars().count() + 1;
+    let growth = gauge.growth.as_ref();
+    let steps = growth.and_then(|growth| Some((growth.to_step, growth.end.as_ref()?)));
+    let until = steps.map(|(step, end)| {
+        let last = end.most.unwrap_or(end.steps);
+        format!("step {}", step.saturating_add(last))
+    });
+    let until = until.filter(|it| it.len() < to_come).unwrap_or_default();
+    let used = 11 + from.len() + to.len() + title.chars().count() + 1 + to_come;
     let gap = width.saturating_sub(used) / 2;
-    let text = format!("{:11}{from}{:gap$}{title}{:gap$}{to}", "", "", "");
+    let text = format!(
+        "{:11}{from}{:gap$}{title}{:gap$}{to}{until:>to_come$}",
+        "", "", ""
+    );
     Line::styled(text, app.theme.style(Tone::Dim))
 }

@@ -1218,6 +1218,21 @@ pub struct SchedulingSample {
     /// The processors that it may run on, as in /proc/PID/status ("0-3,8"); empty: unknown.
     #[prost(string, tag = "7")]
     pub processors: ::prost::alloc::string::String,
+    /// All its threads together were ready to run and did not get a processor, in thousandths of the time: may
+    /// be more than 1000.
+    #[prost(uint32, optional, tag = "8")]
+    pub threads_queued_permille: ::core::option::Option<u32>,
+    /// A hypervisor gave its host's processors to others, in thousandths of their time.
+    #[prost(uint32, optional, tag = "9")]
+    pub stolen_permille: ::core::option::Option<u32>,
+    /// Something in its cgroup (version 2), or on its host where there is none of its own, waited for a
+    /// processor, for memory, for a disk: pressure stall information ("some"), in thousandths of the time.
+    #[prost(uint32, optional, tag = "10")]
+    pub cpu_pressure_permille: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "11")]
+    pub memory_pressure_permille: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "12")]
+    pub io_pressure_permille: ::core::option::Option<u32>,
 }
 /// Records were overwritten or torn before they were read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1727,7 +1742,7 @@ pub struct RankDetail {
     pub late_us: ::core::option::Option<u64>,
 }
 /// Something that is measured. A viewer shows one of a name that it has never heard of.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Gauge {
     /// "rss", "gpu 0", …
     #[prost(string, tag = "1")]
@@ -1743,6 +1758,43 @@ pub struct Gauge {
     /// The most it can be; absent: nobody knows.
     #[prost(uint64, optional, tag = "5")]
     pub limit: ::core::option::Option<u64>,
+    /// How it grows; absent: it does not grow steadily, step after step.
+    #[prost(message, optional, tag = "6")]
+    pub growth: ::core::option::Option<Growth>,
+}
+/// A value that grows with every step.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Growth {
+    /// By how much, in the unit of the gauge.
+    #[prost(double, tag = "1")]
+    pub per_step: f64,
+    /// The steps over which that was seen.
+    #[prost(uint64, tag = "2")]
+    pub from_step: u64,
+    #[prost(uint64, tag = "3")]
+    pub to_step: u64,
+    /// Where that ends; absent: it is not in sight.
+    #[prost(message, optional, tag = "4")]
+    pub end: ::core::option::Option<GrowthEnd>,
+}
+/// Where a value that grows comes to its end, if it goes on like that.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GrowthEnd {
+    /// What the value will be then.
+    #[prost(uint64, tag = "1")]
+    pub value: u64,
+    /// What is used up then, "its control group", in the middle of a sentence.
+    #[prost(string, tag = "2")]
+    pub of: ::prost::alloc::string::String,
+    /// In about so many steps, counted from `to_step` …
+    #[prost(uint64, tag = "3")]
+    pub steps: u64,
+    /// … at least in so many …
+    #[prost(uint64, tag = "4")]
+    pub least: u64,
+    /// … and at most; absent: it may never.
+    #[prost(uint64, optional, tag = "5")]
+    pub most: ::core::option::Option<u64>,
 }
 /// One process group now: how far each member has come.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -16,8 +16,6 @@ use crate::diagnosis::model::{Ending, Process, RoomKind, libc_signal};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
-/// For so long something has to fill before that means anything: others use the host as well.
-const LASTS: Duration = Duration::from_secs(60);
 /// Ends that are so close belong to the same kills.
 const MOMENTS: Duration = Duration::from_secs(10);
 
@@ -74,7 +72,7 @@ error[DD506] host-memory: the kernel killed rank 1 for want of memory after all_
             "What the kernel killed may be a data loader's worker: then PyTorch says so in an \
              exception.",
             "As a forecast it is told where the host, a control group or /dev/shm fills steadily for a \
-             minute and for 20 steps, and what is left lasts at most five times as long; and not \
+             minute and for 20 steps, and what is left lasts no longer than that, or 40 steps; and not \
              where it is the ranks themselves that grow: that is DD502.",
         ],
 };
@@ -110,25 +108,9 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
             let grows = |it: &Grower<'_>| it.device.is_none() && it.process.host == process.host;
             !growers.iter().any(grows)
         })
-        .flat_map(|process| {
-            let memory = &process.memory;
-            let series = [
-                (RoomKind::Host, &memory.host_by_step),
-                (RoomKind::Cgroup, &memory.cgroup_by_step),
-                (RoomKind::Shm, &memory.shm_by_step),
-            ];
-            series.into_iter().filter_map(move |(kind, series)| {
-                let rooms = memory.rooms().into_iter().chain(memory.shm());
-                let room = rooms.into_iter().find(|room| room.kind == kind)?;
-                let growth = growth::of(series, process.step)?;
-                let first = series.samples().first()?;
-                let end = growth.until(room);
-                (growth.at.since(first.at) >= LASTS && end.is_in_sight(&growth))
-                    .then_some((process, room, growth, end))
-            })
-        });
-    let (process, room, growth, end) =
-        filling.min_by(|(.., a), (.., b)| a.steps.total_cmp(&b.steps))?;
+        .flat_map(|process| growth::filling(process).map(move |filling| (process, filling)));
+    let (process, (room, growth, end)) =
+        filling.min_by(|(_, (.., a)), (_, (.., b))| a.steps.total_cmp(&b.steps))?;
     let ranks: Vec<u32> = situation
         .model
         .processes
@@ -480,7 +462,7 @@ mod tests {
             events = """
             loop 1-40 from 1.0 every 3.0
             0.0 * step $
-            0.5 * memory rss=500M host=20G/64G shm=100M+20M*$/2G
+            0.5 * memory rss=500M host=20G/64G shm=100M+20M*$/1500M
             end
             """
             silent-until = 60

@@ -66,6 +66,7 @@ mod root_mismatch;
 mod sequence_slip;
 mod shape_mismatch;
 mod skew;
+mod slow_communication;
 mod straggler;
 mod straggler_compute;
 mod straggler_host;
@@ -73,6 +74,7 @@ mod straggler_input;
 mod stuck_in_teardown;
 mod stuck_inside;
 mod stuck_outside;
+mod sync_bound;
 mod unawaited_work;
 mod unused_parameters;
 mod unused_parameters_differ;
@@ -131,6 +133,8 @@ pub const ALL: &[&dyn Detector] = &[
     &straggler_compute::StragglerCompute,
     &straggler_input::StragglerInput,
     &straggler_host::StragglerHost,
+    &slow_communication::SlowCommunication,
+    &sync_bound::SyncBound,
     &evidence_incomplete::EvidenceIncomplete,
     &records_lost::RecordsLost,
     &clock_skew::ClockSkew,

@@ -22,14 +22,14 @@ static ABOUT: About = About {
          has given to tensors, against what the device has; in the host's memory the resident set, \
          against the host, the control group and `ulimit -v`, whichever ends first.",
         example: "\
-warning[DD502] oom-forecast: rank 1 runs out of memory in about 95 steps (between 95 and 95): its memory grows by 20.0 MiB with every step
+warning[DD502] oom-forecast: rank 1 runs out of memory in about 35 steps (between 30 and 40): its memory grows by 20.0 MiB with every step
     step 40 · supported
 
     ▸ rank 1   elsewhere         no call yet
 
     why    From step 5 to step 40 rank 1 went from 632 MiB to 1.3 GiB: by 20.0 MiB a step, between
            20.0 MiB and 20.0 MiB.
-           Its control group has 1.9 GiB left of 4.0 GiB.
+           Its control group has 700 MiB left of 2.8 GiB.
     fix    Look for what rank 1 keeps from step to step: a loss or an output with its graph, a list
            of tensors, a cache without a limit.
     more   ddp-doctor explain DD502
@@ -50,8 +50,8 @@ warning[DD502] oom-forecast: rank 1 runs out of memory in about 95 steps (betwee
             "A forecast says what will be if nothing changes. A cache that has not yet come to its \
              limit looks the same as long as it fills.",
             "It is told once the growth has gone on for 20 steps, come to 64 MiB, and is steady: what \
-             goes up and down, comes to rest or jumps once is none. It reaches five times as far \
-             as what was seen; farther away it is DD503.",
+             goes up and down, comes to rest or jumps once is none. The end has to be as near as \
+             the growth was seen for, or within 40 steps; farther away it is DD503.",
             "Steps are DDP's training forwards, or the marks of `ddp_doctor.step()`. Without them \
              there is none.",
         ],
@@ -171,17 +171,22 @@ pub(super) fn steps(end: &Exhausted) -> String {
 
 /// Two digits of a number of steps: more are not known.
 fn about(steps: f64) -> u64 {
-    let scale = 10f64.powf(steps.max(1.0).log10().floor() - 1.0).max(1.0);
-    ((steps / scale).round() * scale) as u64
+    rounded(steps, f64::round)
 }
 
-/// "(between 80 and 110)", "(80 at least)".
+/// "(between 80 and 110)", "(80 at least)": rounded away from each other.
 fn between((least, most): (f64, f64)) -> String {
+    let least = rounded(least, f64::floor);
     if most.is_finite() {
-        format!("(between {} and {})", about(least), about(most))
+        format!("(between {least} and {})", rounded(most, f64::ceil))
     } else {
-        format!("({} at least)", about(least))
+        format!("({least} at least)")
     }
+}
+
+fn rounded(steps: f64, round: fn(f64) -> f64) -> u64 {
+    let scale = 10f64.powf(steps.max(1.0).log10().floor() - 1.0).max(1.0);
+    (round(steps / scale) * scale) as u64
 }
 
 #[cfg(test)]
@@ -198,8 +203,8 @@ mod tests {
             events = """
             loop 1-40 from 1.0 every 1.0
             0.0 * step $
-            0.5 0 memory rss=500M host=20G/64G cgroup=2G+20M*$/4G
-            0.5 1 memory rss=500M+16M*$%3+20M*$ host=20G/64G cgroup=1400M+20M*$/4G
+            0.5 0 memory rss=500M host=20G/64G cgroup=1400M+20M*$/2900M
+            0.5 1 memory rss=500M+16M*$%3+20M*$ host=20G/64G cgroup=1400M+20M*$/2900M
             end
             """
             "#,
@@ -218,11 +223,12 @@ mod tests {
             assert_eq!(about(steps), rounded);
         }
         assert_eq!(between((81.3, f64::INFINITY)), "(81 at least)");
+        assert_eq!(between((128.0, 171.0)), "(between 120 and 180)");
     }
 
     #[test]
     fn a_leak_is_told_long_before_its_end() {
-        // 70 steps are left when 25 were seen.
+        // 38 steps are left when 25 were seen.
         holds(
             r#"
             world = 2
@@ -230,7 +236,7 @@ mod tests {
             loop 1-25 from 1.0 every 1.0
             0.0 * step $
             0.5 0 memory rss=500M host=20G/64G
-            0.5 1 memory rss=500M+20M*$ host=20G/64G virtual=8G+20M*$/10000M
+            0.5 1 memory rss=500M+20M*$ host=20G/64G virtual=8G+20M*$/9450M
             end
             """
             silent-until = 20
@@ -240,7 +246,7 @@ mod tests {
             effect = "none"
             confidence = "supported"
             root = [1]
-            summary-has = "in about 65 steps"
+            summary-has = "in about 38 steps"
             "#,
         );
     }

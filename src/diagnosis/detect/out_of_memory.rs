@@ -1,15 +1,25 @@
 //! DD501 out-of-memory: an allocation failed on this rank.
 
+use std::time::Duration;
+
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect, Fact};
 
 use super::view::{last_call, with_place};
-use super::{About, Detector, Draft, Explanation, KeyPlace, ProcessFact, order, rank_exception};
+use super::{
+    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, order, rank_died,
+    rank_exception,
+};
 use crate::diagnosis::allocation::{self, Failed};
-use crate::diagnosis::model::{Exception, Process};
+use crate::diagnosis::model::{Ending, Exception, Process, libc_signal};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
+
+/// A device is nearly full with less than that part of it free.
+const LITTLE: u64 = 8;
+/// What was taken so long before the end of a process has to do with it.
+const LATELY: Duration = Duration::from_secs(10);
 
 static ABOUT: About = About {
     code: &catalogue::DD501,
@@ -54,6 +64,9 @@ error[DD501] out-of-memory: rank 1 ran out of GPU memory at train.py:17, asking 
             "SIGKILL by the kernel's out-of-memory killer is DD506: there no allocation fails.",
             "It is known by the text of the exception. One that was caught outside of DDP's forward \
              and backward, and whose handler makes no collective call, is not seen.",
+            "Of a program without exceptions that are seen, only that it ended by itself within moments \
+             of having taken more of its GPU than was then left. That is supported, not proved: it may \
+             have ended for another reason.",
         ],
     },
 };
@@ -75,8 +88,82 @@ impl Detector for OutOfMemory {
         });
         let processes = situation.model.processes.values();
         let caught = processes.filter_map(of_caught);
-        ended.chain(caught).collect()
+        let processes = situation.model.processes.values();
+        let filled = processes.filter_map(|process| of_filled(situation, process));
+        ended.chain(caught).chain(filled).collect()
     }
+}
+
+/// A device on which there was no room any more for what was taken last.
+struct Full {
+    total: u64,
+    free: u64,
+    /// What was taken last.
+    rise: u64,
+}
+
+/// The device that a process filled in its last moments: it gave up, and said nothing. That is all which is
+/// known of a program whose exceptions are not seen.
+fn full(situation: &Situation<'_>, process: &Process) -> Option<Full> {
+    let Ending::Died(exit) = situation.model.ending_of(process) else {
+        return None;
+    };
+    let by_itself = match exit.signal {
+        Some(signal) => signal == libc_signal::ABRT,
+        None => exit.code.is_some(),
+    };
+    let end = process.end.filter(|_| by_itself)?.at;
+    process.memory.devices.values().find_map(|device| {
+        let total = device.total?;
+        let free = total.saturating_sub(device.used?.latest);
+        let (rise, at) = device.last_rise()?;
+        let is_full = free < rise && free < total / LITTLE;
+        (is_full && at <= end && end.since(at) <= LATELY).then_some(Full { total, free, rise })
+    })
+}
+
+/// Names the finding that this process filled its device, if it did.
+pub(super) fn filled_its_device(situation: &Situation<'_>, process: &Process) -> Option<Key> {
+    full(situation, process)?;
+    Some(Key {
+        code: ABOUT.code.code,
+        place: KeyPlace::Process(process.rank?, process.pid),
+    })
+}
+
+/// The rank ended by itself when its device was full.
+fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
+    let Full { total, free, rise } = full(situation, process)?;
+    let died = rank_died::draft(situation, process)?;
+    let rank = process.rank?;
+    let mut draft = Draft::new(
+        &ABOUT,
+        KeyPlace::Process(rank, process.pid),
+        died.evidence_at,
+    );
+    draft.summary = format!("{}, when its GPU had no memory left", died.summary);
+    draft.why = vec![
+        format!(
+            "Of {}, {} were free. What it had taken just before, {}, does not fit in there again.",
+            words::bytes(total),
+            words::bytes(free),
+            words::bytes(rise)
+        ),
+        died.why.join(" "),
+    ];
+    draft.next = vec![
+        need_less(&[rank]),
+        format!("Look at the output of rank {rank} for what it could not get."),
+    ];
+    draft.root = vec![rank];
+    draft.root_confidence = Confidence::Supported;
+    draft.victims = died.victims;
+    draft.place = died.place;
+    draft.op = died.op;
+    draft.per_rank = died.per_rank;
+    draft.blocked_at = died.blocked_at;
+    draft.fact = died.fact;
+    Some(draft)
 }
 
 /// The exception ended the rank, or was in flight at its next call.
@@ -365,6 +452,48 @@ mod tests {
                 "#
             ),
         );
+    }
+
+    #[test]
+    fn who_ends_with_a_full_device_ran_out_of_it() {
+        let full = |taken: &str, end: &str| {
+            format!(
+                r#"
+                world = 2
+                verdict = "crash"
+                events = """
+                1.0 1 memory gpu={taken}/1000M
+                2.0 0 all_reduce f32[8] sum @train.c:9
+                2.5 1 memory gpu=950M/1000M
+                3.0 1 {end}
+                """
+                "#
+            )
+        };
+        let told = r#"
+            [[expect]]
+            code = "DD501"
+            confidence = "supported"
+            root = [1]
+            root-confidence = "supported"
+            victims = [0]
+            summary-has = "when its GPU had no memory left"
+            [[expect]]
+            code = "DD201"
+            role = "cascade"
+            root = [1]
+        "#;
+        holds(&(full("750M", "exits 1") + told));
+        holds(&(full("750M", "killed 6") + told));
+        // What it took before would fit again; it was killed by somebody else.
+        let died = r#"
+            [[expect]]
+            code = "DD201"
+            role = "initiating"
+            root = [1]
+        "#;
+        holds(&(full("940M", "exits 1") + died));
+        holds(&(full("750M", "killed 9") + died));
     }
 
     #[test]

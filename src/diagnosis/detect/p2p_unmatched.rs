@@ -208,11 +208,7 @@ fn other_tag(
         words::at(receive.joined.call.place.as_deref()),
     );
     let partner = situation.model.member(group_id, from)?;
-    let gone = situation.model.ending_of(partner) != Ending::None
-        || group
-            .members
-            .get(&from)
-            .is_some_and(|member| member.destroyed.is_some());
+    let gone = situation.model.ending_of(partner) != Ending::None || group.is_destroyed_by(from);
     draft.why = vec![format!(
         "In {} a message and its receive have the same tag. Rank {from} has sent rank {to} nothing with \
          tag {}, and rank {to} receives nothing with tag {}{}.",

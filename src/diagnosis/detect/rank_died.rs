@@ -7,6 +7,7 @@ use super::early_exit::victims;
 use super::view::last_call;
 use super::{
     About, Detector, Draft, Explanation, KeyPlace, ProcessFact, host_memory, message, order,
+    out_of_memory,
 };
 use crate::diagnosis::model::{Ending, Process, libc_signal};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
@@ -74,7 +75,8 @@ impl Detector for RankDied {
         processes
             .filter_map(|process| {
                 let mut draft = draft(situation, process)?;
-                draft.follows = host_memory::killed_by_the_kernel(situation, process);
+                draft.follows = host_memory::killed_by_the_kernel(situation, process)
+                    .or_else(|| out_of_memory::filled_its_device(situation, process));
                 Some(draft)
             })
             .collect()

@@ -58,8 +58,9 @@ pub(super) fn draft(
     calls.sort_by_key(|call| call.rank);
     draft.per_rank = calls;
     draft.summary = format!(
-        "{} the others waiting: they lose about {} of their time, {} at a time, {because}",
+        "{} the others waiting{}: they lose about {} of their time, {} at a time, {because}",
         Ranks(ranks).to_string() + number(ranks, " keeps", " keep"),
+        if straggler.in_turn { " in turn" } else { "" },
         percent(straggler.share),
         words::short_time(typical),
     );
@@ -74,6 +75,11 @@ pub(super) fn draft(
         draft.why.push(
             "Waits on a device are not seen: that ranks wait is concluded from what they do next."
                 .into(),
+        );
+    }
+    if straggler.in_turn {
+        draft.why.push(
+            "Now the one is late for some rounds, and now the other: the culprit changes.".into(),
         );
     }
     if let Some(rank) = straggler.before {

@@ -119,6 +119,54 @@ mod tests {
         shows(&ABOUT, SLOW);
     }
 
+    /// Three ranks, one of which is late in each round: these, in turn, for so many rounds each.
+    fn in_turn(late: &[u32], rounds: usize) -> String {
+        let mut events = String::new();
+        for round in 0..60 {
+            let at = 1.0 + 0.2 * f64::from(round);
+            let late = late[round as usize / rounds % late.len()];
+            let others: Vec<String> = (0..3)
+                .filter(|it| *it != late)
+                .map(|it| it.to_string())
+                .collect();
+            events += &format!(
+                "{at:.2} * forward {round}\n{:.2} {} all_reduce hidden f32[1024] sum @train.py:9\n\
+                 {:.2} {late} all_reduce hidden f32[1024] sum @train.py:9\n",
+                at + 0.05,
+                others.join(","),
+                at + 0.15,
+            );
+        }
+        format!("world = 3\nevents = \"\"\"\n{events}\"\"\"\nlook-on = 1\n")
+    }
+
+    #[test]
+    fn two_that_take_turns_are_named_both() {
+        holds(&format!(
+            r#"{}
+            silent-until = 8.0
+            [[expect]]
+            code = "DD601"
+            root = [1, 2]
+            root-confidence = "supported"
+            victims = [0]
+            summary-has = "ranks 1 and 2 keep the others waiting in turn"
+            why-has = "the culprit changes"
+            "#,
+            in_turn(&[1, 2], 4)
+        ));
+    }
+
+    #[test]
+    fn where_everybody_has_a_turn_nobody_is_named() {
+        holds(&in_turn(&[0, 1, 2], 4));
+    }
+
+    #[test]
+    fn two_that_are_late_without_order_may_have_longer_batches() {
+        holds(&in_turn(&[1, 2], 1));
+    }
+
     #[test]
     fn the_last_to_come_again_and_again_is_named() {
         holds(&format!(

@@ -39,7 +39,8 @@ warning[DD603] straggler-host: rank 1 keeps the others waiting: they lose about 
             "A quota of the container's (`cpu.max`) below what the rank needs.",
             "A large heap of Python objects on one rank, which the garbage collector walks through \
              again and again.",
-            "More memory in use than the host has, and swap.",
+            "More memory in use than the host or the container has, and swap.",
+            "Neighbours on the same machine: its hypervisor gives processors to other guests.",
         ],
         fix: &[
             "Look on its host who else uses its processors (`top`, `ps -eLo pid,psr,pcpu,comm`), and \
@@ -112,19 +113,36 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
             own,
             others,
             processors,
+            pressure,
         } => (
             "because others use its processors",
             format!(
-                "{} ready to run and had no processor for about {} of the time, the others for {}.{}",
+                "{} ready to run and had no processor for about {} of the time, the others for {}.{}{}",
                 ranks_are(" was", " were"),
                 straggler::percent(*own),
                 straggler::percent(*others),
                 processors.as_ref().map_or_else(String::new, |processors| format!(
                     " It may run on {processors} alone."
                 )),
+                pressure.map_or_else(String::new, |pressure| format!(
+                    " Its host was short of CPU: something there waited for a processor about {} of \
+                     the time.",
+                    straggler::percent(pressure),
+                )),
             ),
             "Look who else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one of \
              them."
+                .into(),
+        ),
+        Host::Stolen(share) => (
+            "because the processors of its host are given to others",
+            format!(
+                "A hypervisor gave the processors of the host of {} to others about {} of the time.",
+                Ranks(ranks),
+                straggler::percent(*share),
+            ),
+            "Its virtual machine shares processors with others (st in top): move it, or have processors \
+             of its own."
                 .into(),
         ),
         Host::Garbage(share) => (
@@ -146,6 +164,18 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 Ranks(ranks),
             ),
             "Its host has too little memory for what runs there: look at swap and at who uses it."
+                .into(),
+        ),
+        Host::Memory(share) => (
+            "because its host is short of memory",
+            format!(
+                "Something on the host, or in the container, of {} waited for memory about {} of the \
+                 time.",
+                Ranks(ranks),
+                straggler::percent(*share),
+            ),
+            "Its host, or its container, has too little memory for what runs there: look at swap, at \
+             memory.high and at who uses it."
                 .into(),
         ),
     }
@@ -212,6 +242,33 @@ mod tests {
     fn memory_on_a_disk() {
         let swap = late("0.9 0 host ran=300 faults=0\n0.9 1 host ran=300 faults=900");
         is_host(&swap, "read from a disk");
+    }
+
+    #[test]
+    fn a_hypervisor_that_gives_its_processors_to_others() {
+        let host = "0.9 0 host ran=300 stolen=0\n0.9 1 host ran=300 stolen=600";
+        is_host(&late(host), "given to others");
+    }
+
+    #[test]
+    fn a_host_that_is_short_of_memory() {
+        let host = "0.9 0 host ran=300 memory=0\n0.9 1 host ran=300 memory=600";
+        is_host(&late(host), "short of memory");
+    }
+
+    #[test]
+    fn pressure_is_in_the_words() {
+        let host =
+            "0.9 0 host ran=300 queued=0 on=0 cpu=0\n0.9 1 host ran=300 queued=600 on=1 cpu=700";
+        holds(&format!(
+            r#"{}
+            [[expect]]
+            code = "DD603"
+            root = [1]
+            why-has = "Its host was short of CPU: something there waited for a processor about 70 %"
+            "#,
+            late(host)
+        ));
     }
 
     #[test]

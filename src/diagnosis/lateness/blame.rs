@@ -225,7 +225,8 @@ fn is_bucket(encounter: &Encounter, came: &Came) -> bool {
 }
 
 /// How far the clocks of two ranks may be apart.
-fn apart(model: &Model, one: u32, other: u32) -> Duration {
+#[must_use]
+pub fn apart(model: &Model, one: u32, other: u32) -> Duration {
     let host = |rank| model.process_of(rank).map(|process| &process.host);
     if host(one) == host(other) {
         Duration::ZERO

@@ -9,6 +9,10 @@
 //! rounds and four seconds are enough. Where they never had, or where now this one was late and now that
 //! one, lateness may be chance: batches of different lengths, a busy host. Then it takes twenty rounds, or
 //! six of the job's first ones.
+//!
+//! Where no single rank is one, two may be that take turns: now this one is late for some rounds, now that
+//! one, and nearly never anybody else. That takes longer to know, a third rank to be sure of it, and both
+//! are named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +26,7 @@ use super::model::{GroupId, Model};
 mod blame;
 mod why;
 
-pub use blame::{Blame, blame};
+pub use blame::{Blame, apart, blame};
 pub use why::{Host, Why};
 
 /// For so long a rank has to keep the others waiting, at least.
@@ -58,6 +62,17 @@ const SHARE_OF_SLICE: f64 = 0.08;
 const DOMINANCE: f64 = 0.8;
 /// … and in a single slice.
 const DOMINANCE_OF_SLICE: f64 = 0.7;
+/// Rounds it takes to know that two take turns, …
+const ROUNDS_IN_TURN: usize = 40;
+/// … how often it has to be the other's, at least, and in how large a part of the rounds at most, …
+const FEWEST_TURNS: usize = 4;
+const TURNS: f64 = 0.4;
+/// … the share of all that is lost which is lost by waiting for them, …
+const DOMINANCE_IN_TURN: f64 = 0.95;
+/// … and for each.
+const DOMINANCE_OF_EACH: f64 = 0.25;
+/// A wait that is shorter than this part of the usual one is none of them.
+const SHORT_WAIT: f64 = 0.25;
 /// Where less is lost, ranks come together.
 const CALM: f64 = 0.08;
 /// Steps in which programs compile, load and try out.
@@ -82,6 +97,8 @@ pub struct Straggler {
     pub since: Timestamp,
     /// Who it was before them.
     pub before: Option<u32>,
+    /// They take turns, which those of one host do not.
+    pub in_turn: bool,
     /// In which group most is lost, …
     pub group: GroupId,
     /// … and in which call.
@@ -134,18 +151,20 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
         }
         None => 0..=DOUBLED_BLINDLY,
     };
+    let mut in_turn = None;
     for length in lengths {
         let slice = SLICE * 2_u32.pow(length);
         let horizon = before(end, slice * SLICES + CALM_FOR + SHORTEST).max(begin);
         if end.since(horizon) < SHORTEST.max(slice * FEWEST_SLICES) {
-            return None;
+            break;
         }
         let losses = Losses::of(model, horizon, end);
         if let Some(found) = losses.straggler(model, slice) {
             return Some(found);
         }
+        in_turn = in_turn.or_else(|| losses.in_turn(model, slice));
     }
-    None
+    in_turn
 }
 
 /// How long a step takes, as a rule; `None`: nobody has steps.
@@ -171,7 +190,8 @@ fn before(at: Timestamp, time: Duration) -> Timestamp {
 
 /// When the job had found its pace: all ranks had begun their third step, or a moment had passed where
 /// nobody has steps.
-fn warmed_up(model: &Model) -> Option<Timestamp> {
+#[must_use]
+pub fn warmed_up(model: &Model) -> Option<Timestamp> {
     let began = model.arrivals.began()?;
     let processes = model
         .ranks
@@ -233,6 +253,71 @@ impl Losses {
         let host = self.of_host(model, most);
         let mut candidates = [Some(vec![most]), host].into_iter().flatten();
         candidates.find_map(|late| self.describe(model, late, slice))
+    }
+
+    /// The two ranks that keep the others waiting in turn.
+    fn in_turn(&self, model: &Model, slice: Duration) -> Option<Straggler> {
+        let mut lost: Vec<(u32, Duration)> =
+            self.by_rank((self.from, self.to)).into_iter().collect();
+        lost.sort_by_key(|&(rank, lost)| (std::cmp::Reverse(lost), rank));
+        let mut pair: Vec<u32> = lost.iter().take(2).map(|(rank, _)| *rank).collect();
+        pair.sort_unstable();
+        let others = self.ranks.iter().copied().filter(|it| !pair.contains(it));
+        let others: Vec<u32> = others.collect();
+        if pair.len() < 2 || others.is_empty() {
+            return None;
+        }
+        let since = self.since(&pair, slice)?;
+        let window = (since, self.to);
+        let share = |late: &[u32]| {
+            let lost = self.by_rank(window);
+            let lost = late.iter().filter_map(|rank| lost.get(rank)).sum();
+            // The other one waits as well.
+            self.share(lost, 1, window)
+        };
+        let each = pair
+            .iter()
+            .all(|&rank| self.dominates(&[rank], window, 0.0, DOMINANCE_OF_EACH));
+        if !each
+            || self.to.since(since) < SHORTEST
+            || share(&pair) < SHARE
+            || !self.dominates(&pair, window, SHARE, DOMINANCE_IN_TURN)
+            || !others
+                .iter()
+                .any(|&rank| self.take_turns(&pair, rank, window))
+        {
+            return None;
+        }
+        // What takes the one so long has to be what takes the other so long.
+        let why = |late: &[u32], lost| why::why(model, late, &others, window, lost);
+        let [one, other] = [pair[0], pair[1]].map(|rank| why(&[rank], share(&[rank])));
+        let is_alike = std::mem::discriminant(&one?) == std::mem::discriminant(&other?);
+        let why = why(&pair, share(&pair) / 2.0).filter(|_| is_alike)?;
+        self.tell(model, pair, window, why, true)
+    }
+
+    /// Whether a rank waits for these two in turn: for some rounds now for the one and now for the other.
+    fn take_turns(&self, pair: &[u32], waiting: u32, (from, to): (Timestamp, Timestamp)) -> bool {
+        let blames = self.blames.iter().filter(|blame| {
+            blame.waiting == waiting
+                && from < blame.to
+                && blame.to <= to
+                && pair.contains(&blame.late)
+        });
+        let mut waits: Vec<(Timestamp, u32, Duration)> = blames
+            .map(|blame| (blame.to, blame.late, blame.to.since(blame.from)))
+            .collect();
+        waits.sort_unstable();
+        let lengths: Vec<f64> = waits
+            .iter()
+            .map(|(_, _, wait)| wait.as_secs_f64())
+            .collect();
+        let usual = lengths.iter().sum::<f64>() / effective(&lengths).max(1.0);
+        waits.retain(|(_, _, wait)| wait.as_secs_f64() >= SHORT_WAIT * usual);
+        let turns = waits.windows(2).filter(|two| two[0].1 != two[1].1).count();
+        waits.len() >= ROUNDS_IN_TURN
+            && turns >= FEWEST_TURNS
+            && turns as f64 <= TURNS * waits.len() as f64
     }
 
     /// Since when these have kept the others waiting in nearly every slice; `None`: they do not.
@@ -386,6 +471,27 @@ impl Losses {
         let others = self.ranks.iter().copied().filter(|it| !ranks.contains(it));
         let waiting: Vec<u32> = others.collect();
         let why = why::why(model, &ranks, &waiting, window, share)?;
+        let told = self.tell(model, ranks, window, why, false)?;
+        Some(Straggler {
+            before: self.before(&told.ranks, since, slice),
+            known_at: since.plus(SHORTEST.max(slice * FEWEST_SLICES)).min(self.to),
+            since,
+            ..told
+        })
+    }
+
+    /// These keep the others waiting, and that is why.
+    fn tell(
+        &self,
+        model: &Model,
+        ranks: Vec<u32>,
+        window: (Timestamp, Timestamp),
+        why: Why,
+        in_turn: bool,
+    ) -> Option<Straggler> {
+        let lost = self.by_rank(window);
+        let by_them: Duration = ranks.iter().filter_map(|rank| lost.get(rank)).sum();
+        let others = self.ranks.iter().copied().filter(|it| !ranks.contains(it));
         let episodes = self.episodes(&ranks, window);
         let longest = episodes
             .values()
@@ -393,16 +499,17 @@ impl Losses {
         let typical = longest.iter().sum::<f64>() / effective(longest).max(1.0);
         let place = self.place(&ranks, window)?;
         Some(Straggler {
-            before: self.before(&ranks, since, slice),
+            waiting: others.collect(),
+            share: self.share(by_them, if in_turn { 1 } else { ranks.len() }, window),
             typical: Duration::from_secs_f64(typical),
-            is_guessed: !model.group(place.group).holds_threads(place.call.op),
+            since: window.0,
+            before: None,
+            in_turn,
             group: place.group,
             call: Arc::clone(&place.call),
-            known_at: since.plus(SHORTEST.max(slice * FEWEST_SLICES)).min(self.to),
+            known_at: window.0.plus(SHORTEST).min(window.1),
+            is_guessed: !model.group(place.group).holds_threads(place.call.op),
             ranks,
-            waiting,
-            share,
-            since,
             why,
         })
     }

@@ -59,11 +59,17 @@ pub enum Host {
         others: f64,
         /// The processors that it may run on.
         processors: Option<String>,
+        /// For so much of the time something in its cgroup, or on its host, waited for one.
+        pressure: Option<f64>,
     },
+    /// A hypervisor gave its host's processors to others for so much of the time.
+    Stolen(f64),
     /// Its interpreter collected garbage.
     Garbage(f64),
     /// Pages a second were read from a disk for it.
     Paging(f64),
+    /// Something there waited for memory for so much of the time.
+    Memory(f64),
 }
 
 /// Finds it; `None`: a busy host keeps now this rank and now that one from running, and nobody is to blame.
@@ -94,6 +100,9 @@ pub(super) fn why(
     if let Some((own, _)) = more(&|process| rate(process, window, |it| it.throttled_permille)) {
         return Some(Why::Host(Host::Throttled(own)));
     }
+    if let Some((own, _)) = more(&|process| rate(process, window, |it| it.stolen_permille)) {
+        return Some(Why::Host(Host::Stolen(own)));
+    }
     let queued = |process: &Process| rate(process, window, |it| it.queued_permille);
     let ran = |process: &Process| rate(process, window, |it| it.ran_permille);
     // How many times as long everything takes.
@@ -109,6 +118,9 @@ pub(super) fn why(
                 own,
                 others: theirs,
                 processors: confined,
+                pressure: of(&late, &|process| {
+                    rate(process, window, |it| it.cpu_pressure)
+                }),
             }));
         }
         if own_ran < MORE_WORK * their_ran {
@@ -124,6 +136,10 @@ pub(super) fn why(
     let paging = of(&late, &faults).unwrap_or(0.0);
     if paging >= PAGING && paging >= 4.0 * of(&others, &faults).unwrap_or(0.0) {
         return Some(Why::Host(Host::Paging(paging)));
+    }
+    // It is a whole host's, or a whole container's, as a rule: only one that the others are not in explains it.
+    if let Some((own, _)) = more(&|process| rate(process, window, |it| it.memory_pressure)) {
+        return Some(Why::Host(Host::Memory(own)));
     }
     if let Some((own, others)) = more(&spent(Spending::Input)) {
         return Some(Why::Input { own, others });

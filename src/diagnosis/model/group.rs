@@ -242,6 +242,12 @@ impl Group {
         (lowest < highest).then_some(lowest + 1)
     }
 
+    /// Whether a member has destroyed the group.
+    pub fn is_destroyed_by(&self, rank: u32) -> bool {
+        let member = self.members.get(&rank);
+        member.is_some_and(|member| member.destroyed.is_some())
+    }
+
     /// A member begins to make the group.
     pub(super) fn begin(&mut self, rank: u32, process: ProcessId, call: &Arc<Call>) {
         self.making_seen = true;

@@ -9,6 +9,8 @@ use crate::diagnosis::event::MemorySample;
 
 /// Devices of one process that are told apart.
 const KEPT_DEVICES: usize = 64;
+/// Values of what was in use on a device that are kept.
+const KEPT_LATELY: usize = 8;
 
 /// A value that changes: the latest, and the highest that was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub struct Memory {
 pub struct Device {
     /// In use on it, by whomever.
     pub used: Option<Gauge>,
+    /// What was in use lately, by when it was measured.
+    pub lately: BTreeMap<Timestamp, u64>,
     /// What it has.
     pub total: Option<u64>,
     /// What the framework's allocator has given to tensors.
@@ -132,6 +136,19 @@ impl Room {
     }
 }
 
+impl Device {
+    /// By how much what is in use on it rose last, in bytes, and when that was seen; `None`: it did not rise.
+    #[must_use]
+    pub fn last_rise(&self) -> Option<(u64, Timestamp)> {
+        let (_, &now) = self.lately.last_key_value()?;
+        // It may have been told more than once.
+        let same = self.lately.iter().rev().take_while(|(_, it)| **it == now);
+        let (&at, _) = same.last()?;
+        let (_, &before) = self.lately.range(..at).next_back()?;
+        now.checked_sub(before).map(|rise| (rise, at))
+    }
+}
+
 impl Memory {
     /// Takes a sample, made in this step; `None`: in none any more. One that was told before changes nothing.
     pub(super) fn take(&mut self, sample: &MemorySample, step: Option<u64>, at: Timestamp) {
@@ -160,6 +177,12 @@ impl Memory {
         }
         let device = self.devices.entry(device).or_default();
         raise(&mut device.used, sample.gpu_used, at);
+        if let Some(used) = sample.gpu_used {
+            device.lately.insert(at, used);
+            if device.lately.len() > KEPT_LATELY {
+                device.lately.pop_first();
+            }
+        }
         device.total = sample.gpu_total.or(device.total);
         raise(&mut device.allocated, sample.gpu_allocated, at);
         let allocated = &mut device.allocated_by_step;

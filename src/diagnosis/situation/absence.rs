@@ -123,11 +123,7 @@ impl Situation<'_> {
             Ending::InOrder => return Absence::Left,
             Ending::Died(_) | Ending::None => {}
         }
-        if group
-            .members
-            .get(&rank)
-            .is_some_and(|member| member.destroyed.is_some())
-        {
+        if group.is_destroyed_by(rank) {
             return Absence::Left;
         }
         let diverged = self.divergences.iter().find(|divergence| {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::Config;
+use super::communication;
 use super::contract::{self, Breach};
 use super::creations;
 use super::device;
@@ -63,6 +64,8 @@ pub struct Situation<'a> {
     pub mismatches: Vec<creations::Mismatch<'a>>,
     /// Who keeps the others waiting, again and again.
     pub straggler: Option<Straggler>,
+    /// What collectives take by themselves.
+    pub took: communication::Found,
     /// Ranks whose memory grows with every step.
     pub growers: Vec<Grower<'a>>,
 }
@@ -83,6 +86,7 @@ impl<'a> Situation<'a> {
             breaches: Vec::new(),
             mismatches: Vec::new(),
             straggler: None,
+            took: communication::Found::default(),
             growers: growth::growers(model),
         };
         situation.inside = inside::all(&situation);

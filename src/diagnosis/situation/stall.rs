@@ -10,7 +10,7 @@ use super::absence::{Absence, Absent, Hopelessness};
 use super::{Origin, Situation, is_last_call};
 use crate::diagnosis::guards::Parting;
 use crate::diagnosis::model::{
-    Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Side, Wait, libc_signal,
+    Ending, Exception, Group, GroupId, Join, JoinedCall, Lone, Process, Side, Wait, libc_signal,
 };
 use crate::diagnosis::waits::{lasts, partners};
 
@@ -98,19 +98,13 @@ impl Stall {
 
     /// Whether such a later wait is for somebody whom this stall comes from, or may.
     fn holds(&self, open: &[u32]) -> bool {
-        let all: Vec<u32> = self.missing.iter().map(|absent| absent.rank).collect();
-        open.is_empty() || self.hopelessness(open) == self.hopelessness(&all)
+        let all = self.missing.iter().map(|it| it.why.hopelessness()).min();
+        open.is_empty() || hopelessness(&self.missing, open) == all
     }
 
     /// Whether all of these may still come, while others of the missing can not.
     fn may_come(&self, open: &[u32]) -> bool {
-        self.hopelessness(open) == Some(Hopelessness::MayCome)
-    }
-
-    fn hopelessness(&self, of: &[u32]) -> Option<Hopelessness> {
-        let missing = self.missing.iter();
-        let asked = missing.filter(|absent| of.contains(&absent.rank));
-        asked.map(|absent| absent.why.hopelessness()).min()
+        hopelessness(&self.missing, open) == Some(Hopelessness::MayCome)
     }
 
     fn misses(&self, why: Absence) -> bool {
@@ -118,6 +112,13 @@ impl Stall {
             .iter()
             .any(|absent| absent.why == why && self.origin.ranks().contains(&absent.rank))
     }
+}
+
+/// A rank that waits at a place, and for whom: such as wait nowhere before.
+struct Waiter<'a> {
+    rank: u32,
+    joined: &'a JoinedCall,
+    open: Vec<u32>,
 }
 
 impl Situation<'_> {
@@ -136,8 +137,7 @@ impl Situation<'_> {
             if missing.is_empty() {
                 continue;
             }
-            let mut waiters: Vec<(u32, &JoinedCall)> = Vec::new();
-            let mut needed: BTreeSet<u32> = BTreeSet::new();
+            let mut waiters: Vec<Waiter<'_>> = Vec::new();
             for (&rank, joined) in &join.calls {
                 let needs = joined.needs(rank, &missing);
                 if needs.is_empty() || !joined.is_awaited() || !self.is_waiter(group, rank, joined)
@@ -145,47 +145,54 @@ impl Situation<'_> {
                     continue;
                 }
                 let waits = |rank: &u32| {
-                    found.iter().any(|stall| stall.waiting.contains(rank))
-                        && self
-                            .model
-                            .member(group.id, *rank)
-                            .is_some_and(|it| self.is_held(it))
+                    let mut stalls = found.iter();
+                    stalls.any(|stall| {
+                        stall.waiting.contains(rank) && !self.is_gone(group, *rank, stall)
+                    }) && self
+                        .model
+                        .member(group.id, *rank)
+                        .is_some_and(|it| self.is_held(it))
                 };
                 let open: Vec<u32> = needs.iter().copied().filter(|it| !waits(it)).collect();
                 match found.iter_mut().find(|it| it.explains(&needs, &open)) {
                     Some(before) if before.holds(&open) => before.waiting.push(rank),
                     // Whom it waits for may still come: it is held by nothing that is known.
                     Some(before) if before.may_come(&open) => {}
-                    _ => {
-                        waiters.push((rank, joined));
-                        needed.extend(open);
-                    }
+                    _ => waiters.push(Waiter { rank, joined, open }),
                 }
             }
-            let Some(since) = waiters.iter().map(|(_, joined)| joined.call.at).min() else {
-                continue;
-            };
             let timed_out = waiters
                 .iter()
-                .filter_map(|(rank, joined)| self.timed_out_at(group, *rank, joined))
+                .filter_map(|it| self.timed_out_at(group, it.rank, it.joined))
                 .min();
+            let needed: BTreeSet<u32> = waiters.iter().flat_map(|it| it.open.clone()).collect();
+            let missing: Vec<Absent> = needed
+                .into_iter()
+                .map(|rank| Absent {
+                    rank,
+                    why: self.absence(group, rank, false, timed_out),
+                })
+                .collect();
+            // Where some can not come, who waits for others alone that may is held by nothing known.
+            let all = missing.iter().map(|it| it.why.hopelessness()).min();
+            if all != Some(Hopelessness::MayCome) {
+                waiters
+                    .retain(|it| hopelessness(&missing, &it.open) != Some(Hopelessness::MayCome));
+            }
+            let Some(since) = waiters.iter().map(|it| it.joined.call.at).min() else {
+                continue;
+            };
             let stall = Stall {
                 group: group.id,
                 seq,
                 message: None,
-                waiting: waiters.iter().map(|(rank, _)| *rank).collect(),
-                missing: needed
-                    .into_iter()
-                    .map(|rank| Absent {
-                        rank,
-                        why: self.absence(group, rank, false, timed_out),
-                    })
-                    .collect(),
+                waiting: waiters.iter().map(|it| it.rank).collect(),
+                missing,
                 since,
                 failed: !self.was_left(group, join)
                     && waiters
                         .iter()
-                        .any(|(rank, joined)| self.has_failed(group, *rank, joined)),
+                        .any(|it| self.has_failed(group, it.rank, it.joined)),
                 timed_out,
                 origin: Origin::Elsewhere(Vec::new()),
                 parting: None,
@@ -210,6 +217,19 @@ impl Situation<'_> {
                 process.is_some_and(|process| self.model.ending_of(process) == Ending::InOrder);
             ended && !matches!(joined.wait, Wait::Over(_))
         })
+    }
+
+    /// Whether a rank that waits in a stall comes to no later call of the group even where that ends: it
+    /// has destroyed the group, or died of something else.
+    fn is_gone(&self, group: &Group, rank: u32, stall: &Stall) -> bool {
+        let died = |process: &Process| {
+            let before = |given_up| process.end.is_some_and(|end| end.at < given_up);
+            matches!(self.model.ending_of(process), Ending::Died(_))
+                && !self.waits.in_cycle(rank)
+                && !stall.failed
+                && stall.timed_out.is_none_or(before)
+        };
+        group.is_destroyed_by(rank) || self.model.member(group.id, rank).is_some_and(died)
     }
 
     /// Whether nobody waits there any more: all have ended, for reasons of their own.
@@ -381,4 +401,10 @@ impl Situation<'_> {
         let was_too_long = says_so || timeout.is_some_and(|timeout| lasted >= timeout);
         (was_too_long && self.model.is_own_doing(over)).then_some(over)
     }
+}
+
+/// The worst that keeps some of the missing away.
+fn hopelessness(missing: &[Absent], of: &[u32]) -> Option<Hopelessness> {
+    let asked = missing.iter().filter(|absent| of.contains(&absent.rank));
+    asked.map(|absent| absent.why.hopelessness()).min()
 }

@@ -14,7 +14,8 @@ const MAX_HEADERS: usize = 64;
 ///
 /// # Errors
 ///
-/// When there is no answer within `patience`, it is longer than `limit`, no HTTP, or a refusal.
+/// When there is no answer within `patience`, it is longer than `limit`, no HTTP, or a refusal: of kind
+/// `NotFound` where there is no such path.
 pub(super) fn post(
     socket: &Path,
     path: &str,
@@ -85,7 +86,7 @@ fn head_of(answer: &[u8]) -> io::Result<Option<Head>> {
     };
     match response.code {
         Some(200) => {}
-        Some(404) => return Err(invalid("this PyTorch does not say what it recorded")),
+        Some(404) => return Err(io::ErrorKind::NotFound.into()),
         _ => return Err(invalid("the question was refused")),
     }
     let named = |name: &str| {

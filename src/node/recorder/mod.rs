@@ -340,8 +340,7 @@ impl Asker {
             while let Ok(()) = asked.recv() {
                 let begin = Instant::now();
                 let asked = Timestamp::now();
-                let said = handlers.iter().map(|handler| read(&socket, handler));
-                let said = said.collect();
+                let said = read_all(&socket, &handlers);
                 let took = begin.elapsed();
                 if answer.send(Answer { asked, said, took }).is_err() {
                     return;
@@ -354,15 +353,31 @@ impl Asker {
     }
 }
 
-/// What one recorder of the process holds now.
-fn read(socket: &Path, handler: &str) -> Result<Recorded, String> {
+/// What the recorders of the process hold now. Not every PyTorch has each of them: 2.8 and 2.9 tell of calls
+/// on NCCL alone.
+fn read_all(socket: &Path, handlers: &[&str]) -> Result<Vec<Recorded>, String> {
+    let said = handlers.iter().map(|handler| read(socket, handler));
+    let said = said.filter_map(Result::transpose);
+    let said: Vec<Recorded> = said.collect::<Result<_, _>>()?;
+    if said.is_empty() {
+        return Err("this PyTorch does not say what it recorded".into());
+    }
+    Ok(said)
+}
+
+/// What one recorder of the process holds now; `None`: there is no such recorder.
+fn read(socket: &Path, handler: &str) -> Result<Option<Recorded>, String> {
     let metadata = fs::symlink_metadata(socket).map_err(|error| error.to_string())?;
     if metadata.uid() != sys::user_id() {
         return Err("its socket is somebody else's".into());
     }
     let path = format!("/handler/{handler}");
-    let body = http::post(socket, &path, ANSWER, MAX_BODY).map_err(|error| error.to_string())?;
-    recorder::decode(&body, Timestamp::now().0).map_err(|error| error.to_string())
+    let body = match http::post(socket, &path, ANSWER, MAX_BODY) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        body => body.map_err(|error| error.to_string())?,
+    };
+    let said = recorder::decode(&body, Timestamp::now().0);
+    said.map(Some).map_err(|error| error.to_string())
 }
 
 /// A file of this user's, of a length that is believed.

@@ -18,7 +18,12 @@ fn server(answers: Vec<Vec<u8>>) -> (tempfile::TempDir, PathBuf) {
             let (mut stream, _) = listener.accept().unwrap();
             let mut question = [0; 4096];
             let n = stream.read(&mut question).unwrap();
-            assert!(question[..n].starts_with(b"POST /handler/fr_trace_json HTTP/1.1\r\n"));
+            let question = str::from_utf8(&question[..n]).unwrap();
+            let handlers = ["fr_trace_json", "dump_nccl_trace_json"];
+            let mut handlers = handlers
+                .map(|it| format!("POST /handler/{it} HTTP/1.1\r\n"))
+                .into_iter();
+            assert!(handlers.any(|it| question.starts_with(&it)), "{question}");
             // Whoever asked may have had enough.
             drop(stream.write_all(&answer));
             if answer.is_empty() {
@@ -29,6 +34,9 @@ fn server(answers: Vec<Vec<u8>>) -> (tempfile::TempDir, PathBuf) {
     });
     (dir, socket)
 }
+
+/// As of a recorder that this PyTorch does not have.
+const MISSING: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
 
 fn ok(body: &[u8]) -> Vec<u8> {
     let head = format!(
@@ -151,16 +159,29 @@ fn what_is_no_answer_is_none() {
         endless,
         ok(b"{}"),
         ok(&BODY[..1000]),
-        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        MISSING.to_vec(),
+        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".to_vec(),
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(),
         b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n".to_vec(),
     ] {
         let shown = String::from_utf8_lossy(&answer[..answer.len().min(60)]).into_owned();
         let (_dir, socket) = server(vec![answer]);
-        assert!(read(&socket, "fr_trace_json").is_err(), "{shown}");
+        assert!(read_all(&socket, &["fr_trace_json"]).is_err(), "{shown}");
     }
     let dir = tempfile::tempdir().unwrap();
-    assert!(read(&dir.path().join("nobody"), "fr_trace_json").is_err());
+    assert!(read_all(&dir.path().join("nobody"), &["fr_trace_json"]).is_err());
+}
+
+#[test]
+fn a_recorder_that_there_is_is_read_without_the_other() {
+    let both = ["fr_trace_json", "dump_nccl_trace_json"];
+    let (_dir, socket) = server(vec![MISSING.to_vec(), ok(BODY)]);
+    assert_eq!(read_all(&socket, &both).unwrap().len(), 1);
+    let (_dir, socket) = server(vec![ok(BODY), ok(b"{}")]);
+    assert!(
+        read_all(&socket, &both).is_err(),
+        "one that speaks strangely is no missing one"
+    );
 }
 
 #[test]

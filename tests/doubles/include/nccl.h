@@ -1,4 +1,4 @@
-/* The interface of NCCL 2.27, as far as binary compatibility goes; the test programs are compiled with it. */
+/* The interface of NCCL 2.29, as far as the double has it and as far as binary compatibility goes; the test programs are compiled with it. */
 #ifndef NCCL_DOUBLE_NCCL_H
 #define NCCL_DOUBLE_NCCL_H
 
@@ -46,6 +46,8 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int ranks, int rank, int
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int count, const int *devices);
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *child, ncclConfig_t *config);
 ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *child, ncclConfig_t *config, int flags);
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id);
+ncclResult_t ncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId *id, int rank, ncclComm_t *child, ncclConfig_t *config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
@@ -60,6 +62,9 @@ ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root
 ncclResult_t ncclReduce(const void *input, void *output, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclAllGather(const void *input, void *output, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclReduceScatter(const void *input, void *output, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAlltoAll(const void *input, void *output, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclGather(const void *input, void *output, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclScatter(const void *input, void *output, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t ncclSend(const void *input, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);

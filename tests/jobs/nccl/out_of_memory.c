@@ -2,7 +2,6 @@
  * /// truth
  * nproc = 3
  * code = "DD501"
- * or_code = "DD201"
  * root = [1]
  * hang = false
  * ///
@@ -18,14 +17,13 @@ int main(void)
     begin();
     ncclComm_t comm = join();
     float *gradients = floats(64);
-#ifdef FAULTY
-    give_up_later();
-#endif
     for (int step = 1; step <= 8; ++step) {
         float *activations = floats(ACTIVATIONS);
         int is_kept = 0;
+        sleep_ms(400); /* computes */
 #ifdef FAULTY
         is_kept = rank == 1;
+        give_up_later();
 #endif
         NCCL(ncclAllReduce(gradients, gradients, 64, ncclFloat32, ncclAvg, comm, stream));
         synchronize();

@@ -389,6 +389,11 @@ impl Encoder {
                 throttled_permille: sample.throttled_permille,
                 major_faults: sample.major_faults,
                 processors: sample.processors.as_ref().into(),
+                threads_queued_permille: sample.threads_queued_permille,
+                stolen_permille: sample.stolen_permille,
+                cpu_pressure_permille: sample.cpu_pressure,
+                memory_pressure_permille: sample.memory_pressure,
+                io_pressure_permille: sample.io_pressure,
             })],
             Event::InputEnded { process, place, at } => {
                 let record = record(RecordKind::InputEnded, *at);

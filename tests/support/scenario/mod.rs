@@ -23,7 +23,7 @@
 //! | `… [stream=N] [launch=N] [followed]`, `completes [LABEL]` | with `layer = "nccl"`: the call is put on a stream (1), with others of that launch, and comes back; `followed`: it will be told when it is complete. It is |
 //! | `… nccl:[REDUCE_OP][@STREAM]`, `within [FUNCTION]` | what the call asks NCCL for, on a stream (1); it enters a function of NCCL's, or comes back from it |
 //! | `input SECONDS [@FILE:LINE]`, `garbage SECONDS` | it has just waited so long for a batch, or collected garbage |
-//! | `host ran=N queued=N throttled=N faults=N on=PROCESSORS` | how its host lets it run from the second before on: thousandths of the time, pages a second |
+//! | `host ran=N queued=N threads=N throttled=N stolen=N cpu=N memory=N io=N faults=N on=PROCESSORS` | how its host lets it run from the second before on: thousandths of the time, pages a second; `cpu`, `memory`, `io`: pressure |
 //! | `unawaited @FILE:LINE` | an `all_reduce` made there is waited for by nobody |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
 //! | `group NAME MEMBERS` | joins a further group |
@@ -100,6 +100,8 @@ pub(crate) struct Scenario {
     /// No finding stands at any time before this.
     #[serde(default)]
     silent_until: f64,
+    /// The step in which memory ran out: every forecast has to have been right.
+    ends_in_step: Option<u64>,
     verdict: Option<String>,
     /// The findings at the end. No other initiating one may stand.
     #[serde(default)]
@@ -171,6 +173,9 @@ impl Scenario {
             ));
         }
         self.compare(&report)?;
+        if let Some(last) = self.ends_in_step {
+            self.forecasts_hold(&script, last)?;
+        }
         // What processes did to each other is in the times, not in the order in which it is heard.
         for backwards in [false, true] {
             let other = script.play_by_rank(self, backwards);
@@ -183,6 +188,52 @@ impl Scenario {
             }
         }
         self.check_journals(&report)
+    }
+
+    /// Whether every forecast that stood at any time had the last step between its bounds, and the first
+    /// of them came twenty steps before it.
+    fn forecasts_hold(&self, script: &Script, last: u64) -> Result<(), String> {
+        let mut engine = Script::engine(self);
+        let mut first = None;
+        let (mut looks, mut wrong) = (0, Vec::new());
+        for (at, _, event) in &script.events {
+            let is_step = matches!(event, Event::Step { .. });
+            engine.handle(event.clone(), *at);
+            engine.poll_change();
+            let report = engine.report();
+            let mut findings = report.findings.iter();
+            let Some(finding) = findings.find(|it| it.code == "DD502").filter(|_| is_step) else {
+                continue;
+            };
+            let step = report.ranks.iter().map(|it| it.step).max().unwrap_or(0);
+            let summary = &finding.summary;
+            let (least, most) = bounds(summary).ok_or(format!("no bounds: {summary}"))?;
+            first.get_or_insert(step);
+            looks += 1;
+            if !(step + least..=most.saturating_add(step)).contains(&last) {
+                wrong.push(format!("  in step {step}: {summary}"));
+            }
+        }
+        let first = first.ok_or("there was no forecast")?;
+        println!(
+            "{}: {} forecasts from step {first} to {last}, {} wrong",
+            self.about,
+            looks,
+            wrong.len()
+        );
+        if first + 20 > last {
+            return Err(format!(
+                "the first forecast came in step {first}, the end in {last}"
+            ));
+        }
+        match &wrong[..] {
+            [] => Ok(()),
+            wrong => Err(format!(
+                "it ended in step {last}; wrong were {} of {looks} forecasts:\n{}",
+                wrong.len(),
+                wrong.join("\n")
+            )),
+        }
     }
 
     /// What the terminal shows of the first finding with this code.
@@ -399,6 +450,17 @@ impl Expect {
         }
         found
     }
+}
+
+/// The bounds of "in about 92 steps (between 80 and 110)".
+fn bounds(summary: &str) -> Option<(u64, u64)> {
+    let (_, inside) = summary.split_once(" steps (")?;
+    let (inside, _) = inside.split_once(')')?;
+    if let Some(least) = inside.strip_suffix(" at least") {
+        return Some((least.parse().ok()?, u64::MAX));
+    }
+    let (least, most) = inside.strip_prefix("between ")?.split_once(" and ")?;
+    Some((least.parse().ok()?, most.parse().ok()?))
 }
 
 fn seconds(seconds: f64) -> Timestamp {

@@ -1015,6 +1015,11 @@ fn scheduling(args: &[String]) -> Result<SchedulingSample, String> {
             "queued" => sample.queued_permille = Some(number()?),
             "throttled" => sample.throttled_permille = Some(number()?),
             "faults" => sample.major_faults = Some(number()?),
+            "threads" => sample.threads_queued_permille = Some(number()?),
+            "stolen" => sample.stolen_permille = Some(number()?),
+            "cpu" => sample.cpu_pressure = Some(number()?),
+            "memory" => sample.memory_pressure = Some(number()?),
+            "io" => sample.io_pressure = Some(number()?),
             "on" => sample.processors = value.into(),
             _ => return Err(format!("a host is not {arg:?}")),
         }

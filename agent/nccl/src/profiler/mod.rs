@@ -29,7 +29,7 @@ use ddp_doctor_proto::{Op, ReduceOp};
 use self::events::Event;
 use self::layout::{Coll, Descriptor, kind, state};
 use self::next::Next;
-use crate::comms::Communicator;
+use crate::comms::{Communicator, Name};
 use crate::driver::{self, Capture};
 use crate::init;
 use crate::records::{self, Work};
@@ -203,7 +203,14 @@ fn communicator(said: &Said) -> Option<&'static Communicator> {
         // SAFETY: NCCL's name of the communicator, which ends in a zero.
         unsafe { CStr::from_ptr(said.name) }.to_bytes()
     };
-    let mut made = Communicator::new(sink, said.hash, occurrence, description);
+    let name = Name {
+        hash: said.hash,
+        occurrence,
+        in_nccl: said.hash,
+        // Nothing is made out of it here.
+        magic: said.hash,
+    };
+    let mut made = Communicator::new(sink, name, description);
     (made.rank, made.size) = (seat.rank, seat.size);
     (made.group(sink) != 0).then(|| &*Box::leak(Box::new(made)))
 }

@@ -1,4 +1,5 @@
-//! The exported functions: all of NCCL 2.27, under both of their names.
+//! The exported functions, under both of their names: all of NCCL 2.27, and of 2.28 and 2.29 what ranks do
+//! together by two-sided calls.
 #![expect(unsafe_code, reason = "exports functions by their C names")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -12,8 +13,8 @@ use crate::lifecycle::{self, Config};
 use crate::pointers::{Buffer, In, Out};
 use crate::{Result, Status, driver, fault, group, refuse};
 
-/// What this library says it is: 2.27.5, as PyTorch 2.9 and 2.10 have it.
-const VERSION: c_int = 22_705;
+/// What this library says it is: 2.29.7, as PyTorch 2.12 has it.
+const VERSION: c_int = 22_907;
 
 type Handle = usize;
 
@@ -102,6 +103,17 @@ exports! {
         lifecycle::shrink(comm, &excluded, &child, &config, flags)
     }
 
+    fn ncclCommGetUniqueId = pncclCommGetUniqueId(comm: Handle, id: Out<UniqueId>) {
+        id.put(lifecycle::growth_id(comm)?)
+    }
+
+    fn ncclCommGrow = pncclCommGrow(
+        comm: Handle, ranks: c_int, id: In<UniqueId>, rank: c_int, child: Out<Handle>,
+        config: In<Config>,
+    ) {
+        lifecycle::grow(comm, ranks, &id, rank, &child, &config)
+    }
+
     fn ncclCommFinalize = pncclCommFinalize(comm: Handle) {
         lifecycle::finalize(comm)
     }
@@ -187,6 +199,32 @@ exports! {
         let function = "ReduceScatter";
         let asked = Asked { function, input, output, count, dtype, comm, stream };
         calls::collective(What::ReduceScatter { by }, &asked)
+    }
+
+    fn ncclAlltoAll = pncclAlltoAll(
+        input: Buffer, output: Buffer, count: usize, dtype: c_int, comm: Handle, stream: Handle,
+    ) {
+        let function = "AlltoAll";
+        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        calls::collective(What::AllToAll, &asked)
+    }
+
+    fn ncclGather = pncclGather(
+        input: Buffer, output: Buffer, count: usize, dtype: c_int, root: c_int, comm: Handle,
+        stream: Handle,
+    ) {
+        let function = "Gather";
+        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        calls::collective(What::Gather { root }, &asked)
+    }
+
+    fn ncclScatter = pncclScatter(
+        input: Buffer, output: Buffer, count: usize, dtype: c_int, root: c_int, comm: Handle,
+        stream: Handle,
+    ) {
+        let function = "Scatter";
+        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        calls::collective(What::Scatter { root }, &asked)
     }
 
     fn ncclRedOpCreatePreMulSum = pncclRedOpCreatePreMulSum(

@@ -8,6 +8,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use crate::comm::Name;
+use crate::identity;
 use crate::mesh::{Mesh, numbers};
 use crate::{Result, Status, refuse};
 
@@ -28,10 +30,14 @@ pub(crate) const MAX_RANKS: usize = 1024;
 impl UniqueId {
     /// A new one, whose ranks this process waits for.
     pub(crate) fn new() -> io::Result<Self> {
+        // The only randomness that the standard library offers.
+        Self::that_begins(RandomState::new().hash_one(std::process::id()))
+    }
+
+    /// One that begins with this number.
+    pub(crate) fn that_begins(magic: u64) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        // The only randomness that the standard library offers.
-        let magic = RandomState::new().hash_one((std::process::id(), port));
         let mut id = [0; 128];
         id[..8].copy_from_slice(&magic.to_le_bytes());
         id[8..10].copy_from_slice(&INTERNET.to_ne_bytes());
@@ -44,10 +50,24 @@ impl UniqueId {
         Ok(Self(id))
     }
 
-    fn magic(&self) -> u64 {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&self.0[..8]);
-        u64::from_le_bytes(bytes)
+    pub(crate) fn magic(&self) -> u64 {
+        identity::magic_of(&self.0)
+    }
+
+    /// Of the communicator that is made with it.
+    pub(crate) fn name(&self) -> Name {
+        Name {
+            hash: identity::of_unique_id(&self.0),
+            magic: self.magic(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
     }
 
     fn root(&self) -> (Ipv4Addr, u16) {

@@ -26,6 +26,9 @@ pub(crate) enum What {
     ReduceScatter { by: i32 },
     Broadcast { root: i32 },
     Reduce { by: i32, root: i32 },
+    AllToAll,
+    Gather { root: i32 },
+    Scatter { root: i32 },
 }
 
 pub(crate) fn collective(what: What, asked: &Asked) -> Result<()> {
@@ -50,10 +53,19 @@ pub(crate) fn collective(what: What, asked: &Asked) -> Result<()> {
             What::ReduceScatter { by } => (Kind::ReduceScatter, by),
             What::Broadcast { root: at } => (Kind::Broadcast(root(at)?), 0),
             What::Reduce { by, root: at } => (Kind::Reduce(root(at)?), by),
+            What::AllToAll => (Kind::AllToAll, 0),
+            What::Gather { root: at } => (Kind::Gather(root(at)?), 0),
+            What::Scatter { root: at } => (Kind::Scatter(root(at)?), 0),
         };
         let (reduction, factor) = reduction(&comm, by, dtype)?;
-        let gives = !matches!(kind, Kind::Broadcast(root) if root != comm.rank);
-        let gets = !matches!(kind, Kind::Reduce(root) if root != comm.rank);
+        let gives = match kind {
+            Kind::Broadcast(root) | Kind::Scatter(root) => root == comm.rank,
+            _ => true,
+        };
+        let gets = match kind {
+            Kind::Reduce(root) | Kind::Gather(root) => root == comm.rank,
+            _ => true,
+        };
         if bytes > 0 && (gives && asked.input.is_null() || gets && asked.output.is_null()) {
             return refuse(
                 Status::INVALID_ARGUMENT,

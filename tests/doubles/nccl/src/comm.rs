@@ -1,6 +1,7 @@
 //! A communicator, as one rank has it.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use crate::arithmetic::DataType;
@@ -14,6 +15,20 @@ pub(crate) static COMMS: Handles<Arc<Comm>> = Handles::new(0x5500_0000_0000);
 /// The first number of a reduction that a program defines.
 const FIRST_DEFINED: i32 = 5;
 
+/// NCCL's hash of a communicator, and what the ids begin with of those who come to it later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Name {
+    pub(crate) hash: u64,
+    pub(crate) magic: u64,
+}
+
+impl Name {
+    /// Of one that is made out of another.
+    pub(crate) const fn of(hash: u64) -> Self {
+        Self { hash, magic: hash }
+    }
+}
+
 /// A communicator. It is there from the call that asks for it on, and usable once the ranks have met.
 #[derive(Debug)]
 pub(crate) struct Comm {
@@ -21,6 +36,9 @@ pub(crate) struct Comm {
     pub(crate) ranks: usize,
     pub(crate) device: i32,
     pub(crate) is_blocking: bool,
+    pub(crate) name: Name,
+    /// How often others were made out of it, by all its ranks.
+    children: AtomicU32,
     mesh: OnceLock<Mesh>,
     state: Mutex<State>,
     changed: Condvar,
@@ -52,16 +70,34 @@ pub(crate) enum Factor {
 }
 
 impl Comm {
-    pub(crate) fn new(rank: usize, ranks: usize, device: i32, is_blocking: bool) -> Arc<Self> {
+    pub(crate) fn new(
+        rank: usize,
+        ranks: usize,
+        device: i32,
+        is_blocking: bool,
+        name: Name,
+    ) -> Arc<Self> {
         Arc::new(Self {
             rank,
             ranks,
             device,
             is_blocking,
+            name,
+            children: AtomicU32::new(0),
             mesh: OnceLock::new(),
             state: Mutex::default(),
             changed: Condvar::new(),
         })
+    }
+
+    /// Another one is about to be made out of it: the how manieth, from 1.
+    pub(crate) fn next_child(&self) -> u32 {
+        self.children.load(Ordering::Relaxed) + 1
+    }
+
+    /// It is being made.
+    pub(crate) fn have_child(&self) -> u32 {
+        self.children.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// What a handle stands for.
@@ -240,4 +276,5 @@ pub(crate) enum Control {
     Split = 2,
     Shrink = 3,
     Window = 4,
+    Grow = 5,
 }

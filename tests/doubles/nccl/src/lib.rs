@@ -1,4 +1,5 @@
-//! NCCL for tests on machines without a GPU: the interface of version 2.27, over the host's memory.
+//! NCCL for tests on machines without a GPU: the interface of version 2.29, over the host's memory, but for what
+//! kernels of a program's own do, one-sided messages and what gives memory back for a while.
 //!
 //! Ranks are processes (or threads, with `ncclCommInitAll`). They meet where the unique id says: the
 //! process that made it listens there, as NCCL's bootstrap root does. Collectives exchange the data of
@@ -11,7 +12,7 @@
 //! * Nothing compares what ranks call. A call whose peers do something else (another collective, another
 //!   size, another root) never completes; other dtypes of as many bytes, or another reduction, give
 //!   wrong results.
-//! * The initialisation, split, shrink and the end of a communicator are collective, and block the host
+//! * The initialisation, split, shrink, grow and the end of a communicator are collective, and block the host
 //!   until all who must have come. So does the first send or receive between two ranks, which connects
 //!   them: each side waits for the other to want the same, so that a pair which one side groups and the
 //!   other does not never connects.
@@ -28,6 +29,9 @@
 
 #[path = "../../handles.rs"]
 mod handles;
+// NCCL's hashes, which are tested there by what its source gives.
+#[path = "../../../../agent/src/identity.rs"]
+pub mod identity;
 
 mod abi;
 mod arithmetic;

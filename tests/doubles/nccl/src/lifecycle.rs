@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 
 use crate::bootstrap::{self, MAX_RANKS, UniqueId};
-use crate::comm::{COMMS, Comm, Control};
+use crate::comm::{COMMS, Comm, Control, Name};
 use crate::fault;
 use crate::group::{self, Meeting};
 use crate::mesh::Mesh;
 use crate::pointers::{In, Out};
-use crate::{Result, Status, driver, refuse};
+use crate::{Result, Status, driver, identity, refuse};
 
 /// The color of a rank that gets no communicator.
 const NO_COLOR: i32 = -1;
@@ -63,8 +63,7 @@ pub(crate) fn init(
 ) -> Result<()> {
     group::within(|| {
         let is_blocking = Config::blocking(config)?.unwrap_or(true);
-        let context = driver::context()?;
-        init_on(function, comm, ranks, id, rank, context, is_blocking)
+        init_on(function, comm, ranks, id, rank, id.name(), is_blocking)
     })
 }
 
@@ -101,7 +100,7 @@ pub(crate) fn init_all(
             let context = driver::context_of(device)?;
             driver::make_current(context)?;
             let comm = comms.at(usize::try_from(rank).unwrap_or(0));
-            init_on("CommInitAll", &comm, count, id, rank, context, true)?;
+            init_on("CommInitAll", &comm, count, id, rank, id.name(), true)?;
         }
         driver::make_current(before)
     })
@@ -113,9 +112,10 @@ fn init_on(
     ranks: i32,
     id: UniqueId,
     rank: i32,
-    context: usize,
+    name: Name,
     is_blocking: bool,
 ) -> Result<()> {
+    let context = driver::context()?;
     let asked = (usize::try_from(ranks), usize::try_from(rank));
     let (Ok(ranks @ 1..=MAX_RANKS), Ok(rank)) = asked else {
         return refuse(
@@ -130,7 +130,7 @@ fn init_on(
         );
     }
     fault::meet(function, rank)?;
-    let new = Comm::new(rank, ranks, driver::device()?, is_blocking);
+    let new = Comm::new(rank, ranks, driver::device()?, is_blocking, name);
     let handle = COMMS.insert(Arc::clone(&new));
     comm.put(handle)?;
     let comm = comm.later();
@@ -172,6 +172,8 @@ pub(crate) fn split(
         parent.mesh()?;
         child.put(0)?;
         let child = child.later();
+        let nth = parent.have_child();
+        let name = Name::of(identity::of_split(parent.name.hash, nth, color));
         group::meet(Meeting {
             comm: Arc::clone(&parent),
             run: Box::new(move || {
@@ -193,6 +195,7 @@ pub(crate) fn split(
                     &listener,
                     &members.collect::<Vec<_>>(),
                     is_blocking,
+                    name,
                 )?;
                 child.put(comm)
             }),
@@ -238,6 +241,7 @@ pub(crate) fn shrink(
         parent.mesh()?;
         child.put(0)?;
         let child = child.later();
+        let name = Name::of(identity::of_split(parent.name.hash, 0, 0));
         group::meet(Meeting {
             comm: Arc::clone(&parent),
             run: Box::new(move || {
@@ -259,11 +263,82 @@ pub(crate) fn shrink(
                     &listener,
                     &members.collect::<Vec<_>>(),
                     is_blocking,
+                    name,
                 )?;
                 if flags == ABORT {
                     parent.abort();
                 }
                 child.put(comm)
+            }),
+        });
+        Ok(())
+    })
+}
+
+/// The id by which others come to a communicator when it grows the next time.
+pub(crate) fn growth_id(comm: usize) -> Result<UniqueId> {
+    let comm = Comm::of(comm, "CommGetUniqueId")?;
+    fault::meet("CommGetUniqueId", comm.rank)?;
+    let magic = identity::of_growth(comm.name.magic, comm.next_child());
+    UniqueId::that_begins(magic).or_else(|e| refuse(Status::SYSTEM_ERROR, e.to_string()))
+}
+
+/// A communicator of all ranks of another one, and of some that come to it: those have no parent.
+pub(crate) fn grow(
+    parent: usize,
+    ranks: i32,
+    id: &In<UniqueId>,
+    rank: i32,
+    child: &Out<usize>,
+    config: &In<Config>,
+) -> Result<()> {
+    let name = |id: &UniqueId, ranks: i32| Name {
+        hash: identity::of_grow(id.magic(), ranks.cast_unsigned()),
+        magic: id.magic(),
+    };
+    group::within(|| {
+        if parent == 0 {
+            let Some(id) = id.get() else {
+                return refuse(
+                    Status::INVALID_ARGUMENT,
+                    "CommGrow : a new rank needs an id".into(),
+                );
+            };
+            let is_blocking = Config::blocking(config)?.unwrap_or(true);
+            let name = name(&id, ranks);
+            return init_on("CommGrow", child, ranks, id, rank, name, is_blocking);
+        }
+        let parent = Comm::of(parent, "CommGrow")?;
+        let is_blocking = Config::blocking(config)?.unwrap_or(parent.is_blocking);
+        let count = usize::try_from(ranks).unwrap_or(0);
+        if rank != -1 || count <= parent.ranks || count > MAX_RANKS {
+            return refuse(
+                Status::INVALID_ARGUMENT,
+                format!("CommGrow : rank {rank} of {ranks} ranks"),
+            );
+        }
+        fault::meet("CommGrow", parent.rank)?;
+        parent.mesh()?;
+        child.put(0)?;
+        parent.have_child();
+        let (child, given) = (child.later(), id.get());
+        group::meet(Meeting {
+            comm: Arc::clone(&parent),
+            run: Box::new(move || {
+                let others: Vec<usize> =
+                    (0..parent.ranks).filter(|it| *it != parent.rank).collect();
+                // Whoever has the id tells it to the others.
+                let said = given.as_ref().map_or(&[][..], UniqueId::bytes);
+                let told = parent.gather(&others, Control::Grow, said)?;
+                let told = told.iter().find_map(|it| UniqueId::from_bytes(it));
+                let Some(id) = given.or(told) else {
+                    return refuse(Status::INVALID_USAGE, "CommGrow : nobody has an id".into());
+                };
+                let mesh = bootstrap::join(&id, count, parent.rank)?;
+                let (device, name) = (parent.device, name(&id, ranks));
+                let comm = Comm::new(parent.rank, count, device, is_blocking, name);
+                comm.has_met(mesh);
+                child.put(COMMS.insert(comm))
             }),
         });
         Ok(())
@@ -299,6 +374,7 @@ fn make(
     listener: &TcpListener,
     members: &[(usize, i64)],
     is_blocking: bool,
+    name: Name,
 ) -> Result<usize> {
     let ports: Vec<u16> = members
         .iter()
@@ -309,7 +385,7 @@ fn make(
     };
     let mesh = Mesh::connect(listener, &ports, rank, u64::from(ports[0]))
         .or_else(|e| refuse(Status::SYSTEM_ERROR, e.to_string()))?;
-    let comm = Comm::new(rank, members.len(), parent.device, is_blocking);
+    let comm = Comm::new(rank, members.len(), parent.device, is_blocking, name);
     comm.has_met(mesh);
     Ok(COMMS.insert(comm))
 }

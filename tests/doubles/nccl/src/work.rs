@@ -33,7 +33,8 @@ pub(crate) struct Transfer {
     pub(crate) peer: usize,
 }
 
-/// A collective. `bytes` is what a rank gives; of a reduce-scatter, what it gets.
+/// A collective. `bytes` is what a rank gives; of a reduce-scatter and a scatter, what it gets; of an
+/// all-to-all, what each gives each.
 #[derive(Clone, Debug)]
 pub(crate) struct Collective {
     pub(crate) kind: Kind,
@@ -53,6 +54,9 @@ pub(crate) enum Kind {
     ReduceScatter,
     Broadcast(usize),
     Reduce(usize),
+    AllToAll,
+    Gather(usize),
+    Scatter(usize),
 }
 
 impl Kind {
@@ -63,6 +67,9 @@ impl Kind {
             Self::ReduceScatter => 2,
             Self::Broadcast(_) => 3,
             Self::Reduce(_) => 4,
+            Self::AllToAll => 5,
+            Self::Gather(_) => 6,
+            Self::Scatter(_) => 7,
         }
     }
 }
@@ -241,6 +248,31 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
                 .write(0, &arithmetic::reduce(it.dtype, it.reduction, &parts));
         }
         Kind::Reduce(root) => mesh.send(root, Lane::Collective, tag, &given(it.bytes)),
+        Kind::AllToAll => {
+            let mine = given(it.bytes * ranks);
+            let part = |rank: usize| &mine[rank * it.bytes..(rank + 1) * it.bytes];
+            for peer in mesh.others() {
+                mesh.send(peer, Lane::Collective, tag, part(peer));
+            }
+            for (rank, part) in take_all(part(me).to_vec())?.iter().enumerate() {
+                it.output.write(rank * it.bytes, part);
+            }
+        }
+        Kind::Gather(root) if root == me => {
+            for (rank, part) in take_all(given(it.bytes))?.iter().enumerate() {
+                it.output.write(rank * it.bytes, part);
+            }
+        }
+        Kind::Gather(root) => mesh.send(root, Lane::Collective, tag, &given(it.bytes)),
+        Kind::Scatter(root) if root == me => {
+            let mine = given(it.bytes * ranks);
+            let part = |rank: usize| &mine[rank * it.bytes..(rank + 1) * it.bytes];
+            for peer in mesh.others() {
+                mesh.send(peer, Lane::Collective, tag, part(peer));
+            }
+            it.output.write(0, part(me));
+        }
+        Kind::Scatter(root) => it.output.write(0, &take(root)?),
     }
     Ok(())
 }

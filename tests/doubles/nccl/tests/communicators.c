@@ -49,6 +49,44 @@ static void of_what_remains(ncclComm_t world_comm)
     NCCL(ncclCommDestroy(child));
 }
 
+/* Ranks 0 and 1 are there, 2 and 3 come to them one after the other. */
+static void of_what_grows(void)
+{
+    ncclComm_t comm = NULL, grown;
+    ncclUniqueId id;
+    if (rank < 2)
+        NCCL(ncclCommInitRank(&comm, 2, meet("growing", 0), rank));
+    for (int count = 3; count <= 4; ++count) {
+        char path[4096], name[16];
+        snprintf(name, sizeof name, "grow%d", count);
+        snprintf(path, sizeof path, "%s/%s", getenv("JOB_DIR"), name);
+        if (rank == 0) {
+            NCCL(ncclCommGetUniqueId(comm, &id));
+            char made[4100];
+            snprintf(made, sizeof made, "%s.n", path);
+            FILE *file = fopen(made, "w");
+            EXPECT(file != NULL && fwrite(&id, sizeof id, 1, file) == 1 && fclose(file) == 0);
+            EXPECT(rename(made, path) == 0);
+            NCCL(ncclCommGrow(comm, count, &id, -1, &grown, NULL));
+        } else if (rank < count - 1) {
+            NCCL(ncclCommGrow(comm, count, NULL, -1, &grown, NULL));
+        } else if (rank == count - 1) {
+            id = meet(name, 0);
+            NCCL(ncclCommGrow(NULL, count, &id, rank, &grown, NULL));
+        } else {
+            continue;
+        }
+        is(grown, count, rank);
+        EXPECT(*value == (float)((1 << count) - 1));
+        if (comm != NULL)
+            NCCL(ncclCommDestroy(comm));
+        comm = grown;
+    }
+    EXPECT(ncclCommGrow(comm, 4, NULL, -1, &grown, NULL) == ncclInvalidArgument);
+    EXPECT(ncclCommGrow(NULL, 4, NULL, 0, &grown, NULL) == ncclInvalidArgument);
+    NCCL(ncclCommDestroy(comm));
+}
+
 static void of_several_ids(void)
 {
     ncclComm_t comm;
@@ -143,12 +181,13 @@ int main(void)
     begin();
     value = floats(1);
     NCCL(ncclGetVersion(&version));
-    EXPECT(version == 22705);
+    EXPECT(version == 22907);
     ncclComm_t comm = join();
     is(comm, 4, rank);
     EXPECT(*value == 15);
     of_a_split(comm);
     of_what_remains(comm);
+    of_what_grows();
     of_several_ids();
     without_blocking();
     registrations_are_taken(comm);

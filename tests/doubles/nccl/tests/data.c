@@ -51,6 +51,21 @@ static void floats_are_reduced(void)
     NCCL(ncclReduceScatter(in, out, N, ncclFloat32, ncclSum, comm, stream));
     synchronize();
     EXPECT_(out[1] == 3 * (rank * N + 1) + 3, "%g", out[1]);
+    /* Rank r's part for each, and what rank 1 has of all and for all. */
+    float *parts = floats(N * world);
+    for (int i = 0; i < N * world; ++i)
+        parts[i] = (float)(100 * rank + i);
+    NCCL(ncclAlltoAll(parts, out, N, ncclFloat32, comm, stream));
+    synchronize();
+    for (int r = 0; r < world; ++r)
+        EXPECT_(out[r * N + 2] == 100 * r + rank * N + 2, "%g", out[r * N + 2]);
+    NCCL(ncclGather(parts, rank == 1 ? out : NULL, N, ncclFloat32, 1, comm, stream));
+    synchronize();
+    for (int r = 0; r < world && rank == 1; ++r)
+        EXPECT_(out[r * N + 3] == 100 * r + 3, "%g", out[r * N + 3]);
+    NCCL(ncclScatter(rank == 1 ? parts : NULL, out, N, ncclFloat32, 1, comm, stream));
+    synchronize();
+    EXPECT_(out[4] == 100 + rank * N + 4, "%g", out[4]);
     /* Each rank's own factor: 2 * 1 + 3 * 2 + 4 * 3. */
     ncclRedOp_t scaled;
     float factor = (float)(2 + rank);

@@ -1,0 +1,136 @@
+//! What a look of the engine costs at what collectives take, and at who comes late, by how many are kept.
+//!
+//! ```text
+//! cargo bench --bench communication
+//! ```
+#![expect(
+    clippy::print_stdout,
+    reason = "a benchmark prints what it finds, and has nothing to recover"
+)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ddp_doctor::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
+use ddp_doctor::diagnosis::model::Model;
+use ddp_doctor::diagnosis::{communication, lateness};
+use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
+use ddp_doctor_proto::{DType, Op, ReduceOp};
+
+const ROUNDS: usize = 21;
+/// Calls of a step: one in a row after the other, 1 ms each, and then a pause.
+const CALLS: u64 = 20;
+const MILLISECOND: u64 = 1_000_000;
+
+fn main() {
+    for number in [1_000, 10_000, 100_000] {
+        let model = model(number);
+        println!("two ranks, {number} collectives of 20 a step:");
+        report("what collectives take: have some become slow?", || {
+            black_box(communication::slow(&model));
+        });
+        report("what collectives take: are they many and small?", || {
+            black_box(communication::small(&model));
+        });
+        report("who comes late", || {
+            black_box(lateness::straggler(&model));
+        });
+    }
+}
+
+/// Two ranks that have made so many collectives.
+fn model(number: u64) -> Model {
+    let mut model = Model::default();
+    let group = Arc::new(GroupInfo {
+        key: GroupRef {
+            layer: "c10d".into(),
+            epoch: 0,
+            name: "0".into(),
+            ordinal: 0,
+            members: vec![0, 1],
+        },
+        description: "default_pg".into(),
+        backend: "gloo".into(),
+        seat: None,
+    });
+    let place = Arc::new(Where {
+        file: "train.py".into(),
+        line: 9,
+        function: "train".into(),
+    });
+    let processes = [0, 1].map(|rank| ProcessId::of(0, rank + 1));
+    for (process, rank) in processes.into_iter().zip(0..) {
+        model.apply(Event::ProcessJoined {
+            process,
+            rank: Some(rank),
+            world_size: Some(2),
+            host: "node".into(),
+            pid: 1000 + rank,
+            layer: "c10d".into(),
+            world: "".into(),
+            at: Timestamp(0),
+        });
+        model.apply(Event::GroupJoined {
+            process,
+            group: Arc::clone(&group),
+        });
+    }
+    for seq in 1..=number {
+        let at = Timestamp((seq + seq / CALLS * CALLS) * MILLISECOND);
+        let thread = ThreadId(1);
+        for process in processes {
+            let call = Call {
+                id: CallId(seq),
+                at,
+                thread,
+                group: Some(Arc::clone(&group)),
+                seq,
+                op: Op::AllReduce,
+                dtype: DType::Float32,
+                reduce_op: ReduceOp::Sum,
+                root: None,
+                peer: None,
+                tag: None,
+                numel: Some(1024),
+                shape: None,
+                tensors: 1,
+                on_stream: None,
+                takes_all: false,
+                is_async: false,
+                hidden: false,
+                splits: [Vec::new(), Vec::new()],
+                step: 0,
+                phase: None,
+                place: Some(Arc::clone(&place)),
+            };
+            model.apply(Event::Issued {
+                process,
+                call: Arc::new(call),
+            });
+        }
+        for process in processes {
+            model.apply(Event::Returned {
+                process,
+                thread,
+                call: CallId(seq),
+                followed: false,
+                at: Timestamp(at.0 + MILLISECOND * 9 / 10),
+            });
+        }
+    }
+    model
+}
+
+/// Prints the median of several calls.
+fn report(name: &str, mut call: impl FnMut()) {
+    let mut took: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            let begin = Instant::now();
+            call();
+            begin.elapsed().as_secs_f64() * 1e3
+        })
+        .collect();
+    took.sort_unstable_by(f64::total_cmp);
+    println!("  {name} {:.2} ms", took[ROUNDS / 2]);
+}

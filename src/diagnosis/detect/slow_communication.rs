@@ -1,0 +1,296 @@
+//! DD604 slow-communication: all arrive together, and the collective itself is slow.
+
+use ddp_doctor_proto::catalogue;
+use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
+
+use super::straggler::{about_so_long, percent};
+use super::view::no_call;
+use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::communication::Slow;
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words;
+
+static ABOUT: About = About {
+    code: &catalogue::DD604,
+    order: order::HINT,
+    explanation: Explanation {
+        means: "A collective takes many times as long as it did before in this very job, with the same \
+         amount of data, counted from when its last rank has come. Nobody is waited for, the hosts let \
+         their ranks run, and what ranks do between their calls takes as long as ever: the time is lost \
+         on the way.",
+        example: "\
+warning[DD604] slow-communication: all_reduce of 4.0 MiB takes about 200 ms though all ranks have come, many times as long as before: communication is slow
+    group default_pg, 2 ranks · supported
+
+      rank 0, 1   went on   train.py:9      all_reduce
+
+    why    Since 08:00:07 UTC at least it takes about 200 ms from when the last rank has come to it;
+           before, it took 10 ms. About 70 % of the time is lost by that.
+           It is not the hosts: all that kept threads of the ranks from running makes up for 10 % of
+           the time, and what ranks do between their calls takes as long as before.
+    fix    Look at the network between these hosts: speed of the links (ethtool), errors and drops
+           (ip -s link, nstat), other traffic (sar -n DEV 1).
+    more   ddp-doctor explain DD604
+",
+        causes: &[
+            "A link that fell back to a lower speed, a cable or a transceiver that makes errors, a \
+             switch port that drops packets.",
+            "Others on the same network: a second job, a checkpoint that is written to shared \
+             storage, a backup; a limit that a cloud sets once a burst is used up.",
+            "Traffic that takes another way than before: a route, an interface that went down and \
+             another one that took its place.",
+        ],
+        fix: &[
+            "Look at the network of these hosts: `ethtool` for the speed of the link, `ip -s link` and \
+             `nstat` for errors, drops and retransmissions, `sar -n DEV 1` for other traffic.",
+            "Measure between pairs of hosts (`iperf3`, nccl-tests): the pair that is slow shares what \
+             is broken.",
+            "Until it is mended: fewer bytes (larger accumulation, compressed gradients), or other \
+             hosts.",
+        ],
+        not: &[
+            "A job whose network was slow from the start has nothing to be compared with and is not \
+             told.",
+            "On a host that is busy nothing is told, though its network be slow: where threads of a \
+             rank wait for processors, the same calls are slow as well.",
+            "Which link it is does not show: a collective is as slow as its slowest.",
+            "It is seen of calls whose wait is seen: of the program's own on Gloo, neither of DDP's \
+             nor of any on a GPU.",
+        ],
+    },
+};
+
+/// DD604: a collective has become slow.
+pub(super) struct SlowCommunication;
+
+impl Detector for SlowCommunication {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
+        let slow = situation.took.slow.iter();
+        slow.map(draft).collect()
+    }
+}
+
+fn draft(slow: &Slow) -> Draft {
+    let mut draft = Draft::new(&ABOUT, KeyPlace::Join(slow.group, 0), slow.known_at);
+    draft.victims.clone_from(&slow.ranks);
+    draft.confidence = Confidence::Supported;
+    draft.place = Some((slow.group, 0));
+    draft.op = Some(slow.call.op);
+    draft.blocked_at = Some(slow.since);
+    let now = about_so_long(slow.now);
+    draft.per_rank = slow
+        .ranks
+        .iter()
+        .map(|&rank| RankCall {
+            state: CallState::Returned,
+            waited_ms: Some(now.as_millis() as u64),
+            op: slow.call.op.name().map(str::to_owned),
+            numel: slow.call.numel,
+            place: slow.call.place.as_deref().cloned(),
+            ..no_call(rank)
+        })
+        .collect();
+    let times = slow.now.as_secs_f64() / slow.before.as_secs_f64().max(1e-6);
+    let size = slow
+        .bytes
+        .map(|bytes| format!(" of {}", words::bytes(bytes)))
+        .unwrap_or_default();
+    draft.summary = format!(
+        "{}{size} takes about {} though all ranks have come, {} times as long as before: communication \
+         is slow",
+        slow.call.op,
+        words::short_time(now),
+        if times < 10.0 { "several" } else { "many" },
+    );
+    draft.why.push(format!(
+        "Since {} at least it takes about {} from when the last rank has come to it; before, it took \
+         {}. About {} of the time is lost by that.",
+        words::clock(slow.since),
+        words::short_time(now),
+        words::short_time(about_so_long(slow.before)),
+        percent(slow.share),
+    ));
+    draft.why.push(format!(
+        "It is not the hosts: all that kept threads of the ranks from running makes up for {} of the \
+         time, and what ranks do between their calls takes as long as before.",
+        percent(slow.kept),
+    ));
+    if slow.others > 0 {
+        draft
+            .why
+            .push("Other collectives have become slow as well.".into());
+    }
+    draft.next = vec![
+        "Look at the network between these hosts: speed of the links (ethtool), errors and drops (ip \
+         -s link, nstat), other traffic (sar -n DEV 1)."
+            .into(),
+    ];
+    draft
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ABOUT;
+    use crate::diagnosis::testing::{holds, shows};
+
+    /// Steps of 0.1 s with a call that takes 10 ms; then some of another length, in which it takes longer.
+    fn slows(host: &str, every: f64, at: f64, done: f64) -> String {
+        format!(
+            r#"
+            world = 2
+            events = """
+            0.9 * host ran=500 queued=0 threads=0 stolen=0
+            loop 1-40 from 1.0 every 0.1
+            0.00 *   step $
+            0.05 *   all_reduce f32[1048576] sum @train.py:9
+            0.06 *   done
+            end
+            5.2 * host {host}
+            loop 41-74 from 5.2 every {every}
+            0.00 *   step $
+            {at} *   all_reduce f32[1048576] sum @train.py:9
+            {done} * done
+            end
+            """
+            look-on = 1
+            "#
+        )
+    }
+
+    const IDLE: &str = "ran=200 queued=0 threads=50 stolen=0";
+
+    #[test]
+    fn the_example_is_what_it_prints() {
+        shows(&ABOUT, &slows(IDLE, 0.3, 0.05, 0.26));
+    }
+
+    #[test]
+    fn a_call_that_takes_many_times_as_long_as_before_is_told() {
+        holds(&format!(
+            r#"{}
+            silent-until = 11.0
+            verdict = "slow"
+            [[expect]]
+            code = "DD604"
+            severity = "warning"
+            effect = "slows"
+            confidence = "supported"
+            root = []
+            victims = [0, 1]
+            op = "all_reduce"
+            lines = {{ 0 = "train.py:9" }}
+            summary-has = "all_reduce of 4.0 MiB takes about 200 ms"
+            why-has = "before, it took 10 ms"
+            "#,
+            slows(IDLE, 0.3, 0.05, 0.26)
+        ));
+    }
+
+    #[test]
+    fn a_host_whose_threads_wait_for_processors_is_busy() {
+        holds(&slows(
+            "ran=200 queued=0 threads=600 stolen=0",
+            0.3,
+            0.05,
+            0.26,
+        ));
+    }
+
+    #[test]
+    fn a_host_whose_processors_others_get_is_busy() {
+        holds(&slows(
+            "ran=200 queued=0 threads=0 stolen=500",
+            0.3,
+            0.05,
+            0.26,
+        ));
+    }
+
+    #[test]
+    fn where_threads_are_not_known_pressure_tells() {
+        holds(&slows("ran=200 stolen=0 cpu=700", 0.3, 0.05, 0.26));
+    }
+
+    #[test]
+    fn a_host_that_is_not_known_may_be_busy() {
+        holds(
+            &slows(IDLE, 0.3, 0.05, 0.26)
+                .replace(" threads=0 stolen=0", "")
+                .replace(" stolen=0", ""),
+        );
+    }
+
+    #[test]
+    fn a_host_that_wants_memory_is_slow_in_everything() {
+        holds(&slows(
+            "ran=200 threads=0 stolen=0 memory=500",
+            0.3,
+            0.05,
+            0.26,
+        ));
+        holds(&slows(
+            "ran=200 threads=0 stolen=0 faults=300",
+            0.3,
+            0.05,
+            0.26,
+        ));
+    }
+
+    #[test]
+    fn where_everything_takes_longer_it_is_not_the_network() {
+        holds(&slows(IDLE, 0.9, 0.40, 0.70));
+    }
+
+    #[test]
+    fn what_takes_twice_as_long_is_nothing() {
+        holds(&slows(IDLE, 0.1, 0.05, 0.07));
+    }
+
+    #[test]
+    fn a_few_long_calls_are_nothing() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.9 * host ran=500 queued=0 threads=0 stolen=0
+            loop 1-40 from 1.0 every 0.4
+            0.00 *   all_reduce f32[1048576] sum @train.py:9
+            0.01 *   done
+            0.02 *   all_reduce f32[1048576] sum @train.py:9
+            0.35 *   done
+            end
+            """
+            look-on = 1
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_rank_that_comes_late_is_no_matter_of_communication() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.9 * host ran=500 queued=0 threads=0 stolen=0
+            loop 1-40 from 1.0 every 0.1
+            0.05 *   all_reduce f32[1048576] sum @train.py:9
+            0.06 *   done
+            end
+            loop 41-74 from 5.2 every 0.3
+            0.05 0   all_reduce f32[1048576] sum @train.py:9
+            0.25 1   all_reduce f32[1048576] sum @train.py:9
+            0.26 *   done
+            end
+            """
+            look-on = 1
+            [[expect]]
+            code = "DD601"
+            root = [1]
+            "#,
+        );
+    }
+}

@@ -1,0 +1,41 @@
+# /// truth
+# nproc = 2
+# healthy = true
+# ///
+"""Two models of a program, the second one with views of its buckets for gradients, a layer that it uses twice and a hook
+of the program's own for communication."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(16, 16)
+        self.second = torch.nn.Linear(16, 16)
+        self.second.weight = self.first.weight
+        self.head = torch.nn.Linear(16, 4)
+
+    def forward(self, inputs, with_head):
+        hidden = self.second(torch.relu(self.first(inputs)))
+        return self.head(hidden) if with_head else hidden
+
+
+def averaged(group, bucket):
+    reduced = dist.all_reduce(bucket.buffer(), group=group, async_op=True).get_future()
+    return reduced.then(lambda done: done.value()[0].div_(2))
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(rank)
+critic = DistributedDataParallel(torch.nn.Linear(16, 1))
+model = DistributedDataParallel(Model(), gradient_as_bucket_view=True)
+model.register_comm_hook(None, averaged)
+for step in range(6):
+    critic(torch.randn(8, 16)).sum().backward()
+    loss = model(torch.randn(8, 16), True).sum()
+    loss.backward()
+dist.destroy_process_group()
