@@ -177,3 +177,16 @@ fn a_call_that_only_nccl_sees_is_told_of() {
     assert_eq!(found.group.unwrap().layer, "nccl");
     assert_eq!(found.ranks.root, [1]);
 }
+
+/// Where PyTorch's own recorder is read, nobody knows what NCCL's calls belong to.
+#[test]
+fn what_the_recorder_tells_is_not_told_by_nccl_too() {
+    let recorder = [("DDP_DOCTOR_CAPTURE", "recorder")];
+    let Some(ran) = job("missing", "healthy", &recorder) else {
+        return;
+    };
+    assert_eq!(ran.finished.status, Some(0), "{}", ran.finished.stderr);
+    assert_eq!(ran.report.evidence.layers, ["flight-recorder"]);
+    assert_eq!(ran.report.findings, [], "{:#?}", ran.report);
+    assert_eq!(count(&ran, RecordKind::Issued), 0);
+}

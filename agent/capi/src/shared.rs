@@ -11,6 +11,9 @@ use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 use crate::abi::Text;
 use crate::{guarded, ptr};
 
+/// Layer of a box whose process's calls are told by PyTorch's own recorder, and by nobody as they are made.
+const RECORDER: &str = "flight-recorder";
+
 #[unsafe(no_mangle)]
 extern "C" fn ddp_doctor_services() -> *const Services {
     &SERVICES
@@ -19,6 +22,7 @@ extern "C" fn ddp_doctor_services() -> *const Services {
 static SERVICES: Services = Services {
     version: VERSION,
     current: open_box,
+    knows_calls,
     inside,
     beneath,
     within,
@@ -53,6 +57,10 @@ fn read<'a>(bytes: Bytes) -> &'a [u8] {
 
 extern "C" fn open_box() -> usize {
     current().map_or(0, |writer| std::ptr::from_ref(writer).addr())
+}
+
+extern "C" fn knows_calls() -> bool {
+    on_box(|writer| writer.layer() != RECORDER)
 }
 
 extern "C" fn inside() -> u64 {

@@ -401,7 +401,7 @@ pub(crate) fn open_box(seat: Option<Seat>) -> Option<Sink> {
             if sink.is_shared() {
                 say_which_libraries(sink);
             }
-            Some(sink)
+            sink.knows_calls().then_some(sink)
         }
         None => own_box(seat).map(Sink::Own),
     }

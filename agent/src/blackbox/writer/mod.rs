@@ -46,6 +46,7 @@ use crate::sys;
 pub struct Writer {
     map: Map,
     path: PathBuf,
+    layer: Box<str>,
     layout: Layout,
     capacities: Capacities,
     name: u64,
@@ -64,6 +65,12 @@ impl Writer {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The framework that it was made for.
+    #[must_use]
+    pub fn layer(&self) -> &str {
+        &self.layer
     }
 
     /// The rank became known, or another one with a new generation. What is `None` stays as it is.
