@@ -131,11 +131,12 @@ impl RecentCalls {
     /// Changes the facts of a call. Gives what they were; `None`: it is not known, or not to be changed.
     fn change(&self, call: u64, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         let entry = self.entry(call).filter(|_| call != 0)?;
-        if entry.call.load(Ordering::Acquire) != call {
-            return None;
-        }
         let mut facts = entry.facts.load(Ordering::Relaxed);
         for _ in 0..TRIES {
+            // Looked at again: the entry may be another call's by now.
+            if entry.call.load(Ordering::Acquire) != call {
+                return None;
+            }
             let new = change(facts)?;
             let changed =
                 entry
@@ -151,21 +152,9 @@ impl RecentCalls {
 
     /// Notes that the call is complete; whether that was news.
     pub(super) fn complete(&self, call: u64) -> bool {
-        self.entry(call).is_some_and(|entry| {
-            let facts = entry.facts.load(Ordering::Relaxed);
-            call != 0
-                && entry.call.load(Ordering::Acquire) == call
-                && facts & COMPLETE == 0
-                // Fails where another thread was faster, or the entry is another call's by now.
-                && entry
-                    .facts
-                    .compare_exchange(
-                        facts,
-                        facts | COMPLETE,
-                        Ordering::Relaxed,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok()
-        })
+        let before = self.change(call, |facts| {
+            (facts & COMPLETE == 0).then_some(facts | COMPLETE)
+        });
+        before.is_some()
     }
 }
