@@ -96,6 +96,7 @@ fn model(number: u64) -> Model {
                 shape: None,
                 tensors: 1,
                 on_stream: None,
+                beneath: None,
                 takes_all: false,
                 is_async: false,
                 hidden: false,

@@ -3,6 +3,7 @@
 
 mod bystanders;
 mod healthy;
+mod layers;
 mod profiler;
 mod real;
 mod rust;

@@ -54,6 +54,7 @@ pub mod identity;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 mod reporter;
+pub mod shared;
 mod sync;
 mod sys;
 

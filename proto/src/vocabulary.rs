@@ -305,6 +305,10 @@ words! {
         Setting = 18, "setting";
         /// Nobody waits for the call any more, and nobody did.
         Unawaited = 30, "unawaited";
+        /// What the call asks of the layer below: NCCL of what c10d does.
+        Beneath = 31, "beneath";
+        /// The thread is inside of a function of the layer below, or is no more.
+        Within = 32, "within";
         /// Parameters of a model whose gradients ranks average.
         Parameters = 40, "parameters";
         /// Time was spent on something that is no work of the program's own.

@@ -38,13 +38,23 @@ pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
     if differ(a.dtype.name(), b.dtype.name()) && carries_data(a.op) {
         return Some(Mismatch::DType);
     }
-    if differ(a.reduce_op.name(), b.reduce_op.name()) && a.op.reduces() {
+    if reduce_ops_differ(a, b) && a.op.reduces() {
         return Some(Mismatch::ReduceOp);
     }
     if differ(a.root, b.root) && a.op.is_rooted() {
         return Some(Mismatch::Root);
     }
     None
+}
+
+/// By the word of a layer that saw both: what one layer calls the operator says nothing about what another
+/// one does.
+fn reduce_ops_differ(a: &Call, b: &Call) -> bool {
+    let beneath = |call: &Call| call.reduce_op_beneath().and_then(|it| it.name());
+    match (a.reduce_op.name(), b.reduce_op.name()) {
+        (Some(a), Some(b)) => a != b,
+        _ => differ(beneath(a), beneath(b)),
+    }
 }
 
 /// Everything two calls disagree on, not only the first.
@@ -60,7 +70,7 @@ pub fn differences(a: &Call, b: &Call) -> Vec<Mismatch> {
     if differ(a.dtype.name(), b.dtype.name()) {
         found.push(Mismatch::DType);
     }
-    if differ(a.reduce_op.name(), b.reduce_op.name()) {
+    if reduce_ops_differ(a, b) {
         found.push(Mismatch::ReduceOp);
     }
     if differ(a.root, b.root) {

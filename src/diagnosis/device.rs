@@ -35,7 +35,7 @@ pub enum Progress {
 /// How far the device of a process has come with a call of its.
 #[must_use]
 pub fn progress(process: &Process, call: &Call) -> Progress {
-    let Some(on) = call.on_stream.filter(|_| !call.is_async) else {
+    let Some(on) = call.queued_on() else {
         return Progress::Unknown;
     };
     let before = |queued: &&Arc<Call>| {
@@ -110,6 +110,8 @@ pub fn settled_at(model: &Model, group: &Group) -> Option<(u64, Timestamp)> {
         let last = process.and_then(|process| process.last_call.as_ref());
         joined.call.on_stream.is_some()
             && !joined.call.is_async
+            // c10d's own waits tell more.
+            && joined.call.beneath.is_none()
             && last.is_some_and(|last| last.id == joined.call.id)
     };
     join.all().all(is_last).then(|| (seq, join.last_at()))

@@ -134,6 +134,20 @@ pub enum Event {
         call: CallId,
         at: Timestamp,
     },
+    /// The layer below tells what a call asks of it: NCCL of what c10d does.
+    Beneath {
+        process: ProcessId,
+        call: CallId,
+        beneath: Arc<Beneath>,
+        at: Timestamp,
+    },
+    /// A thread has entered a function of the layer below in which it may be kept; `None`: it has come back.
+    Within {
+        process: ProcessId,
+        thread: ThreadId,
+        function: Option<Arc<str>>,
+        at: Timestamp,
+    },
     /// Nobody waits for a call any more, and nobody did; `place` is where it was made.
     Unawaited {
         process: ProcessId,
@@ -491,6 +505,19 @@ pub struct OnStream {
     pub launch: u32,
 }
 
+/// What a call asks of the layer below, as that layer tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Beneath {
+    /// What it is there.
+    pub op: Op,
+    /// Reduction operator.
+    pub reduce_op: ReduceOp,
+    /// Global rank of the root.
+    pub root: Option<u32>,
+    /// The stream of a device that it was put on.
+    pub on_stream: Option<OnStream>,
+}
+
 /// A call as one rank made it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
@@ -531,6 +558,8 @@ pub struct Call {
     pub is_async: bool,
     /// The stream of a device that it was put on, where that was seen.
     pub on_stream: Option<OnStream>,
+    /// What it asks of the layer below, where that was seen.
+    pub beneath: Option<Arc<Beneath>>,
     /// Issued by the framework (DDP's reducer, …), not by a call of the user's.
     pub hidden: bool,
     /// Split sizes of an `all_to_all`, input and output, where they were seen.
@@ -549,6 +578,44 @@ impl Call {
     #[must_use]
     pub fn is_waited_for_unseen(&self) -> bool {
         self.hidden || self.is_of_recorder()
+    }
+
+    /// The reduction operator, by whoever saw it. Two layers may call the same thing by different names (NCCL
+    /// takes the maximum of what c10d sums, if that is bool): each is to be compared with its like.
+    #[must_use]
+    pub fn told_reduce_op(&self) -> ReduceOp {
+        match self.reduce_op {
+            ReduceOp::Unspecified => self.reduce_op_beneath().unwrap_or_default(),
+            own => own,
+        }
+    }
+
+    /// The reduction operator as the layer below was asked for it, if that does the same as the call.
+    #[must_use]
+    pub fn reduce_op_beneath(&self) -> Option<ReduceOp> {
+        let beneath = self.beneath.as_ref().filter(|it| it.op == self.op)?;
+        Some(beneath.reduce_op)
+    }
+
+    /// The call with what the layer below tells of it.
+    #[must_use]
+    pub fn made_of(&self, beneath: &Arc<Beneath>) -> Self {
+        let mut call = self.clone();
+        if beneath.op == call.op {
+            call.root = call.root.or(beneath.root);
+        }
+        call.on_stream = call.on_stream.or(beneath.on_stream);
+        call.beneath = Some(Arc::clone(beneath));
+        call
+    }
+
+    /// The stream that it waits on and that others wait behind; `None`: nothing of it was put on one, or
+    /// that was not seen.
+    #[must_use]
+    pub fn queued_on(&self) -> Option<OnStream> {
+        // Of what c10d asks NCCL for, everything is, whether or not somebody is to wait for it.
+        self.on_stream
+            .filter(|_| !self.is_async || self.beneath.is_some())
     }
 
     /// Whether PyTorch's recorder tells of it.

@@ -21,6 +21,7 @@ use ddp_doctor_proto::report::{
 
 pub mod align;
 pub mod allocation;
+pub mod backends;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
@@ -217,6 +218,11 @@ impl Engine {
             .values()
             .map(|process| process.layer.to_string())
             .collect();
+        // What NCCL is asked for may stand in the box of another layer.
+        layers.extend(model.groups().map(|group| group.info.key.layer.clone()));
+        if model.processes.values().any(|process| process.has_beneath) {
+            layers.push("nccl".into());
+        }
         layers.sort_unstable();
         layers.dedup();
         let mut backends: Vec<String> = model

@@ -443,6 +443,8 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::WaitBegin { process, .. }
         | Event::WaitEnd { process, .. }
         | Event::Completed { process, .. }
+        | Event::Beneath { process, .. }
+        | Event::Within { process, .. }
         | Event::Unawaited { process, .. }
         | Event::Step { process, .. }
         | Event::PhaseBegin { process, .. }

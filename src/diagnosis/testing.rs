@@ -90,6 +90,7 @@ pub(crate) fn call(op: Op) -> CallBuilder {
         shape: None,
         tensors: 1,
         on_stream: None,
+        beneath: None,
         takes_all: false,
         is_async: false,
         hidden: false,

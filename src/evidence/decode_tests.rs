@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use ddp_doctor_proto::blackbox::flags;
-use ddp_doctor_proto::{Op, RecordKind};
+use ddp_doctor_proto::{Op, RecordKind, ReduceOp};
+
+use crate::diagnosis::event::CallId;
 
 use super::*;
 
@@ -100,6 +102,66 @@ fn a_call_is_resolved() {
     assert_eq!(call.place.as_ref().unwrap().line, 4);
     assert!(call.is_async && !call.hidden);
     assert_eq!(call.group.as_ref().unwrap().key.layer, "c10d");
+}
+
+#[test]
+fn a_communicator_in_a_box_of_c10d_s_is_nccl_s() {
+    let mut decoder = known();
+    let communicator = v1::GroupDefined {
+        process: 1,
+        id: 2,
+        name: "a1b2".into(),
+        seat: Some(v1::Seat { rank: 0, size: 2 }),
+        ..Default::default()
+    };
+    let mut own = record(0, RecordKind::Issued, 1);
+    own.group = 2;
+    let framework = record(1, RecordKind::Issued, 2);
+    let kinds = vec![
+        Kind::GroupDefined(communicator),
+        Kind::Record(own),
+        Kind::Record(framework),
+    ];
+    let events = decode(&mut decoder, kinds);
+    let layers = events.iter().filter_map(|event| match event {
+        Event::Issued { call, .. } => Some(call.group.as_ref().unwrap().key.layer.clone()),
+        _ => None,
+    });
+    let layers: Vec<_> = layers.collect();
+    assert_eq!(layers.len(), 2, "{events:?}");
+    assert!(&*layers[0] == "nccl" && &*layers[1] == "c10d", "{layers:?}");
+}
+
+#[test]
+fn what_a_call_is_made_of_is_said_in_the_ranks_of_its_group() {
+    let mut decoder = known();
+    let mut beneath = record(1, RecordKind::Beneath, 1);
+    beneath.reduce_op = i32::from(ReduceOp::Max.number());
+    beneath.on_stream = Some(v1::OnStream {
+        stream: 6,
+        launch: 2,
+    });
+    let mut captured = beneath.clone();
+    (captured.ticket, captured.root) = (2, Some(0));
+    captured.flags = u32::from(flags::CAPTURED);
+    let issued = record(0, RecordKind::Issued, 1);
+    let kinds = [issued, beneath, captured].map(Kind::Record);
+    let events = decode(&mut decoder, kinds.into());
+    let told: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Beneath { call, beneath, .. } => Some((call, beneath)),
+            _ => None,
+        })
+        .collect();
+    let [(call, first), (_, second)] = told[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(*call, CallId(1));
+    assert_eq!((first.op, first.reduce_op), (Op::Broadcast, ReduceOp::Max));
+    assert_eq!((first.root, second.root), (Some(1), Some(3)));
+    assert_eq!(first.on_stream.map(|on| on.stream), Some(6));
+    assert_eq!(second.on_stream, None, "nobody tells when it runs");
 }
 
 fn site(id: u32, line: u32, caller: u32) -> v1::SiteDefined {

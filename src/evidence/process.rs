@@ -15,8 +15,8 @@ use ddp_doctor_proto::{
 use super::decode::{cut, name, text};
 use super::recorded::Recorders;
 use crate::diagnosis::event::{
-    Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters, ProcessId,
-    Seat, ThreadId,
+    Beneath, Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters,
+    ProcessId, Seat, ThreadId,
 };
 
 /// Most call sites of a process.
@@ -337,7 +337,7 @@ impl Process {
         }
         let info = GroupInfo {
             key: GroupRef {
-                layer: self.layer.as_ref().into(),
+                layer: self.layer_of(seat).into(),
                 epoch: group.epoch,
                 name: name(&group.name).as_ref().into(),
                 ordinal: group.ordinal,
@@ -357,6 +357,15 @@ impl Process {
             group: info,
         });
         Some(())
+    }
+
+    /// The layer of a group: c10d knows the members of its groups, so that one without stands in its box for
+    /// NCCL's own calls.
+    fn layer_of(&self, seat: Option<Seat>) -> &str {
+        match (&*self.layer, seat) {
+            ("c10d", Some(_)) => "nccl",
+            (layer, _) => layer,
+        }
     }
 
     pub(super) fn group(&self, id: u32) -> Option<&Arc<GroupInfo>> {
@@ -454,6 +463,18 @@ impl Process {
             RecordKind::Completed => Event::Completed {
                 process,
                 call: named_call?,
+                at,
+            },
+            RecordKind::Beneath => Event::Beneath {
+                process,
+                call: named_call?,
+                beneath: Arc::new(self.beneath(&record)),
+                at,
+            },
+            RecordKind::Within => Event::Within {
+                process,
+                thread,
+                function: (!record.text.is_empty()).then(|| name(&record.text)),
                 at,
             },
             RecordKind::Step => Event::Step {
@@ -670,11 +691,31 @@ impl Process {
                 stream: on.stream,
                 launch: on.launch,
             }),
+            beneath: None,
             splits: [Vec::new(), Vec::new()],
             step: u64::from(record.step),
             phase: self.phase(&record.phase, limits),
             place: self.place(record.site),
         })
+    }
+
+    /// What a call asks of the layer below.
+    fn beneath(&self, record: &v1::Record) -> Beneath {
+        let op = number(record.op, Op::from_number);
+        let group = self.groups.get(&record.group).map(|group| &**group);
+        let root = record.root.filter(|_| op.is_rooted());
+        // What is captured runs later, and nobody tells when.
+        let runs = record.flags & u32::from(flags::CAPTURED) == 0;
+        let on_stream = record.on_stream.as_ref().filter(|_| runs);
+        Beneath {
+            op,
+            reduce_op: number(record.reduce_op, ReduceOp::from_number),
+            root: root.and_then(|rank| global(group, rank)),
+            on_stream: on_stream.map(|on| OnStream {
+                stream: on.stream,
+                launch: on.launch,
+            }),
+        }
     }
 
     /// The group that a call is about to make; `None`: it was not said, or is too large to be kept.
@@ -695,7 +736,7 @@ impl Process {
         limits.take(group.members.len() * 4 + group.name.len() + group.description.len() + 256)?;
         Some(Arc::new(GroupInfo {
             key: GroupRef {
-                layer: self.layer.as_ref().into(),
+                layer: self.layer_of(seat).into(),
                 epoch: group.epoch,
                 name: name(&group.name).as_ref().into(),
                 ordinal: 0,

@@ -122,6 +122,7 @@ impl Recorders {
                     takes_all: false,
                     is_async: true,
                     on_stream: None,
+                    beneath: None,
                     hidden: false,
                     splits: [Vec::new(), Vec::new()],
                     step,

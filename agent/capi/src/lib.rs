@@ -12,6 +12,7 @@
 mod abi;
 mod ptr;
 pub mod python;
+mod shared;
 
 use std::ffi::{CStr, OsStr, c_char};
 use std::mem;

@@ -284,7 +284,10 @@ fn it_exports_what_the_header_declares_and_nothing_else() {
         .filter_map(|line| line.split(' ').nth(2))
         .collect();
     assert!(exported.len() > 25, "{exported:?}");
-    assert_eq!(exported, declared());
+    let mut known = declared();
+    // By which the other library of ours finds this one.
+    known.insert("ddp_doctor_services");
+    assert_eq!(exported, known);
 }
 
 #[test]

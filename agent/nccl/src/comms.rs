@@ -9,12 +9,15 @@
 
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 
-use ddp_doctor_agent::blackbox::Writer;
+use ddp_doctor_agent::blackbox::Seat;
+use ddp_doctor_agent::identity;
+use ddp_doctor_proto::Op;
 
 use crate::abi::Comm;
+use crate::sink::{self, Outer, Sink};
 
 /// Communicators at a time. More than any program has: NCCL itself takes memory on the device for each.
 const ENTRIES: usize = 4096;
@@ -22,6 +25,19 @@ const ENTRIES: usize = 4096;
 const PROBES: usize = 64;
 /// An entry that was in use: those behind it may still be meant.
 const GONE: usize = 1;
+
+/// Whose a communicator is.
+mod whose {
+    /// It was not used yet.
+    pub(super) const UNKNOWN: u8 = 0;
+    /// A framework's, whose calls are recorded in the same box.
+    pub(super) const FRAMEWORK: u8 = 1;
+    /// The program's own.
+    pub(super) const PROGRAM: u8 = 2;
+}
+
+/// Another thread tells the box of the communicator at this moment.
+const BEING_TOLD: u32 = u32::MAX;
 
 /// What a communicator is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,12 +55,14 @@ pub(crate) struct Name {
 /// A communicator that this process is a rank of.
 #[derive(Debug)]
 pub(crate) struct Communicator {
-    /// The box that knows it, by its address: after a fork there is another one, or none.
-    writer: usize,
-    /// Its number there.
-    pub(crate) group: u32,
+    /// The box that knows it, by its name: after a fork there is another one, or none.
+    pub(crate) sink: usize,
+    /// Its number there; 0: the box was not told of it.
+    group: AtomicU32,
     /// What names it on all ranks.
     pub(crate) name: Name,
+    /// What the program calls it.
+    description: Vec<u8>,
     /// This process's rank in it.
     pub(crate) rank: u32,
     /// Number of its ranks.
@@ -55,26 +73,89 @@ pub(crate) struct Communicator {
     pub(crate) device: i32,
     /// How often others were made out of it.
     divisions: AtomicU32,
+    whose: AtomicU8,
 }
 
 impl Communicator {
-    pub(crate) fn new(writer: &'static Writer, group: u32, name: Name) -> Self {
+    pub(crate) fn new(sink: Sink, name: Name, description: &[u8]) -> Self {
         Self {
-            writer: ptr::from_ref(writer).addr(),
-            group,
+            sink: sink.name(),
+            group: AtomicU32::new(0),
             name,
+            description: description.to_vec(),
             rank: 0,
             size: 0,
             non_blocking: false,
             device: -1,
             divisions: AtomicU32::new(0),
+            whose: AtomicU8::new(whose::UNKNOWN),
         }
     }
 
-    /// Whether this box knows it.
+    /// Its number in the box, which is told of it where it was not; 0: it finds no room there, or another
+    /// thread is telling of it.
     #[inline]
-    pub(crate) fn is_of(&self, writer: &'static Writer) -> bool {
-        self.writer == ptr::from_ref(writer).addr()
+    pub(crate) fn group(&self, sink: Sink) -> u32 {
+        match self.group.load(Ordering::Acquire) {
+            0 => self.tell(sink),
+            BEING_TOLD => 0,
+            group => group,
+        }
+    }
+
+    /// Its number in the box, if it was told of it.
+    pub(crate) fn told(&self) -> Option<u32> {
+        let group = self.group.load(Ordering::Acquire);
+        (group != 0 && group != BEING_TOLD).then_some(group)
+    }
+
+    #[cold]
+    fn tell(&self, sink: Sink) -> u32 {
+        let (order, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        if let Err(known) = self.group.compare_exchange(0, BEING_TOLD, order, failure) {
+            return if known == BEING_TOLD { 0 } else { known };
+        }
+        let group = sink.communicator(&sink::Communicator {
+            op: Op::Unspecified,
+            takes_all: false,
+            name: identity::name(self.name.hash, self.name.occurrence).as_bytes(),
+            description: &self.description,
+            seat: Seat {
+                rank: self.rank,
+                size: self.size,
+            },
+            returns_to: 0,
+        });
+        self.group.store(group, Ordering::Release);
+        group
+    }
+
+    /// A framework has made it, inside of a call of its.
+    pub(crate) fn is_made_by_framework(&self) {
+        self.whose.store(whose::FRAMEWORK, Ordering::Relaxed);
+    }
+
+    /// Whether a framework has made it, or was the first to use it.
+    #[inline]
+    pub(crate) fn is_of_framework(&self) -> bool {
+        self.whose.load(Ordering::Relaxed) == whose::FRAMEWORK
+    }
+
+    /// What a framework's call is that asks this communicator for something now. One of the program's own is
+    /// used by the program, wherever that comes to it: whose it is, is decided at its first use.
+    #[inline]
+    pub(crate) fn outer(&self) -> Outer {
+        let outer = sink::outer();
+        match self.whose.load(Ordering::Relaxed) {
+            whose::FRAMEWORK => outer,
+            whose::PROGRAM => Outer::Nothing,
+            _ => {
+                let is_framework = matches!(outer, Outer::Call(_));
+                let whose = [whose::PROGRAM, whose::FRAMEWORK][usize::from(is_framework)];
+                self.whose.store(whose, Ordering::Relaxed);
+                if is_framework { outer } else { Outer::Nothing }
+            }
+        }
     }
 
     /// Another one is made out of it, by all its ranks: the how manieth, from 1.
@@ -169,19 +250,21 @@ mod tests {
 
     fn communicator(group: u32) -> Communicator {
         Communicator {
-            writer: 0,
-            group,
+            sink: 0,
+            group: AtomicU32::new(group),
             name: Name {
                 hash: 0,
                 occurrence: 0,
                 in_nccl: 0,
                 magic: 0,
             },
+            description: Vec::new(),
             rank: 0,
             size: 1,
             non_blocking: false,
             device: -1,
             divisions: AtomicU32::new(0),
+            whose: AtomicU8::new(whose::UNKNOWN),
         }
     }
 
@@ -192,18 +275,24 @@ mod tests {
             assert!(insert(handle(n), communicator(n as u32 + 1)).is_some());
         }
         for n in 0..500 {
-            assert_eq!(find(handle(n)).map(|it| it.group), Some(n as u32 + 1));
+            assert_eq!(
+                find(handle(n)).and_then(Communicator::told),
+                Some(n as u32 + 1)
+            );
         }
         for n in (0..500).step_by(2) {
-            assert_eq!(remove(handle(n)).map(|it| it.group), Some(n as u32 + 1));
+            assert_eq!(
+                remove(handle(n)).and_then(Communicator::told),
+                Some(n as u32 + 1)
+            );
             assert!(find(handle(n)).is_none());
         }
         assert!(remove(handle(0)).is_none());
         insert(handle(0), communicator(7000));
         insert(handle(1), communicator(7001));
-        assert_eq!(find(handle(0)).map(|it| it.group), Some(7000));
-        assert_eq!(find(handle(1)).map(|it| it.group), Some(7001));
-        assert_eq!(find(handle(3)).map(|it| it.group), Some(4));
+        assert_eq!(find(handle(0)).and_then(Communicator::told), Some(7000));
+        assert_eq!(find(handle(1)).and_then(Communicator::told), Some(7001));
+        assert_eq!(find(handle(3)).and_then(Communicator::told), Some(4));
         assert!(insert(ptr::null_mut(), communicator(1)).is_none());
         assert!(find(ptr::null_mut()).is_none());
     }

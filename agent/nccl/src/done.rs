@@ -12,14 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize,
 use std::thread;
 use std::time::Duration;
 
-use ddp_doctor_agent::blackbox::Writer;
-use ddp_doctor_agent::current;
-
 use crate::comms::Communicator;
 use crate::driver::{
     self, Answer, Capture, SUCCESS, current_context, event_create, event_query, event_record,
 };
 use crate::records::Work;
+use crate::sink::{self, Sink};
 
 /// Switches it on where it is "1".
 const SWITCH: &str = "DDP_DOCTOR_NCCL_COMPLETION";
@@ -44,7 +42,10 @@ struct Place {
     /// Of the device that the event is of.
     context: AtomicPtr<c_void>,
     call: AtomicU64,
-    writer: AtomicPtr<Writer>,
+    /// The box that knows the call, by its name.
+    sink: AtomicUsize,
+    /// The call is the framework's, and this is a part of it.
+    is_part: AtomicBool,
 }
 
 static PLACES: [Place; MOST] = [const {
@@ -53,7 +54,8 @@ static PLACES: [Place; MOST] = [const {
         event: AtomicPtr::new(ptr::null_mut()),
         context: AtomicPtr::new(ptr::null_mut()),
         call: AtomicU64::new(0),
-        writer: AtomicPtr::new(ptr::null_mut()),
+        sink: AtomicUsize::new(0),
+        is_part: AtomicBool::new(false),
     }
 }; MOST];
 
@@ -104,29 +106,40 @@ fn look(place: &Place) {
     if answer == Some(NOT_READY) {
         return;
     }
-    let writer = place.writer.load(Ordering::Relaxed).cast_const();
     // The box may have been closed meanwhile. After an error nothing is known of the call.
-    let open = current().filter(|open| ptr::eq(*open, writer));
-    if let (Some(writer), Some(SUCCESS)) = (open, answer) {
-        writer.completed(place.call.load(Ordering::Relaxed));
+    let open = sink::named(place.sink.load(Ordering::Relaxed));
+    if let (Some(sink), Some(SUCCESS)) = (open, answer) {
+        let call = place.call.load(Ordering::Relaxed);
+        match place.is_part.load(Ordering::Relaxed) {
+            true => sink.part_done(call),
+            false => sink.completed(call),
+        }
     }
     place.is.store(FREE, Ordering::Release);
 }
 
 /// Follows a call that has just been put on its stream; whether it will be told when it is complete.
 #[inline]
-pub(crate) fn after(
-    writer: &'static Writer,
-    communicator: &Communicator,
-    work: &Work,
-    call: u64,
-) -> bool {
-    // What does not block is put on the stream later, by another thread.
-    let is_there = work.capture == Capture::No && work.count > 0 && !communicator.non_blocking;
-    is_there && call != 0 && ASKING.load(Ordering::Relaxed) && follow(writer, work, call)
+pub(crate) fn after(sink: Sink, communicator: &Communicator, work: &Work, call: u64) -> bool {
+    can_follow(communicator, work, call) && follow(sink, work, call, false)
 }
 
-fn follow(writer: &'static Writer, work: &Work, call: u64) -> bool {
+/// Follows what a framework's call has just put on a stream.
+#[inline]
+pub(crate) fn after_part(sink: Sink, communicator: &Communicator, work: &Work, call: u64) {
+    if can_follow(communicator, work, call) {
+        follow(sink, work, call, true);
+    }
+}
+
+#[inline]
+fn can_follow(communicator: &Communicator, work: &Work, call: u64) -> bool {
+    // What does not block is put on the stream later, by another thread.
+    let is_there = work.capture == Capture::No && work.count > 0 && !communicator.non_blocking;
+    is_there && call != 0 && ASKING.load(Ordering::Relaxed)
+}
+
+fn follow(sink: Sink, work: &Work, call: u64, is_part: bool) -> bool {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let Some(context) = current_context() else {
         return false;
@@ -141,14 +154,14 @@ fn follow(writer: &'static Writer, work: &Work, call: u64) -> bool {
                 .is_ok()
     });
     let Some(place) = free else { return false };
-    if event_record(place.event.load(Ordering::Relaxed), work.handle) != Some(SUCCESS) {
+    let recorded = event_record(place.event.load(Ordering::Relaxed), work.handle);
+    if recorded != Some(SUCCESS) || (is_part && !sink.follow(call)) {
         place.is.store(FREE, Ordering::Release);
         return false;
     }
     place.call.store(call, Ordering::Relaxed);
-    place
-        .writer
-        .store(ptr::from_ref(writer).cast_mut(), Ordering::Relaxed);
+    place.sink.store(sink.name(), Ordering::Relaxed);
+    place.is_part.store(is_part, Ordering::Relaxed);
     place.is.store(RECORDED, Ordering::Release);
     true
 }

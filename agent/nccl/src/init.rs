@@ -11,13 +11,12 @@
 use std::env;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::mem;
-use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use ddp_doctor_agent::blackbox::{Creation, Place, Seat, Writer};
+use ddp_doctor_agent::blackbox::{Place, Seat, Writer};
 use ddp_doctor_agent::{current, identity, is_disabled, open, options_from_env};
 use ddp_doctor_proto::{NoteKind, Op};
 
@@ -26,11 +25,10 @@ use crate::caller::returns_to;
 use crate::comms::{self, Communicator, Name};
 use crate::real::{self, Function};
 use crate::records;
+use crate::sink::{self, Outer, Sink};
 use crate::watch::guarded;
 use crate::{done, driver, memory};
 
-/// Where the library is that the Python package records with.
-const C_LIBRARY: &str = "DDP_DOCTOR_LIBRARY";
 /// Unique ids that are remembered, to tell communicators of one id apart.
 const MOST_IDS: usize = 1024;
 /// Communicators that have no handle yet.
@@ -52,13 +50,42 @@ const LAUNCHERS: [[&str; 3]; 5] = [
 /// A communicator that a call is to make.
 #[derive(Debug)]
 pub(crate) struct Making {
-    writer: &'static Writer,
+    sink: Sink,
     function: &'static CStr,
-    call: u64,
+    recorded: Recorded,
     /// Where its handle is put.
     handle: *mut Comm,
     /// What it will be; `None`: this rank gets none, or it cannot be told what it is.
     made: Option<Made>,
+}
+
+/// What of a making is recorded.
+#[derive(Clone, Copy, Debug)]
+enum Recorded {
+    /// A call of the program's.
+    Call(u64),
+    /// What a framework's call is in the middle of.
+    Within,
+}
+
+impl Recorded {
+    /// By what the thread is inside of.
+    fn before(sink: Sink, function: &'static CStr, call: impl FnOnce() -> u64) -> Self {
+        if sink.is_shared() && sink::outer() != Outer::Nothing {
+            sink.within(records::first_name(function));
+            Self::Within
+        } else {
+            Self::Call(call())
+        }
+    }
+
+    /// It came back.
+    fn after(self, sink: Sink) {
+        match self {
+            Self::Call(call) => sink.returned(call, false),
+            Self::Within => sink.within(b""),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -92,15 +119,16 @@ pub(crate) fn with_id(
     HOOKED.store(true, Ordering::Release);
     let seat = seat(rank, size)?;
     let is_first = current().is_none();
-    let writer = open_box(Some(seat))?;
-    if is_first && let Some(place) = identity::meeting_place(&id.bytes) {
-        writer.setting(b"init.address", place.ip().to_string().as_bytes());
-        writer.setting(b"init.port", place.port().to_string().as_bytes());
+    let sink = open_box(Some(seat))?;
+    let own = is_first && !sink.is_shared();
+    if own && let Some(place) = identity::meeting_place(&id.bytes) {
+        sink.setting(b"init.address", place.ip().to_string().as_bytes());
+        sink.setting(b"init.port", place.port().to_string().as_bytes());
     }
     let hash = identity::of_unique_id(&id.bytes);
     let Some(occurrence) = occurrence_of(hash, seat.rank) else {
         say_once(
-            writer,
+            sink,
             b"is several ranks of one NCCL communicator: of all but the first nothing is seen",
         );
         return None;
@@ -112,13 +140,13 @@ pub(crate) fn with_id(
         magic: identity::magic_of(&id.bytes),
     };
     let non_blocking = configured.non_blocking;
-    let known = Known { writer, seat, name };
+    let known = Known { sink, seat, name };
     Some(known.making(function, handle, configured, non_blocking))
 }
 
 /// A communicator whose makers know who they will be in it.
 struct Known {
-    writer: &'static Writer,
+    sink: Sink,
     seat: Seat,
     name: Name,
 }
@@ -132,22 +160,21 @@ impl Known {
         configured: Configured,
         non_blocking: bool,
     ) -> Making {
-        let Self { writer, seat, name } = self;
-        let call = writer.creating(&Creation {
-            op: Op::NewGroup,
-            name: identity::name(name.hash, name.occurrence).as_bytes(),
-            description: configured.name,
-            backend: b"nccl",
-            takes_all: !non_blocking,
-            epoch: 0,
-            members: &[],
-            seat: Some(seat),
-            site: writer.native_site(returns_to()),
+        let Self { sink, seat, name } = self;
+        let recorded = Recorded::before(sink, function, || {
+            sink.creating(&sink::Communicator {
+                op: Op::NewGroup,
+                name: identity::name(name.hash, name.occurrence).as_bytes(),
+                description: configured.name,
+                takes_all: !non_blocking,
+                seat,
+                returns_to: returns_to(),
+            })
         });
         Making {
-            writer,
+            sink,
             function,
-            call,
+            recorded,
             handle,
             made: Some(Made {
                 name,
@@ -163,15 +190,15 @@ impl Known {
 /// seen, which is said.
 pub(crate) fn of_one_process() {
     let said = b"is all ranks of an NCCL communicator (ncclCommInitAll), of which nothing is seen";
-    if let Some(writer) = current().or_else(|| open_box(None)) {
-        say_once(writer, said);
+    if let Some(sink) = open_box(None) {
+        say_once(sink, said);
     }
 }
 
-fn say_once(writer: &'static Writer, text: &[u8]) {
+fn say_once(sink: Sink, text: &[u8]) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::AcqRel) {
-        writer.note(NoteKind::SeveralRanks, text);
+        sink.note(NoteKind::SeveralRanks, text);
     }
 }
 
@@ -183,30 +210,29 @@ pub(crate) fn split(
     handle: *mut Comm,
     configured: Configured,
 ) -> Option<Making> {
-    let (writer, parent) = records::of(comms::find(parent))?;
+    let (sink, parent) = records::of(comms::find(parent))?;
     let nth = parent.divide();
     let name = format!(
         "{}/split{nth}",
         identity::name(parent.name.hash, parent.name.occurrence)
     );
-    let call = writer.creating(&Creation {
-        op: Op::SplitGroup,
-        name: name.as_bytes(),
-        description: configured.name,
-        backend: b"nccl",
-        takes_all: !parent.non_blocking,
-        epoch: 0,
-        members: &[],
-        seat: Some(Seat {
-            rank: parent.rank,
-            size: parent.size,
-        }),
-        site: writer.native_site(returns_to()),
+    let recorded = Recorded::before(sink, function, || {
+        sink.creating(&sink::Communicator {
+            op: Op::SplitGroup,
+            name: name.as_bytes(),
+            description: configured.name,
+            takes_all: !parent.non_blocking,
+            seat: Seat {
+                rank: parent.rank,
+                size: parent.size,
+            },
+            returns_to: returns_to(),
+        })
     });
     Some(Making {
-        writer,
+        sink,
         function,
-        call,
+        recorded,
         handle,
         made: (color != NO_COLOR).then(|| {
             let in_nccl = identity::of_split(parent.name.in_nccl, nth, color);
@@ -234,7 +260,7 @@ pub(crate) fn shrink(
     handle: *mut Comm,
     configured: Configured,
 ) -> Option<Making> {
-    let (writer, parent) = records::of(comms::find(parent))?;
+    let (sink, parent) = records::of(comms::find(parent))?;
     let mut excluded = excluded.to_vec();
     excluded.retain(|&it| seat(it, parent.size.cast_signed()).is_some());
     excluded.sort_unstable();
@@ -260,7 +286,7 @@ pub(crate) fn shrink(
         magic: in_nccl,
     };
     let non_blocking = parent.non_blocking || configured.non_blocking;
-    let known = Known { writer, seat, name };
+    let known = Known { sink, seat, name };
     Some(known.making(function, handle, configured, non_blocking))
 }
 
@@ -284,18 +310,18 @@ pub(crate) fn grow(
     };
     if parent.is_null() {
         let seat = seat(rank, size)?;
-        let writer = open_box(Some(seat))?;
+        let sink = open_box(Some(seat))?;
         let name = name(identity::magic_of(&id?.bytes), seat.size, 0);
         let non_blocking = configured.non_blocking;
-        let known = Known { writer, seat, name };
+        let known = Known { sink, seat, name };
         return Some(known.making(function, handle, configured, non_blocking));
     }
-    let (writer, parent) = records::of(comms::find(parent))?;
+    let (sink, parent) = records::of(comms::find(parent))?;
     let seat = seat(parent.rank.cast_signed(), size)?;
     let growth = identity::of_growth(parent.name.magic, parent.divide());
     let name = name(growth, seat.size, parent.name.occurrence);
     let non_blocking = parent.non_blocking || configured.non_blocking;
-    let known = Known { writer, seat, name };
+    let known = Known { sink, seat, name };
     Some(known.making(function, handle, configured, non_blocking))
 }
 
@@ -303,57 +329,59 @@ impl Making {
     /// The call came back; within a group, its end did.
     pub(crate) fn end(self, status: Status) {
         let Self {
-            writer,
+            sink,
             function,
-            call,
+            recorded,
             handle,
             made,
         } = self;
+        let of_framework = matches!(recorded, Recorded::Within);
         if is_taken(status)
             && let Some(made) = made
         {
             // SAFETY: NCCL has just written there, or will: so the program has it still.
             let comm = unsafe { handle.as_ref() }.copied();
             match comm.filter(|it| !it.is_null()) {
-                Some(comm) => made.known_as(writer, comm),
-                None if status == IN_PROGRESS => pend(writer, made),
+                Some(comm) => made.known_as(sink, comm, of_framework),
+                None if status == IN_PROGRESS => pend(sink, made, of_framework),
                 None => {}
             }
         }
-        records::returned(writer, call, function, status);
+        // What a framework is told, it tells itself.
+        if !is_taken(status) && !of_framework {
+            records::refused(sink, function, status);
+        }
+        recorded.after(sink);
     }
 
     /// The group that it was asked for in is dropped.
     pub(crate) fn drop_unmade(self) {
-        self.writer.returned(self.call);
+        self.recorded.after(self.sink);
     }
 }
 
 impl Made {
-    fn known_as(self, writer: &'static Writer, comm: Comm) {
+    fn known_as(self, sink: Sink, comm: Comm, of_framework: bool) {
         driver::look();
         let seat = self.seat.or_else(|| seat_of(comm));
         let Some(seat) = seat else { return };
-        let name = identity::name(self.name.hash, self.name.occurrence);
-        let group = writer.communicator(
-            name.as_bytes(),
-            &self.description,
-            b"nccl",
-            seat.rank,
-            seat.size,
-        );
-        if group == 0 {
-            return;
-        }
-        let mut communicator = Communicator::new(writer, group, self.name);
+        let mut communicator = Communicator::new(sink, self.name, &self.description);
         communicator.rank = seat.rank;
         communicator.size = seat.size;
         communicator.non_blocking = self.non_blocking;
         let device = query(&CU_DEVICE, comm).unwrap_or(-1);
         communicator.device = device;
+        if of_framework {
+            communicator.is_made_by_framework();
+        } else if communicator.group(sink) == 0 {
+            return;
+        }
         comms::insert(comm, communicator);
         done::prepare();
-        memory::watch(writer, device);
+        // A framework's own box has its allocator's word, which is the better one.
+        if let Sink::Own(writer) = sink {
+            memory::watch(writer, device);
+        }
     }
 }
 
@@ -365,13 +393,28 @@ pub(crate) fn seat(rank: c_int, size: c_int) -> Option<Seat> {
 
 // --- Who this process is -----------------------------------------------------------------------
 
-/// The box of this process, which is made with its first communicator, where it has that seat; `None`:
-/// nothing is recorded.
-pub(crate) fn open_box(seat: Option<Seat>) -> Option<&'static Writer> {
+/// The box of this process; `None`: nothing is recorded.
+pub(crate) fn open_box(seat: Option<Seat>) -> Option<Sink> {
+    sink::look();
+    match sink::current() {
+        Some(sink) => {
+            if sink.is_shared() {
+                say_which_libraries(sink);
+            }
+            sink.knows_calls().then_some(sink)
+        }
+        None => own_box(seat).map(Sink::Own),
+    }
+}
+
+/// The box of this library, which is made with the process's first communicator, where it has that seat.
+/// `None`: nothing is recorded, or not here.
+pub(crate) fn own_box(seat: Option<Seat>) -> Option<&'static Writer> {
     if let Some(writer) = current() {
         return Some(writer);
     }
-    if is_disabled() || is_recorded_elsewhere() {
+    sink::look();
+    if is_disabled() || sink::current().is_some_and(Sink::is_shared) {
         return None;
     }
     let mut options = options_from_env("nccl");
@@ -386,7 +429,10 @@ pub(crate) fn open_box(seat: Option<Seat>) -> Option<&'static Writer> {
     let place = Place::from_env(&options.job, &options.world);
     open(&place, &options).ok()?;
     let writer = current()?;
-    say_which_library(writer);
+    if let Some(version) = version() {
+        writer.setting(b"nccl", version.as_bytes());
+    }
+    say_which_libraries(Sink::Own(writer));
     announce_the_end();
     Some(writer)
 }
@@ -422,31 +468,11 @@ fn told_by(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)> {
     (rank < world_size && size <= world_size).then(|| (rank, world_size, number(local_rank)))
 }
 
-/// Whether the library of the C API records this process, as it does for Python: what c10d asks of NCCL
-/// would be told twice.
-fn is_recorded_elsewhere() -> bool {
-    let Some(path) = env::var_os(C_LIBRARY).and_then(|it| CString::new(it.as_bytes()).ok()) else {
-        return false;
-    };
-    // SAFETY: the path ends in a zero, and nothing is loaded.
-    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        return false;
-    }
-    // SAFETY: the handle is that of a library, the name ends in a zero.
-    let is_open = unsafe { libc::dlsym(library, c"ddp_doctor_is_open".as_ptr()) };
-    if is_open.is_null() {
-        return false;
-    }
-    // SAFETY: this is the type that `ddp_doctor.h` gives the function, and its library stays loaded:
-    // `dlopen` counted it above.
-    let is_open: extern "C" fn() -> c_int = unsafe { mem::transmute(is_open) };
-    is_open() == 1
-}
-
-fn say_which_library(writer: &'static Writer) {
-    if let Some(version) = version() {
-        writer.setting(b"nccl", version.as_bytes());
+/// Says, once, which libraries called NCCL there are, if there are several.
+fn say_which_libraries(sink: Sink) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::AcqRel) {
+        return;
     }
     let loaded = real::loaded();
     if loaded.len() > 1 {
@@ -456,7 +482,7 @@ fn say_which_library(writer: &'static Writer) {
             [version.as_bytes(), b" ", path.to_bytes()].concat()
         };
         let libraries: Vec<Vec<u8>> = loaded.iter().map(told).collect();
-        writer.setting(b"nccl libraries", &libraries.join(&b", "[..]));
+        sink.setting(b"nccl libraries", &libraries.join(&b", "[..]));
     }
 }
 
@@ -535,14 +561,24 @@ pub(crate) fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
 }
 
 /// Communicators that are made meanwhile, and whose handles are not known.
-static PENDING: Mutex<Vec<(usize, Made)>> = Mutex::new(Vec::new());
+static PENDING: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
 
-fn pend(writer: &'static Writer, made: Made) {
-    let writer = ptr::from_ref(writer).addr();
+struct Pending {
+    /// The box that is to know it, by its name.
+    sink: usize,
+    of_framework: bool,
+    made: Made,
+}
+
+fn pend(sink: Sink, made: Made, of_framework: bool) {
     if let Ok(mut pending) = PENDING.try_lock()
         && pending.len() < MOST_PENDING
     {
-        pending.push((writer, made));
+        pending.push(Pending {
+            sink: sink.name(),
+            of_framework,
+            made,
+        });
     }
 }
 
@@ -550,11 +586,10 @@ fn pend(writer: &'static Writer, made: Made) {
 /// which this process has that place.
 #[cold]
 pub(crate) fn bind(comm: Comm) -> Option<&'static Communicator> {
-    let writer = current()?;
+    let sink = sink::current()?;
     if comm.is_null() {
         return None;
     }
-    let address = ptr::from_ref(writer).addr();
     // Who holds it is soon done; in a child that was forked meanwhile, nobody is.
     let mut pending = (0..1000).find_map(|_| {
         let pending = PENDING.try_lock().ok();
@@ -568,11 +603,12 @@ pub(crate) fn bind(comm: Comm) -> Option<&'static Communicator> {
     }
     let seat = seat_of(comm);
     let fits = |made: &Made| made.seat.is_none() || made.seat == seat;
+    let name = sink.name();
     let mut open = pending.iter();
-    let at = open.position(|(of, made)| *of == address && fits(made))?;
-    let (_, made) = pending.remove(at);
+    let at = open.position(|it| it.sink == name && fits(&it.made))?;
+    let it = pending.remove(at);
     drop(pending);
-    made.known_as(writer, comm);
+    it.made.known_as(sink, comm, it.of_framework);
     comms::find(comm)
 }
 

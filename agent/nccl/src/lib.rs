@@ -9,6 +9,7 @@
 //!  └ watch    what a call is part of: groups (`ncclGroupStart`), calls that NCCL makes of itself
 //!     ├ comms    which communicator a handle is, and what it is called on all ranks
 //!     ├ records  into the black box
+//!     │  └ sink  whose that is: this library's, or that of a framework whose calls it knows
 //!     └ done     when a stream has come to it: events of the CUDA driver
 //! memory    of the device, while it goes on
 //! profiler  what NCCL itself tells, where a program's calls do not come here
@@ -33,6 +34,7 @@ mod profiler;
 mod real;
 mod records;
 mod search;
+mod sink;
 mod watch;
 
 pub use abi::UniqueId;

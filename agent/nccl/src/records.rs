@@ -2,15 +2,15 @@
 
 use std::ffi::CStr;
 
-use ddp_doctor_agent::blackbox::{Call, Writer};
-use ddp_doctor_agent::current;
-use ddp_doctor_proto::blackbox::{flags, on_stream};
-use ddp_doctor_proto::{DType, ExceptionKind, Op, ReduceOp};
+use ddp_doctor_agent::shared::Asked;
+use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 use crate::abi::{Status, Stream, is_taken, status_name};
 use crate::caller::returns_to;
 use crate::comms::Communicator;
 use crate::driver::Capture;
+use crate::sink::{self, Sink};
 
 /// A collective or a message, as a program asks for it.
 #[derive(Clone, Copy, Debug)]
@@ -38,84 +38,102 @@ impl Work {
     pub(crate) fn is_dropped(&self) -> bool {
         self.count == 0 && !matches!(self.op, Op::Send | Op::Recv)
     }
+
+    #[inline]
+    fn asked(&self, launch: u32) -> Asked {
+        let mut flags = flags::NUMEL | flags::STREAM;
+        let captured = self.capture == Capture::Yes;
+        for (is, flag) in [
+            (self.partner.is_some(), flags::ROOT),
+            (self.in_place, flags::IN_PLACE),
+            (captured, flags::CAPTURED),
+            // Nothing is put on the stream: nobody can wait for it.
+            (captured || self.count == 0, flags::ASYNC),
+        ] {
+            flags |= if is { flag } else { 0 };
+        }
+        Asked {
+            op: self.op.number(),
+            dtype: self.dtype.number(),
+            reduce_op: self.reduce_op.number(),
+            flags,
+            group: 0,
+            root_or_peer: self.partner.unwrap_or(0),
+            launch,
+            numel: self.count as u64,
+            stream: self.stream,
+            returns_to: self.returns_to,
+        }
+    }
 }
 
-/// Records that a call is about to be made. Gives its number.
+/// Records that a call is about to be made. Gives its number; 0: it found no room.
 #[inline]
 pub(crate) fn issued(
-    writer: &'static Writer,
-    communicator: &Communicator,
+    sink: Sink,
+    communicator: &'static Communicator,
     work: &Work,
     launch: u32,
 ) -> u64 {
-    let mut flags = flags::NUMEL | flags::STREAM;
-    let captured = work.capture == Capture::Yes;
-    for (is, flag) in [
-        (work.partner.is_some(), flags::ROOT),
-        (work.in_place, flags::IN_PLACE),
-        (captured, flags::CAPTURED),
-        // Nothing is put on the stream: nobody can wait for it.
-        (captured || work.count == 0, flags::ASYNC),
-    ] {
-        flags |= if is { flag } else { 0 };
+    let group = communicator.group(sink);
+    if group == 0 {
+        return 0;
     }
-    writer.issued(&Call {
-        op: work.op,
-        dtype: work.dtype,
-        reduce_op: work.reduce_op,
-        flags,
-        group: communicator.group,
-        tensors: 1,
-        root_or_peer: work.partner.unwrap_or(0),
-        numel: work.count as u64,
-        dims: on_stream::pack(work.stream, launch),
-        site: writer.native_site(work.returns_to),
-        ..Call::default()
+    sink.issued(&Asked {
+        group,
+        ..work.asked(launch)
     })
+}
+
+/// Records what the framework's call that this thread is inside of asks for.
+#[inline]
+pub(crate) fn beneath(sink: Sink, communicator: &Communicator, work: &Work, launch: u32) {
+    let asked = Asked {
+        // The line is known better.
+        returns_to: 0,
+        ..work.asked(launch)
+    };
+    sink.beneath(&asked, communicator.size);
 }
 
 /// Records that a call of a communicator that is no collective is about to be made.
-pub(crate) fn other(writer: &'static Writer, op: Op, group: u32) -> u64 {
-    writer.issued(&Call {
-        op,
+pub(crate) fn other(sink: Sink, op: Op, group: u32) -> u64 {
+    sink.issued(&Asked {
+        op: op.number(),
         group,
-        site: writer.native_site(returns_to()),
-        ..Call::default()
+        returns_to: returns_to(),
+        ..Asked::default()
     })
-}
-
-/// Records that a call came back; `followed`: it will be told when it is complete.
-#[inline]
-pub(crate) fn came_back(writer: &'static Writer, call: u64, followed: bool) {
-    match followed {
-        true => writer.returned_followed(call),
-        false => writer.returned(call),
-    }
 }
 
 /// Records that calls came back, and how where NCCL refused them.
 #[inline]
-pub(crate) fn returned(writer: &'static Writer, call: u64, function: &CStr, status: Status) {
+pub(crate) fn returned(sink: Sink, call: u64, function: &CStr, status: Status) {
     if !is_taken(status) {
-        refused(writer, function, status);
+        refused(sink, function, status);
     }
-    writer.returned(call);
+    sink.returned(call, false);
 }
 
 /// Records that NCCL refused a call.
 #[cold]
-pub(crate) fn refused(writer: &'static Writer, function: &CStr, status: Status) {
-    let name = function.to_bytes();
-    let name = name.strip_prefix(b"p").unwrap_or(name);
+pub(crate) fn refused(sink: Sink, function: &CStr, status: Status) {
+    let name = first_name(function);
     let text = [b"NCCL: ", status_name(status).as_bytes(), b" from ", name].concat();
-    writer.exception(ExceptionKind::LeftCollective, &text, 0);
+    sink.exception(&text);
 }
 
-/// The box, and the communicator as it knows it.
+/// What a program calls a function that has that second name.
+pub(crate) fn first_name(function: &CStr) -> &[u8] {
+    let name = function.to_bytes();
+    name.strip_prefix(b"p").unwrap_or(name)
+}
+
+/// The box that knows a communicator, where that is open.
 #[inline]
 pub(crate) fn of(
     communicator: Option<&'static Communicator>,
-) -> Option<(&'static Writer, &'static Communicator)> {
-    let (communicator, writer) = (communicator?, current()?);
-    communicator.is_of(writer).then_some((writer, communicator))
+) -> Option<(Sink, &'static Communicator)> {
+    let communicator = communicator?;
+    Some((sink::named(communicator.sink)?, communicator))
 }

@@ -19,9 +19,12 @@ use crate::comms::{self, Communicator};
 use crate::done;
 use crate::init::{self, Making};
 use crate::records::{self, Work};
+use crate::sink::{self, Outer, Sink};
 
 /// Calls of one group that are put in order; of a larger one, so many at a time.
 const MOST_GATHERED: usize = 1024;
+/// Parts of a framework's calls of one group that are followed.
+const MOST_PARTS: usize = 64;
 
 /// What a thread is in the middle of.
 struct Thread {
@@ -39,6 +42,9 @@ thread_local! {
             depth: Cell::new(0),
             group: RefCell::new(Gathered {
                 works: Vec::new(),
+                parts: Vec::new(),
+                of_framework: false,
+                parts_cut: false,
                 issued: Vec::new(),
                 makings: Vec::new(),
             }),
@@ -49,6 +55,12 @@ thread_local! {
 /// What a group is to do when it ends.
 struct Gathered {
     works: Vec<(&'static Communicator, Work)>,
+    /// What framework's calls have asked for, and which of them: they are recorded already.
+    parts: Vec<(u64, &'static Communicator, Work)>,
+    /// There was such, recorded or not.
+    of_framework: bool,
+    /// There were more than are kept: none of them is followed.
+    parts_cut: bool,
     /// Room for the numbers of the calls.
     issued: Vec<u64>,
     makings: Vec<Making>,
@@ -103,7 +115,7 @@ pub(crate) fn work(
 ) -> Status {
     // One that was made while nobody waited for it is known from now on: its first call counts.
     let known = comms::find(comm).or_else(|| guarded(|| init::bind(comm)));
-    let Some((writer, communicator)) = records::of(known) else {
+    let Some((sink, communicator)) = records::of(known) else {
         return unseen(real);
     };
     outermost(real, |thread, real| {
@@ -111,25 +123,31 @@ pub(crate) fn work(
         let Some(work) = work.filter(|it| !it.is_dropped()) else {
             return real();
         };
+        match communicator.outer() {
+            Outer::Nothing => {}
+            outer => return thread.part(sink, communicator, outer, &work, real),
+        }
         if thread.depth.get() > 0 {
             let status = real();
             guarded(|| {
                 if is_taken(status) {
+                    // Its number puts it in order.
+                    communicator.group(sink);
                     thread.gather(communicator, work);
                 } else {
-                    records::refused(writer, function, status);
+                    records::refused(sink, function, status);
                 }
             });
             return status;
         }
-        let call = guarded(|| records::issued(writer, communicator, &work, 0));
+        let call = guarded(|| records::issued(sink, communicator, &work, 0));
         let status = real();
         guarded(|| {
             if is_taken(status) {
-                let followed = done::after(writer, communicator, &work, call);
-                records::came_back(writer, call, followed);
+                let followed = done::after(sink, communicator, &work, call);
+                sink.returned(call, followed);
             } else {
-                records::returned(writer, call, function, status);
+                records::returned(sink, call, function, status);
             }
         });
         status
@@ -144,12 +162,13 @@ pub(crate) fn other(
     real: impl FnOnce() -> Status,
 ) -> Status {
     outermost(real, |_, real| {
-        let Some((writer, communicator)) = records::of(comms::find(comm)) else {
+        let known = records::of(comms::find(comm));
+        let Some((sink, communicator)) = known.filter(|(_, it)| !it.is_of_framework()) else {
             return real();
         };
-        let call = guarded(|| records::other(writer, op, communicator.group));
+        let call = guarded(|| records::other(sink, op, communicator.group(sink)));
         let status = real();
-        guarded(|| records::returned(writer, call, function, status));
+        guarded(|| records::returned(sink, call, function, status));
         status
     })
 }
@@ -183,15 +202,18 @@ pub(crate) fn leaving(
 ) -> Status {
     outermost(real, |_, real| {
         let known = guarded(|| records::of(comms::remove(comm)));
-        let Some((writer, communicator)) = known else {
+        // What a framework destroys or aborts is recorded as a whole.
+        let own = known.filter(|(_, it)| !it.is_of_framework());
+        let own = own.and_then(|(sink, it)| Some((sink, it.told()?)));
+        let Some((sink, group)) = own else {
             return real();
         };
         let op = ddp_doctor_proto::Op::DestroyProcessGroup;
-        let call = guarded(|| records::other(writer, op, communicator.group));
+        let call = guarded(|| records::other(sink, op, group));
         let status = real();
         guarded(|| {
-            writer.group_destroyed(communicator.group);
-            records::returned(writer, call, function, status);
+            sink.destroyed(group);
+            records::returned(sink, call, function, status);
         });
         status
     })
@@ -229,15 +251,20 @@ pub(crate) fn group_end(
         if simulates {
             let status = real();
             guarded(|| {
-                thread.group.borrow_mut().works.clear();
+                thread.group.borrow_mut().forget();
                 let makings = mem::take(&mut thread.group.borrow_mut().makings);
                 makings.into_iter().for_each(Making::drop_unmade);
             });
             return status;
         }
-        guarded(|| thread.launch());
+        let kept = guarded(|| thread.launch(function));
         let status = real();
-        guarded(|| thread.launched(function, status));
+        guarded(|| {
+            if let Some(sink) = kept {
+                sink.within(b"");
+            }
+            thread.launched(function, status);
+        });
         status
     })
 }
@@ -254,52 +281,132 @@ impl Thread {
             group.works.len() >= MOST_GATHERED
         };
         if full {
-            self.launch();
+            self.launch(c"pncclGroupEnd");
             self.launched(c"pncclGroupEnd", SUCCESS);
         }
     }
 
-    /// Records the calls of the group: they are about to be made.
-    fn launch(&self) {
-        let Gathered { works, issued, .. } = &mut *self.group.borrow_mut();
+    /// What a framework's call is made of: it is recorded as such, and not as a call of the program's.
+    fn part(
+        &self,
+        sink: Sink,
+        communicator: &'static Communicator,
+        outer: Outer,
+        work: &Work,
+        real: &mut dyn FnMut() -> Status,
+    ) -> Status {
+        guarded(|| records::beneath(sink, communicator, work, 0));
+        let status = real();
+        guarded(|| {
+            let grouped = self.depth.get() > 0;
+            self.group.borrow_mut().of_framework |= grouped;
+            let Outer::Call(call) = outer else { return };
+            if !is_taken(status) {
+                return;
+            }
+            match grouped {
+                true => self.group.borrow_mut().part(call, communicator, *work),
+                false => done::after_part(sink, communicator, work, call),
+            }
+        });
+        status
+    }
+
+    /// Records the calls of the group: they are about to be made. Gives where to say that the thread has come
+    /// back, where only that tells that it was kept: by a group of a framework's calls that have come back.
+    fn launch(&self, function: &'static CStr) -> Option<Sink> {
+        let Gathered {
+            works,
+            issued,
+            of_framework,
+            ..
+        } = &mut *self.group.borrow_mut();
+        let kept = *of_framework && sink::outer() == Outer::Nothing;
+        let kept = sink::current().filter(|_| kept);
+        if let Some(sink) = kept {
+            sink.within(records::first_name(function));
+        }
+        if works.is_empty() {
+            return kept;
+        }
         let launch = next_launch();
         // Messages between two ranks meet in their order: a stable order, without memory for it.
         in_order(works);
         issued.clear();
         for (communicator, work) in works.iter() {
-            let Some((writer, communicator)) = records::of(Some(communicator)) else {
+            let Some((sink, communicator)) = records::of(Some(communicator)) else {
                 continue;
             };
-            issued.push(records::issued(writer, communicator, work, launch));
+            issued.push(records::issued(sink, communicator, work, launch));
         }
+        kept
     }
 
     /// They were made, or refused.
     fn launched(&self, function: &'static CStr, status: Status) {
         let makings = {
+            let mut group = self.group.borrow_mut();
             let Gathered {
                 works,
+                parts,
+                parts_cut,
                 issued,
                 makings,
-            } = &mut *self.group.borrow_mut();
+                ..
+            } = &mut *group;
             let recorded = works
                 .iter()
                 .filter_map(|(communicator, work)| Some((records::of(Some(communicator))?, work)));
             let mut refused = !is_taken(status);
-            for (((writer, communicator), work), &call) in recorded.zip(issued.iter()) {
+            for (((sink, communicator), work), &call) in recorded.zip(issued.iter()) {
                 if mem::take(&mut refused) {
-                    records::refused(writer, function, status);
+                    records::refused(sink, function, status);
                 }
-                let followed = is_taken(status) && done::after(writer, communicator, work, call);
-                records::came_back(writer, call, followed);
+                let followed = is_taken(status) && done::after(sink, communicator, work, call);
+                sink.returned(call, followed);
             }
-            works.clear();
-            issued.clear();
-            mem::take(makings)
+            if is_taken(status) && !*parts_cut {
+                for (call, communicator, work) in parts.iter() {
+                    if let Some((sink, communicator)) = records::of(Some(communicator)) {
+                        done::after_part(sink, communicator, work, *call);
+                    }
+                }
+            }
+            let makings = mem::take(makings);
+            group.forget();
+            makings
         };
         for making in makings {
             making.end(status);
         }
+    }
+}
+
+impl Gathered {
+    /// A part of a framework's call. Of several on one stream the last is done when all of them are.
+    fn part(&mut self, call: u64, communicator: &'static Communicator, work: Work) {
+        let same =
+            |(other, _, last): &&mut (u64, _, Work)| *other == call && last.handle == work.handle;
+        if let Some(last) = self.parts.last_mut().filter(same) {
+            *last = (call, communicator, work);
+            return;
+        }
+        if self.parts.capacity() == 0 {
+            self.parts.reserve_exact(MOST_PARTS);
+        }
+        if self.parts.len() < MOST_PARTS {
+            self.parts.push((call, communicator, work));
+        } else {
+            self.parts_cut = true;
+        }
+    }
+
+    fn forget(&mut self) {
+        self.works.clear();
+        self.parts.clear();
+        self.issued.clear();
+        self.of_framework = false;
+        self.parts_cut = false;
     }
 }
 
@@ -326,5 +433,5 @@ fn key((communicator, work): &(&'static Communicator, Work)) -> impl Ord + use<>
             work.partner,
         )
     });
-    (communicator.group, agreed)
+    (communicator.told(), agreed)
 }

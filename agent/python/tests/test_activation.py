@@ -107,7 +107,7 @@ class Activation(unittest.TestCase):
         self.assertEqual(outcome.statuses, [0], outcome.outputs)
         notes = outcome.box.of("note")
         self.assertEqual([note.code for note in notes], [1])
-        self.assertIn("has no c10d hooks", notes[0].text)
+        self.assertIn("is seen without c10d hooks", notes[0].text)
 
     def test_the_launcher(self):
         with tempfile.TemporaryDirectory() as folder:

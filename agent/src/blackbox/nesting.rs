@@ -25,7 +25,7 @@ pub(super) struct Frame {
 
 impl Frame {
     /// A frame lies inside frames of lower levels only.
-    fn level(self) -> u8 {
+    pub(super) fn level(self) -> u8 {
         match self.kind {
             inside::WAIT => 2,
             _ if self.op.number() >= Op::InitProcessGroup.number() => 0,

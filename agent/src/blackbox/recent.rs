@@ -10,6 +10,17 @@ pub(super) const REMEMBERED: usize = 2048;
 
 /// Set in [`Entry::facts`] once the call counted as complete.
 const COMPLETE: u64 = 1 << 63;
+/// Set once it came back to its caller.
+const CAME_BACK: u64 = 1 << 48;
+/// Set once a part of it is followed on a device.
+const FOLLOWED: u64 = 1 << 49;
+/// Set once it is known what it is made of.
+const DESCRIBED: u64 = 1 << 50;
+/// One part that is followed and not done; the most of them are [`PARTS`].
+const PART: u64 = 1 << 40;
+const PARTS: u64 = 0xff << 40;
+/// Others may change the facts of one call at a time: its parts are few.
+const TRIES: usize = 64;
 
 /// What is known of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +35,7 @@ pub(super) struct Known {
 struct Entry {
     /// Its id, by which the entry is checked; 0 while it changes.
     call: AtomicU64,
-    /// `group | op << 32 | COMPLETE`.
+    /// `group | op << 32 | PARTS | CAME_BACK | FOLLOWED | DESCRIBED | COMPLETE`.
     facts: AtomicU64,
     seq: AtomicU64,
 }
@@ -87,23 +98,63 @@ impl RecentCalls {
         find().unwrap_or_default()
     }
 
+    /// Notes that it is known what the call is made of; whether that was news.
+    pub(super) fn describe(&self, call: u64) -> bool {
+        let before = self.change(call, |facts| Some(facts | DESCRIBED));
+        before.is_some_and(|facts| facts & DESCRIBED == 0)
+    }
+
+    /// Notes that a part of the call is followed. Not one of a message, nor of a call that came back.
+    pub(super) fn follow(&self, call: u64) -> bool {
+        let added = self.change(call, |facts| {
+            let late = facts & CAME_BACK != 0 || facts & PARTS == PARTS;
+            let message = Op::from_number((facts >> 32) as u8).is_point_to_point();
+            (!late && !message).then_some((facts | FOLLOWED) + PART)
+        });
+        added.is_some()
+    }
+
+    /// Notes that a part is done; whether all of the call is.
+    pub(super) fn part_done(&self, call: u64) -> bool {
+        let before = self.change(call, |facts| (facts & PARTS != 0).then(|| facts - PART));
+        before.is_some_and(|facts| facts & PARTS == PART && facts & CAME_BACK != 0)
+    }
+
+    /// Notes that the call came back. Whether parts of it were followed, and whether those are done.
+    pub(super) fn came_back(&self, call: u64) -> (bool, bool) {
+        let before = self.change(call, |facts| Some(facts | CAME_BACK));
+        let facts = before.unwrap_or(CAME_BACK);
+        let followed = facts & (FOLLOWED | CAME_BACK) == FOLLOWED;
+        (followed, followed && facts & PARTS == 0)
+    }
+
+    /// Changes the facts of a call. Gives what they were; `None`: it is not known, or not to be changed.
+    fn change(&self, call: u64, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
+        let entry = self.entry(call).filter(|_| call != 0)?;
+        let mut facts = entry.facts.load(Ordering::Relaxed);
+        for _ in 0..TRIES {
+            // Looked at again: the entry may be another call's by now.
+            if entry.call.load(Ordering::Acquire) != call {
+                return None;
+            }
+            let new = change(facts)?;
+            let changed =
+                entry
+                    .facts
+                    .compare_exchange(facts, new, Ordering::AcqRel, Ordering::Relaxed);
+            match changed {
+                Ok(before) => return Some(before),
+                Err(now) => facts = now,
+            }
+        }
+        None
+    }
+
     /// Notes that the call is complete; whether that was news.
     pub(super) fn complete(&self, call: u64) -> bool {
-        self.entry(call).is_some_and(|entry| {
-            let facts = entry.facts.load(Ordering::Relaxed);
-            call != 0
-                && entry.call.load(Ordering::Acquire) == call
-                && facts & COMPLETE == 0
-                // Fails where another thread was faster, or the entry is another call's by now.
-                && entry
-                    .facts
-                    .compare_exchange(
-                        facts,
-                        facts | COMPLETE,
-                        Ordering::Relaxed,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok()
-        })
+        let before = self.change(call, |facts| {
+            (facts & COMPLETE == 0).then_some(facts | COMPLETE)
+        });
+        before.is_some()
     }
 }

@@ -54,3 +54,65 @@ fn a_call_is_known_until_its_entry_is_taken() {
     assert_eq!(calls.recall(5), Known::default());
     assert!(!calls.complete(5));
 }
+
+fn calls(op: Op) -> RecentCalls {
+    let calls = RecentCalls::new();
+    calls.remember(
+        5,
+        Known {
+            group: u32::MAX,
+            op,
+            seq: 9,
+        },
+    );
+    calls
+}
+
+#[test]
+fn a_call_is_done_when_it_came_back_and_all_its_parts_are() {
+    let first = calls(Op::AllReduce);
+    assert!(first.follow(5) && first.follow(5));
+    assert!(!first.part_done(5) && !first.part_done(5));
+    // All that was followed is done, and more might still have come.
+    assert_eq!(first.came_back(5), (true, true));
+
+    let last = calls(Op::AllReduce);
+    assert!(last.follow(5) && last.follow(5));
+    assert!(!last.part_done(5));
+    assert_eq!(last.came_back(5), (true, false));
+    // It came back before, and says nothing of its parts again.
+    assert_eq!(last.came_back(5), (false, false));
+    assert!(last.part_done(5));
+    assert!(!last.part_done(5), "there is no other");
+    assert_eq!(last.recall(5).group, u32::MAX, "its name is untouched");
+    assert_eq!((last.recall(5).op, last.recall(5).seq), (Op::AllReduce, 9));
+    assert!(last.complete(5) && !last.complete(5));
+}
+
+#[test]
+fn what_comes_late_or_is_a_message_is_not_followed() {
+    let late = calls(Op::AllReduce);
+    assert_eq!(late.came_back(5), (false, false));
+    assert!(!late.follow(5) && !late.part_done(5));
+    assert!(!calls(Op::Send).follow(5));
+    let others = calls(Op::AllReduce);
+    assert!(!others.follow(0) && !others.follow(6));
+    assert_eq!(others.came_back(6), (false, false));
+}
+
+#[test]
+fn no_more_parts_are_followed_than_can_be_counted() {
+    let many = calls(Op::AllReduce);
+    assert!((0..255).all(|_| many.follow(5)));
+    assert!(!many.follow(5));
+    assert_eq!(many.came_back(5), (true, false));
+    assert!((0..254).all(|_| !many.part_done(5)));
+    assert!(many.part_done(5));
+}
+
+#[test]
+fn what_a_call_is_made_of_is_told_once() {
+    let calls = calls(Op::AllReduce);
+    assert!(calls.describe(5) && !calls.describe(5));
+    assert!(!calls.describe(6));
+}

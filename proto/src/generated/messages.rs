@@ -264,6 +264,13 @@ pub enum RecordKind {
     /// Nobody waits for the call any more, and nobody did: what it returned to wait for is gone. `site`
     /// is where the call was made.
     Unawaited = 30,
+    /// What a call asks of the layer below: where c10d runs on NCCL, the first call of NCCL that is made inside
+    /// of it, on a communicator as large as the call's group. `call`, `group` and `seq` are those of the outer
+    /// call; op, element type, operator, root, elements and stream are those of the inner one.
+    Beneath = 31,
+    /// The thread has entered a function of the layer below in which it may be kept; `text` is its name, and
+    /// `call` the call that it is made for, if there is one. Without a text: it has come back from there.
+    Within = 32,
     /// Parameters of a model whose gradients ranks average; `code` is a ParameterFact, `group` the group
     /// that averages, `seq` the how-manieth model of that group it is, `numel` how many parameters it is
     /// about. `text` has a line for each: element type, sizes with commas between ("-": none), name.
@@ -299,6 +306,8 @@ impl RecordKind {
             Self::Memory => "RECORD_KIND_MEMORY",
             Self::Setting => "RECORD_KIND_SETTING",
             Self::Unawaited => "RECORD_KIND_UNAWAITED",
+            Self::Beneath => "RECORD_KIND_BENEATH",
+            Self::Within => "RECORD_KIND_WITHIN",
             Self::Parameters => "RECORD_KIND_PARAMETERS",
             Self::Spent => "RECORD_KIND_SPENT",
         }
@@ -325,6 +334,8 @@ impl RecordKind {
             "RECORD_KIND_MEMORY" => Some(Self::Memory),
             "RECORD_KIND_SETTING" => Some(Self::Setting),
             "RECORD_KIND_UNAWAITED" => Some(Self::Unawaited),
+            "RECORD_KIND_BENEATH" => Some(Self::Beneath),
+            "RECORD_KIND_WITHIN" => Some(Self::Within),
             "RECORD_KIND_PARAMETERS" => Some(Self::Parameters),
             "RECORD_KIND_SPENT" => Some(Self::Spent),
             _ => None,

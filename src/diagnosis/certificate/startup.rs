@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use ddp_doctor_proto::report::{CertificateKind, Fact};
 
 use super::Rejection;
+use crate::diagnosis::backends::is_nccl;
 
 /// Two processes that look for each other, and say of the world what cannot both be.
 ///
@@ -159,7 +160,11 @@ pub(in crate::diagnosis) fn never_meet(a: &str, b: &str) -> bool {
         && !b.is_empty()
         && devices.into_iter().all(|device| {
             let (a, b) = (of(&a, device), of(&b, device));
-            a.is_none() || b.is_none() || a != b
+            match (a, b) {
+                // Which of its implementations a name stands for is PyTorch's choice.
+                (Some(a), Some(b)) => a != b && !(is_nccl(&a) && is_nccl(&b)),
+                _ => true,
+            }
         })
 }
 
@@ -361,6 +366,8 @@ mod tests {
         assert!(never_meet("cpu:gloo", "nccl,cpu:mpi"));
         assert!(!never_meet("gloo", "cpu:gloo,cuda:nccl"));
         assert!(!never_meet("nccl", "cpu:gloo,cuda:nccl"));
+        assert!(!never_meet("nccl", "nccl2"));
+        assert!(never_meet("nccl2", "cuda:gloo"));
         assert!(never_meet("fake", "gloo"));
         assert!(!never_meet("", "gloo"));
     }

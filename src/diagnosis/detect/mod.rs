@@ -22,6 +22,7 @@ use super::situation::Situation;
 mod absent;
 mod agent_silent;
 mod backend_mismatch;
+mod beneath;
 mod breach;
 mod call_order;
 mod clock_skew;
@@ -375,7 +376,8 @@ impl Draft {
 
     /// The finding, with its place in the causal chain still to be set.
     #[must_use]
-    pub fn into_finding(self, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
+    pub fn into_finding(mut self, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
+        self.why.extend(beneath::why(situation, &self));
         let group = self.place.map(|(group, _)| {
             let group = &situation.model.group(group).info;
             Group {
@@ -422,7 +424,7 @@ pub fn signature(call: &Call) -> CallSignature {
         op: call.op.to_string(),
         numel: super::align::size(call),
         dtype: call.dtype.name().map(str::to_owned),
-        reduce_op: call.reduce_op.name().map(str::to_owned),
+        reduce_op: call.told_reduce_op().name().map(str::to_owned),
         root: call.root.or(call.peer),
         tag: call.tag.filter(|_| {
             let group = call.group.as_ref();

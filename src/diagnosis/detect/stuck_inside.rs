@@ -146,7 +146,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.victims.sort_unstable();
     draft.victims.dedup();
     draft.victims.retain(|rank| !draft.root.contains(rank));
-    let on_device = call.on_stream.is_some();
+    let on_device = inside.on_device;
     // Where nobody tells what is complete, a long computation looks the same.
     let is_told = !on_device
         || inside.waiting.iter().all(|&rank| {
@@ -216,7 +216,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
 fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u32]) -> String {
     let name = words::call(call);
     let waiting = &inside.waiting;
-    match (call.on_stream.is_some(), back) {
+    match (inside.on_device, back) {
         (false, []) => {
             format!(
                 "all {members} ranks have entered {name} of {group}, and none comes back from it"

@@ -54,7 +54,7 @@ pub(super) fn waiting_call(
         Wait::Over(at) if !situation.model.is_own_doing(at) => {
             (CallState::Waiting, situation.until)
         }
-        Wait::Over(at) if joined.call.on_stream.is_some() => (CallState::Completed, at),
+        Wait::Over(at) if joined.is_complete_on_device() => (CallState::Completed, at),
         Wait::Over(at) => (CallState::Returned, at),
         Wait::Since(_) => (CallState::Waiting, situation.now),
         Wait::NotSeen if joined.is_awaited() => (CallState::Waiting, situation.now),
@@ -145,7 +145,7 @@ pub(crate) fn describe(
             .filter(|_| call.tensors == 1)
             .map(|shape| vec![shape.iter().map(|&dim| u64::from(dim)).collect()]),
         numel: call.numel,
-        reduce_op: call.reduce_op.name().map(str::to_owned),
+        reduce_op: call.told_reduce_op().name().map(str::to_owned),
         root: call.root,
         peer: call.peer,
         tag: call.tag,

@@ -119,6 +119,9 @@ impl Model {
                 };
                 self.arrivals.set_returned(rank, Target::Join(id, seq), at);
                 let group = &mut self.groups[id.0 as usize];
+                if followed && group.is_told_beneath() {
+                    group.set_followed(rank, seq);
+                }
                 if seq == 0 {
                     group.made(rank, at);
                 } else if let Some(call) = group.set_returned(rank, seq, at) {
@@ -172,6 +175,9 @@ impl Model {
                 let rank = process.rank;
                 for target in targets.into_iter().map(Some) {
                     self.completed(rank, target);
+                    if let (Some(rank), Some(Target::Join(id, seq))) = (rank, target) {
+                        self.groups[id.0 as usize].set_complete(rank, seq);
+                    }
                     // On a device nobody is seen to wait for a call, nor where PyTorch's recorder tells of it: that
                     // it is complete ends what waits.
                     let waited = match unseen {
@@ -181,6 +187,34 @@ impl Model {
                     if let Some((group, rank, call)) = waited {
                         self.waited(group, rank, &call, at);
                     }
+                }
+            }
+            Event::Beneath {
+                process,
+                call,
+                beneath,
+                at,
+            } => {
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                let target = process.target(call);
+                let (Some(rank), Some(Target::Join(id, seq))) = (process.rank, target) else {
+                    return;
+                };
+                let group = &mut self.groups[id.0 as usize];
+                if let Some(call) = group.told_beneath(rank, seq, &beneath) {
+                    process.told_beneath(&call, at);
+                }
+            }
+            Event::Within {
+                process,
+                thread,
+                function,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.within(thread, function, at);
                 }
             }
             Event::Unawaited {

@@ -14,6 +14,7 @@ use super::history::{History, Position};
 use super::process::World;
 use super::threads::Crossings;
 use crate::diagnosis::align::{self, Mismatch};
+use crate::diagnosis::backends;
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId, RECORDER};
 
 /// Calls under way that a group keeps, over all its members …
@@ -146,6 +147,10 @@ pub struct JoinedCall {
     pub failed: bool,
     /// When it came back to its caller.
     pub returned: Option<Timestamp>,
+    /// It will be told when its device is done with it, by a layer below the one that made it …
+    pub followed: bool,
+    /// … which it is.
+    pub complete: bool,
 }
 
 /// The wait for a call.
@@ -210,7 +215,7 @@ impl Group {
     /// one stream.
     #[must_use]
     pub fn is_stream(&self) -> bool {
-        &*self.info.backend == "nccl"
+        backends::is_on_nccl(&self.info.backend)
     }
 
     /// The join at a sequence number, while it is open or the first divergence.
@@ -281,16 +286,7 @@ impl Group {
             return Vec::new();
         }
         let join = self.joins.entry(seq).or_default();
-        for (other, joined) in &join.calls {
-            if *other == rank {
-                continue;
-            }
-            if let Some(mismatch) = align::compare(&joined.call, call) {
-                join.mismatch = Some(join.mismatch.map_or(mismatch, |known| known.min(mismatch)));
-                let met = joined.call.at.max(call.at);
-                join.mismatched_at = Some(join.mismatched_at.map_or(met, |at| at.min(met)));
-            }
-        }
+        join.meet(rank, call);
         join.last = join.last.max((call.at, rank));
         join.calls.insert(
             rank,
@@ -372,8 +368,8 @@ impl Group {
 
     /// Everybody has entered the collective: keeps it as long as somebody may be seen to wait for it.
     fn enter(&mut self, seq: u64, join: Join) {
-        // The waits for DDP's own calls are never seen.
-        let no_more = |it: &JoinedCall| it.call.is_waited_for_unseen() || it.is_done();
+        let told = self.is_told_beneath();
+        let no_more = |it: &JoinedCall| !it.is_expected(told);
         if join.mismatch.is_some() || join.calls.values().all(no_more) {
             return;
         }
@@ -405,7 +401,9 @@ impl Group {
         let joined = join.calls.get_mut(&rank)?;
         joined.returned = Some(at);
         let alone = joined.wait == Wait::NotSeen && !joined.call.is_async;
-        (well && alone).then(|| Arc::clone(&joined.call))
+        let call = Arc::clone(&joined.call);
+        self.leave_if_done(seq);
+        (well && alone).then_some(call)
     }
 
     /// A member waits for its call, or does no more (`failed`: because of an exception). Returns the
@@ -427,8 +425,8 @@ impl Group {
         if well {
             self.ended_early = longest(self.ended_early, join, rank, &joined);
         }
-        if well && join.calls.values().all(JoinedCall::is_done) {
-            self.entered.remove(&seq);
+        if well {
+            self.leave_if_done(seq);
         }
         (well && joined.is_done() && !joined.call.is_async).then_some(joined.call)
     }
@@ -493,6 +491,8 @@ impl JoinedCall {
             position: Position::default(),
             failed: false,
             returned: None,
+            followed: false,
+            complete: false,
         }
     }
 

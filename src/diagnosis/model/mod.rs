@@ -12,6 +12,7 @@ use super::event::{GroupInfo, ProcessId, StartedRank};
 mod accumulation;
 mod apply;
 mod arrivals;
+mod beneath;
 mod channel;
 mod creation;
 mod group;

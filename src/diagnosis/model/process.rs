@@ -91,6 +91,8 @@ pub struct Process {
     pub queue_cut: bool,
     /// When a call of it was last known to be complete.
     pub completed_at: Option<Timestamp>,
+    /// A layer below the one that made its calls has told of them.
+    pub has_beneath: bool,
     /// When it was last heard of.
     pub last_at: Timestamp,
     /// Where its input last came to an end, and when.
@@ -250,6 +252,8 @@ pub struct Thread {
     /// The wait that an exception ended, if the thread has made no call since: what it was for, when it
     /// began and when it ended.
     pub failed: Option<(Target, Timestamp, Timestamp)>,
+    /// The function of the layer below that it is inside of, and since when.
+    pub within: Option<(Arc<str>, Timestamp)>,
 }
 
 /// Where a call stands that a thread may wait for.
@@ -325,6 +329,7 @@ impl Process {
             followed: BTreeSet::new(),
             queue_cut: false,
             completed_at: None,
+            has_beneath: false,
             last_at: Timestamp::default(),
             input_ended: None,
             input_ended_in_step: None,
@@ -554,18 +559,7 @@ impl Process {
             let numel = call.numel.filter(|_| call.tensors <= 1);
             self.largest_own = self.largest_own.max(numel.unwrap_or(u64::MAX));
         }
-        if call.on_stream.is_some() && !call.is_async {
-            let kept = match self.followed.is_empty() {
-                true => KEPT_QUEUED,
-                false => KEPT_UNDER_WAY,
-            };
-            while self.queued.len() >= kept {
-                let oldest = self.queued.pop_front();
-                oldest.map(|call| self.followed.remove(&call.id));
-                self.queue_cut = true;
-            }
-            self.queued.push_back(Arc::clone(call));
-        }
+        self.queue(call);
         if let Some(place) = &call.place {
             if let Some(count) = self.places.get_mut(place) {
                 *count += 1;
@@ -584,6 +578,51 @@ impl Process {
                 };
             }
         }
+    }
+
+    /// Puts a call behind the others on its stream, if it is on one.
+    fn queue(&mut self, call: &Arc<Call>) {
+        if call.queued_on().is_some() {
+            let kept = match self.followed.is_empty() {
+                true => KEPT_QUEUED,
+                false => KEPT_UNDER_WAY,
+            };
+            while self.queued.len() >= kept {
+                let oldest = self.queued.pop_front();
+                oldest.map(|call| self.followed.remove(&call.id));
+                self.queue_cut = true;
+            }
+            self.queued.push_back(Arc::clone(call));
+        }
+    }
+
+    /// The layer below has told of a call: this is the call with that.
+    pub(super) fn told_beneath(&mut self, call: &Arc<Call>, at: Timestamp) {
+        self.records += 1;
+        self.last_at = at;
+        self.has_beneath = true;
+        let replace = |known: &mut Arc<Call>| {
+            if known.id == call.id {
+                *known = Arc::clone(call);
+            }
+        };
+        self.last_call.iter_mut().for_each(replace);
+        if let Some(thread) = self.threads.get_mut(&call.thread) {
+            thread.last_at = at;
+            thread.last_call.iter_mut().for_each(replace);
+            if let Doing::Call(known) = &mut thread.doing {
+                replace(known);
+            }
+        }
+        self.queue(call);
+    }
+
+    /// A thread has entered a function of the layer below, or has come back from there.
+    pub(super) fn within(&mut self, thread: ThreadId, function: Option<Arc<str>>, at: Timestamp) {
+        self.records += 1;
+        self.last_at = at;
+        self.has_beneath = true;
+        self.thread(thread, at).within = function.map(|function| (function, at));
     }
 
     pub(super) fn returned(&mut self, thread: ThreadId, call: CallId, at: Timestamp) {
@@ -788,6 +827,7 @@ impl Process {
             last_at: at,
             of_the_program: false,
             failed: None,
+            within: None,
         });
         thread.last_at = at;
         thread

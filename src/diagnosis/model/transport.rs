@@ -18,6 +18,8 @@
 //! small message may leave before its receiver comes, and `wait` only orders streams: that it is over
 //! says nothing about the message. (`ncclSend` in NCCL's documentation; `ProcessGroupNCCL.cpp`.)
 
+use crate::diagnosis::backends;
+
 /// A backend's way with messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transport {
@@ -57,7 +59,7 @@ impl Transport {
             }
         } else {
             Self {
-                matching: if is("nccl") {
+                matching: if backends::is_on_nccl(backend) {
                     Matching::InOrder
                 } else {
                     Matching::Unknown
@@ -79,8 +81,16 @@ mod tests {
         assert_eq!(matching("gloo"), Matching::ByTag);
         assert_eq!(matching("cpu:gloo"), Matching::ByTag);
         assert_eq!(matching("cpu:gloo,cuda:gloo"), Matching::ByTag);
-        assert_eq!(matching("nccl"), Matching::InOrder);
-        for unknown in ["", "cpu:gloo,cuda:nccl", "ucc", "glooo"] {
+        for nccl in ["nccl", "nccl2", "cuda:nccl2", "nccl-legacy", "nccl-lazy"] {
+            assert_eq!(matching(nccl), Matching::InOrder, "{nccl}");
+        }
+        for unknown in [
+            "",
+            "cpu:gloo,cuda:nccl",
+            "cpu:gloo,cuda:nccl2",
+            "ucc",
+            "glooo",
+        ] {
             assert_eq!(matching(unknown), Matching::Unknown, "{unknown}");
         }
     }

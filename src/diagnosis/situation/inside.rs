@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::Situation;
 use crate::diagnosis::device::{self, Progress};
-use crate::diagnosis::model::{Group, GroupId, Join, Wait, is_inside};
+use crate::diagnosis::model::{Group, GroupId, Join, JoinedCall, Wait, is_inside};
 
 /// A collective that every member has entered, and that does not complete.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Inside {
     pub since: Timestamp,
     /// When it is a finding without a proof.
     pub overdue_at: Timestamp,
+    /// It is devices that do not complete it, by what is told of them or seen of the driver.
+    pub on_device: bool,
     /// When the first of those waits was given up because it lasted longer than the group allows.
     pub timed_out: Option<Timestamp>,
 }
@@ -47,6 +49,10 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     let mut timed_out = Vec::new();
     // NCCL's own calls come back at once, and what waits is a stream.
     let on_device = join.calls.values().all(|it| it.call.on_stream.is_some());
+    // Those of c10d do, too, and are known to do where it is told when they are complete; otherwise the
+    // program's waits are to go by.
+    let is_told = |it: &JoinedCall| it.call.beneath.is_none() || it.followed;
+    let on_device = on_device && join.calls.values().all(is_told);
     for (&rank, joined) in &join.calls {
         let process = situation.model.member(group.id, rank)?;
         let given_up = || situation.timed_out_at(group, rank, joined);
@@ -83,6 +89,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
         seq,
         waiting,
         since,
+        on_device,
         overdue_at: timed_out.map_or(overdue_at, |at| at.min(overdue_at)),
         timed_out,
     })

@@ -252,6 +252,37 @@ impl Encoder {
                 };
                 self.process(*process).record(record, None)
             }
+            Event::Beneath {
+                process,
+                call,
+                beneath,
+                at,
+            } => {
+                let record = v1::Record {
+                    call: call.0,
+                    op: i32::from(beneath.op.number()),
+                    reduce_op: i32::from(beneath.reduce_op.number()),
+                    on_stream: beneath.on_stream.map(|on| v1::OnStream {
+                        stream: on.stream,
+                        launch: on.launch,
+                    }),
+                    ..record(RecordKind::Beneath, *at)
+                };
+                self.process(*process).record(record, None)
+            }
+            Event::Within {
+                process,
+                thread,
+                function,
+                at,
+            } => {
+                let record = v1::Record {
+                    thread: thread.0,
+                    text: function.as_deref().unwrap_or_default().into(),
+                    ..record(RecordKind::Within, *at)
+                };
+                self.process(*process).record(record, None)
+            }
             Event::Site {
                 process,
                 place,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
-    Call, CallId, Event, Forward, GroupInfo, Guard, OnStream, OomKills, Parameters, ProcessId,
-    SchedulingSample, Stacks, StartedRank, ThreadId, ThreadStack,
+    Beneath, Call, CallId, Event, Forward, GroupInfo, Guard, OnStream, OomKills, Parameters,
+    ProcessId, SchedulingSample, Stacks, StartedRank, ThreadId, ThreadStack,
 };
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
@@ -618,6 +618,12 @@ impl<'a> Writer<'a> {
                     at: moment,
                 }
             }
+            "within" => Event::Within {
+                process,
+                thread: ThreadId(1),
+                function: args.first().map(|it| it.as_str().into()),
+                at: moment,
+            },
             "unawaited" => Event::Unawaited {
                 process,
                 call: CallId(1),
@@ -736,6 +742,7 @@ impl<'a> Writer<'a> {
         };
         let on_device = self.scenario.layer == "nccl" && grouped;
         let (mut returned, mut followed, mut label) = (true, false, None);
+        let mut beneath: Option<Beneath> = None;
         call.on_stream = on_device.then_some(OnStream {
             stream: 1,
             launch: 0,
@@ -756,6 +763,15 @@ impl<'a> Writer<'a> {
             } else if let Some(launch) = arg.strip_prefix("launch=") {
                 let on = call.on_stream.as_mut().ok_or("only NCCL has launches")?;
                 on.launch = launch.parse().ok().ok_or(format!("no launch: {launch}"))?;
+            } else if let Some(asked) = arg.strip_prefix("nccl:") {
+                let (name, stream) = asked.split_once('@').unwrap_or((asked, "1"));
+                let stream = stream.parse().ok().ok_or(format!("no stream: {stream}"))?;
+                beneath = Some(Beneath {
+                    op,
+                    reduce_op: ReduceOp::from_name(name).unwrap_or_default(),
+                    root: None,
+                    on_stream: Some(OnStream { stream, launch: 0 }),
+                });
             } else if let Some(reduce_op) = ReduceOp::from_name(arg) {
                 call.reduce_op = reduce_op;
             } else if let Some(thread) = arg.strip_prefix('t').and_then(|n| n.parse().ok()) {
@@ -799,6 +815,15 @@ impl<'a> Writer<'a> {
                 call: Arc::new(call),
             },
         );
+        if let Some(beneath) = beneath {
+            let told = Event::Beneath {
+                process,
+                call: id,
+                beneath: Arc::new(beneath),
+                at: moment,
+            };
+            self.push(rank, at, told);
+        }
         if returned {
             self.push(
                 rank,
@@ -862,6 +887,7 @@ fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
         takes_all: false,
         is_async: false,
         on_stream: None,
+        beneath: None,
         hidden: false,
         splits: [Vec::new(), Vec::new()],
         step: 0,

@@ -3,13 +3,10 @@
 
 use std::cell::RefCell;
 
-use ddp_doctor_agent::blackbox::Writer;
-use ddp_doctor_agent::current;
-
 use super::events;
 use crate::comms::Communicator;
 use crate::records::{self, Work};
-use crate::watch;
+use crate::{sink, watch};
 
 /// Calls that are put in order; of a larger group, so many at a time.
 const MOST: usize = 1024;
@@ -19,7 +16,7 @@ struct Launch {
     /// The stream's handle is the number of the call's event instead: nothing is put on the stream here.
     works: Vec<(&'static Communicator, Work)>,
     /// Calls that were recorded as begun.
-    begun: Vec<(&'static Writer, u64)>,
+    begun: Vec<(&'static Communicator, u64)>,
     /// Numbers the launch; 0: none is under way.
     number: u32,
 }
@@ -64,9 +61,9 @@ pub(super) fn message(communicator: &'static Communicator, work: &Work) -> u64 {
     let mut call = 0;
     with(|launch| {
         let number = launch.number();
-        if let Some((writer, communicator)) = records::of(Some(communicator)) {
-            call = records::issued(writer, communicator, work, number);
-            launch.begun.push((writer, call));
+        if let Some((sink, communicator)) = records::of(Some(communicator)) {
+            call = records::issued(sink, communicator, work, number);
+            launch.begun.push((communicator, call));
         }
     });
     call
@@ -79,8 +76,8 @@ pub(super) fn end() {
 
 /// The kernel of a call has ended.
 pub(super) fn complete(call: u64) {
-    if let Some(writer) = current() {
-        writer.completed(call);
+    if let Some(sink) = sink::current() {
+        sink.completed(call);
     }
 }
 
@@ -96,23 +93,23 @@ impl Launch {
         let number = self.number();
         watch::in_order(&mut self.works);
         for (communicator, work) in self.works.drain(..) {
-            let Some((writer, communicator)) = records::of(Some(communicator)) else {
+            let Some((sink, communicator)) = records::of(Some(communicator)) else {
                 continue;
             };
-            let call = records::issued(writer, communicator, &work, number);
+            let call = records::issued(sink, communicator, &work, number);
             let event = events::find(work.handle.addr());
             if let Some(done) = event.and_then(|event| event.recorded(call)) {
                 complete(done);
             }
-            self.begun.push((writer, call));
+            self.begun.push((communicator, call));
         }
     }
 
     fn end(&mut self) {
-        for (writer, call) in self.begun.drain(..) {
+        for (communicator, call) in self.begun.drain(..) {
             // The box may have been closed meanwhile, and a fork has another one.
-            if current().is_some_and(|current| std::ptr::eq(current, writer)) {
-                writer.returned(call);
+            if let Some((sink, _)) = records::of(Some(communicator)) {
+                sink.returned(call, false);
             }
         }
         self.number = 0;

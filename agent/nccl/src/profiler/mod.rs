@@ -24,7 +24,6 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use ddp_doctor_agent::identity;
 use ddp_doctor_proto::{Op, ReduceOp};
 
 use self::events::Event;
@@ -34,6 +33,7 @@ use crate::comms::{Communicator, Name};
 use crate::driver::{self, Capture};
 use crate::init;
 use crate::records::{self, Work};
+use crate::sink::Sink;
 use crate::watch::guarded;
 
 /// What is asked of NCCL: calls, or with "kernels" their kernels too.
@@ -195,7 +195,7 @@ fn communicator(said: &Said) -> Option<&'static Communicator> {
         return None;
     }
     let seat = init::seat(said.rank, said.ranks)?;
-    let writer = init::open_box(Some(seat))?;
+    let sink = Sink::Own(init::own_box(Some(seat))?);
     let occurrence = init::occurrence_of(said.hash, seat.rank)?;
     let description = if said.name.is_null() {
         &[][..]
@@ -203,21 +203,16 @@ fn communicator(said: &Said) -> Option<&'static Communicator> {
         // SAFETY: NCCL's name of the communicator, which ends in a zero.
         unsafe { CStr::from_ptr(said.name) }.to_bytes()
     };
-    let name = identity::name(said.hash, occurrence);
-    let (rank, size) = (seat.rank, seat.size);
-    let group = writer.communicator(name.as_bytes(), description, b"nccl", rank, size);
-    (group != 0).then(|| {
-        let name = Name {
-            hash: said.hash,
-            occurrence,
-            in_nccl: said.hash,
-            // Nothing is made out of it here.
-            magic: said.hash,
-        };
-        let mut made = Communicator::new(writer, group, name);
-        (made.rank, made.size) = (rank, size);
-        &*Box::leak(Box::new(made))
-    })
+    let name = Name {
+        hash: said.hash,
+        occurrence,
+        in_nccl: said.hash,
+        // Nothing is made out of it here.
+        magic: said.hash,
+    };
+    let mut made = Communicator::new(sink, name, description);
+    (made.rank, made.size) = (seat.rank, seat.size);
+    (made.group(sink) != 0).then(|| &*Box::leak(Box::new(made)))
 }
 
 /// The events that are needed here.
@@ -291,8 +286,10 @@ unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
     let context = unsafe { context.cast::<Context>().as_ref() };
     guarded(|| {
         let Some(context) = context else { return };
-        if let Some((writer, communicator)) = records::of(context.communicator) {
-            writer.group_destroyed(communicator.group);
+        if let Some((sink, communicator)) = records::of(context.communicator)
+            && let Some(group) = communicator.told()
+        {
+            sink.destroyed(group);
         }
         if let Some(next) = &context.next {
             next.finalize();
@@ -454,5 +451,5 @@ fn captured(is: bool) -> Capture {
 fn own_stream(communicator: &Communicator) -> u64 {
     /// No address of a program's has it, nor does [`driver::name_of`] give it.
     const OF_COMMUNICATOR: u64 = 3 << 62;
-    OF_COMMUNICATOR | u64::from(communicator.group)
+    OF_COMMUNICATOR | u64::from(communicator.told().unwrap_or(0))
 }

@@ -177,8 +177,16 @@ impl Writer {
 
     /// The call came back to its caller.
     pub fn returned(&self, call: u64) {
-        let change = Change::Leave(inside::CALL, call);
-        self.about_call(RecordKind::Returned, call, Some(change));
+        let (followed, complete) = self.calls.came_back(call);
+        if followed {
+            self.returned_followed(call);
+        } else {
+            let change = Change::Leave(inside::CALL, call);
+            self.about_call(RecordKind::Returned, call, Some(change));
+        }
+        if complete {
+            self.completed(call);
+        }
     }
 
     /// The call came back to its caller, and it will be told when it is complete.

@@ -73,6 +73,7 @@ impl Writer {
         Ok(Self {
             map,
             path,
+            layer: options.layer.as_str().into(),
             layout,
             capacities,
             name: WRITERS.fetch_add(1, Ordering::Relaxed),

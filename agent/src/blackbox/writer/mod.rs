@@ -5,6 +5,7 @@
 //! in the middle of, and put into the ring. What there is to record is in [`calls`] and [`events`],
 //! what records name by number in [`definitions`].
 
+mod beneath;
 mod calls;
 mod create;
 mod creation;
@@ -20,6 +21,7 @@ use ddp_doctor_proto::blackbox::{
     box_flags, group, header, site,
 };
 
+pub use beneath::Outer;
 pub use calls::Call;
 pub use create::{CreateError, Options};
 pub use creation::{Creation, Seat};
@@ -44,6 +46,7 @@ use crate::sys;
 pub struct Writer {
     map: Map,
     path: PathBuf,
+    layer: Box<str>,
     layout: Layout,
     capacities: Capacities,
     name: u64,
@@ -62,6 +65,12 @@ impl Writer {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The framework that it was made for.
+    #[must_use]
+    pub fn layer(&self) -> &str {
+        &self.layer
     }
 
     /// The rank became known, or another one with a new generation. What is `None` stays as it is.

@@ -1,0 +1,145 @@
+//! What this library offers to the one that is loaded before NCCL: see [`ddp_doctor_agent::shared`].
+#![expect(unsafe_code, reason = "reads what the other library points to")]
+
+use ddp_doctor_agent::blackbox::{Creation, Outer, Seat, Writer};
+use ddp_doctor_agent::current;
+use ddp_doctor_agent::shared::{
+    Asked, Bytes, INSIDE_NOTHING, INSIDE_OTHER, Named, Services, VERSION,
+};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
+
+use crate::abi::Text;
+use crate::{guarded, ptr};
+
+/// Layer of a box whose process's calls are told by PyTorch's own recorder, and by nobody as they are made.
+const RECORDER: &str = "flight-recorder";
+
+#[unsafe(no_mangle)]
+extern "C" fn ddp_doctor_services() -> *const Services {
+    &SERVICES
+}
+
+static SERVICES: Services = Services {
+    version: VERSION,
+    current: open_box,
+    knows_calls,
+    inside,
+    beneath,
+    within,
+    follow,
+    part_done,
+    communicator,
+    creating,
+    issued,
+    returned,
+    completed,
+    destroyed,
+    exception,
+    setting,
+    note,
+};
+
+/// Runs `work` on the open box. Without one the answer is the default.
+#[inline]
+fn on_box<T: Default>(work: impl FnOnce(&'static Writer) -> T) -> T {
+    guarded(|| current().map(work).unwrap_or_default())
+}
+
+fn read<'a>(bytes: Bytes) -> &'a [u8] {
+    let text = Text {
+        data: bytes.data.cast(),
+        length: bytes.length,
+    };
+    // SAFETY: what is passed is a slice of the other library's that it keeps during the call; all that is
+    // called here is done with it by then.
+    unsafe { ptr::bytes(text) }.unwrap_or_default()
+}
+
+extern "C" fn open_box() -> usize {
+    current().map_or(0, |writer| std::ptr::from_ref(writer).addr())
+}
+
+extern "C" fn knows_calls() -> bool {
+    on_box(|writer| writer.layer() != RECORDER)
+}
+
+extern "C" fn inside() -> u64 {
+    on_box(|writer| match writer.outer() {
+        Outer::Nothing => INSIDE_NOTHING,
+        Outer::Call(call) => call,
+        Outer::Other => INSIDE_OTHER,
+    })
+}
+
+extern "C" fn beneath(asked: &Asked, ranks: u32) {
+    on_box(|writer| writer.beneath(&asked.on(writer), ranks));
+}
+
+extern "C" fn within(function: Bytes) {
+    on_box(|writer| writer.within(read(function)));
+}
+
+extern "C" fn follow(call: u64) -> bool {
+    on_box(|writer| writer.follow(call))
+}
+
+extern "C" fn part_done(call: u64) {
+    on_box(|writer| writer.part_done(call));
+}
+
+extern "C" fn communicator(named: &Named) -> u32 {
+    on_box(|writer| {
+        let (name, description) = (read(named.name), read(named.description));
+        writer.communicator(name, description, b"nccl", named.rank, named.size)
+    })
+}
+
+extern "C" fn creating(named: &Named) -> u64 {
+    on_box(|writer| {
+        writer.creating(&Creation {
+            op: Op::from_number(named.op),
+            name: read(named.name),
+            description: read(named.description),
+            backend: b"nccl",
+            takes_all: named.takes_all,
+            epoch: 0,
+            members: &[],
+            seat: Some(Seat {
+                rank: named.rank,
+                size: named.size,
+            }),
+            site: writer.native_site(named.returns_to),
+        })
+    })
+}
+
+extern "C" fn issued(asked: &Asked) -> u64 {
+    on_box(|writer| writer.issued(&asked.on(writer)))
+}
+
+extern "C" fn returned(call: u64, followed: bool) {
+    on_box(|writer| match followed {
+        true => writer.returned_followed(call),
+        false => writer.returned(call),
+    });
+}
+
+extern "C" fn completed(call: u64) {
+    on_box(|writer| writer.completed(call));
+}
+
+extern "C" fn destroyed(group: u32) {
+    on_box(|writer| writer.group_destroyed(group));
+}
+
+extern "C" fn exception(text: Bytes) {
+    on_box(|writer| writer.exception(ExceptionKind::LeftCollective, read(text), 0));
+}
+
+extern "C" fn setting(name: Bytes, value: Bytes) {
+    on_box(|writer| writer.setting(read(name), read(value)));
+}
+
+extern "C" fn note(kind: u8, text: Bytes) {
+    on_box(|writer| writer.note(NoteKind::from_number(kind), read(text)));
+}

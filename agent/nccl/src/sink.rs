@@ -1,0 +1,273 @@
+//! Where records go: into the box of this library, or into that of the library of the C API, where a
+//! framework's calls are recorded in the same process.
+//!
+//! A process has one box. Where c10d's calls are seen, those of NCCL that c10d makes are no calls of the
+//! program's, but what its calls are made of ([`Outer`]); all others stand beside them in that box.
+#![expect(unsafe_code, reason = "calls what another library of ours offers")]
+
+use std::env;
+use std::ffi::{CString, c_void};
+use std::mem;
+use std::os::unix::ffi::OsStrExt;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use ddp_doctor_agent::blackbox::{Creation, Seat, Writer};
+use ddp_doctor_agent::shared::{
+    Asked, INSIDE_NOTHING, INSIDE_OTHER, Named, SYMBOL, Services, VERSION,
+};
+use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
+
+/// Where the library is that the Python package records with.
+const C_LIBRARY: &str = "DDP_DOCTOR_LIBRARY";
+
+/// Where records go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sink {
+    /// The box of this library.
+    Own(&'static Writer),
+    /// That of the library of the C API.
+    Shared(&'static Services),
+}
+
+/// What the framework's call is that this thread is inside of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outer {
+    /// It is in the program's own code.
+    Nothing,
+    /// A collective or a message, with that id.
+    Call(u64),
+    /// A wait, or what contains other calls: the making of a group, its end.
+    Other,
+}
+
+/// The services of the library of the C API, once it was found; null: it was not.
+static SERVICES: AtomicPtr<Services> = AtomicPtr::new(ptr::null_mut());
+
+#[inline]
+fn services() -> Option<&'static Services> {
+    let services = SERVICES.load(Ordering::Acquire);
+    // SAFETY: null, or what `look` found: a static of a library that stays loaded.
+    unsafe { services.as_ref() }
+}
+
+/// The services, where a box is open there.
+#[inline]
+fn shared() -> Option<&'static Services> {
+    services().filter(|services| (services.current)() != 0)
+}
+
+/// Where records go now; `None`: there is no box.
+#[inline]
+pub(crate) fn current() -> Option<Sink> {
+    let own = || ddp_doctor_agent::current().map(Sink::Own);
+    shared().map(Sink::Shared).or_else(own)
+}
+
+/// The box of this name, where it is open.
+#[inline]
+pub(crate) fn named(name: usize) -> Option<Sink> {
+    let own = ddp_doctor_agent::current().filter(|it| ptr::from_ref(*it).addr() == name);
+    let shared = || services().filter(|it| (it.current)() == name && name != 0);
+    own.map(Sink::Own).or_else(|| shared().map(Sink::Shared))
+}
+
+/// What the framework's call is that this thread is inside of.
+#[inline]
+pub(crate) fn outer() -> Outer {
+    match services().map_or(INSIDE_NOTHING, |services| (services.inside)()) {
+        INSIDE_NOTHING => Outer::Nothing,
+        INSIDE_OTHER => Outer::Other,
+        call => Outer::Call(call),
+    }
+}
+
+/// Looks for the library of the C API, unless it is known.
+pub(crate) fn look() {
+    if services().is_some() {
+        return;
+    }
+    let Some(path) = env::var_os(C_LIBRARY).and_then(|it| CString::new(it.as_bytes()).ok()) else {
+        return;
+    };
+    // SAFETY: the path ends in a zero, and nothing is loaded.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        return;
+    }
+    // SAFETY: the handle is that of a library, the name ends in a zero.
+    let function = unsafe { libc::dlsym(library, SYMBOL.as_ptr()) };
+    if function.is_null() {
+        return;
+    }
+    // SAFETY: this is the function's type in every version of that library that has it, and the library stays
+    // loaded: `dlopen` counted it above.
+    let function =
+        unsafe { mem::transmute::<*mut c_void, extern "C" fn() -> *const Services>(function) };
+    let found = function();
+    // SAFETY: the version is where it is in every version of the structure.
+    let version = unsafe { found.cast::<u32>().as_ref() };
+    if version == Some(&VERSION) {
+        SERVICES.store(found.cast_mut(), Ordering::Release);
+    }
+}
+
+impl Sink {
+    /// Names the box within the process.
+    #[inline]
+    pub(crate) fn name(self) -> usize {
+        match self {
+            Self::Own(writer) => ptr::from_ref(writer).addr(),
+            Self::Shared(services) => (services.current)(),
+        }
+    }
+
+    /// Whether a framework's calls stand there, too.
+    pub(crate) const fn is_shared(self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// Whether the calls that ask for NCCL's stand there, too, if it is a framework's. Those of a process whose
+    /// calls PyTorch's own recorder tells would be told twice.
+    pub(crate) fn knows_calls(self) -> bool {
+        match self {
+            Self::Own(_) => true,
+            Self::Shared(services) => (services.knows_calls)(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn issued(self, asked: &Asked) -> u64 {
+        match self {
+            Self::Own(writer) => writer.issued(&asked.on(writer)),
+            Self::Shared(services) => (services.issued)(asked),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn returned(self, call: u64, followed: bool) {
+        match (self, followed) {
+            (Self::Own(writer), true) => writer.returned_followed(call),
+            (Self::Own(writer), false) => writer.returned(call),
+            (Self::Shared(services), _) => (services.returned)(call, followed),
+        }
+    }
+
+    pub(crate) fn completed(self, call: u64) {
+        match self {
+            Self::Own(writer) => writer.completed(call),
+            Self::Shared(services) => (services.completed)(call),
+        }
+    }
+
+    pub(crate) fn communicator(self, named: &Communicator<'_>) -> u32 {
+        let Communicator {
+            name, description, ..
+        } = *named;
+        match self {
+            Self::Own(writer) => {
+                writer.communicator(name, description, b"nccl", named.seat.rank, named.seat.size)
+            }
+            Self::Shared(services) => (services.communicator)(&named.passed()),
+        }
+    }
+
+    pub(crate) fn creating(self, named: &Communicator<'_>) -> u64 {
+        match self {
+            Self::Own(writer) => writer.creating(&Creation {
+                op: named.op,
+                name: named.name,
+                description: named.description,
+                backend: b"nccl",
+                takes_all: named.takes_all,
+                epoch: 0,
+                members: &[],
+                seat: Some(named.seat),
+                site: writer.native_site(named.returns_to),
+            }),
+            Self::Shared(services) => (services.creating)(&named.passed()),
+        }
+    }
+
+    pub(crate) fn destroyed(self, group: u32) {
+        match self {
+            Self::Own(writer) => writer.group_destroyed(group),
+            Self::Shared(services) => (services.destroyed)(group),
+        }
+    }
+
+    pub(crate) fn exception(self, text: &[u8]) {
+        match self {
+            Self::Own(writer) => writer.exception(ExceptionKind::LeftCollective, text, 0),
+            Self::Shared(services) => (services.exception)(text.into()),
+        }
+    }
+
+    pub(crate) fn setting(self, name: &[u8], value: &[u8]) {
+        match self {
+            Self::Own(writer) => writer.setting(name, value),
+            Self::Shared(services) => (services.setting)(name.into(), value.into()),
+        }
+    }
+
+    pub(crate) fn note(self, kind: NoteKind, text: &[u8]) {
+        match self {
+            Self::Own(writer) => writer.note(kind, text),
+            Self::Shared(services) => (services.note)(kind.number(), text.into()),
+        }
+    }
+
+    // --- Of the framework's calls ----------------------------------------------------------------
+
+    /// The call that this thread is inside of asks this of a communicator of so many ranks.
+    #[inline]
+    pub(crate) fn beneath(self, asked: &Asked, ranks: u32) {
+        if let Self::Shared(services) = self {
+            (services.beneath)(asked, ranks);
+        }
+    }
+
+    /// This thread enters a function in which it may be kept; without a name: it has come back.
+    pub(crate) fn within(self, function: &[u8]) {
+        if let Self::Shared(services) = self {
+            (services.within)(function.into());
+        }
+    }
+
+    /// A device will tell when a part of the framework's call is done; whether that is of use.
+    pub(crate) fn follow(self, call: u64) -> bool {
+        matches!(self, Self::Shared(services) if (services.follow)(call))
+    }
+
+    /// It is done.
+    pub(crate) fn part_done(self, call: u64) {
+        if let Self::Shared(services) = self {
+            (services.part_done)(call);
+        }
+    }
+}
+
+/// A communicator as a box is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Communicator<'a> {
+    pub(crate) op: Op,
+    pub(crate) takes_all: bool,
+    pub(crate) name: &'a [u8],
+    pub(crate) description: &'a [u8],
+    pub(crate) seat: Seat,
+    pub(crate) returns_to: usize,
+}
+
+impl Communicator<'_> {
+    fn passed(&self) -> Named {
+        Named {
+            op: self.op.number(),
+            takes_all: self.takes_all,
+            name: self.name.into(),
+            description: self.description.into(),
+            rank: self.seat.rank,
+            size: self.seat.size,
+            returns_to: self.returns_to,
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What one library of ours offers to another in the same process, so that both write one black box.
+//!
+//! The library of the C API records what a framework does; the one that is loaded before NCCL sees what becomes
+//! of that. A process is one process, so the latter writes where the former does. Both come from one build,
+//! and [`Services::version`] says so where they do not.
+
+use std::ffi::c_void;
+
+use ddp_doctor_proto::blackbox::on_stream;
+use ddp_doctor_proto::{DType, Op, ReduceOp};
+
+use crate::blackbox::{Call, Writer};
+
+/// Version of the layout of everything here.
+pub const VERSION: u32 = 1;
+
+/// The function that gives the address of the [`Services`].
+pub const SYMBOL: &std::ffi::CStr = c"ddp_doctor_services";
+
+/// The thread is in the user's own code.
+pub const INSIDE_NOTHING: u64 = 0;
+/// The thread is in a wait, or in a call that contains others. Anything else is the id of a call.
+pub const INSIDE_OTHER: u64 = u64::MAX;
+
+/// Bytes that live as long as the call that they are passed to.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Bytes {
+    /// Where they are; may be null where there are none.
+    pub data: *const c_void,
+    /// How many.
+    pub length: usize,
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Self {
+        Self {
+            data: bytes.as_ptr().cast(),
+            length: bytes.len(),
+        }
+    }
+}
+
+/// A call as NCCL is asked for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the fields are those of `blackbox::Call`")]
+pub struct Asked {
+    pub op: u8,
+    pub dtype: u8,
+    pub reduce_op: u8,
+    pub flags: u16,
+    pub group: u32,
+    pub root_or_peer: i32,
+    /// Number of the launch; 0: by itself.
+    pub launch: u32,
+    pub numel: u64,
+    /// Names the stream within its process.
+    pub stream: u64,
+    /// The address that it returns to; 0: unknown.
+    pub returns_to: usize,
+}
+
+impl Asked {
+    /// The call as a box takes it.
+    #[inline]
+    #[must_use]
+    pub fn on(&self, writer: &Writer) -> Call {
+        Call {
+            op: Op::from_number(self.op),
+            dtype: DType::from_number(self.dtype),
+            reduce_op: ReduceOp::from_number(self.reduce_op),
+            flags: self.flags,
+            group: self.group,
+            site: writer.native_site(self.returns_to),
+            tensors: 1,
+            root_or_peer: self.root_or_peer,
+            numel: self.numel,
+            dims: on_stream::pack(self.stream, self.launch),
+            ..Call::default()
+        }
+    }
+}
+
+/// A communicator, or one that is about to be made.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Named {
+    /// [`Op::NewGroup`] or [`Op::SplitGroup`], of one that is made.
+    pub op: u8,
+    /// Whoever makes it is kept until all its ranks make it.
+    pub takes_all: bool,
+    /// What names it on all ranks.
+    pub name: Bytes,
+    /// What the program calls it.
+    pub description: Bytes,
+    /// This process's rank in it.
+    pub rank: u32,
+    /// Number of its ranks.
+    pub size: u32,
+    /// The address that the call returns to; 0: unknown.
+    pub returns_to: usize,
+}
+
+/// The functions. All of them do nothing without an open box.
+#[derive(Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "the functions are those of `blackbox::Writer`")]
+pub struct Services {
+    /// [`VERSION`]
+    pub version: u32,
+    /// Names the open box within the process; 0: there is none.
+    pub current: extern "C" fn() -> usize,
+    /// Whether calls are recorded there as they are made. Otherwise what they are made of cannot be told from
+    /// what the program asks for itself.
+    pub knows_calls: extern "C" fn() -> bool,
+    /// [`INSIDE_NOTHING`], [`INSIDE_OTHER`] or the id of a call.
+    pub inside: extern "C" fn() -> u64,
+    pub beneath: extern "C" fn(asked: &Asked, ranks: u32),
+    pub within: extern "C" fn(function: Bytes),
+    pub follow: extern "C" fn(call: u64) -> bool,
+    pub part_done: extern "C" fn(call: u64),
+    pub communicator: extern "C" fn(communicator: &Named) -> u32,
+    pub creating: extern "C" fn(communicator: &Named) -> u64,
+    pub issued: extern "C" fn(asked: &Asked) -> u64,
+    pub returned: extern "C" fn(call: u64, followed: bool),
+    pub completed: extern "C" fn(call: u64),
+    pub destroyed: extern "C" fn(group: u32),
+    pub exception: extern "C" fn(text: Bytes),
+    pub setting: extern "C" fn(name: Bytes, value: Bytes),
+    pub note: extern "C" fn(kind: u8, text: Bytes),
+}

@@ -1,0 +1,66 @@
+//! What the layer below adds to a finding: NCCL to one of c10d's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ddp_doctor_proto::{Op, ReduceOp};
+
+use super::Draft;
+use crate::diagnosis::model::Target;
+use crate::diagnosis::situation::Situation;
+use crate::diagnosis::words::{Capital, Ranks, number};
+
+/// Who stands in a function for less time than this may only pass through it.
+const STANDS: Duration = Duration::from_secs(1);
+
+/// Sentences for the reasoning of a finding.
+pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
+    let Some((group, seq)) = draft.place else {
+        return Vec::new();
+    };
+    let place = Target::Join(group, seq);
+    let mut why = Vec::new();
+    let mut standing: BTreeMap<&Arc<str>, Vec<u32>> = BTreeMap::new();
+    for &rank in &draft.victims {
+        let process = situation.model.member(group, rank);
+        let threads = process.into_iter().flat_map(|it| it.threads.values());
+        for thread in threads {
+            let of_place = thread
+                .last_call
+                .as_ref()
+                .is_some_and(|call| process.and_then(|it| it.target(call.id)) == Some(place));
+            if let Some((function, since)) = &thread.within
+                && of_place
+                && since.plus(STANDS) <= situation.now
+            {
+                standing.entry(function).or_default().push(rank);
+            }
+        }
+    }
+    for (function, ranks) in standing {
+        let keeps = match function.contains("Init") || function.contains("Split") {
+            true => "the communicator is still being made, which takes all its ranks",
+            false => "NCCL has not come back from it",
+        };
+        why.push(format!(
+            "{} {} in {function}, which the call leads to: {keeps}.",
+            Capital(Ranks(&ranks)),
+            number(&ranks, "stands", "stand"),
+        ));
+    }
+    let calls = situation.model.group(group).join(seq);
+    let calls = calls.into_iter().flat_map(|join| join.calls.values());
+    let by_nccl = calls.filter(|joined| {
+        joined.call.reduce_op == ReduceOp::Unspecified
+            && joined.call.told_reduce_op() != ReduceOp::Unspecified
+    });
+    if draft.about.code.code == "DD106" && draft.op.is_some_and(Op::reduces) && by_nccl.count() > 0
+    {
+        why.push(
+            "Where c10d's call does not show its operator, it is the one that NCCL was asked for inside of it."
+                .into(),
+        );
+    }
+    why
+}

@@ -1,0 +1,118 @@
+//! What the layer below tells of calls that have met: NCCL of those that c10d makes.
+//!
+//! It tells once a call is under way: when every member may have come already, and all of them agree as far
+//! as c10d saw. So a join stays until its calls have told what they are made of, or have come back without.
+
+use std::sync::Arc;
+
+use super::group::{Group, Join, JoinedCall};
+use crate::diagnosis::align;
+use crate::diagnosis::event::{Beneath, Call};
+
+impl Group {
+    /// The layer below tells of a member's call. Gives the call with that; `None`: the call is not kept.
+    pub(super) fn told_beneath(
+        &mut self,
+        rank: u32,
+        seq: u64,
+        beneath: &Arc<Beneath>,
+    ) -> Option<Arc<Call>> {
+        let entered = self.entered.contains_key(&seq);
+        let join = match entered {
+            true => self.entered.get_mut(&seq)?,
+            false => self.joins.get_mut(&seq)?,
+        };
+        let joined = join.calls.get_mut(&rank)?;
+        let call = Arc::new(joined.call.made_of(beneath));
+        joined.call = Arc::clone(&call);
+        join.meet(rank, &call);
+        if join.mismatch.is_some() {
+            self.diverged = Some(self.diverged.map_or(seq, |at| at.min(seq)));
+            if let Some(join) = self.entered.remove(&seq) {
+                self.joins.insert(seq, join);
+            }
+        } else if entered {
+            self.leave_if_done(seq);
+        }
+        Some(call)
+    }
+
+    /// A member's call will be told of when its device is done with it.
+    pub(super) fn set_followed(&mut self, rank: u32, seq: u64) {
+        self.change(rank, seq, |joined| joined.followed = true);
+    }
+
+    /// Its device is done with it.
+    pub(super) fn set_complete(&mut self, rank: u32, seq: u64) {
+        self.change(rank, seq, |joined| joined.complete = true);
+        self.leave_if_done(seq);
+    }
+
+    fn change(&mut self, rank: u32, seq: u64, change: impl FnOnce(&mut JoinedCall)) {
+        let join = self.entered.get_mut(&seq);
+        let join = join.or_else(|| self.joins.get_mut(&seq));
+        if let Some(joined) = join.and_then(|join| join.calls.get_mut(&rank)) {
+            change(joined);
+        }
+    }
+
+    /// Lets go of a collective that all have entered, once there is nothing more to come of it.
+    pub(super) fn leave_if_done(&mut self, seq: u64) {
+        let told = self.is_told_beneath();
+        let done = self
+            .entered
+            .get(&seq)
+            .is_some_and(|join| join.calls.values().all(|it| !it.is_expected(told)));
+        if done {
+            self.entered.remove(&seq);
+        }
+    }
+
+    /// Whether a layer below may tell of its calls.
+    pub(super) fn is_told_beneath(&self) -> bool {
+        &*self.info.key.layer == "c10d"
+            && !matches!(&*self.info.backend, "gloo" | "mpi" | "cpu:gloo")
+    }
+}
+
+impl Join {
+    /// Compares a call with those of other ranks.
+    pub(super) fn meet(&mut self, rank: u32, call: &Call) {
+        for (other, joined) in &self.calls {
+            if *other == rank {
+                continue;
+            }
+            if let Some(mismatch) = align::compare(&joined.call, call) {
+                self.mismatch = Some(self.mismatch.map_or(mismatch, |known| known.min(mismatch)));
+                let met = joined.call.at.max(call.at);
+                self.mismatched_at = Some(self.mismatched_at.map_or(met, |at| at.min(met)));
+            }
+        }
+    }
+}
+
+impl JoinedCall {
+    /// Whether something is still to be heard of it: its wait, or (`told`: that is told at all) what it is
+    /// made of.
+    pub(super) fn is_expected(&self, told: bool) -> bool {
+        let undescribed = told && self.call.beneath.is_none() && self.returned.is_none();
+        // The waits for DDP's own calls are never seen.
+        let unheard = !self.call.is_waited_for_unseen() && !self.is_done();
+        undescribed || unheard || self.is_under_way()
+    }
+
+    /// Whether its device is done with it. NCCL's own calls are waited for by streams alone.
+    #[must_use]
+    pub fn is_complete_on_device(&self) -> bool {
+        match self.call.beneath {
+            Some(_) => self.complete,
+            None => self.call.on_stream.is_some(),
+        }
+    }
+
+    /// Whether a device is known to be at it.
+    #[must_use]
+    pub const fn is_under_way(&self) -> bool {
+        self.followed && !self.complete
+    }
+}

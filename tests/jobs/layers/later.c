@@ -1,0 +1,17 @@
+/*
+ * What PyTorch needs of an NCCL that is later than the double, so that it can be loaded with that: nothing here is
+ * ever called.
+ */
+#define LATER(name)                                                           \
+    int name(void);                                                           \
+    int name(void)                                                            \
+    {                                                                         \
+        return 3; /* ncclInternalError */                                     \
+    }
+
+LATER(ncclCommGetUniqueId)
+LATER(ncclCommMemStats)
+LATER(ncclDevCommDestroy)
+LATER(ncclGetLsaMultimemDevicePointer)
+LATER(ncclGetPeerDevicePointer)
+LATER(ncclWinGetUserPtr)

@@ -1,0 +1,196 @@
+//! Jobs of PyTorch's on NCCL, where c10d's hooks and the library that is loaded before NCCL both see what
+//! happens: one finding for one hang, with what either of them knows.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use ddp_doctor_proto::RecordKind;
+use ddp_doctor_proto::report::{Confidence, Finding, Report, Role};
+
+use super::{Ran, library, records};
+use crate::doubles::Doubles;
+use crate::pytorch::venv;
+use crate::run::program;
+use crate::support::process::run_to_end;
+
+const JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/jobs/layers/job.py");
+
+/// Runs a scenario of `jobs/layers/job.py` with three ranks.
+fn job(scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> {
+    let (doubles, venv) = (Doubles::get()?, venv()?);
+    static LATER: OnceLock<PathBuf> = OnceLock::new();
+    let later = LATER.get_or_init(|| {
+        let source = Path::new(JOB).with_file_name("later.c");
+        doubles.compile(&source, "later.so", &["-shared", "-fPIC"])
+    });
+    let folder = later.parent()?.to_owned();
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = program(dir.path());
+    run.args(["run", "--nccl", "always", "--run-dir", "kept"])
+        .args(["--on-hang", "kill", "--kill-after", "0.5"])
+        .args(["--stall-after", "4"])
+        .arg("--")
+        .arg(venv.join("bin/python"))
+        .args(["-m", "torch.distributed.run", "--standalone"])
+        .args(["--nproc-per-node", "3", JOB, scenario, kind])
+        .env("DDP_DOCTOR_NCCL_LIBRARY", library())
+        .env("DOUBLES", &folder)
+        .envs(environment.iter().copied())
+        .env_remove("LD_PRELOAD");
+    let finished = run_to_end(run);
+    let kept = dir.path().join("kept");
+    let report = std::fs::read(kept.join("report.json")).unwrap();
+    Some(Ran {
+        finished,
+        report: serde_json::from_slice(&report).unwrap(),
+        records: records(&kept.join("journal.ddpj")),
+    })
+}
+
+fn count(ran: &Ran, kind: RecordKind) -> usize {
+    let kind = i32::from(kind.number());
+    ran.records.iter().filter(|(_, it)| it.kind == kind).count()
+}
+
+/// The one thing that everything else follows from.
+#[track_caller]
+fn told_once(report: &Report) -> Finding {
+    let mut leading = report
+        .findings
+        .iter()
+        .filter(|it| it.role == Role::Initiating);
+    let (first, second) = (leading.next(), leading.next());
+    assert!(second.is_none(), "{:#?}", report.findings);
+    first.unwrap().clone()
+}
+
+#[track_caller]
+fn is_silent(scenario: &str) -> Option<Ran> {
+    let ran = job(scenario, "healthy", &[])?;
+    assert_eq!(ran.finished.status, Some(0), "{}", ran.finished.stderr);
+    assert_eq!(ran.report.findings, [], "{:#?}", ran.report);
+    assert_eq!(ran.report.evidence.layers, ["c10d", "nccl"]);
+    assert_eq!(ran.report.evidence.ranks_reporting, 3);
+    assert_eq!(ran.finished.stdout.matches("done").count(), 3);
+    Some(ran)
+}
+
+/// What is wrong is told once, by c10d's group, with its line; its healthy twin is silent.
+#[track_caller]
+fn is_found_once(
+    scenario: &str,
+    code: &str,
+    confidence: Confidence,
+    environment: &[(&str, &str)],
+) -> Option<Finding> {
+    is_silent(scenario)?;
+    let ran = job(scenario, "faulty", environment)?;
+    let finding = told_once(&ran.report);
+    assert_eq!(finding.code, code, "{finding:#?}");
+    assert_eq!(finding.confidence, confidence, "{finding:#?}");
+    let group = finding.group.as_ref().unwrap();
+    assert_eq!(group.layer, "c10d", "{finding:#?}");
+    for call in &finding.per_rank {
+        let file = call.place.as_ref().map_or("", |place| &place.file);
+        assert!(file.ends_with("job.py"), "{finding:#?}");
+    }
+    for other in &ran.report.findings {
+        let of_nccl = other.group.as_ref().is_some_and(|it| it.layer == "nccl");
+        assert!(!of_nccl, "told again: {other:#?}");
+    }
+    Some(finding)
+}
+
+#[test]
+fn an_operator_that_only_nccl_shows_is_found_at_c10d_s_line() {
+    let found = is_found_once("reduction", "DD106", Confidence::Proved, &[]);
+    let Some(found) = found else { return };
+    let op = |rank: usize| found.per_rank[rank].reduce_op.as_deref();
+    assert_eq!(
+        [op(0), op(1), op(2)],
+        [Some("sum"), Some("max"), Some("sum")]
+    );
+    assert_eq!(found.ranks.root, [1]);
+    assert_eq!(found.per_rank[1].shapes, Some(vec![vec![64]]));
+}
+
+#[test]
+fn what_nccl_is_asked_for_within_a_call_is_part_of_that() {
+    let Some(ran) = is_silent("missing") else {
+        return;
+    };
+    // Seven calls of three ranks, of which the first of each makes the communicator.
+    assert_eq!(count(&ran, RecordKind::Beneath), 7 * 3);
+    assert_eq!(count(&ran, RecordKind::Within), 2 * 3);
+}
+
+#[test]
+fn another_root_is_one_finding() {
+    let found = is_found_once("root", "DD107", Confidence::Proved, &[]);
+    let Some(found) = found else { return };
+    assert_eq!(found.ranks.root, [1]);
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_one_finding() {
+    let found = is_found_once("missing", "DD204", Confidence::Supported, &[]);
+    let Some(found) = found else { return };
+    assert_eq!(found.ranks.root, [1]);
+}
+
+#[test]
+fn a_rank_that_ends_is_one_finding() {
+    let found = is_found_once("exits", "DD102", Confidence::Proved, &[]);
+    let Some(found) = found else { return };
+    assert_eq!(found.ranks.root, [1]);
+}
+
+#[test]
+fn a_stream_that_never_finishes_is_told_of_c10d_s_call() {
+    let hang = [
+        ("NCCL_DOUBLE_FAULTS", "hang AllReduce 5 on *"),
+        ("DDP_DOCTOR_NCCL_COMPLETION", "1"),
+    ];
+    let found = is_found_once("hangs", "DD116", Confidence::Supported, &hang);
+    let Some(found) = found else { return };
+    assert_eq!(found.seq, Some(5));
+    assert!(found.summary.contains("streams"), "{}", found.summary);
+}
+
+#[test]
+fn streams_that_wait_for_each_other_are_told_of_c10d_s_groups() {
+    let followed = [("DDP_DOCTOR_NCCL_COMPLETION", "1")];
+    is_found_once("crossed", "DD111", Confidence::Supported, &followed);
+}
+
+/// A program that also calls NCCL itself, on a communicator of its own.
+#[test]
+fn a_call_that_only_nccl_sees_is_told_of() {
+    if is_silent("own").is_none() {
+        return;
+    }
+    let Some(ran) = job("own", "faulty", &[]) else {
+        return;
+    };
+    let found = told_once(&ran.report);
+    assert_eq!(found.code, "DD103", "{found:#?}");
+    assert_eq!(found.group.unwrap().layer, "nccl");
+    assert_eq!(found.ranks.root, [1]);
+}
+
+/// Where PyTorch's own recorder is read, nobody knows what NCCL's calls belong to.
+#[test]
+fn what_the_recorder_tells_is_not_told_by_nccl_too() {
+    let recorder = [("DDP_DOCTOR_CAPTURE", "recorder")];
+    let Some(ran) = job("missing", "healthy", &recorder) else {
+        return;
+    };
+    assert_eq!(ran.finished.status, Some(0), "{}", ran.finished.stderr);
+    assert_eq!(ran.report.evidence.layers, ["flight-recorder"]);
+    // This job's backend is none that the recorder tells of.
+    for finding in &ran.report.findings {
+        assert_eq!(finding.code, "DD901", "{finding:#?}");
+    }
+    assert_eq!(count(&ran, RecordKind::Issued), 0);
+    assert_eq!(count(&ran, RecordKind::Within), 0);
+}
