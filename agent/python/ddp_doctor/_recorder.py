@@ -14,6 +14,7 @@ import os
 import socket
 import stat
 import tempfile
+import time
 
 from . import _box, _words
 from ._native import text
@@ -40,8 +41,12 @@ _HANDLERS = {"gloo": "fr_trace_json", "nccl": "dump_nccl_trace_json"}
 _READ_NCCL = "DDP_DOCTOR_NCCL_RECORDER"
 # What groups are said to be on whose calls go nowhere.
 _NOWHERE = ("", "undefined", "fake", "threaded")
-# Seconds in which the server has to answer if it is to be shut down.
-_PATIENCE = 5.0
+# Seconds that the end of a process may take longer for its server's sake.
+_PATIENCE = 1.0
+# How long those who still ask are waited for at a time.
+_MOMENT = 0.005
+# Where the kernel lists the sockets of this machine.
+_SOCKETS = "/proc/net/unix"
 
 _bindings = None
 _server = None
@@ -167,7 +172,7 @@ def _cannot(why):
     _note("its Flight Recorder cannot be read: %s" % why)
 
 
-def last_words():
+def last_words(deadline=None):
     """Leaves what the recorder holds in a file, instead of the socket; whether it could be had. The process is about
     to end."""
     global _path, _folder
@@ -177,7 +182,7 @@ def last_words():
     _path = _folder = None
     try:
         # Whoever asks for NCCL's may have to wait for a device: that is not to be this thread.
-        body = None if "gloo" in _readable else _ask(path, _HANDLERS["nccl"])
+        body = None if "gloo" in _readable else _ask(path, _HANDLERS["nccl"], deadline)
         os.unlink(path)
         if "gloo" in _readable:
             body = _bindings._dump_fr_trace_json()
@@ -192,16 +197,18 @@ def last_words():
         return False
 
 
-def _ask(path, handler):
-    """What the server answers; None: nothing, for some seconds."""
+def _ask(path, handler, deadline=None):
+    """What the server answers; None: nothing until then, or for a second."""
+    deadline = deadline or time.monotonic() + _PATIENCE
     request = "POST /handler/%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % handler
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(_PATIENCE)
+            asking.settimeout(_left(deadline))
             asking.connect(path)
             asking.sendall(request.encode())
             said = []
             while not said or said[-1]:
+                asking.settimeout(_left(deadline))
                 said.append(asking.recv(1 << 16))
         head, _, body = b"".join(said).partition(b"\r\n\r\n")
         return body if head.split(b" ")[1:2] == [b"200"] else None
@@ -209,21 +216,42 @@ def _ask(path, handler):
         return None
 
 
+def _left(deadline):
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _is_left_alone(path, deadline):
+    """Whether by then nobody is connected to the server; its socket has no name any more, so that nobody comes."""
+    ending = b" " + os.fsencode(path) + b"\n"
+    while True:
+        with open(_SOCKETS, "rb") as sockets:
+            # One is the server's own.
+            if sum(line.endswith(ending) for line in sockets) <= 1:
+                return True
+        time.sleep(min(_MOMENT, _left(deadline)))
+
+
 def end():
     """The interpreter is about to go away: nobody of ours is to run beside that.
 
-    There is one program that asks, one question at a time, so this takes as long as an answer. A server that does
-    not answer is left alone: one that has not begun cannot be told to end, and is waited for nevertheless. Other
-    ways to end a process run nothing of PyTorch's afterwards.
+    To shut the server down takes, with the interpreter's lock held, as long as whoever has asked it something: for
+    ever where that asks a device that hangs, or where the server has not begun; five seconds where who asks does
+    not go on. So it is done where the server has just answered and nobody is connected any more, and else
+    it is left alone. Other ways to end a process run nothing of PyTorch's afterwards.
     """
     global _server
     server, path = _server, _path
     _server = None
+    deadline = time.monotonic() + _PATIENCE
     is_ours = server is not None and path is not None and _server_of == os.getpid()
-    answers = is_ours and _ask(path, "ping") is not None
-    if last_words() and answers:
+    answers = is_ours and _ask(path, "ping", deadline) is not None
+    if last_words(deadline) and answers:
         try:
-            server.shutdown()
+            if _is_left_alone(path, deadline):
+                server.shutdown()
         except Exception:
             pass
 

@@ -1,6 +1,7 @@
 """Starts programs under capture and reads what they left."""
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -28,9 +29,15 @@ def library():
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    # Below those that the kernel gives to whoever connects: of these one may be taken again before it is used.
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("", port))
+                return port
+            except OSError:
+                pass
 
 
 def environment(folder=None, **changes):

@@ -64,10 +64,45 @@ for _ in range(200):
 
     def test_one_that_does_not_answer_is_left_alone(self):
         # As one whose thread has not begun: PyTorch would wait for it for ever.
-        o = self.run_job("_recorder._ask = lambda path, handler: None")
+        o = self.run_job("_recorder._ask = lambda *_: None")
         self.assertEqual(o.statuses, [0], o.outputs)
         self.assertEqual(self.said(o), [BEGINS], o.outputs)
         self.assertEqual(self.last_words(), ["gloo:all_reduce"])
+
+    def test_nobody_waits_long_for_one_that_hangs_or_is_asked_by_one_that_does(self):
+        hangs = """
+import socket, tempfile
+silent = socket.socket(socket.AF_UNIX)
+silent.bind(os.path.join(tempfile.mkdtemp(), "s"))
+silent.listen()
+ask = _recorder._ask
+_recorder._ask = lambda path, *rest: ask(silent.getsockname(), *rest)
+"""
+        asked = """
+import socket
+half = socket.socket(socket.AF_UNIX)
+half.connect(_recorder._path)
+half.sendall(b"POST /handler/ping HTTP/1.1\\r\\n")
+time.sleep(0.1)
+"""
+        for code in (hangs, asked):
+            with self.subTest(code):
+                o = self.run_job(
+                    code
+                    + """
+end = _recorder.end
+def timed():
+    began = time.monotonic()
+    end()
+    print("took", time.monotonic() - began, flush=True)
+_recorder.end = timed
+"""
+                )
+                self.assertEqual(o.statuses, [0], o.outputs)
+                self.assertEqual(self.said(o), [BEGINS], o.outputs)
+                took = float(o.outputs[0].split("took ")[1].split()[0])
+                # It was waited for at all, and no longer than that; the rest is the machine's.
+                self.assertTrue(0.9 < took < 2.5, took)
 
     def test_other_ways_to_end_leave_it_alone(self):
         o = self.run_job("os._exit(0)")
