@@ -205,11 +205,10 @@ fn is_at_odds(model: &Model, process: &Process, rank: u32, thread: &Thread) -> b
 /// The ranks whose calls met this one and can never match it.
 pub(super) fn unmatched(join: &Join, joined: &JoinedCall) -> Vec<u32> {
     let never = |other: &JoinedCall| {
-        let mismatch = align::compare(&joined.call, &other.call);
-        matches!(
-            mismatch,
-            Some(Mismatch::Op | Mismatch::Size | Mismatch::Root)
-        )
+        let (own, other) = (&joined.call, &other.call);
+        let differences = || align::differences(own, other).into_iter();
+        align::compare(own, other).is_some()
+            && differences().any(|it| matches!(it, Mismatch::Op | Mismatch::Size | Mismatch::Root))
     };
     let calls = join.calls.iter().filter(|(_, other)| never(other));
     calls.map(|(&rank, _)| rank).collect()
