@@ -404,7 +404,7 @@ impl Session {
         let at = Timestamp::now();
         let report = Some(self.engine.report());
         let watched = self.live_viewers.load(Ordering::Relaxed) > 0;
-        let detail = watched.then(|| Arc::new(Detail::of(self.engine.model())));
+        let detail = watched.then(|| Arc::new(Detail::of(self.engine.model(), at)));
         self.publisher.send_replace(Arc::new(Published {
             report,
             detail,

@@ -369,6 +369,10 @@ impl Engine {
                     (call.or_else(|| thread.last_call.clone()), *since)
                 }
                 Doing::Wait(_, since, _) => (thread.last_call.clone(), *since),
+                Doing::Nothing if thread.held_in(self.now).is_some() => {
+                    let held = thread.held_in(self.now)?;
+                    (Some(held.clone()), held.at)
+                }
                 Doing::Nothing => {
                     // DDP waits for its own calls unseen: one that peers have not joined is a wait.
                     let last = thread
@@ -443,7 +447,7 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
                     .last_call
                     .as_ref()
                     .is_some_and(|call| call.is_waited_for_unseen());
-                !matches!(thread.doing, Doing::Nothing) || hidden
+                thread.is_under_way() || hidden
             })
     });
     let busy = busy || situation.settled().next().is_some();

@@ -237,6 +237,7 @@ fn blocked_threads(
             }
             Doing::Nothing => {
                 let last = thread.last_call.as_ref();
+                let held = thread.held_in(now);
                 let silent = |call: &Call| {
                     let enough = match call.is_of_recorder() {
                         true => RECORDED_WAIT,
@@ -246,7 +247,7 @@ fn blocked_threads(
                         && call.at == thread.last_at
                         && now.since(thread.last_at) >= enough
                 };
-                match last.filter(|call| silent(call)) {
+                match held.or(last.filter(|call| silent(call))) {
                     Some(call) => (process.target(call.id), call.at, false),
                     None => continue,
                 }

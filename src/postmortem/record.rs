@@ -40,7 +40,7 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
         last = now;
     });
     let report = engine.report();
-    recorder.take(&report, &Detail::of(engine.model()), last, true);
+    recorder.take(&report, &Detail::of(engine.model(), last), last, true);
     Some(Recording {
         updates: recorder.updates,
         report,
@@ -68,7 +68,7 @@ impl Recorder {
         let is_news = report.findings.len() != self.findings;
         if is_due || is_news {
             self.findings = report.findings.len();
-            self.take(&report, &Detail::of(engine.model()), now, false);
+            self.take(&report, &Detail::of(engine.model(), now), now, false);
         }
     }
 

@@ -34,15 +34,15 @@ pub struct Detail {
 }
 
 impl Detail {
-    /// What is known now.
+    /// What is known at a time.
     #[must_use]
-    pub fn of(model: &Model) -> Self {
+    pub fn of(model: &Model, now: Timestamp) -> Self {
         let mut missing = BTreeMap::new();
         let late = late(model);
         let growers = growth::growers(model);
         let ranks = model.ranks.keys().filter_map(|&rank| {
             let process = model.process_of(rank)?;
-            let mut detail = rank_detail(model, rank, process, &growers, &mut missing);
+            let mut detail = rank_detail(model, now, rank, process, &growers, &mut missing);
             detail.late_us = late.get(&rank).map(|&(_, late)| late);
             Some((rank, detail))
         });
@@ -145,12 +145,13 @@ type Missing = BTreeMap<(GroupId, u64), Vec<u32>>;
 
 fn rank_detail(
     model: &Model,
+    now: Timestamp,
     rank: u32,
     process: &Process,
     growers: &[Grower<'_>],
     missing: &mut Missing,
 ) -> v1::RankDetail {
-    let mut waits_for = waits_for(model, rank, process, missing);
+    let mut waits_for = waits_for(model, now, rank, process, missing);
     let waits_for_more = waits_for.len().saturating_sub(NAMED) as u32;
     waits_for.truncate(NAMED);
     // Of one that has gone on since, they say nothing any more.
@@ -283,7 +284,13 @@ fn grown(value: u64, growth: &Growth, end: Option<Exhausted>) -> v1::Growth {
 }
 
 /// Ranks that the threads of a process wait for, ascending.
-fn waits_for(model: &Model, rank: u32, process: &Process, missing: &mut Missing) -> Vec<u32> {
+fn waits_for(
+    model: &Model,
+    now: Timestamp,
+    rank: u32,
+    process: &Process,
+    missing: &mut Missing,
+) -> Vec<u32> {
     if process.has_ended() {
         return Vec::new();
     }
@@ -294,9 +301,8 @@ fn waits_for(model: &Model, rank: u32, process: &Process, missing: &mut Missing)
             Doing::Wait(target, ..) => *target,
             // DDP waits for its own calls unseen.
             Doing::Nothing => thread
-                .last_call
-                .as_ref()
-                .filter(|call| call.hidden)
+                .held_in(now)
+                .or(thread.last_call.as_ref().filter(|call| call.hidden))
                 .and_then(|call| process.target(call.id)),
         };
         match target {

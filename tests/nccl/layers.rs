@@ -139,6 +139,20 @@ fn a_rank_that_does_not_come_is_one_finding() {
     assert_eq!(found.ranks.root, [1]);
 }
 
+/// The others stand in NCCL, where the communicator is made.
+#[test]
+fn a_rank_that_does_not_come_to_the_first_call_is_one_finding() {
+    let found = is_found_once("first", "DD204", Confidence::Supported, &[]);
+    let Some(found) = found else { return };
+    assert_eq!(found.ranks.root, [1]);
+    assert_eq!(found.seq, Some(1));
+    let stand = "Ranks 0 and 2 stand in ncclCommInitRank";
+    assert!(
+        found.why.iter().any(|it| it.starts_with(stand)),
+        "{found:#?}"
+    );
+}
+
 #[test]
 fn a_rank_that_ends_is_one_finding() {
     let found = is_found_once("exits", "DD102", Confidence::Proved, &[]);

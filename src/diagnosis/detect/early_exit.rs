@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
 use super::{About, Detector, Draft, Explanation, creates, issued, message, order, sequence_slip};
 use crate::diagnosis::cause;
 use crate::diagnosis::event::Call;
-use crate::diagnosis::model::{Process, Side};
+use crate::diagnosis::model::{JoinedCall, Process, Side};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
@@ -88,10 +88,17 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
     let first = *gone.first()?;
     let process = situation.model.member(stall.group, first)?;
     let left = left_at(situation, stall, first, process);
-    let (waiter, waiting) = situation.calls(stall).into_iter().find(|(rank, joined)| {
-        let needs = || joined.needs(*rank, gone).contains(&first);
-        stall.message.is_some() || (joined.is_awaited() && needs())
-    })?;
+    let calls = || situation.calls(stall).into_iter();
+    let needs = |rank: u32, joined: &JoinedCall| joined.needs(rank, gone).contains(&first);
+    let awaited = calls().find(|(rank, joined)| {
+        stall.message.is_some() || joined.is_awaited() && needs(*rank, joined)
+    });
+    let held = || {
+        calls().find(|(rank, joined)| {
+            situation.is_held_in(group, *rank, joined) && needs(*rank, joined)
+        })
+    };
+    let (waiter, waiting) = awaited.or_else(held)?;
 
     let mut draft = Draft::new(&ABOUT, message::key(stall), left.max(waiting.call.at));
     draft.place = Some((stall.group, stall.seq));
@@ -162,7 +169,8 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         draft.explain(reading);
     }
 
-    let proof = never_comes(situation, stall, (waiter, &waiting.call), first);
+    // That it waits is no more than likely, where it asked not to.
+    let proof = awaited.and_then(|_| never_comes(situation, stall, (waiter, &waiting.call), first));
     let mut draft = draft.proved_by(proof);
     draft.root_confidence = draft.confidence;
     Some(draft)

@@ -2,12 +2,12 @@
 //! goes on elsewhere.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::Confidence;
+use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::absent::{Absent, last_call_of};
 use super::{About, Detector, Draft, Explanation, order, rendezvous_incomplete, sequence_slip};
 use crate::diagnosis::cause;
-use crate::diagnosis::model::{Doing, Process};
+use crate::diagnosis::model::Process;
 use crate::diagnosis::outside::{self, Outside};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
@@ -138,7 +138,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
             } else {
                 format!("; its process is {}", process.state)
             },
-            whereabouts(process),
+            whereabouts(process, situation.now),
         ));
     }
     if situation.is_cut_short(stall) {
@@ -174,14 +174,11 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
 }
 
 /// The call that the rank is inside of, or what its stacks say of it.
-fn whereabouts(process: &Process) -> String {
+fn whereabouts(process: &Process, now: Timestamp) -> String {
     let inside = process
         .threads
         .values()
-        .find_map(|thread| match &thread.doing {
-            Doing::Call(call) => Some(call),
-            Doing::Wait(..) | Doing::Nothing => None,
-        });
+        .find_map(|thread| thread.inside(now));
     if let Some(call) = inside {
         return format!(
             " It is inside {}{}.",

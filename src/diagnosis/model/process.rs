@@ -243,6 +243,8 @@ impl Exception {
 pub struct Thread {
     /// What it is in the middle of.
     pub doing: Doing,
+    /// An asynchronous call that has not come back.
+    issuing: Option<Arc<Call>>,
     /// The call it issued last.
     pub last_call: Option<Arc<Call>>,
     /// When it last wrote a record.
@@ -254,6 +256,34 @@ pub struct Thread {
     pub failed: Option<(Target, Timestamp, Timestamp)>,
     /// The function of the layer below that it is inside of, and since when.
     pub within: Option<(Arc<str>, Timestamp)>,
+}
+
+/// An asynchronous call comes back without its peers, unless it makes a communicator or a connection first.
+const COMES_BACK: Duration = Duration::from_secs(3);
+
+impl Thread {
+    /// Whether it is inside of a call or a wait.
+    #[must_use]
+    pub const fn is_under_way(&self) -> bool {
+        !matches!(self.doing, Doing::Nothing) || self.issuing.is_some()
+    }
+
+    /// The asynchronous call that has not come back for so long that something must hold it.
+    #[must_use]
+    pub fn held_in(&self, now: Timestamp) -> Option<&Arc<Call>> {
+        let held = self.issuing.as_ref();
+        held.filter(|call| call.at.plus(COMES_BACK) <= now)
+    }
+
+    /// The call that it is inside of.
+    #[must_use]
+    pub fn inside(&self, now: Timestamp) -> Option<&Arc<Call>> {
+        match &self.doing {
+            Doing::Call(call) => Some(call),
+            Doing::Nothing => self.held_in(now),
+            Doing::Wait(..) => None,
+        }
+    }
 }
 
 /// Where a call stands that a thread may wait for.
@@ -552,6 +582,8 @@ impl Process {
         if !call.is_async {
             thread.doing = Doing::Call(Arc::clone(call));
         }
+        let comes_back = call.is_async && !call.is_of_recorder();
+        thread.issuing = comes_back.then(|| Arc::clone(call));
         self.last_call = Some(Arc::clone(call));
         let is_empty = matches!(call.op, Op::Barrier | Op::Broadcast | Op::Scatter);
         if !call.hidden && call.seq > 0 && !is_empty {
@@ -610,6 +642,7 @@ impl Process {
         if let Some(thread) = self.threads.get_mut(&call.thread) {
             thread.last_at = at;
             thread.last_call.iter_mut().for_each(replace);
+            thread.issuing.iter_mut().for_each(replace);
             if let Doing::Call(known) = &mut thread.doing {
                 replace(known);
             }
@@ -632,6 +665,7 @@ impl Process {
         if matches!(&thread.doing, Doing::Call(inside) if inside.id == call) {
             thread.doing = Doing::Nothing;
         }
+        thread.issuing.take_if(|it| it.id == call);
         if let Some(init) = self.init.as_mut().filter(|init| init.call.id == call) {
             init.over.get_or_insert(at);
         }
@@ -687,6 +721,7 @@ impl Process {
         let thread = self.thread(thread, at);
         thread.failed = None;
         thread.of_the_program = true;
+        thread.issuing = None;
         thread.doing = Doing::Wait(target, at, place);
         target
     }
@@ -823,6 +858,7 @@ impl Process {
     fn thread(&mut self, id: ThreadId, at: Timestamp) -> &mut Thread {
         let thread = self.threads.entry(id).or_insert_with(|| Thread {
             doing: Doing::Nothing,
+            issuing: None,
             last_call: None,
             last_at: at,
             of_the_program: false,

@@ -254,8 +254,11 @@ impl Situation<'_> {
         if !gone && !goes_on() {
             return None;
         }
-        let waiting = join.calls.iter().filter(|(_, joined)| joined.is_awaited());
-        let waiting: Vec<(u32, &JoinedCall)> = waiting.map(|(&rank, j)| (rank, j)).collect();
+        let group = self.model.group(stall.group);
+        let calls = join.calls.iter().map(|(&rank, joined)| (rank, joined));
+        let waiting: Vec<(u32, &JoinedCall)> = calls
+            .filter(|(rank, it)| self.is_awaited(group, *rank, it))
+            .collect();
         // Where most ranks wait on their way out, it is the others that left something out.
         if waiting.len() > stall.missing.len() {
             return None;

@@ -140,8 +140,8 @@ impl Situation<'_> {
             let mut waiters: Vec<Waiter<'_>> = Vec::new();
             for (&rank, joined) in &join.calls {
                 let needs = joined.needs(rank, &missing);
-                if needs.is_empty() || !joined.is_awaited() || !self.is_waiter(group, rank, joined)
-                {
+                let waits = self.is_awaited(group, rank, joined);
+                if needs.is_empty() || !waits || !self.is_waiter(group, rank, joined) {
                     continue;
                 }
                 let waits = |rank: &u32| {
@@ -247,6 +247,20 @@ impl Situation<'_> {
         };
         let gave_up = stall.failed || stall.timed_out.is_some();
         !gave_up && stall.waiting.iter().all(ended) && !stall.missing.iter().any(terminal)
+    }
+
+    /// Whether a rank waits for a call that it made, or did.
+    pub(super) fn is_awaited(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
+        joined.is_awaited() || self.is_held_in(group, rank, joined)
+    }
+
+    /// Whether a rank that asked not to wait stands in the call all the same.
+    #[must_use]
+    pub fn is_held_in(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
+        let process = self.model.member(group.id, rank);
+        let thread = process.and_then(|it| it.threads.get(&joined.call.thread));
+        let held = thread.and_then(|it| it.held_in(self.now));
+        held.is_some_and(|call| call.id == joined.call.id)
     }
 
     /// Whether a rank waits, or did so until its end. One that ended in order had not to.

@@ -175,6 +175,11 @@ def missing():
     average()
 
 
+def first():
+    """DD204: it does not come to the first call, in which the others make the communicator."""
+    average()
+
+
 def exits():
     """DD102: it ends."""
     if wrong:
@@ -208,6 +213,8 @@ if scenario == "crossed":
 if scenario == "own":
     comm = join(dist.distributed_c10d._get_default_store(), "own", world, rank)
 
+if scenario == "first" and wrong:
+    time.sleep(30)
 steps(globals()[scenario])
 print("done", flush=True)
 dist.destroy_process_group()
