@@ -2,7 +2,8 @@
 
 use ddp_doctor_proto::report::{CertificateKind, Fact, GroupRef};
 
-use super::{Rejection, member, must_wait_for};
+use super::absence::must_wait_for;
+use super::{Rejection, member};
 
 /// Two ranks that met to make a group, of which one asked for the other as a member and the other
 /// asked for something else.
