@@ -3,7 +3,9 @@
 //! A thread is blocked when it waits for a collective that cannot be complete: the members it must
 //! wait for ([`super::model::JoinedCall::needs`]) have not made their call; or for a message that
 //! nobody has sent. Only what must block counts. A leaf of a rooted collective may be done early, and a
-//! call that nobody waits for blocks nobody.
+//! call that nobody waits for blocks nobody; unless it does not come back: where the first call makes a
+//! communicator, even an asynchronous one stands until all have come. That is believed once it has lasted,
+//! and proves nothing.
 //!
 //! Whether a sender must wait depends on the backend and on sizes that it alone knows
 //! ([`super::model::Transport`]). A wait for a send is taken to block where the backend's sends wait,
