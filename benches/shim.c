@@ -2,6 +2,7 @@
  * What benches/shim.py measures with. With -DLIBRARY: an NCCL whose calls do nothing, so that what a call
  * takes is what stands before it. Otherwise the program that calls it, and prints what calls took in
  * nanoseconds, a line each: BATCHES batches of CALLS calls each, the mean of a batch; then single calls.
+ * With an argument it is a framework, too: each call of NCCL is made inside of one that is recorded.
  */
 #include <stddef.h>
 
@@ -24,6 +25,8 @@ int pncclGroupEnd(void) { return 0; }
 int ncclGroupEnd(void) { return 0; }
 
 #else
+
+#include <ddp_doctor.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -59,6 +62,38 @@ static void group(void)
     ncclGroupEnd();
 }
 
+static ddp_doctor_call framework_call;
+
+/* The first one makes the communicator, as PyTorch's does. */
+static void within_call(void)
+{
+    uint64_t made = ddp_doctor_issued(&framework_call);
+    if (comm == NULL) {
+        id unique;
+        memset(&unique, 7, sizeof unique);
+        ncclCommInitRank(&comm, 1, unique, 0);
+    }
+    call();
+    ddp_doctor_returned(made);
+}
+
+static void within_nothing(void)
+{
+    ddp_doctor_returned(ddp_doctor_issued(&framework_call));
+}
+
+static int framework(void)
+{
+    uint32_t member = 0;
+    ddp_doctor_identity identity = {0, 1, 0};
+    if (ddp_doctor_open(ddp_doctor_text_of("c10d"), &identity) != DDP_DOCTOR_OK)
+        return 0;
+    framework_call.op = DDP_DOCTOR_OP_ALL_REDUCE;
+    framework_call.group = ddp_doctor_group(ddp_doctor_text_of("world"), ddp_doctor_text_of("world"),
+                                            ddp_doctor_text_of("nccl"), 0, &member, 1);
+    return 1;
+}
+
 static void batches(const char *name, void (*work)(void), int calls)
 {
     for (int batch = 0; batch < BATCHES; ++batch) {
@@ -69,8 +104,17 @@ static void batches(const char *name, void (*work)(void), int calls)
     }
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
+    (void)arguments;
+    if (count > 1) {
+        if (!framework())
+            return 1;
+        batches("warm-up", within_call, 1);
+        batches("within", within_call, 1);
+        batches("alone", within_nothing, 1);
+        return 0;
+    }
     id unique;
     memset(&unique, 7, sizeof unique);
     if (ncclCommInitRank(&comm, 1, unique, 0) != 0)

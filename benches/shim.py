@@ -2,6 +2,7 @@
 
 A program in C calls an NCCL whose functions do nothing, with the library before it and without, in turns.
 Each run gives the mean of batches of 2 000 calls, and what single calls took, two clock readings included.
+Then the same where a framework records its own call around each of NCCL's ("within"; "alone": nothing in it).
 
     python benches/shim.py [--pairs 20]
 
@@ -15,7 +16,7 @@ import statistics
 import subprocess
 import tempfile
 
-from common import HERE, built, interval, machine
+from common import HERE, ROOT, built, interval, machine
 
 
 def main():
@@ -33,19 +34,23 @@ def main():
         nccl, program = os.path.join(scratch, "libnccl.so.2"), os.path.join(scratch, "program")
         compiler = ["gcc", "-O2", "-Wall", "-Wno-missing-prototypes", source]
         subprocess.run(compiler + ["-DLIBRARY", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", "-o", nccl], check=True)
-        subprocess.run(compiler + ["-o", program, nccl, "-Wl,-rpath," + scratch], check=True)
+        ours = built("libddp_doctor.so")
+        header = os.path.join(ROOT, "agent", "capi", "include")
+        linked = [nccl, ours, "-Wl,-rpath,%s:%s" % (scratch, os.path.dirname(ours))]
+        subprocess.run(compiler + ["-I", header, "-o", program] + linked, check=True)
 
-        def run(watched):
+        def run(watched, *framework):
             boxes = os.path.join(scratch, "boxes")
             os.makedirs(boxes, exist_ok=True)
             environment = {name: value for name, value in os.environ.items() if not name.startswith("DDP_DOCTOR")}
-            environment.update(DDP_DOCTOR_BOX_DIR=boxes, DDP_DOCTOR_JOB="bench")
+            environment.update(DDP_DOCTOR_BOX_DIR=boxes, DDP_DOCTOR_JOB="bench", DDP_DOCTOR_LIBRARY=ours)
             environment.pop("LD_PRELOAD", None)
             if watched:
                 environment["LD_PRELOAD"] = library
-            done = subprocess.run([program], env=environment, check=True, capture_output=True, text=True)
-            if watched != any(os.scandir(boxes)):
-                raise SystemExit("%s black box" % ("no" if watched else "a"))
+            done = subprocess.run([program, *framework], env=environment, check=True, capture_output=True, text=True)
+            found = len(os.listdir(boxes))
+            if found != (watched or bool(framework)):
+                raise SystemExit("%d black boxes" % found)
             for entry in os.scandir(boxes):
                 os.unlink(entry.path)
             took = {}
@@ -59,8 +64,9 @@ def main():
             pair = {}
             for watched in chance.sample((False, True), 2):
                 pair[watched] = run(watched)
+                pair[watched].update(run(watched, "framework"))
             runs.append(pair)
-    for name in ("call", "grouped"):
+    for name in ("call", "grouped", "within", "alone"):
         of = lambda pair, watched: statistics.median(pair[watched][name])
         without = statistics.median(of(pair, False) for pair in runs)
         added = interval([of(pair, True) - of(pair, False) for pair in runs])
