@@ -23,7 +23,24 @@ def statistics_of_a_stand_in():
     names = "allocated_bytes reserved_bytes active_bytes inactive_split_bytes requested_bytes allocation segment active inactive_split"
     held = {name: {pool: dict.fromkeys(sizes, 1 << 30) for pool in pools} for name in names.split()}
     held.update(num_alloc_retries=0, num_ooms=0, max_split_size=-1)
+    for counted in ("active", "inactive_split", "segment"):
+        held[counted] = {"all": {"current": 10}}
     return held
+
+
+def snapshot_of_a_stand_in(pieces):
+    """As PyTorch makes it of so many pieces, in twenty segments: a dictionary each."""
+    piece = lambda at: {
+        "address": at << 20,
+        "size": 1 << 20,
+        "requested_size": 1 << 20,
+        "state": "inactive" if at % 3 == 0 else "active_allocated",
+    }
+    made = range(0, pieces, pieces // 20)
+    return [
+        {"device": 0, "segment_pool_id": (0, 0), "blocks": [piece(at) for at in range(first, first + pieces // 20)]}
+        for first in made
+    ]
 
 
 def main():
@@ -68,6 +85,19 @@ def main():
         due()
 
     print("once a second, something has changed: %.2f us" % best(changed, number // 20, repeat))
+    if not torch.cuda.is_available():
+        torch._C._cuda_isHistoryEnabled = lambda: False
+    for pieces in (200, 2_000, 20_000):
+        making = best(lambda: snapshot_of_a_stand_in(pieces), max(1, number * 10 // pieces), repeat)
+        made = snapshot_of_a_stand_in(pieces)
+        torch.cuda.memory_snapshot = lambda **how: made
+        look = lambda: _memory._largest_free(torch.cuda, 0, statistics_of_a_stand_in())
+        assert look() == 1 << 20
+        looking = best(look, max(1, number * 10 // pieces), repeat)
+        print(
+            "when it has run short, of %d pieces: %.0f us, and about %.0f us in which PyTorch makes them (by Python)"
+            % (pieces, looking, making)
+        )
     dist.destroy_process_group()
 
 

@@ -660,13 +660,15 @@ pub mod on_stream {
     }
 }
 
-/// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 13 for what the process knows of
+/// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 14 for what the process knows of
 /// its memory.
 pub mod memory {
     use super::RECORD_WORDS;
 
     /// First payload word that is used.
     const AT: usize = 5;
+    /// The word of `largest`, as one more: boxes that were written without it have 0 there.
+    const LARGEST: usize = 14;
     /// Stands for "not known".
     const UNKNOWN: u64 = u64::MAX;
 
@@ -691,6 +693,8 @@ pub mod memory {
         pub retries: Option<u64>,
         /// How often it could get none.
         pub ooms: Option<u64>,
+        /// Bytes of the largest piece that it holds and has given to nobody.
+        pub largest: Option<u64>,
     }
 
     /// Puts a sample into packed words.
@@ -709,6 +713,7 @@ pub mod memory {
         for (i, value) in values.into_iter().enumerate() {
             words[AT + i] = value.unwrap_or(UNKNOWN);
         }
+        words[LARGEST] = sample.largest.map_or(0, |it| it.saturating_add(1));
     }
 
     /// Reads it back.
@@ -725,6 +730,7 @@ pub mod memory {
             split: value(6),
             retries: value(7),
             ooms: value(8),
+            largest: words[LARGEST].checked_sub(1),
         }
     }
 }
@@ -744,11 +750,17 @@ mod tests {
                 ooms: Some(3),
                 ..memory::Sample::default()
             },
+            memory::Sample {
+                largest: Some(0),
+                ..memory::Sample::default()
+            },
         ] {
             let mut words = Record::default().pack();
             memory::pack(&mut words, &sample);
             assert_eq!(memory::unpack(&words), sample);
         }
+        let written_before = Record::default().pack();
+        assert_eq!(memory::unpack(&written_before).largest, None);
     }
 
     #[test]

@@ -373,6 +373,7 @@ typedef struct ddp_doctor_memory_sample {
     uint64_t split;     /* bytes that it holds in pieces left over of blocks in use */
     uint64_t retries;   /* how often it gave back all that it held before it could get more */
     uint64_t ooms;      /* how often it could get none */
+    uint64_t largest;   /* bytes of the largest piece that it holds and has given to nobody */
 } ddp_doctor_memory_sample;
 
 /* Once a second is often enough. What the process takes of the host's memory is seen from outside. */

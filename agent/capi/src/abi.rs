@@ -118,6 +118,7 @@ pub struct CMemorySample {
     pub split: u64,
     pub retries: u64,
     pub ooms: u64,
+    pub largest: u64,
 }
 
 impl Default for CMemorySample {
@@ -133,6 +134,7 @@ impl Default for CMemorySample {
             split: u64::MAX,
             retries: u64::MAX,
             ooms: u64::MAX,
+            largest: u64::MAX,
         }
     }
 }
@@ -151,6 +153,7 @@ impl CMemorySample {
             split: known(self.split),
             retries: known(self.retries),
             ooms: known(self.ooms),
+            largest: known(self.largest),
         }
     }
 }
@@ -276,7 +279,7 @@ mod tests {
         );
         assert_eq!(
             (size_of::<COptions>(), size_of::<CMemorySample>()),
-            (72, 80)
+            (72, 88)
         );
         assert_eq!(offset_of!(COptions, attempt_plus_1), 68);
         assert_eq!(

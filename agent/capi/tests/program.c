@@ -27,7 +27,7 @@ static_assert(sizeof(ddp_doctor_text) == 16, "text");
 static_assert(sizeof(ddp_doctor_identity) == 12, "identity");
 static_assert(sizeof(ddp_doctor_options) == 72, "options");
 static_assert(offsetof(ddp_doctor_options, attempt_plus_1) == 68, "attempt");
-static_assert(sizeof(ddp_doctor_memory_sample) == 80, "memory");
+static_assert(sizeof(ddp_doctor_memory_sample) == 88, "memory");
 static_assert(sizeof(ddp_doctor_parameter_list) == 56, "parameters");
 
 #define CHECK(condition) \
@@ -163,7 +163,7 @@ int main(void)
     ddp_doctor_setting(no_text, text("x"));
 
     ddp_doctor_memory_sample memory = {
-        sizeof memory, 3, 1000, DDP_DOCTOR_UNKNOWN, 600, (uint64_t)1 << 40, 700, DDP_DOCTOR_UNKNOWN, 2, 0,
+        sizeof memory, 3, 1000, DDP_DOCTOR_UNKNOWN, 600, (uint64_t)1 << 40, 700, DDP_DOCTOR_UNKNOWN, 2, 0, 9,
     };
     ddp_doctor_memory(&memory);
     memory.size = offsetof(ddp_doctor_memory_sample, allocated);

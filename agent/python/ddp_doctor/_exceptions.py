@@ -8,7 +8,7 @@ remembered by its address and type.
 import sys
 import threading
 
-from . import _box, _sites, _words
+from . import _box, _memory, _sites, _words
 from ._native import text
 
 _NO_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
@@ -49,6 +49,7 @@ def record(kind, exception, traceback=None):
         if not site:  # raised by PyTorch itself: the user's frame has not been left yet
             site = _sites.site_of(sys._getframe(1))
         _box.lib.exception(kind, text(_describe(exception), _MOST_BYTES), site)
+        _memory.failed(exception)
     except Exception:
         pass
 

@@ -72,6 +72,7 @@ class MemorySample(ctypes.Structure):
         ("split", ctypes.c_uint64),
         ("retries", ctypes.c_uint64),
         ("ooms", ctypes.c_uint64),
+        ("largest", ctypes.c_uint64),
     ]
 
 

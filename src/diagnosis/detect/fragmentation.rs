@@ -5,6 +5,7 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::view::last_call;
 use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use crate::diagnosis::allocation;
 use crate::diagnosis::model::{Device, Process};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
@@ -13,6 +14,9 @@ use crate::diagnosis::words::{self, Ranks, number};
 const RETRIES: u64 = 2;
 /// The least that it holds and cannot give, as a share of the device: one of so many.
 const SHARE: u64 = 20;
+/// What helps where what is free lies in pieces.
+pub(super) const REMEDY: &str =
+    "Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF).";
 
 static ABOUT: About = About {
     code: &catalogue::DD504,
@@ -29,7 +33,8 @@ warning[DD504] fragmentation: the allocator of rank 1 gave back all that it coul
     ▸ rank 1   elsewhere         no call yet
 
     why    GPU 0 of rank 1: of 80.0 GiB it holds 78.0 GiB, tensors 60.0 GiB of that; 15.0 GiB are
-           pieces left over of blocks in use.
+           pieces left over of blocks in use. The largest free piece was 800 MiB when it last ran
+           short.
            Each time (`num_alloc_retries`) the device is waited for, and what was held is allocated
            anew.
     fix    Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF).
@@ -86,6 +91,8 @@ struct Found<'a> {
     allocated: u64,
     reserved: u64,
     split: u64,
+    /// The largest piece that is free.
+    largest: Option<u64>,
     retries: u64,
     since: u64,
     at: Timestamp,
@@ -114,6 +121,7 @@ fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Found
         allocated,
         reserved,
         split,
+        largest: device.largest.map(|largest| largest.latest),
         retries,
         since: first.step,
         at: last.at,
@@ -159,23 +167,44 @@ fn draft(found: &[Found<'_>]) -> Option<Draft> {
     draft.why = vec![
         format!(
             "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are pieces left over of \
-             blocks in use.",
+             blocks in use.{}",
             worst.number,
             words::bytes(worst.total),
             words::bytes(worst.reserved),
             words::bytes(worst.allocated),
-            words::bytes(worst.split)
+            words::bytes(worst.split),
+            largest(worst)
         ),
         "Each time (`num_alloc_retries`) the device is waited for, and what was held is allocated anew."
             .into(),
     ];
     draft.next = vec![
-        "Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF)."
-            .into(),
+        REMEDY.into(),
         "Round the sizes of batches up to a few (padding, buckets), and run the largest first."
             .into(),
     ];
     Some(draft)
+}
+
+/// " The largest free piece was 512 MiB when it last ran short, 2.0 GiB were asked for when an allocation failed."
+fn largest(found: &Found<'_>) -> String {
+    let Some(largest) = found.largest else {
+        return String::new();
+    };
+    let failed = found.process.exceptions.iter().rev();
+    let mut failed = failed.filter_map(|it| allocation::failed(&it.text));
+    let asked = failed.find(|it| it.on_device).and_then(|it| it.asked);
+    let asked = asked.map(|asked| {
+        format!(
+            ", {} were asked for when an allocation failed",
+            words::bytes(asked)
+        )
+    });
+    format!(
+        " The largest free piece was {} when it last ran short{}.",
+        words::bytes(largest),
+        asked.unwrap_or_default()
+    )
 }
 
 #[cfg(test)]
@@ -198,8 +227,29 @@ mod tests {
             61.0 * step 7
             61.5 1 memory tensors=60G reserved=78G split=15G retries=1
             71.0 * step 8
-            71.5 1 memory tensors=60G reserved=78G split=15G retries=3
+            71.5 1 memory tensors=60G reserved=78G split=15G retries=3 largest=800M
             """
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_was_asked_for_stands_beside_what_there_was() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            loop 1-4 from 1.0 every 10.0
+            0.0 * step $
+            0.5 * memory tensors=60G reserved=78G split=15G retries=$ gpu=79G/80G
+            end
+            32.0 1 raises left-forward "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB." @train.py:5
+            32.1 1 memory tensors=60G reserved=78G split=15G retries=5 largest=512M
+            """
+            [[expect]]
+            code = "DD504"
+            root = [0, 1]
+            why-has = "512 MiB when it last ran short, 2.0 GiB were asked for"
             "#,
         );
     }

@@ -1,5 +1,6 @@
 //! DD501 out-of-memory: an allocation failed on this rank.
 
+use std::fmt;
 use std::time::Duration;
 
 use ddp_doctor_proto::ExceptionKind;
@@ -8,11 +9,11 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect,
 
 use super::view::{last_call, with_place};
 use super::{
-    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, order, rank_died,
-    rank_exception,
+    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, fragmentation, order,
+    rank_died, rank_exception,
 };
 use crate::diagnosis::allocation::{self, Failed};
-use crate::diagnosis::model::{Ending, Exception, Process, libc_signal};
+use crate::diagnosis::model::{Device, Ending, Exception, Process, libc_signal};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
@@ -179,9 +180,12 @@ fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: 
     let ran_out = ran_out(exception, failed);
     draft.summary = format!("{} {ran_out}{waits}", Ranks(&draft.root));
     draft.event = Some(ran_out);
-    draft.why.splice(0..0, held(process, failed));
+    let free = Free::of(process, exception, failed);
+    draft.why.splice(0..0, held(process, failed, free.as_ref()));
     // The exception itself is not what there is to mend.
-    draft.next.splice(0..1, [need_less(&draft.root)]);
+    let lay_out = free.filter(Free::would_do).map(|_| lay_out());
+    let next = lay_out.into_iter().chain([need_less(&draft.root)]);
+    draft.next.splice(0..1, next);
     draft
 }
 
@@ -204,13 +208,17 @@ fn of_caught(process: &Process) -> Option<Draft> {
         exception.place.as_deref(),
     )];
     draft.summary = format!("rank {rank} {}", ran_out(exception, failed));
-    draft.why = held(process, failed);
+    let free = Free::of(process, exception, failed);
+    draft.why = held(process, failed, free.as_ref());
     draft.next = vec![
         "Have all ranks skip the step together: all_reduce a flag after the `try`, before anybody \
          makes the next call. Or let the exception end the rank."
             .into(),
         need_less(&draft.root),
     ];
+    draft
+        .next
+        .extend(free.filter(Free::would_do).map(|_| lay_out()));
     let facts = vec![Fact::Raised {
         rank,
         text: exception.text.to_string(),
@@ -364,8 +372,61 @@ fn ran_out(exception: &Exception, failed: Failed) -> String {
     )
 }
 
+/// What the allocator held and had given to nobody when it had to refuse.
+struct Free {
+    /// The largest piece.
+    largest: u64,
+    asked: Option<u64>,
+    all: Option<u64>,
+}
+
+impl Free {
+    /// What the rank said of it right behind the exception.
+    fn of(process: &Process, exception: &Exception, failed: Failed) -> Option<Self> {
+        let devices = process.memory.devices.values();
+        let (device, largest) = devices
+            .filter_map(|device| Some((device, device.largest?)))
+            .find(|(_, it)| it.at >= exception.at && it.at.since(exception.at) <= LATELY)?;
+        failed.on_device.then_some(Self {
+            largest: largest.latest,
+            asked: failed.asked,
+            all: failed.unallocated.or_else(|| beyond(device)),
+        })
+    }
+
+    /// Whether it would have been enough, in one piece.
+    fn would_do(&self) -> bool {
+        let asked = self.asked.filter(|&asked| asked > self.largest);
+        asked.zip(self.all).is_some_and(|(asked, all)| all >= asked)
+    }
+}
+
+impl fmt::Display for Free {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let largest = words::bytes(self.largest);
+        write!(f, "The largest piece of it that was free had {largest}")?;
+        if let Some(asked) = self.asked {
+            write!(f, ", {} were asked for", words::bytes(asked))?;
+        }
+        f.write_str(match self.would_do() {
+            true => ": in one piece it would have been enough.",
+            false => ".",
+        })
+    }
+}
+
+/// What the allocator holds beyond tensors.
+fn beyond(device: &Device) -> Option<u64> {
+    let (reserved, allocated) = (device.reserved?.latest, device.allocated?.latest);
+    Some(reserved.saturating_sub(allocated))
+}
+
+fn lay_out() -> String {
+    format!("Its GPU's memory is in pieces. {}", fragmentation::REMEDY)
+}
+
 /// What the rank held: by the exception, or as it was measured last.
-fn held(process: &Process, failed: Failed) -> Vec<String> {
+fn held(process: &Process, failed: Failed, free: Option<&Free>) -> Vec<String> {
     let memory = &process.memory;
     let mut why = Vec::new();
     if failed.on_device {
@@ -373,10 +434,7 @@ fn held(process: &Process, failed: Failed) -> Vec<String> {
         let latest = |gauge: Option<crate::diagnosis::model::Gauge>| gauge.map(|it| it.latest);
         let total = failed.total.or_else(|| device?.total);
         let tensors = failed.allocated.or_else(|| latest(device?.allocated));
-        let beyond = failed.unallocated.or_else(|| {
-            let device = device?;
-            Some(latest(device.reserved)?.saturating_sub(latest(device.allocated)?))
-        });
+        let beyond = failed.unallocated.or_else(|| beyond(device?));
         let mut parts = Vec::new();
         parts.extend(tensors.map(|it| format!("tensors held {}", words::bytes(it))));
         parts.extend(
@@ -390,6 +448,7 @@ fn held(process: &Process, failed: Failed) -> Vec<String> {
         if let Some(total) = total.filter(|_| !parts.is_empty()) {
             why.push(format!("Of {}, {}.", words::bytes(total), listed(&parts)));
         }
+        why.extend(free.map(ToString::to_string));
         return why;
     }
     if let Some(rss) = memory.rss {
@@ -518,6 +577,53 @@ mod tests {
             detected = 2.0
             summary-has = "asking for 20.0 GiB"
             lines = {{ 1 = "data.py:3" }}
+            "#
+        ));
+    }
+
+    #[test]
+    fn what_was_free_in_pieces_is_told() {
+        let refused = |free: &str, beyond: &str| {
+            format!(
+                r#"
+                world = 2
+                verdict = "crash"
+                events = """
+                0.5 1 memory tensors=30G reserved=38G retries=1 largest=9G
+                1.0 0 barrier @train.py:5
+                2.0 1 raises uncaught "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 39.50 GiB of which 1.00 GiB is free. Of the allocated memory 30.00 GiB is allocated by PyTorch, and {beyond} GiB is reserved by PyTorch but unallocated." @data.py:3
+                2.01 1 memory tensors=30G reserved=38G retries=2 ooms=1 {free}
+                2.1 1 exits 1
+                """
+                [[expect]]
+                code = "DD501"
+                root = [1]
+                "#
+            )
+        };
+        holds(&format!(
+            "{}{}",
+            refused("largest=900M", "8.00"),
+            r#"
+                why-has = "free had 900 MiB, 2.0 GiB were asked for: in one piece it would have been enough."
+                next-has = "expandable_segments:True"
+            "#
+        ));
+        // Too little, however it lies.
+        holds(&format!(
+            "{}{}",
+            refused("largest=900M", "1.50"),
+            r#"
+                why-has = "free had 900 MiB, 2.0 GiB were asked for."
+                says-not = ["expandable_segments"]
+            "#
+        ));
+        // What was looked up before is about another time.
+        holds(&format!(
+            "{}{}",
+            refused("", "8.00"),
+            r#"
+                says-not = ["free had", "expandable_segments"]
             "#
         ));
     }

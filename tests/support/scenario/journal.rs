@@ -467,6 +467,7 @@ impl Encoder {
                 gpu_split: sample.gpu_split,
                 gpu_retries: sample.gpu_retries,
                 gpu_ooms: sample.gpu_ooms,
+                gpu_largest: sample.gpu_largest,
                 ..v1::MemorySample::default()
             })],
             Event::Frontier {

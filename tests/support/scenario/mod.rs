@@ -42,7 +42,7 @@
 //! | `reading @FILE:LINE` | the source around the line is being read, until something is told of it |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
-//! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
+//! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`, `largest`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first; with `!`: native ones |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
@@ -137,6 +137,11 @@ struct Expect {
     summary_has: Option<String>,
     /// Words of one of its reasons.
     why_has: Option<String>,
+    /// Words of what it advises.
+    next_has: Option<String>,
+    /// Words that are neither in a reason nor in what it advises.
+    #[serde(default)]
+    says_not: Vec<String>,
 }
 
 fn c10d() -> String {
@@ -437,6 +442,18 @@ impl Expect {
             .filter(|t| !finding.why.iter().any(|why| why.contains(*t)))
         {
             found.push(format!("no reason has {text:?}: {:?}", finding.why));
+        }
+        if let Some(text) = self
+            .next_has
+            .as_ref()
+            .filter(|t| !finding.next.iter().any(|next| next.contains(*t)))
+        {
+            found.push(format!("it does not advise {text:?}: {:?}", finding.next));
+        }
+        let said = || finding.why.iter().chain(&finding.next);
+        let wrongly = |text: &&String| said().any(|it| it.contains(*text));
+        for text in self.says_not.iter().filter(wrongly) {
+            found.push(format!("it says {text:?}"));
         }
         if let Some(text) = self
             .summary_has
