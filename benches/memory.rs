@@ -59,7 +59,7 @@ fn main() {
     });
     println!("at each look of the engine, of each rank:");
     let series = |value: fn(u64) -> u64| {
-        let mut series = Series::default();
+        let mut series: Series = Series::default();
         for step in 1..=100 {
             series.take(Some(value(step) << 20), step, Timestamp(step));
         }

@@ -138,7 +138,7 @@ impl Grower<'_> {
 /// The growth of a value up to the step in which the process is; `None`: it does not grow, or it cannot be
 /// told yet.
 #[must_use]
-pub fn of(series: &Series, step: u64) -> Option<Growth> {
+pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth> {
     let samples = series.samples();
     let warm = samples.partition_point(|it| it.step <= WARM);
     let samples = &samples[warm..];

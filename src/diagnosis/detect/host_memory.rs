@@ -98,7 +98,7 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
     // One of a host sees it for all.
     let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
     for process in situation.model.processes.values() {
-        if !process.has_ended() {
+        if ended_well_if_at_all(process) {
             hosts.entry(&process.host).or_insert(process);
         }
     }
@@ -115,7 +115,7 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
         .model
         .processes
         .values()
-        .filter(|other| other.host == process.host && !other.has_ended())
+        .filter(|other| other.host == process.host && ended_well_if_at_all(other))
         .filter_map(|other| other.rank)
         .collect();
     let mut draft = Draft::new(&FORECAST, KeyPlace::Job, growth.at);
@@ -151,6 +151,11 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
             .into(),
     ];
     Some(draft)
+}
+
+/// What was filling when a job was over would have gone on; of one that failed, its end is told.
+fn ended_well_if_at_all(process: &Process) -> bool {
+    matches!(process.ending(), Ending::None | Ending::InOrder)
 }
 
 /// How sure it is that the kernel killed a process for want of memory.
@@ -474,6 +479,56 @@ mod tests {
             summary-has = "/dev/shm of host"
             "#,
         );
+    }
+
+    #[test]
+    fn it_is_told_beside_a_rank_whose_own_memory_goes_up_and_down() {
+        holds(
+            r#"
+            world = 2
+            hosts = { node = [0, 1] }
+            events = """
+            loop 1-150 from 1.0 every 0.5
+            0.0 * step $
+            0.1 * memory rss=500M+50M*$%2 host=20G/64G shm=100M+5M*$/1000M
+            end
+            """
+            silent-until = 60
+            [[expect]]
+            code = "DD506"
+            root = []
+            summary-has = "/dev/shm of host"
+            "#,
+        );
+    }
+
+    #[test]
+    fn what_was_filling_when_a_job_was_over_stays_told() {
+        let fills_until = |end: &str| {
+            format!(
+                r#"
+                world = 2
+                hosts = {{ node = [0, 1] }}
+                verdict = "{}"
+                events = """
+                loop 1-40 from 1.0 every 3.0
+                0.0 * step $
+                0.5 * memory rss=500M host=20G/64G shm=100M+20M*$/1500M
+                end
+                125.0 {end}
+                """
+                "#,
+                if end.contains("killed") {
+                    "crash"
+                } else {
+                    "healthy"
+                }
+            )
+        };
+        let told = "[[expect]]\ncode = \"DD506\"\nroot = []";
+        holds(&format!("{}{told}", fills_until("* exits 0")));
+        let died = "[[expect]]\ncode = \"DD201\"";
+        holds(&format!("{}{died}", fills_until("* killed 11")));
     }
 
     #[test]

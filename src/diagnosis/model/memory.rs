@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::series::Series;
+use super::series::{KEPT_OF_SHARED, Series};
 use crate::diagnosis::event::MemorySample;
 
 /// Devices of one process that are told apart.
@@ -35,19 +35,19 @@ pub struct Memory {
     /// What is taken of the host's memory, by whomever.
     pub host_used: Option<Gauge>,
     /// The same by step.
-    pub host_by_step: Series,
+    pub host_by_step: Series<KEPT_OF_SHARED>,
     /// The host's memory.
     pub host_total: Option<u64>,
     /// What is taken of the memory of its control group, or of one around it.
     pub cgroup_used: Option<Gauge>,
     /// The same by step.
-    pub cgroup_by_step: Series,
+    pub cgroup_by_step: Series<KEPT_OF_SHARED>,
     /// What that may have.
     pub cgroup_limit: Option<u64>,
     /// What is taken of its `/dev/shm`.
     pub shm_used: Option<Gauge>,
     /// The same by step.
-    pub shm_by_step: Series,
+    pub shm_by_step: Series<KEPT_OF_SHARED>,
     /// What that has.
     pub shm_total: Option<u64>,
     /// Its address space.

@@ -40,7 +40,7 @@ pub use process::{
     Announced, Doing, End, Ending, Exception, Phase, Process, Site, Target, Thread, Unawaited,
     World, is_inside, libc_signal,
 };
-pub use series::{Sample, Series};
+pub use series::{KEPT_OF_SHARED, Sample, Series};
 pub use threads::{Crossing, Crossings};
 pub use transport::{Matching, Transport};
 

@@ -2,13 +2,14 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-/// Steps of which a value is kept: the last ones in which there was one.
-const KEPT: usize = 64;
+/// Steps of which a value is kept of what others take of as well: that has to fill for a minute before it means
+/// anything ([`crate::diagnosis::growth`]), and is measured twice a second where the rank's own memory changes.
+pub const KEPT_OF_SHARED: usize = 160;
 
-/// A value at the steps of a process, the last of each step. Whoever measures says what is noticeable and
-/// nothing else, so a value stands until there is another one.
+/// A value at the steps of a process, the last of each step, and of the last so many that have one. Whoever
+/// measures says what is noticeable and nothing else, so a value stands until there is another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Series {
+pub struct Series<const KEPT: usize = 64> {
     samples: Vec<Sample>,
     /// The most it was before those.
     earlier_peak: u64,
@@ -25,7 +26,7 @@ pub struct Sample {
     pub value: u64,
 }
 
-impl Series {
+impl<const KEPT: usize> Series<KEPT> {
     /// Takes a value. In whatever order they come, the same are kept.
     pub fn take(&mut self, value: Option<u64>, step: u64, at: Timestamp) {
         let Some(value) = value else {
@@ -82,7 +83,7 @@ mod tests {
     #[test]
     fn the_order_of_samples_does_not_matter() {
         let samples = (0..200_u64).map(|i| (1000 - i, 1 + i / 2, Timestamp(i)));
-        let (mut forwards, mut backwards) = (Series::default(), Series::default());
+        let (mut forwards, mut backwards): (Series, Series) = Default::default();
         for (value, step, at) in samples.clone() {
             forwards.take(Some(value), step, at);
         }
@@ -90,14 +91,14 @@ mod tests {
             backwards.take(Some(value), step, at);
         }
         assert_eq!(forwards.samples(), backwards.samples());
-        assert_eq!(forwards.samples().len(), KEPT);
+        assert_eq!(forwards.samples().len(), 64);
         assert_eq!(forwards.samples().last().map(|it| it.value), Some(801));
         assert_eq!(forwards.earlier_peak(), 999);
     }
 
     #[test]
     fn a_value_stands_until_there_is_another() {
-        let mut series = Series::default();
+        let mut series: Series = Series::default();
         for (step, value) in [(2, 10), (4, 30)] {
             series.take(Some(value), step, Timestamp(step));
         }
