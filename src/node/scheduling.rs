@@ -67,8 +67,34 @@ struct Counters {
 }
 
 /// The files that tell how long something had to wait for a processor, for memory, for a disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Pressure([PathBuf; 3]);
+
+/// What one look has read already that is the same for other ranks.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Of the host; `None`: not read yet.
+    stolen: Option<Option<(u64, u64)>>,
+    pressure: HashMap<Pressure, [Option<u64>; 3]>,
+}
+
+impl Shared {
+    fn stolen(&mut self) -> Option<(u64, u64)> {
+        *self.stolen.get_or_insert_with(|| {
+            let text = fs::read_to_string("/proc/stat").ok()?;
+            stolen(&text)
+        })
+    }
+
+    fn pressure(&mut self, files: &Pressure) -> [Option<u64>; 3] {
+        if let Some(read) = self.pressure.get(files) {
+            return *read;
+        }
+        let read = files.read();
+        self.pressure.insert(files.clone(), read);
+        read
+    }
+}
 
 impl Scheduling {
     /// Looks at all ranks that live, and tells what has changed.
@@ -79,8 +105,9 @@ impl Scheduling {
             .collect();
         self.known
             .retain(|known, _| living.iter().any(|(process, _)| process == known));
+        let mut shared = Shared::default();
         for (process, pid) in living {
-            if let Some(sample) = self.measure(process, pid, now) {
+            if let Some(sample) = self.measure(process, pid, now, &mut shared) {
                 out.push(Kind::SchedulingSample(sample));
             }
         }
@@ -97,11 +124,17 @@ impl Scheduling {
     }
 
     /// A sample that is worth telling.
-    fn measure(&mut self, process: u64, pid: u32, now: Instant) -> Option<v1::SchedulingSample> {
+    fn measure(
+        &mut self,
+        process: u64,
+        pid: u32,
+        now: Instant,
+        shared: &mut Shared,
+    ) -> Option<v1::SchedulingSample> {
         let Some(known) = self.known.get_mut(&process) else {
             let cgroup = cpu_stat(pid);
             let pressure = Pressure::of(cgroup.as_deref().and_then(Path::parent));
-            let counters = Counters::of(pid, cgroup.as_deref(), &pressure);
+            let counters = Counters::of(pid, cgroup.as_deref(), &pressure, shared);
             self.known.insert(
                 process,
                 Known {
@@ -117,7 +150,7 @@ impl Scheduling {
         if elapsed < SHORTEST {
             return None;
         }
-        let counters = Counters::of(pid, known.cgroup.as_deref(), &known.pressure);
+        let counters = Counters::of(pid, known.cgroup.as_deref(), &known.pressure, shared);
         let before = std::mem::replace(&mut known.last, (now, counters)).1;
         let sample = v1::SchedulingSample {
             process,
@@ -138,7 +171,7 @@ impl Scheduling {
 }
 
 impl Counters {
-    fn of(pid: u32, cpu_stat: Option<&Path>, pressure: &Pressure) -> Self {
+    fn of(pid: u32, cpu_stat: Option<&Path>, pressure: &Pressure, shared: &mut Shared) -> Self {
         let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
         Self {
             ran_and_queued: read(&format!("task/{pid}/schedstat")).and_then(|it| schedstat(&it)),
@@ -147,10 +180,8 @@ impl Counters {
                 .and_then(|text| throttled(&text)),
             major_faults: read("stat").and_then(|it| major_faults(&it)),
             threads_queued: threads_queued(pid),
-            stolen: fs::read_to_string("/proc/stat")
-                .ok()
-                .and_then(|it| stolen(&it)),
-            pressure: pressure.read(),
+            stolen: shared.stolen(),
+            pressure: shared.pressure(pressure),
         }
     }
 
@@ -348,14 +379,16 @@ mod tests {
         let mut scheduling = Scheduling::default();
         let start = Instant::now();
         assert_eq!(
-            scheduling.measure(1, pid, start),
+            scheduling.measure(1, pid, start, &mut Shared::default()),
             None,
             "it takes two looks"
         );
         while start.elapsed() < Duration::from_millis(300) {
             std::hint::black_box((0..1000_u64).sum::<u64>());
         }
-        let sample = scheduling.measure(1, pid, Instant::now()).unwrap();
+        let mut shared = Shared::default();
+        let sample = scheduling.measure(1, pid, Instant::now(), &mut shared);
+        let sample = sample.unwrap();
         // The main thread of a test program waits for its tests.
         assert!(
             sample.ran_permille.is_some_and(|it| it <= 1000),
@@ -365,6 +398,32 @@ mod tests {
         assert!(
             !differs(&sample, &sample),
             "what is no news is not told again"
+        );
+    }
+
+    #[test]
+    fn what_ranks_share_is_read_once_in_a_look() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["cpu", "memory", "io"] {
+            let file = folder.path().join(format!("{name}.pressure"));
+            fs::write(file, "some avg10=0.00 total=5\n").unwrap();
+        }
+        let mut shared = Shared::default();
+        let files = Pressure::of(Some(folder.path()));
+        assert_eq!(shared.pressure(&files), [Some(5); 3]);
+        let host = shared.stolen();
+        assert!(host.is_some_and(|(stolen, all)| stolen <= all && all > 0));
+        fs::remove_file(folder.path().join("io.pressure")).unwrap();
+        assert_eq!(shared.pressure(&files), [Some(5); 3]);
+        assert_eq!(shared.stolen(), host);
+        // The next look reads anew, and other ranks have other files.
+        let gone = Some(PathBuf::from("/nowhere"));
+        assert_eq!(Shared::default().pressure(&files), [Some(5), Some(5), None]);
+        let of_host = Pressure::of(gone.as_deref());
+        assert_ne!(of_host, files);
+        assert_eq!(
+            shared.pressure(&of_host)[0].is_some(),
+            of_host.read()[0].is_some()
         );
     }
 
