@@ -36,6 +36,8 @@ pub(crate) struct Truth {
     cause: Option<String>,
     /// Words of its summary.
     says: Option<String>,
+    /// Words of its summary with a number above zero at `{}`.
+    measures: Option<String>,
     /// Words of one of its reasons.
     why: Option<String>,
     /// It never ends by itself.
@@ -45,6 +47,8 @@ pub(crate) struct Truth {
     pub(crate) run_options: Vec<String>,
     /// How it is started; `torchrun` unless said otherwise.
     launcher: Option<String>,
+    /// It has a /dev/shm of its own, of that size.
+    shared_memory: Option<String>,
     /// It stamps the time of its decisive call.
     decisive: Option<String>,
     /// How long it means to take.
@@ -73,7 +77,7 @@ jobs! {
         conditional_barrier_alone ddp_bypassed debug_level_on_one_rank dtype_mismatch
         duplicate_rank early_stop_on_one_rank ends_before_joining evaluation_on_rank_zero
         exception_and_atexit_barrier exception_and_barrier exits_and_barrier fills_its_control_group
-        fork_holds_lock gloo_against_fake gradients_one_by_one grows_with_every_step
+        fills_its_shared_memory fork_holds_lock gloo_against_fake gradients_one_by_one grows_with_every_step
         head_skipped_behind_a_hook head_skipped_by_all
         head_skipped_by_alternating_ranks head_skipped_by_one_rank head_skipped_in_the_last_step
         holds_far_more interface_that_is_not_there keeps_the_gil killed killed_before_joining
@@ -104,27 +108,27 @@ jobs! {
         different_batch_shapes dtype_mismatch duplicate_rank early_stop_on_one_rank
         ends_before_joining ends_without_destroying evaluates_for_long evaluation_on_rank_zero
         exception_and_atexit_barrier exception_and_barrier exits_and_barrier
-        fills_its_control_group first_step_compiles
+        fills_its_control_group fills_its_shared_memory first_step_compiles
         fork_holds_lock gather_crosses_barrier gloo_against_fake
         gradients_averaged_by_the_program gradients_one_by_one grows_with_every_step
         head_skipped_behind_a_hook head_skipped_by_all head_skipped_by_alternating_ranks
         head_skipped_by_one_rank head_skipped_in_the_last_step helper_with_its_own_world
         holds_far_more interface_that_is_not_there join_with_uneven_inputs joined_uneven_inputs
-        keeps_the_gil killed killed_by_the_kernel late_beyond_the_timeout leak_on_one_rank
-        loader_lock_held_at_fork loader_worker_stuck lock_taken_twice logged_exception
+        keeps_the_gil killed killed_before_joining killed_by_the_kernel late_beyond_the_timeout
+        leak_on_one_rank loader_lock_held_at_fork loader_worker_stuck lock_taken_twice logged_exception
         long_checkpoint many_calls_of_a_step model_in_another_order
         model_of_other_shapes model_with_a_layer_more models_wrapped_in_many_ways
         nan_skipped_early nan_skipped_on_one_rank nan_skipped_then_barrier
         needless_unused_search network_slows_down network_swallows_everything never_joins
-        new_group_by_a_subset
+        new_group_by_a_subset new_group_by_members_then_by_all
         new_group_in_another_order new_group_on_one_rank new_group_with_other_members
         no_answer_from_a_server no_sync_off_by_one op_mismatch op_mismatch_of_four os_exit
         os_exit_with_status other_version_on_one_rank out_of_memory out_of_memory_caught p2p_across_all_reduce
         p2p_any_source p2p_batch p2p_missing_partner p2p_other_size p2p_other_tag
         p2p_partner_ended p2p_pipeline p2p_receive_first p2p_received_later p2p_ring_of_three
-        p2p_send_first raises_before_joining rank_zero_checkpoint ready_twice reduce_op_mismatch
-        root_mismatch second_generation shape_mismatch slow_first_import spawned
-        stale_build_lock static_graph_changes step_tried_again stopped straggler_beside_a_hog
+        p2p_send_first port_of_nobody raises_before_joining rank_zero_checkpoint ready_twice
+        reduce_op_mismatch root_mismatch second_generation shape_mismatch slow_first_import spawned
+        stale_build_lock static_graph_changes static_graph_grows step_tried_again stopped straggler_beside_a_hog
         straggler_in_turns
         subgroups swallowed_exception swapped_calls three_groups_in_a_cycle
         two_groups_in_opposite_order two_losses_of_one_forward two_threads_on_one_group
@@ -176,6 +180,10 @@ fn check(name: &str) {
     let program = jobs().join(name);
     let text = fs::read_to_string(&program).unwrap();
     let truth = truth(&text, "# ");
+    if truth.shared_memory.is_some() && !can_have_shared_memory() {
+        eprintln!("{name}: SKIPPED: no file system can be mounted here");
+        return;
+    }
     let (scratch, finished) = (0..3)
         .map(|_| run(venv, &program, &truth))
         .find(|(_, finished)| !(truth.healthy && aborted_at_its_end(finished)))
@@ -228,7 +236,11 @@ pub(crate) fn run_in(
     environment: &[(&str, &str)],
 ) -> (tempfile::TempDir, Finished) {
     let scratch = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ddp-doctor"));
+    let program_of_ours = env!("CARGO_BIN_EXE_ddp-doctor");
+    let mut command = match &truth.shared_memory {
+        Some(size) => with_shared_memory(size, program_of_ours),
+        None => Command::new(program_of_ours),
+    };
     command
         .current_dir(scratch.path())
         .arg("run")
@@ -256,6 +268,20 @@ pub(crate) fn run_in(
     command.envs(environment.iter().copied());
     let finished = run_to_end(command);
     (scratch, finished)
+}
+
+/// A program with a /dev/shm of that size, which nobody else sees.
+fn with_shared_memory(size: &str, program: &str) -> Command {
+    let mount = format!("mount -t tmpfs -o size={size} tmpfs /dev/shm && exec \"$0\" \"$@\"");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &mount, program]);
+    command
+}
+
+/// Whether one can be had here.
+fn can_have_shared_memory() -> bool {
+    let ended = with_shared_memory("1m", "true").output();
+    ended.is_ok_and(|ended| ended.status.success())
 }
 
 /// A healthy job ends as without us and hears nothing but the lines of start and end.
@@ -320,6 +346,13 @@ pub(crate) fn found(name: &str, text: &str, truth: &Truth, finished: &Finished, 
     }
     if let Some(says) = &truth.says {
         assert!(finding.summary.contains(says), "{}", show());
+    }
+    if let Some(words) = &truth.measures {
+        let (before, after) = words.split_once("{}").unwrap();
+        let begins = finding.summary.split_once(before);
+        let number = begins.and_then(|(_, rest)| rest.split_once(after));
+        let number = number.and_then(|(number, _)| number.parse::<f64>().ok());
+        assert!(number.is_some_and(|it| it > 0.0), "{}", show());
     }
     if let Some(why) = &truth.why {
         let is = |reason: &String| reason.contains(why);

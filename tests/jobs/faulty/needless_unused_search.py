@@ -3,6 +3,8 @@
 # code = "DD407"
 # root = [0, 1]
 # says = "has found nothing unused"
+# measures = "the search takes up to {} ms of each"
+# why = "one all_reduce of 2 numbers more"
 # ///
 """DDP looks for unused parameters in each step, and there are none."""
 
