@@ -660,13 +660,15 @@ pub mod on_stream {
     }
 }
 
-/// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 13 for what the process knows of
+/// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 14 for what the process knows of
 /// its memory.
 pub mod memory {
     use super::RECORD_WORDS;
 
     /// First payload word that is used.
     const AT: usize = 5;
+    /// What NCCL holds, plus one: 0 is what older boxes have there, and says nothing.
+    const NCCL_PLUS_1: usize = 14;
     /// Stands for "not known".
     const UNKNOWN: u64 = u64::MAX;
 
@@ -691,6 +693,8 @@ pub mod memory {
         pub retries: Option<u64>,
         /// How often it could get none.
         pub ooms: Option<u64>,
+        /// Bytes that NCCL itself holds on the device, for the communicators of the process.
+        pub nccl: Option<u64>,
     }
 
     /// Puts a sample into packed words.
@@ -709,6 +713,7 @@ pub mod memory {
         for (i, value) in values.into_iter().enumerate() {
             words[AT + i] = value.unwrap_or(UNKNOWN);
         }
+        words[NCCL_PLUS_1] = sample.nccl.map_or(0, |it| it.saturating_add(1));
     }
 
     /// Reads it back.
@@ -725,6 +730,7 @@ pub mod memory {
             split: value(6),
             retries: value(7),
             ooms: value(8),
+            nccl: words[NCCL_PLUS_1].checked_sub(1),
         }
     }
 }
@@ -744,10 +750,17 @@ mod tests {
                 ooms: Some(3),
                 ..memory::Sample::default()
             },
+            memory::Sample {
+                nccl: Some(0),
+                ..memory::Sample::default()
+            },
         ] {
             let mut words = Record::default().pack();
             memory::pack(&mut words, &sample);
             assert_eq!(memory::unpack(&words), sample);
+            // As written by whoever does not know of NCCL's.
+            words[14] = 0;
+            assert_eq!(memory::unpack(&words).nccl, None);
         }
     }
 

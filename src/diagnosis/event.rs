@@ -401,6 +401,8 @@ pub struct MemorySample {
     pub gpu_retries: Option<u64>,
     /// How often it could get none.
     pub gpu_ooms: Option<u64>,
+    /// What NCCL itself holds on the device.
+    pub gpu_nccl: Option<u64>,
 }
 
 /// How the host lets a process run; `None`: that was not seen.

@@ -104,6 +104,7 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             gpu_split: sample.split,
             gpu_retries: sample.retries,
             gpu_ooms: sample.ooms,
+            gpu_nccl: sample.nccl,
             ..v1::MemorySample::default()
         }),
         Item::Record(read) => Kind::Record(record(process, read)),

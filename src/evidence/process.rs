@@ -614,6 +614,7 @@ impl Process {
                     gpu_split: sample.gpu_split,
                     gpu_retries: sample.gpu_retries,
                     gpu_ooms: sample.gpu_ooms,
+                    gpu_nccl: sample.gpu_nccl,
                 }),
             });
         }

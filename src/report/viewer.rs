@@ -223,6 +223,7 @@ fn gauges(process: &Process, growers: &[Grower<'_>]) -> Vec<v1::Gauge> {
             device.total,
             None,
         );
+        push(&format!("{gpu} nccl"), device.nccl, device.total, None);
     }
     push("rss", memory.rss, memory.host_total, own(None));
     let host = shared(RoomKind::Host);

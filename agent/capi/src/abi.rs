@@ -151,6 +151,8 @@ impl CMemorySample {
             split: known(self.split),
             retries: known(self.retries),
             ooms: known(self.ooms),
+            // NCCL's own is asked for where its calls are seen.
+            nccl: None,
         }
     }
 }

@@ -178,6 +178,7 @@ fn a_c_program_says_all_that_the_header_offers() {
         split: None,
         retries: Some(2),
         ooms: Some(0),
+        nccl: None,
     };
     // A caller that knows of the first fields alone.
     let older = MemorySample {

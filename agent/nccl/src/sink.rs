@@ -16,6 +16,7 @@ use ddp_doctor_agent::blackbox::{Creation, Seat, Writer};
 use ddp_doctor_agent::shared::{
     Asked, INSIDE_NOTHING, INSIDE_OTHER, Named, SYMBOL, Services, VERSION,
 };
+use ddp_doctor_proto::blackbox::memory::Sample;
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
 /// Where the library is that the Python package records with.
@@ -214,6 +215,18 @@ impl Sink {
         match self {
             Self::Own(writer) => writer.note(kind, text),
             Self::Shared(services) => (services.note)(kind.number(), text.into()),
+        }
+    }
+
+    /// NCCL itself holds so many bytes on a device.
+    pub(crate) fn held_by_nccl(self, device: u32, bytes: u64) {
+        match self {
+            Self::Own(writer) => writer.memory(&Sample {
+                device: Some(device),
+                nccl: Some(bytes),
+                ..Sample::default()
+            }),
+            Self::Shared(services) => (services.held_by_nccl)(device, bytes),
         }
     }
 

@@ -1193,6 +1193,9 @@ pub struct MemorySample {
     pub gpu_retries: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "23")]
     pub gpu_ooms: ::core::option::Option<u64>,
+    /// Bytes that NCCL itself holds on the device, for the communicators of the process.
+    #[prost(uint64, optional, tag = "24")]
+    pub gpu_nccl: ::core::option::Option<u64>,
 }
 /// How the host lets a process run, over the second before. Told about once a second where it has changed
 /// noticeably: until the next one it stays as it is. What is absent was not seen.

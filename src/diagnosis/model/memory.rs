@@ -85,6 +85,8 @@ pub struct Device {
     pub retries_by_step: Series,
     /// How often it could get none.
     pub ooms: Option<Gauge>,
+    /// What NCCL itself holds of it, for the communicators of the process.
+    pub nccl: Option<Gauge>,
 }
 
 /// Something in the host that has so much memory and no more.
@@ -193,6 +195,7 @@ impl Memory {
         raise(&mut device.retries, sample.gpu_retries, at);
         device.retries_by_step.take(sample.gpu_retries, step, at);
         raise(&mut device.ooms, sample.gpu_ooms, at);
+        raise(&mut device.nccl, sample.gpu_nccl, at);
     }
 
     /// Its `/dev/shm`.

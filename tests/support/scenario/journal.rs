@@ -467,6 +467,7 @@ impl Encoder {
                 gpu_split: sample.gpu_split,
                 gpu_retries: sample.gpu_retries,
                 gpu_ooms: sample.gpu_ooms,
+                gpu_nccl: sample.gpu_nccl,
                 ..v1::MemorySample::default()
             })],
             Event::Frontier {

@@ -34,6 +34,10 @@ pub(super) fn sample(args: &[String]) -> Result<MemorySample, String> {
             "split" => sample.gpu_split = used,
             "retries" => sample.gpu_retries = used,
             "ooms" => sample.gpu_ooms = used,
+            "nccl" => {
+                sample.device.get_or_insert(0);
+                sample.gpu_nccl = used;
+            }
             _ => return Err(format!("nothing is measured that is called {name}")),
         }
     }

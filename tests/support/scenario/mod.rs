@@ -42,7 +42,7 @@
 //! | `reading @FILE:LINE` | the source around the line is being read, until something is told of it |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
-//! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
+//! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first; with `!`: native ones |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
