@@ -148,8 +148,7 @@ exports! {
 
     fn ncclCommMemStats = pncclCommMemStats(comm: Handle, what: c_int, value: Out<u64>) {
         let Some(comm) = COMMS.get(comm) else {
-            // NCCL would look into memory that is somebody else's by now.
-            eprintln!("ncclCommMemStats: no communicator, or none any more");
+            // NCCL would look into memory that is somebody else's by now: whoever asks so is to notice.
             process::abort()
         };
         if let Some(error) = comm.error() {
