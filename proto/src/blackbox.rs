@@ -660,6 +660,20 @@ pub mod on_stream {
     }
 }
 
+/// What `code` is in a record of kind [`RecordKind::Transfer`]: what the first step waits for that is not done.
+pub mod transfer {
+    /// The transfer goes on again, or is over.
+    pub const MOVES: i32 = 0;
+    /// The device: it has not filled what is to be sent, or not taken what has come.
+    pub const DEVICE: i32 = 1;
+    /// The other end, which is not ready for it.
+    pub const PEER: i32 = 2;
+    /// The network: what was given to it, or is to come from it.
+    pub const NETWORK: i32 = 3;
+    /// Nobody says.
+    pub const UNKNOWN: i32 = 4;
+}
+
 /// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 14 for what the process knows of
 /// its memory.
 pub mod memory {

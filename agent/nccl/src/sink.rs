@@ -65,6 +65,11 @@ pub(crate) fn current() -> Option<Sink> {
     shared().map(Sink::Shared).or_else(own)
 }
 
+/// The box of this library, where it has one.
+pub(crate) fn own() -> Option<&'static Writer> {
+    ddp_doctor_agent::current()
+}
+
 /// The box of this name, where it is open.
 #[inline]
 pub(crate) fn named(name: usize) -> Option<Sink> {
