@@ -3,6 +3,7 @@
 
 mod bystanders;
 mod healthy;
+mod held;
 mod layers;
 mod profiler;
 mod real;
@@ -438,6 +439,11 @@ fn memory_that_runs_out_is_told_of_where_it_is_asked_for() {
         return;
     };
     assert_eq!(initiating(&report), ("DD201", &[1][..]), "{finished}");
+    let on = [("DDP_DOCTOR_GPU_MEMORY", "1")];
+    let (finished, report) = told("out_of_memory", true, &on).unwrap();
+    let mut why = report.findings[0].why.iter();
+    let held = "NCCL itself held 12.0 MiB of it.";
+    assert!(why.any(|it| it == held), "{finished}");
 }
 
 #[test]

@@ -129,6 +129,7 @@ fn unsafe_code_is_fenced() {
         "agent/nccl/src/caller.rs",
         "agent/nccl/src/comms.rs",
         "agent/nccl/src/driver.rs",
+        "agent/nccl/src/held.rs",
         "agent/nccl/src/hooks.rs",
         "agent/nccl/src/init.rs",
         "agent/nccl/src/profiler/layout.rs",

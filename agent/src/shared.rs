@@ -12,7 +12,7 @@ use ddp_doctor_proto::{DType, Op, ReduceOp};
 use crate::blackbox::{Call, Writer};
 
 /// Version of the layout of everything here.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The function that gives the address of the [`Services`].
 pub const SYMBOL: &std::ffi::CStr = c"ddp_doctor_services";
@@ -129,4 +129,6 @@ pub struct Services {
     pub exception: extern "C" fn(text: Bytes),
     pub setting: extern "C" fn(name: Bytes, value: Bytes),
     pub note: extern "C" fn(kind: u8, text: Bytes),
+    /// Bytes that NCCL holds on a device.
+    pub held_by_nccl: extern "C" fn(device: u32, bytes: u64),
 }

@@ -660,6 +660,20 @@ pub mod on_stream {
     }
 }
 
+/// What `code` is in a record of kind [`RecordKind::Transfer`]: what the first step waits for that is not done.
+pub mod transfer {
+    /// The transfer goes on again, or is over.
+    pub const MOVES: i32 = 0;
+    /// The device: it has not filled what is to be sent, or not taken what has come.
+    pub const DEVICE: i32 = 1;
+    /// The other end, which is not ready for it.
+    pub const PEER: i32 = 2;
+    /// The network: what was given to it, or is to come from it.
+    pub const NETWORK: i32 = 3;
+    /// Nobody says.
+    pub const UNKNOWN: i32 = 4;
+}
+
 /// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 14 for what the process knows of
 /// its memory.
 pub mod memory {
@@ -667,8 +681,10 @@ pub mod memory {
 
     /// First payload word that is used.
     const AT: usize = 5;
-    /// The word of `largest`, as one more: boxes that were written without it have 0 there.
-    const LARGEST: usize = 14;
+    /// The word of `largest` or `nccl`, as one more: boxes that were written without them have 0 there.
+    const LAST: usize = 14;
+    /// Flag of a record that has `nccl` in the place of `largest`: one library tells the one, another the other.
+    const OF_NCCL: u64 = 1 << 32;
     /// Stands for "not known".
     const UNKNOWN: u64 = u64::MAX;
 
@@ -695,9 +711,11 @@ pub mod memory {
         pub ooms: Option<u64>,
         /// Bytes of the largest piece that it holds and has given to nobody.
         pub largest: Option<u64>,
+        /// Bytes that NCCL itself holds on the device, for the communicators of the process.
+        pub nccl: Option<u64>,
     }
 
-    /// Puts a sample into packed words.
+    /// Puts a sample into packed words. Of `largest` and `nccl` there is room for one; the latter goes first.
     pub fn pack(words: &mut [u64; RECORD_WORDS - 1], sample: &Sample) {
         let values = [
             sample.device.map(u64::from),
@@ -713,13 +731,19 @@ pub mod memory {
         for (i, value) in values.into_iter().enumerate() {
             words[AT + i] = value.unwrap_or(UNKNOWN);
         }
-        words[LARGEST] = sample.largest.map_or(0, |it| it.saturating_add(1));
+        let last = sample.nccl.or(sample.largest);
+        words[LAST] = last.map_or(0, |it| it.saturating_add(1));
+        if sample.nccl.is_some() {
+            words[1] |= OF_NCCL;
+        }
     }
 
     /// Reads it back.
     #[must_use]
     pub fn unpack(words: &[u64; RECORD_WORDS - 1]) -> Sample {
         let value = |i: usize| Some(words[AT + i]).filter(|&it| it != UNKNOWN);
+        let last = words[LAST].checked_sub(1);
+        let of_nccl = words[1] & OF_NCCL != 0;
         Sample {
             device: value(0).and_then(|it| u32::try_from(it).ok()),
             used: value(1),
@@ -730,7 +754,8 @@ pub mod memory {
             split: value(6),
             retries: value(7),
             ooms: value(8),
-            largest: words[LARGEST].checked_sub(1),
+            largest: last.filter(|_| !of_nccl),
+            nccl: last.filter(|_| of_nccl),
         }
     }
 }
@@ -754,13 +779,17 @@ mod tests {
                 largest: Some(0),
                 ..memory::Sample::default()
             },
+            memory::Sample {
+                nccl: Some(0),
+                ..memory::Sample::default()
+            },
         ] {
             let mut words = Record::default().pack();
             memory::pack(&mut words, &sample);
             assert_eq!(memory::unpack(&words), sample);
         }
-        let written_before = Record::default().pack();
-        assert_eq!(memory::unpack(&written_before).largest, None);
+        let written_before = memory::unpack(&Record::default().pack());
+        assert_eq!((written_before.largest, written_before.nccl), (None, None));
     }
 
     #[test]

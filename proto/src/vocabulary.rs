@@ -309,6 +309,8 @@ words! {
         Beneath = 31, "beneath";
         /// The thread is inside of a function of the layer below, or is no more.
         Within = 32, "within";
+        /// A transfer over the network, of what a call is made of, stands, or goes on again.
+        Transfer = 33, "transfer";
         /// Parameters of a model whose gradients ranks average.
         Parameters = 40, "parameters";
         /// Time was spent on something that is no work of the program's own.

@@ -38,6 +38,10 @@ pub fn progress(process: &Process, call: &Call) -> Progress {
     let Some(on) = call.queued_on() else {
         return Progress::Unknown;
     };
+    // What is under way on the network is not complete.
+    if let Some(at) = process.standing_of(call.id).map(|(.., at)| at).max() {
+        return Progress::Within(at);
+    }
     let before = |queued: &&Arc<Call>| {
         queued.id <= call.id && queued.on_stream.is_some_and(|it| it.stream == on.stream)
     };

@@ -148,6 +148,15 @@ pub enum Event {
         function: Option<Arc<str>>,
         at: Timestamp,
     },
+    /// A transfer over the network, of what a call is made of, has not moved since then; `None`: it goes on
+    /// again, or is over.
+    Transfer {
+        process: ProcessId,
+        call: CallId,
+        transfer: Transfer,
+        standing: Option<Standing>,
+        at: Timestamp,
+    },
     /// Nobody waits for a call any more, and nobody did; `place` is where it was made.
     Unawaited {
         process: ProcessId,
@@ -403,6 +412,8 @@ pub struct MemorySample {
     pub gpu_ooms: Option<u64>,
     /// The largest piece that it holds and has given to nobody.
     pub gpu_largest: Option<u64>,
+    /// What NCCL itself holds on the device.
+    pub gpu_nccl: Option<u64>,
 }
 
 /// How the host lets a process run; `None`: that was not seen.
@@ -518,6 +529,41 @@ pub struct Beneath {
     pub root: Option<u32>,
     /// The stream of a device that it was put on.
     pub on_stream: Option<OnStream>,
+}
+
+/// A transfer over the network, of those that a call is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Transfer {
+    /// The other end, by its place in the group.
+    pub peer: u32,
+    /// Which way it goes.
+    pub is_send: bool,
+    /// The channel.
+    pub channel: u32,
+}
+
+/// Where a transfer stands that does not move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// What it waits for.
+    pub waits_for: WaitsFor,
+    /// Steps that are done, …
+    pub done: u64,
+    /// … and all of them.
+    pub steps: u64,
+}
+
+/// What a transfer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WaitsFor {
+    /// The network.
+    Network,
+    /// The other end.
+    Peer,
+    /// The device.
+    Device,
+    /// Nobody says.
+    Unknown,
 }
 
 /// A call as one rank made it.

@@ -445,6 +445,7 @@ const fn process_of(event: &Event) -> Option<ProcessId> {
         | Event::Completed { process, .. }
         | Event::Beneath { process, .. }
         | Event::Within { process, .. }
+        | Event::Transfer { process, .. }
         | Event::Unawaited { process, .. }
         | Event::Step { process, .. }
         | Event::PhaseBegin { process, .. }

@@ -105,6 +105,7 @@ pub fn message(process: u64, item: Item) -> Option<Kind> {
             gpu_retries: sample.retries,
             gpu_ooms: sample.ooms,
             gpu_largest: sample.largest,
+            gpu_nccl: sample.nccl,
             ..v1::MemorySample::default()
         }),
         Item::Record(read) => Kind::Record(record(process, read)),

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::blackbox::site::ADDRESS;
+use ddp_doctor_proto::blackbox::{flags, transfer};
 use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
     DType, ExceptionKind, GuardForm, GuardSubject, NoteKind, Op, ParameterFact, RecordKind,
@@ -16,7 +16,7 @@ use super::decode::{cut, name, text};
 use super::recorded::Recorders;
 use crate::diagnosis::event::{
     Beneath, Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters,
-    ProcessId, Seat, ThreadId,
+    ProcessId, Seat, Standing, ThreadId, Transfer, WaitsFor,
 };
 
 /// Most call sites of a process.
@@ -477,6 +477,21 @@ impl Process {
                 function: (!record.text.is_empty()).then(|| name(&record.text)),
                 at,
             },
+            RecordKind::Transfer => Event::Transfer {
+                process,
+                call: named_call?,
+                transfer: Transfer {
+                    peer: u32::try_from(record.root?).ok()?,
+                    is_send: op == Op::Send,
+                    channel: u32::try_from(record.tag?).ok()?,
+                },
+                standing: waits_for(record.code).map(|waits_for| Standing {
+                    waits_for,
+                    done: record.numel.unwrap_or(0),
+                    steps: u64::from(record.tensors),
+                }),
+                at,
+            },
             RecordKind::Step => Event::Step {
                 process,
                 step: u64::from(record.step),
@@ -615,6 +630,7 @@ impl Process {
                     gpu_retries: sample.gpu_retries,
                     gpu_ooms: sample.gpu_ooms,
                     gpu_largest: sample.gpu_largest,
+                    gpu_nccl: sample.gpu_nccl,
                 }),
             });
         }
@@ -809,6 +825,17 @@ fn guard(guard: &v1::Guard) -> Guard {
 /// A number that may be none of ours.
 fn number<T: Default>(number: i32, from_number: impl Fn(u8) -> T) -> T {
     u8::try_from(number).map_or_else(|_| T::default(), from_number)
+}
+
+/// What a transfer waits for that does not move; `None`: it does.
+const fn waits_for(code: i32) -> Option<WaitsFor> {
+    Some(match code {
+        transfer::MOVES => return None,
+        transfer::DEVICE => WaitsFor::Device,
+        transfer::PEER => WaitsFor::Peer,
+        transfer::NETWORK => WaitsFor::Network,
+        _ => WaitsFor::Unknown,
+    })
 }
 
 /// Group rank → global rank; the group rank itself, where the members are not known.

@@ -224,6 +224,7 @@ fn gauges(process: &Process, growers: &[Grower<'_>]) -> Vec<v1::Gauge> {
             None,
         );
         push(&format!("{gpu} largest free"), device.largest, None, None);
+        push(&format!("{gpu} nccl"), device.nccl, device.total, None);
     }
     push("rss", memory.rss, memory.host_total, own(None));
     let host = shared(RoomKind::Host);

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use ddp_doctor_proto::blackbox::transfer;
 use ddp_doctor_proto::report::{Confidence, Report, Verdict};
 use ddp_doctor_proto::{Op, RecordKind, v1};
 
@@ -191,6 +192,65 @@ fn that_kernels_have_ended_is_told_where_that_is_asked_for() {
             (ended(Op::Send), ended(Op::Recv)),
             (messages, messages),
             "{version}"
+        );
+    }
+}
+
+const KERNELS: (&str, &str) = ("DDP_DOCTOR_NCCL_PROFILER", "kernels");
+
+#[test]
+fn a_transfer_that_does_not_move_is_told_of() {
+    for version in VERSIONS {
+        let words = "all_reduce all_reduce stand all_reduce";
+        let Some(told) = told(3, version, words, &[KERNELS]) else {
+            return;
+        };
+        let report = &told.report;
+        let leading = &report.findings[0];
+        assert_eq!(leading.code, "DD116", "{version}: {report:#?}");
+        assert_eq!(leading.confidence, Confidence::Supported, "{report:#?}");
+        assert_eq!(
+            (leading.seq, &leading.ranks.victims[..]),
+            (Some(3), &[0, 1, 2][..])
+        );
+        // Each sends to the next one and receives from the one before; the second step does not end.
+        for (rank, next) in [(0, 1), (1, 2), (2, 0)] {
+            let of = told.of_kind(RecordKind::Transfer);
+            let of_send = of.filter(|it| it.op == i32::from(Op::Send.number()));
+            let to_next = of_send.filter(|it| it.root == Some(next)).count();
+            assert_eq!(to_next, 1, "{version}: rank {rank} to {next}");
+        }
+        let sends = "Rank 0's send to rank 1 on channel 0 had not moved for ";
+        let stands =
+            "after 1 of 2 steps: the network was given the next, and does not say that it has it.";
+        let tells = |it: &String| it.starts_with(sends) && it.ends_with(stands);
+        assert!(leading.why.iter().any(tells), "{:#?}", leading.why);
+        assert_eq!(told.finished.status, Some(75), "{}", told.finished);
+    }
+}
+
+#[test]
+fn a_transfer_that_only_takes_long_is_no_finding() {
+    for environment in [&[KERNELS][..], &[]] {
+        let words = "all_reduce slow:3500 all_reduce sleep:1000 all_reduce";
+        let Some(told) = told(2, 6, words, environment) else {
+            return;
+        };
+        told.is_silent();
+        let codes: Vec<i32> = told
+            .of_kind(RecordKind::Transfer)
+            .map(|it| it.code)
+            .collect();
+        // That it stands, and that it goes on again, of both ranks.
+        let on = !environment.is_empty();
+        let moves = codes
+            .iter()
+            .filter(|code| **code == transfer::MOVES)
+            .count();
+        assert_eq!(
+            (codes.len(), moves),
+            if on { (4, 2) } else { (0, 0) },
+            "{codes:?}"
         );
     }
 }

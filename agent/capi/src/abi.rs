@@ -154,6 +154,8 @@ impl CMemorySample {
             retries: known(self.retries),
             ooms: known(self.ooms),
             largest: known(self.largest),
+            // NCCL's own is asked for where its calls are seen.
+            nccl: None,
         }
     }
 }

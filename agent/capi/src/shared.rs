@@ -6,6 +6,7 @@ use ddp_doctor_agent::current;
 use ddp_doctor_agent::shared::{
     Asked, Bytes, INSIDE_NOTHING, INSIDE_OTHER, Named, Services, VERSION,
 };
+use ddp_doctor_proto::blackbox::memory::Sample;
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
 use crate::abi::Text;
@@ -37,6 +38,7 @@ static SERVICES: Services = Services {
     exception,
     setting,
     note,
+    held_by_nccl,
 };
 
 /// Runs `work` on the open box. Without one the answer is the default.
@@ -142,4 +144,14 @@ extern "C" fn setting(name: Bytes, value: Bytes) {
 
 extern "C" fn note(kind: u8, text: Bytes) {
     on_box(|writer| writer.note(NoteKind::from_number(kind), read(text)));
+}
+
+extern "C" fn held_by_nccl(device: u32, bytes: u64) {
+    on_box(|writer| {
+        writer.memory(&Sample {
+            device: Some(device),
+            nccl: Some(bytes),
+            ..Sample::default()
+        });
+    });
 }

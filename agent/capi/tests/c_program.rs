@@ -179,6 +179,7 @@ fn a_c_program_says_all_that_the_header_offers() {
         retries: Some(2),
         ooms: Some(0),
         largest: Some(9),
+        nccl: None,
     };
     // A caller that knows of the first fields alone.
     let older = MemorySample {

@@ -5,7 +5,10 @@
 //!
 //! Looking one up takes no lock. Making and forgetting one does, a lock that nobody holds while anything
 //! else is done; who cannot have it at once, as in a child that was forked meanwhile, goes without.
-#![expect(unsafe_code, reason = "lends what a static pointer leads to")]
+#![expect(
+    unsafe_code,
+    reason = "lends what a static pointer leads to, and keeps handles"
+)]
 
 use std::ptr;
 use std::sync::Mutex;
@@ -17,6 +20,7 @@ use ddp_doctor_agent::identity;
 use ddp_doctor_proto::Op;
 
 use crate::abi::Comm;
+use crate::held::Held;
 use crate::sink::{self, Outer, Sink};
 
 /// Communicators at a time. More than any program has: NCCL itself takes memory on the device for each.
@@ -74,7 +78,16 @@ pub(crate) struct Communicator {
     /// How often others were made out of it.
     divisions: AtomicU32,
     whose: AtomicU8,
+    /// What NCCL calls it, while the table has it.
+    pub(crate) handle: Comm,
+    /// What it holds of the device's memory.
+    pub(crate) held: Held,
 }
+
+// SAFETY: the handle is a name; whoever hands it to NCCL sees to it that it is there.
+unsafe impl Send for Communicator {}
+// SAFETY: as above.
+unsafe impl Sync for Communicator {}
 
 impl Communicator {
     pub(crate) fn new(sink: Sink, name: Name, description: &[u8]) -> Self {
@@ -89,7 +102,14 @@ impl Communicator {
             device: -1,
             divisions: AtomicU32::new(0),
             whose: AtomicU8::new(whose::UNKNOWN),
+            handle: ptr::null_mut(),
+            held: Held::new(),
         }
+    }
+
+    /// Whether this is that one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        ptr::eq(self, other)
     }
 
     /// Its number in the box, which is told of it where it was not; 0: it finds no room there, or another
@@ -195,7 +215,10 @@ pub(crate) fn find(handle: Comm) -> Option<&'static Communicator> {
 }
 
 /// From now on the handle stands for this communicator.
-pub(crate) fn insert(handle: Comm, communicator: Communicator) -> Option<&'static Communicator> {
+pub(crate) fn insert(
+    handle: Comm,
+    mut communicator: Communicator,
+) -> Option<&'static Communicator> {
     if handle.addr() <= GONE {
         return None;
     }
@@ -203,6 +226,7 @@ pub(crate) fn insert(handle: Comm, communicator: Communicator) -> Option<&'stati
         let known = places(handle).find(|it| it.handle.load(Ordering::Relaxed) == handle.addr());
         let free = || places(handle).find(|it| it.handle.load(Ordering::Relaxed) <= GONE);
         let entry = known.or_else(free)?;
+        communicator.handle = handle;
         let communicator: &'static Communicator = Box::leak(Box::new(communicator));
         let pointer = ptr::from_ref(communicator).cast_mut();
         entry.communicator.store(pointer, Ordering::Release);
@@ -265,6 +289,8 @@ mod tests {
             device: -1,
             divisions: AtomicU32::new(0),
             whose: AtomicU8::new(whose::UNKNOWN),
+            handle: ptr::null_mut(),
+            held: Held::new(),
         }
     }
 

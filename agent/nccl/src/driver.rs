@@ -149,7 +149,7 @@ pub(crate) fn in_a_thread(name: &CStr, context: *mut c_void, work: impl FnOnce()
 }
 
 /// Runs `start` with all signals blocked, so that a thread that it starts never gets one.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut every = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: the masks are live values, and the first call fills what the second one reads.

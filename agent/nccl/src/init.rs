@@ -23,11 +23,12 @@ use ddp_doctor_proto::{NoteKind, Op};
 use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
 use crate::caller::returns_to;
 use crate::comms::{self, Communicator, Name};
+use crate::held::Before;
 use crate::real::{self, Function};
 use crate::records;
 use crate::sink::{self, Outer, Sink};
 use crate::watch::guarded;
-use crate::{done, driver, memory};
+use crate::{done, driver, held, memory};
 
 /// Unique ids that are remembered, to tell communicators of one id apart.
 const MOST_IDS: usize = 1024;
@@ -57,6 +58,8 @@ pub(crate) struct Making {
     handle: *mut Comm,
     /// What it will be; `None`: this rank gets none, or it cannot be told what it is.
     made: Option<Made>,
+    /// What the one that it is made out of held before.
+    parent: Before,
 }
 
 /// What of a making is recorded.
@@ -182,6 +185,7 @@ impl Known {
                 non_blocking,
                 seat: Some(seat),
             }),
+            parent: None,
         }
     }
 }
@@ -248,6 +252,7 @@ pub(crate) fn split(
                 seat: None,
             }
         }),
+        parent: held::before_division(parent),
     })
 }
 
@@ -287,7 +292,11 @@ pub(crate) fn shrink(
     };
     let non_blocking = parent.non_blocking || configured.non_blocking;
     let known = Known { sink, seat, name };
-    Some(known.making(function, handle, configured, non_blocking))
+    let making = known.making(function, handle, configured, non_blocking);
+    Some(Making {
+        parent: held::before_division(parent),
+        ..making
+    })
 }
 
 /// `ncclCommGrow`: the ranks of a communicator keep their places in the larger one, where others come to
@@ -334,6 +343,7 @@ impl Making {
             recorded,
             handle,
             made,
+            parent,
         } = self;
         let of_framework = matches!(recorded, Recorded::Within);
         if is_taken(status)
@@ -342,7 +352,7 @@ impl Making {
             // SAFETY: NCCL has just written there, or will: so the program has it still.
             let comm = unsafe { handle.as_ref() }.copied();
             match comm.filter(|it| !it.is_null()) {
-                Some(comm) => made.known_as(sink, comm, of_framework),
+                Some(comm) => made.known_as(sink, comm, of_framework, parent),
                 None if status == IN_PROGRESS => pend(sink, made, of_framework),
                 None => {}
             }
@@ -361,7 +371,7 @@ impl Making {
 }
 
 impl Made {
-    fn known_as(self, sink: Sink, comm: Comm, of_framework: bool) {
+    fn known_as(self, sink: Sink, comm: Comm, of_framework: bool, parent: Before) {
         driver::look();
         let seat = self.seat.or_else(|| seat_of(comm));
         let Some(seat) = seat else { return };
@@ -376,8 +386,11 @@ impl Made {
         } else if communicator.group(sink) == 0 {
             return;
         }
-        comms::insert(comm, communicator);
+        let known = comms::insert(comm, communicator);
         done::prepare();
+        if let Some(known) = known {
+            held::made(sink, known, parent);
+        }
         // A framework's own box has its allocator's word, which is the better one.
         if let Sink::Own(writer) = sink {
             memory::watch(writer, device);
@@ -608,7 +621,7 @@ pub(crate) fn bind(comm: Comm) -> Option<&'static Communicator> {
     let at = open.position(|it| it.sink == name && fits(&it.made))?;
     let it = pending.remove(at);
     drop(pending);
-    it.made.known_as(sink, comm, it.of_framework);
+    it.made.known_as(sink, comm, it.of_framework, None);
     comms::find(comm)
 }
 

@@ -12,6 +12,7 @@
 //!     │  └ sink  whose that is: this library's, or that of a framework whose calls it knows
 //!     └ done     when a stream has come to it: events of the CUDA driver
 //! memory    of the device, while it goes on
+//! held      … and what of it NCCL itself holds
 //! profiler  what NCCL itself tells, where a program's calls do not come here
 //! caller    where in the program a call was made
 //! real      the library that is called: found where the loader's own search does not lead
@@ -27,6 +28,7 @@ mod caller;
 mod comms;
 mod done;
 mod driver;
+mod held;
 pub mod hooks;
 mod init;
 mod memory;

@@ -30,11 +30,16 @@ const STEP: u64 = 4 << 20;
 /// … or that share of all it has, whichever is more.
 const SHARE: u64 = 200;
 
+/// Whether the memory of devices is asked for.
+pub(crate) fn is_wanted() -> bool {
+    env::var_os(SWITCH).is_some_and(|value| value == "1")
+}
+
 /// Begins to ask for the device with that number, which the calling thread uses.
 pub(crate) fn watch(writer: &'static Writer, device: c_int) {
     /// One device is a rank's.
     static WATCHED: AtomicBool = AtomicBool::new(false);
-    if env::var_os(SWITCH).is_none_or(|value| value != "1") {
+    if !is_wanted() {
         return;
     }
     let (Some(context), Ok(device)) = (current_context(), u32::try_from(device)) else {

@@ -16,6 +16,7 @@ use ddp_doctor_agent::blackbox::{Creation, Seat, Writer};
 use ddp_doctor_agent::shared::{
     Asked, INSIDE_NOTHING, INSIDE_OTHER, Named, SYMBOL, Services, VERSION,
 };
+use ddp_doctor_proto::blackbox::memory::Sample;
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
 /// Where the library is that the Python package records with.
@@ -62,6 +63,11 @@ fn shared() -> Option<&'static Services> {
 pub(crate) fn current() -> Option<Sink> {
     let own = || ddp_doctor_agent::current().map(Sink::Own);
     shared().map(Sink::Shared).or_else(own)
+}
+
+/// The box of this library, where it has one.
+pub(crate) fn own() -> Option<&'static Writer> {
+    ddp_doctor_agent::current()
 }
 
 /// The box of this name, where it is open.
@@ -214,6 +220,18 @@ impl Sink {
         match self {
             Self::Own(writer) => writer.note(kind, text),
             Self::Shared(services) => (services.note)(kind.number(), text.into()),
+        }
+    }
+
+    /// NCCL itself holds so many bytes on a device.
+    pub(crate) fn held_by_nccl(self, device: u32, bytes: u64) {
+        match self {
+            Self::Own(writer) => writer.memory(&Sample {
+                device: Some(device),
+                nccl: Some(bytes),
+                ..Sample::default()
+            }),
+            Self::Shared(services) => (services.held_by_nccl)(device, bytes),
         }
     }
 

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::abi::{Comm, SUCCESS, Status, is_taken};
 use crate::comms::{self, Communicator};
-use crate::done;
 use crate::init::{self, Making};
 use crate::records::{self, Work};
 use crate::sink::{self, Outer, Sink};
+use crate::{done, held};
 
 /// Calls of one group that are put in order; of a larger one, so many at a time.
 const MOST_GATHERED: usize = 1024;
@@ -149,6 +149,7 @@ pub(crate) fn work(
             } else {
                 records::returned(sink, call, function, status);
             }
+            held::after(sink, communicator, status);
         });
         status
     })
@@ -201,12 +202,17 @@ pub(crate) fn leaving(
     real: impl FnOnce() -> Status,
 ) -> Status {
     outermost(real, |_, real| {
-        let known = guarded(|| records::of(comms::remove(comm)));
+        let known = guarded(|| {
+            comms::find(comm).inspect(|it| held::leaves(it));
+            records::of(comms::remove(comm))
+        });
         // What a framework destroys or aborts is recorded as a whole.
         let own = known.filter(|(_, it)| !it.is_of_framework());
         let own = own.and_then(|(sink, it)| Some((sink, it.told()?)));
         let Some((sink, group)) = own else {
-            return real();
+            let status = real();
+            guarded(|| known.inspect(|(sink, it)| held::left(*sink, it)));
+            return status;
         };
         let op = ddp_doctor_proto::Op::DestroyProcessGroup;
         let call = guarded(|| records::other(sink, op, group));
@@ -214,6 +220,7 @@ pub(crate) fn leaving(
         guarded(|| {
             sink.destroyed(group);
             records::returned(sink, call, function, status);
+            known.inspect(|(sink, it)| held::left(*sink, it));
         });
         status
     })
@@ -306,7 +313,10 @@ impl Thread {
             }
             match grouped {
                 true => self.group.borrow_mut().part(call, communicator, *work),
-                false => done::after_part(sink, communicator, work, call),
+                false => {
+                    done::after_part(sink, communicator, work, call);
+                    held::after(sink, communicator, status);
+                }
             }
         });
         status
@@ -364,11 +374,13 @@ impl Thread {
                 }
                 let followed = is_taken(status) && done::after(sink, communicator, work, call);
                 sink.returned(call, followed);
+                held::after(sink, communicator, status);
             }
             if is_taken(status) && !*parts_cut {
                 for (call, communicator, work) in parts.iter() {
                     if let Some((sink, communicator)) = records::of(Some(communicator)) {
                         done::after_part(sink, communicator, work, *call);
+                        held::after(sink, communicator, status);
                     }
                 }
             }

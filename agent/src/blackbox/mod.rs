@@ -25,7 +25,9 @@ pub use place::{BOX_DIR, BoxName, EXTENSION, JOB, NoBox, Place, RUN_DIR, shared_
 pub use reader::{
     Frontier, GroupCreation, Identity, Inside, Item, ReadRecord, Reader, ThreadState,
 };
-pub use writer::{Call, CreateError, Creation, Forward, Options, Outer, Parameters, Seat, Writer};
+pub use writer::{
+    Call, CreateError, Creation, Forward, Options, Outer, Parameters, Seat, Standing, Writer,
+};
 
 /// Longest file, in words, that is taken for a black box: 256 MiB.
 const MAX_WORDS: usize = 32 << 20;

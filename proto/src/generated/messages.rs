@@ -271,6 +271,10 @@ pub enum RecordKind {
     /// The thread has entered a function of the layer below in which it may be kept; `text` is its name, and
     /// `call` the call that it is made for, if there is one. Without a text: it has come back from there.
     Within = 32,
+    /// A transfer over the network, of what the call `call` is made of, has not moved since `mono_ns`, or goes on
+    /// again: `op` is a send or a receive, `root` the other end in the call's group, `tag` the channel, `numel` the
+    /// steps that are done, `tensors` all of them, `code` one of `ddp_doctor_proto::blackbox::transfer`.
+    Transfer = 33,
     /// Parameters of a model whose gradients ranks average; `code` is a ParameterFact, `group` the group
     /// that averages, `seq` the how-manieth model of that group it is, `numel` how many parameters it is
     /// about. `text` has a line for each: element type, sizes with commas between ("-": none), name.
@@ -308,6 +312,7 @@ impl RecordKind {
             Self::Unawaited => "RECORD_KIND_UNAWAITED",
             Self::Beneath => "RECORD_KIND_BENEATH",
             Self::Within => "RECORD_KIND_WITHIN",
+            Self::Transfer => "RECORD_KIND_TRANSFER",
             Self::Parameters => "RECORD_KIND_PARAMETERS",
             Self::Spent => "RECORD_KIND_SPENT",
         }
@@ -336,6 +341,7 @@ impl RecordKind {
             "RECORD_KIND_UNAWAITED" => Some(Self::Unawaited),
             "RECORD_KIND_BENEATH" => Some(Self::Beneath),
             "RECORD_KIND_WITHIN" => Some(Self::Within),
+            "RECORD_KIND_TRANSFER" => Some(Self::Transfer),
             "RECORD_KIND_PARAMETERS" => Some(Self::Parameters),
             "RECORD_KIND_SPENT" => Some(Self::Spent),
             _ => None,
@@ -1196,6 +1202,9 @@ pub struct MemorySample {
     /// Bytes of the largest piece that it holds and has given to nobody. Looked up when it ran short alone.
     #[prost(uint64, optional, tag = "24")]
     pub gpu_largest: ::core::option::Option<u64>,
+    /// Bytes that NCCL itself holds on the device, for the communicators of the process.
+    #[prost(uint64, optional, tag = "25")]
+    pub gpu_nccl: ::core::option::Option<u64>,
 }
 /// How the host lets a process run, over the second before. Told about once a second where it has changed
 /// noticeably: until the next one it stays as it is. What is absent was not seen.

@@ -101,6 +101,8 @@ struct Full {
     free: u64,
     /// What was taken last.
     rise: u64,
+    /// What NCCL itself held.
+    nccl: Option<u64>,
 }
 
 /// The device that a process filled in its last moments: it gave up, and said nothing. That is all which is
@@ -119,7 +121,12 @@ fn full(situation: &Situation<'_>, process: &Process) -> Option<Full> {
         let free = total.saturating_sub(device.used?.latest);
         let (rise, at) = device.last_rise()?;
         let is_full = free < rise && free < total / LITTLE;
-        (is_full && at <= end && end.since(at) <= LATELY).then_some(Full { total, free, rise })
+        (is_full && at <= end && end.since(at) <= LATELY).then_some(Full {
+            total,
+            free,
+            rise,
+            nccl: device.nccl.map(|it| it.latest),
+        })
     })
 }
 
@@ -134,7 +141,12 @@ pub(super) fn filled_its_device(situation: &Situation<'_>, process: &Process) ->
 
 /// The rank ended by itself when its device was full.
 fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
-    let Full { total, free, rise } = full(situation, process)?;
+    let Full {
+        total,
+        free,
+        rise,
+        nccl,
+    } = full(situation, process)?;
     let died = rank_died::draft(situation, process)?;
     let rank = process.rank?;
     let mut draft = Draft::new(
@@ -152,6 +164,10 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         ),
         died.why.join(" "),
     ];
+    if let Some(nccl) = nccl {
+        let held = format!("NCCL itself held {} of it.", words::bytes(nccl));
+        draft.why.insert(1, held);
+    }
     draft.next = vec![
         need_less(&[rank]),
         format!("Look at the output of rank {rank} for what it could not get."),
@@ -440,6 +456,8 @@ fn held(process: &Process, failed: Failed, free: Option<&Free>) -> Vec<String> {
         parts.extend(
             beyond.map(|it| format!("PyTorch's allocator {} beyond that", words::bytes(it))),
         );
+        let nccl = device.and_then(|it| latest(it.nccl));
+        parts.extend(nccl.map(|it| format!("NCCL {}", words::bytes(it))));
         parts.extend(
             failed
                 .free

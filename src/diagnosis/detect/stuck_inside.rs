@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::{CallState, Confidence};
 use super::early_exit::victims;
 use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
 use crate::diagnosis::cause;
-use crate::diagnosis::event::Call;
+use crate::diagnosis::event::{Call, WaitsFor};
 use crate::diagnosis::model::{Ending, Process};
 use crate::diagnosis::situation::{Inside, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
@@ -56,7 +56,9 @@ error[DD116] stuck-inside: all 3 ranks have entered all_reduce #2 of the default
             "On a device a wait of c10d's is over as soon as the stream has it, and DDP's own waits \
              are not seen: a hang there shows at the next call. Of NCCL's own calls it is known which \
              are complete where `DDP_DOCTOR_NCCL_COMPLETION=1` is set; without it, that all ranks \
-             stand in the driver is a reason to suspect it, unless they compute for that long.",
+             stand in the driver is a reason to suspect it, unless they compute for that long. Where a transfer \
+             over the network stands is told with `DDP_DOCTOR_NCCL_PROFILER=kernels` under `run --nccl \
+             profiler`.",
         ],
     },
 };
@@ -130,10 +132,17 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         }
     }
     draft.blocked_at = Some(inside.since);
+    let on_device = inside.on_device;
+    // From a call that is put on a stream everybody comes back.
+    let is_back = |state: CallState| match state {
+        CallState::Completed => true,
+        CallState::Returned => !on_device,
+        _ => false,
+    };
     let back: Vec<u32> = draft
         .per_rank
         .iter()
-        .filter(|it| matches!(it.state, CallState::Returned | CallState::Completed))
+        .filter(|it| is_back(it.state) && !inside.waiting.contains(&it.rank))
         .map(|it| it.rank)
         .collect();
     // Where most came back, the others are the odd ones; where none did, nobody is.
@@ -146,19 +155,23 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.victims.sort_unstable();
     draft.victims.dedup();
     draft.victims.retain(|rank| !draft.root.contains(rank));
-    let on_device = inside.on_device;
+    let standing = standing(situation, inside);
     // Where nobody tells what is complete, a long computation looks the same.
+    let is_everybody = inside.waiting.len() + back.len() == members.len();
     let is_told = !on_device
-        || inside.waiting.iter().all(|&rank| {
-            let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
-            let call = calls
-                .and_then(|calls| calls.get(&rank))
-                .map(|it| it.call.id);
-            let process = situation.model.member(inside.group, rank);
-            call.zip(process)
-                .is_some_and(|(call, it)| it.followed.contains(&call))
-        });
-    if !is_told || members.iter().any(|process| process.lost > 0) {
+        || is_everybody
+            && inside.waiting.iter().all(|&rank| {
+                let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
+                let call = calls
+                    .and_then(|calls| calls.get(&rank))
+                    .map(|it| it.call.id);
+                let process = situation.model.member(inside.group, rank);
+                call.zip(process).is_some_and(|(call, it)| {
+                    it.followed.contains(&call) || it.standing_of(call).next().is_some()
+                })
+            });
+    let busy = busy(situation, inside);
+    if !is_told || !busy.is_empty() || members.iter().any(|process| process.lost > 0) {
         draft.confidence = Confidence::Suspected;
     }
     draft.cause = Some(cause::of(situation, &[], &draft.victims, inside.since));
@@ -183,7 +196,16 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         }
         .into(),
     ];
-    if !is_told {
+    draft.why.extend(standing);
+    if !busy.is_empty() {
+        draft.why.push(format!(
+            "All transfers of {} that stand wait for {} own GPU, which may still be at work on what is before \
+             the call on its stream.",
+            Ranks(&busy),
+            number(&busy, "its", "their"),
+        ));
+    }
+    if !is_told && is_everybody {
         draft.why.push(
             "Nobody tells when calls are complete. Since they made this one, the last of theirs, all \
              of them have stood in the driver, and waited for their devices."
@@ -204,7 +226,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         );
     }
     draft.next = next_steps(&members, &group.info.backend);
-    if !is_told {
+    if !is_told && is_everybody {
         draft.next.push(
             "With DDP_DOCTOR_NCCL_COMPLETION=1 in the environment it is told which call is not complete."
                 .into(),
@@ -229,6 +251,10 @@ fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u3
             Ranks(waiting),
             number(waiting, "is", "are"),
         ),
+        (true, []) if waiting.len() < members => format!(
+            "all {members} ranks have put {name} of {group} on their streams, and on {} it does not complete",
+            Ranks(waiting),
+        ),
         (true, []) => format!(
             "all {members} ranks have put {name} of {group} on their streams, and it completes on none"
         ),
@@ -238,6 +264,82 @@ fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u3
             Ranks(back),
             Ranks(waiting),
         ),
+    }
+}
+
+/// Ranks whose transfers wait for nothing but their own device.
+fn busy(situation: &Situation<'_>, inside: &Inside) -> Vec<u32> {
+    let group = situation.model.group(inside.group);
+    let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
+    let is_busy = |rank: &u32| {
+        let process = situation.model.member(inside.group, *rank)?;
+        let call = calls?.get(rank)?.call.id;
+        let mut standing = process.standing_of(call).peekable();
+        standing.peek()?;
+        Some(standing.all(|(_, it, _)| it.waits_for == WaitsFor::Device))
+    };
+    let waiting = inside.waiting.iter().copied();
+    waiting.filter(|rank| is_busy(rank) == Some(true)).collect()
+}
+
+/// What is known of the network's part in it.
+fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
+    /// Enough to see where to look.
+    const TOLD: usize = 4;
+    let group = situation.model.group(inside.group);
+    let Some(join) = group.entered.get(&inside.seq) else {
+        return Vec::new();
+    };
+    let mut standing: Vec<_> = join
+        .calls
+        .iter()
+        .filter_map(|(&rank, joined)| {
+            let process = situation.model.member(inside.group, rank)?;
+            let of_call = process.standing_of(joined.call.id);
+            Some(of_call.map(move |(transfer, it, at)| (it.waits_for, rank, transfer, it, at)))
+        })
+        .flatten()
+        .collect();
+    standing.sort_by_key(|&(waits_for, rank, transfer, ..)| (waits_for, rank, transfer));
+    let more = standing.len().saturating_sub(TOLD);
+    let mut told: Vec<String> = standing
+        .iter()
+        .take(TOLD)
+        .map(|&(waits_for, rank, transfer, it, at)| {
+            let members = &group.info.key.members;
+            let peer = members.get(transfer.peer as usize);
+            let peer = peer.map_or_else(|| "?".to_owned(), u32::to_string);
+            let way = match transfer.is_send {
+                true => "send to",
+                false => "receive from",
+            };
+            format!(
+                "Rank {rank}'s {way} rank {peer} on channel {} had not moved for {} when this was told, after \
+                 {} of {} steps: {}.",
+                transfer.channel,
+                words::seconds(inside.overdue_at.since(at)),
+                it.done,
+                it.steps,
+                waited_for(waits_for, transfer.is_send),
+            )
+        })
+        .collect();
+    if more > 0 {
+        told.push(format!("So had {more} more."));
+    }
+    told
+}
+
+const fn waited_for(what: WaitsFor, is_send: bool) -> &'static str {
+    match (what, is_send) {
+        (WaitsFor::Network, true) => {
+            "the network was given the next, and does not say that it has it"
+        }
+        (WaitsFor::Network, false) => "nothing comes over the network",
+        (WaitsFor::Peer, _) => "the other end is not ready for it",
+        (WaitsFor::Device, true) => "its own GPU has nothing for it yet",
+        (WaitsFor::Device, false) => "its own GPU has not taken what has come",
+        (WaitsFor::Unknown, _) => "what for is not known",
     }
 }
 
@@ -310,6 +412,55 @@ mod tests {
             detected = 50.0
             "#,
         );
+    }
+
+    #[test]
+    fn a_transfer_that_does_not_move_is_told_of() {
+        let of = |ranks: &str, more: &str| {
+            format!(
+                r#"
+                world = 2
+                layer = "nccl"
+                backend = "nccl"
+                stall-after = 30
+                events = """
+                1.0 * all_reduce f32[8] sum
+                5.0 0 halts send network peer=1 channel=2
+                {ranks}
+                """
+                look-on = 60
+                {more}
+                "#
+            )
+        };
+        let told = |confidence: &str, victims: &str| {
+            format!(
+                r#"
+                silent-until = 35
+                verdict = "hang"
+                [[expect]]
+                code = "DD116"
+                confidence = "{confidence}"
+                root = []
+                victims = {victims}
+                seq = 1
+                detected = 35.0
+                "#
+            )
+        };
+        let both = "5.0 1 halts receive network peer=0 channel=2";
+        holds(&of(both, &told("supported", "[0, 1]")));
+        // It may be at work on something else.
+        let at_work = "5.0 1 halts receive device peer=0 channel=2";
+        holds(&of(at_work, &told("suspected", "[0, 1]")));
+        // Of rank 1 nothing is known.
+        holds(&of("", &told("suspected", "[0]")));
+        // It goes on again; another one does not.
+        let other = "6.0 0 moves send peer=1 channel=2\n7.0 0 halts receive peer=1 channel=3";
+        let later = told("suspected", "[0]").replace("35", "37");
+        holds(&of(other, &later));
+        holds(&of("6.0 0 moves send peer=1 channel=2", ""));
+        holds(&of("6.0 * completes", ""));
     }
 
     #[test]

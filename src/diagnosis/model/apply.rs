@@ -217,6 +217,17 @@ impl Model {
                     process.within(thread, function, at);
                 }
             }
+            Event::Transfer {
+                process,
+                call,
+                transfer,
+                standing,
+                at,
+            } => {
+                if let Some(process) = self.processes.get_mut(&process) {
+                    process.transfer(call, transfer, standing, at);
+                }
+            }
             Event::Unawaited {
                 process,
                 call: _,

@@ -87,6 +87,8 @@ pub struct Device {
     pub ooms: Option<Gauge>,
     /// The largest piece that it holds and has given to nobody, as it was when it ran short.
     pub largest: Option<Gauge>,
+    /// What NCCL itself holds of it, for the communicators of the process.
+    pub nccl: Option<Gauge>,
 }
 
 /// Something in the host that has so much memory and no more.
@@ -196,6 +198,7 @@ impl Memory {
         device.retries_by_step.take(sample.gpu_retries, step, at);
         raise(&mut device.ooms, sample.gpu_ooms, at);
         raise(&mut device.largest, sample.gpu_largest, at);
+        raise(&mut device.nccl, sample.gpu_nccl, at);
     }
 
     /// Its `/dev/shm`.

@@ -16,7 +16,7 @@ use super::memory::Memory;
 use super::pace::Pace;
 use super::parameters::Models;
 use crate::diagnosis::event::{
-    Call, CallId, GroupInfo, Guard, OomKills, ProcessId, Stacks, ThreadId,
+    Call, CallId, GroupInfo, Guard, OomKills, ProcessId, Stacks, Standing, ThreadId, Transfer,
 };
 use crate::diagnosis::settings;
 
@@ -28,6 +28,8 @@ const KEPT_SETTINGS: usize = 1024;
 const KEPT_QUEUED: usize = 128;
 /// … and where somebody does: then they are those that are under way.
 const KEPT_UNDER_WAY: usize = 1024;
+/// Most transfers of a process that are remembered not to move.
+const KEPT_STANDING: usize = 256;
 /// Most calls of a process whose waits can still be told apart.
 const KEPT_CALLS: usize = 4096;
 
@@ -89,6 +91,8 @@ pub struct Process {
     pub followed: BTreeSet<CallId>,
     /// Some of those were too many to be kept.
     pub queue_cut: bool,
+    /// Transfers over the network that do not move: of which call, where they stand, and since when.
+    pub standing: BTreeMap<(CallId, Transfer), (Standing, Timestamp)>,
     /// When a call of it was last known to be complete.
     pub completed_at: Option<Timestamp>,
     /// A layer below the one that made its calls has told of them.
@@ -358,6 +362,7 @@ impl Process {
             queued: VecDeque::new(),
             followed: BTreeSet::new(),
             queue_cut: false,
+            standing: BTreeMap::new(),
             completed_at: None,
             has_beneath: false,
             last_at: Timestamp::default(),
@@ -676,12 +681,42 @@ impl Process {
         self.calls.remove(&call);
     }
 
+    /// A transfer of a call does not move, or does again.
+    pub(super) fn transfer(
+        &mut self,
+        call: CallId,
+        transfer: Transfer,
+        standing: Option<Standing>,
+        at: Timestamp,
+    ) {
+        self.records += 1;
+        let key = (call, transfer);
+        match standing {
+            // Those of older calls are over, or tell as much.
+            Some(standing) if self.standing.len() < KEPT_STANDING => {
+                self.standing.insert(key, (standing, at));
+            }
+            Some(_) => {}
+            None => drop(self.standing.remove(&key)),
+        }
+    }
+
+    /// Transfers of a call that do not move, and since when.
+    pub fn standing_of(
+        &self,
+        call: CallId,
+    ) -> impl Iterator<Item = (Transfer, Standing, Timestamp)> {
+        let of_call = self.standing.iter().filter(move |((of, _), _)| *of == call);
+        of_call.map(|((_, transfer), (standing, at))| (*transfer, *standing, *at))
+    }
+
     /// A call is complete, and so is what was put on its stream before. Returns all that is known to be
     /// complete now and was not before, oldest first.
     pub(super) fn completed(&mut self, id: CallId, at: Timestamp) -> Vec<CallId> {
         self.completed_at = self.completed_at.max(Some(at));
         let done = self.queued.iter().find(|call| call.id == id);
         let Some(stream) = done.and_then(|call| call.on_stream).map(|on| on.stream) else {
+            self.standing.retain(|(of, _), _| *of != id);
             return vec![id];
         };
         let (mut complete, mut under_way) = (Vec::new(), VecDeque::new());
@@ -695,6 +730,7 @@ impl Process {
         for id in &complete {
             self.followed.remove(id);
         }
+        self.standing.retain(|(of, _), _| !complete.contains(of));
         self.queue_cut &= !under_way.is_empty();
         self.queued = under_way;
         complete

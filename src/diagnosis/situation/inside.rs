@@ -53,6 +53,11 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     // program's waits are to go by.
     let is_told = |it: &JoinedCall| it.call.beneath.is_none() || it.followed;
     let on_device = on_device && join.calls.values().all(is_told);
+    // Where a transfer of one rank's stands, it is known that the call does not complete, whatever others say.
+    let stands = join.calls.iter().any(|(&rank, joined)| {
+        let process = situation.model.member(group.id, rank);
+        process.is_some_and(|it| it.standing_of(joined.call.id).next().is_some())
+    });
     for (&rank, joined) in &join.calls {
         let process = situation.model.member(group.id, rank)?;
         let given_up = || situation.timed_out_at(group, rank, joined);
@@ -63,6 +68,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
                 _ if !lives => continue,
                 Progress::Within(since) => since,
                 Progress::Complete => continue,
+                Progress::Unknown if stands => continue,
                 // Something else is to be complete before, or nobody can tell.
                 Progress::Behind | Progress::Unknown => return None,
             },

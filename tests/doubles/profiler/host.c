@@ -13,6 +13,8 @@
  *   foreign                                                       a proxy's work for another process
  *   comm:NAME                                                     another communicator, from here on
  *   hang                                                          the next call's kernel never ends, nor does this
+ *   stand                                                         … nor do its transfers, from their second step on
+ *   slow:MS                                                       the next call's transfers stand for so long
  *   sleep:MS                                                      some time
  *   @R:WORD                                                       WORD, on rank R alone
  *
@@ -60,7 +62,7 @@ static int comm_count;
 static struct task tasks[MAX_TASKS];
 static int task_count, depth;
 static void *group_api;
-static int hangs;
+static int hangs, stands, slow_ms;
 static unsigned started, taken, stopped, states;
 
 /* --- Calls of the plugin ---------------------------------------------------------------------- */
@@ -196,10 +198,12 @@ static void net(struct comm *of, void *step)
     stop(event);
 }
 
-static void proxy_works(struct task *task)
+/* To the next rank, or from the one before, as in a ring. */
+static void proxy_works(struct task *task, int is_send)
 {
+    int peer = (rank + (is_send ? 1 : world - 1)) % world;
     descriptor_7 it = descriptor(PROXY_OP, task->event);
-    it.proxy_op = (proxy_op){getpid(), 0, (rank + 1) % world, 2, 1 << 17, 1};
+    it.proxy_op = (proxy_op){getpid(), 0, peer, 2, 1 << 17, is_send};
     void *op = start(task->comm, &it);
     record(op, PROXY_OP_IN_PROGRESS, NULL);
     for (int i = 0; i < 2 && op != NULL; ++i) {
@@ -207,9 +211,21 @@ static void proxy_works(struct task *task)
         it.proxy_step.step = i;
         void *step = start(task->comm, &it);
         state_args args = {.proxy_step = {1 << 17}};
-        record(step, STEP_SEND_PEER_WAIT, NULL);
-        record(step, STEP_SEND_GPU_WAIT, NULL);
-        record(step, STEP_SEND_WAIT, &args);
+        if (is_send) {
+            record(step, STEP_SEND_PEER_WAIT, NULL);
+            record(step, STEP_SEND_GPU_WAIT, NULL);
+            record(step, STEP_SEND_WAIT, &args);
+        } else {
+            record(step, STEP_RECV_WAIT, NULL);
+        }
+        if (i == 1 && stands)
+            return;
+        if (i == 1 && slow_ms > 0 && is_send)
+            usleep((useconds_t)slow_ms * 1000);
+        if (!is_send) {
+            record(step, STEP_RECV_FLUSH_WAIT, NULL);
+            record(step, STEP_RECV_GPU_WAIT, &args);
+        }
         if (step != NULL)
             net(task->comm, step);
         stop(step);
@@ -253,8 +269,11 @@ static void *proxy(void *none)
     for (int i = 0; i < task_count; ++i) {
         if (tasks[i].event == NULL || tasks[i].is_ce)
             continue;
-        if (!hangs)
-            proxy_works(&tasks[i]);
+        if (!hangs || stands) {
+            proxy_works(&tasks[i], 1);
+            if (stands || slow_ms > 0)
+                proxy_works(&tasks[i], 0);
+        }
         for (uint8_t channel = 0; channel < (tasks[i].is_p2p ? 1 : CHANNELS); ++channel)
             kernel_runs(&tasks[i], channel);
     }
@@ -352,6 +371,7 @@ static void launch(void)
     group_api = NULL;
     if (task_count > 0)
         in_a_thread(proxy);
+    slow_ms = 0;
     for (int i = 0; i < task_count; ++i)
         if (tasks[i].is_ce && !hangs) {
             record(tasks[i].event, CE_COLL_COMPLETE, NULL);
@@ -492,6 +512,12 @@ static void execute(const char *word)
         hangs = 1;
         return;
     }
+    if (strcmp(word, "stand") == 0) {
+        hangs = stands = 1;
+        return;
+    }
+    if (sscanf(word, "slow:%d", &slow_ms) == 1)
+        return;
     if (strcmp(word, "foreign") == 0) {
         foreign();
         return;

@@ -10,7 +10,6 @@
     }
 
 LATER(ncclCommGetUniqueId)
-LATER(ncclCommMemStats)
 LATER(ncclDevCommDestroy)
 LATER(ncclGetLsaMultimemDevicePointer)
 LATER(ncclGetPeerDevicePointer)

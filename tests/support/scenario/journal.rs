@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp_doctor::diagnosis::event::{Call, Event, Forward, GroupInfo, Guard, ProcessId, Stacks};
+use ddp_doctor::diagnosis::event::{
+    Call, Event, Forward, GroupInfo, Guard, ProcessId, Stacks, WaitsFor,
+};
 use ddp_doctor::evidence::journal::Writer;
 use ddp_doctor::postmortem;
-use ddp_doctor_proto::blackbox::flags;
+use ddp_doctor_proto::blackbox::{flags, transfer as code};
 use ddp_doctor_proto::report::{Exit, Report, Timestamp, Where};
-use ddp_doctor_proto::{NoteKind, ProcessState, RecordKind, v1};
+use ddp_doctor_proto::{NoteKind, Op, ProcessState, RecordKind, v1};
 use v1::event::Kind;
 
 use super::{START, Scenario, Script};
@@ -283,6 +285,30 @@ impl Encoder {
                 };
                 self.process(*process).record(record, None)
             }
+            Event::Transfer {
+                process,
+                call,
+                transfer,
+                standing,
+                at,
+            } => {
+                let record = v1::Record {
+                    call: call.0,
+                    op: i32::from([Op::Recv, Op::Send][usize::from(transfer.is_send)].number()),
+                    root: i32::try_from(transfer.peer).ok(),
+                    tag: i32::try_from(transfer.channel).ok(),
+                    numel: standing.map(|it| it.done),
+                    tensors: standing.map_or(0, |it| it.steps as u32),
+                    code: standing.map_or(code::MOVES, |it| match it.waits_for {
+                        WaitsFor::Device => code::DEVICE,
+                        WaitsFor::Peer => code::PEER,
+                        WaitsFor::Network => code::NETWORK,
+                        WaitsFor::Unknown => code::UNKNOWN,
+                    }),
+                    ..record(RecordKind::Transfer, *at)
+                };
+                self.process(*process).record(record, None)
+            }
             Event::Site {
                 process,
                 place,
@@ -468,6 +494,7 @@ impl Encoder {
                 gpu_retries: sample.gpu_retries,
                 gpu_ooms: sample.gpu_ooms,
                 gpu_largest: sample.gpu_largest,
+                gpu_nccl: sample.gpu_nccl,
                 ..v1::MemorySample::default()
             })],
             Event::Frontier {

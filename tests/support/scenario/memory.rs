@@ -38,6 +38,10 @@ pub(super) fn sample(args: &[String]) -> Result<MemorySample, String> {
                 sample.device.get_or_insert(0);
                 sample.gpu_largest = used;
             }
+            "nccl" => {
+                sample.device.get_or_insert(0);
+                sample.gpu_nccl = used;
+            }
             _ => return Err(format!("nothing is measured that is called {name}")),
         }
     }

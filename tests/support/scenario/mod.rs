@@ -22,6 +22,7 @@
 //! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: DDP's own |
 //! | `… [stream=N] [launch=N] [followed]`, `completes [LABEL]` | with `layer = "nccl"`: the call is put on a stream (1), with others of that launch, and comes back; `followed`: it will be told when it is complete. It is |
 //! | `… nccl:[REDUCE_OP][@STREAM]`, `within [FUNCTION]` | what the call asks NCCL for, on a stream (1); it enters a function of NCCL's, or comes back from it |
+//! | `halts send\|receive [network\|peer\|device] peer=N [channel=N]`, `moves …` | a transfer of its last call has not moved since then, or does again |
 //! | `input SECONDS [@FILE:LINE]`, `garbage SECONDS` | it has just waited so long for a batch, or collected garbage |
 //! | `host ran=N queued=N threads=N throttled=N stolen=N cpu=N memory=N io=N faults=N on=PROCESSORS` | how its host lets it run from the second before on: thousandths of the time, pages a second; `cpu`, `memory`, `io`: pressure |
 //! | `unawaited @FILE:LINE` | an `all_reduce` made there is waited for by nobody |
@@ -42,7 +43,7 @@
 //! | `reading @FILE:LINE` | the source around the line is being read, until something is told of it |
 //! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
-//! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`, `largest`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
+//! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`, `largest`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
 //! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first; with `!`: native ones |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::{
     Beneath, Call, CallId, Event, Forward, GroupInfo, Guard, OnStream, OomKills, Parameters,
-    ProcessId, SchedulingSample, Stacks, StartedRank, ThreadId, ThreadStack,
+    ProcessId, SchedulingSample, Stacks, Standing, StartedRank, ThreadId, ThreadStack, Transfer,
+    WaitsFor,
 };
 use ddp_doctor_proto::report::{Exit, GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{
@@ -475,6 +476,39 @@ impl<'a> Writer<'a> {
                 Event::Completed {
                     process,
                     call,
+                    at: moment,
+                }
+            }
+            "halts" | "moves" => {
+                let (_, call) = *self.last_call.get(&rank).ok_or("no call to transfer for")?;
+                let number = |name: &str| {
+                    let value = args.iter().find_map(|arg| arg.strip_prefix(name));
+                    value.and_then(|it| it.parse().ok())
+                };
+                let way = arg(0)?;
+                let [is_send, is_receive] = [way == "send", way == "receive"];
+                if !is_send && !is_receive {
+                    return Err(format!("neither send nor receive: {way}"));
+                }
+                let waits_for = match arg(1).unwrap_or_default() {
+                    "network" => WaitsFor::Network,
+                    "peer" => WaitsFor::Peer,
+                    "device" => WaitsFor::Device,
+                    _ => WaitsFor::Unknown,
+                };
+                Event::Transfer {
+                    process,
+                    call,
+                    transfer: Transfer {
+                        peer: number("peer=").ok_or("no peer")?,
+                        is_send,
+                        channel: number("channel=").unwrap_or(0),
+                    },
+                    standing: (verb == "halts").then_some(Standing {
+                        waits_for,
+                        done: 1,
+                        steps: 8,
+                    }),
                     at: moment,
                 }
             }

@@ -8,6 +8,8 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use super::progress::Moving;
+
 /// Events that are remembered: those that have not ended, and the latest of those that have.
 const MOST: usize = 4096;
 /// Places that are looked at for one that is free.
@@ -39,6 +41,8 @@ pub(super) struct Event {
     pub(super) is_captured: AtomicBool,
     /// What another plugin gave for it.
     pub(super) next: AtomicPtr<c_void>,
+    /// Of a transfer over the network, or a step of one: how far it is.
+    pub(super) moving: Moving,
 }
 
 static EVENTS: [Event; MOST] = [const {
@@ -53,6 +57,7 @@ static EVENTS: [Event; MOST] = [const {
         stream: AtomicPtr::new(ptr::null_mut()),
         is_captured: AtomicBool::new(false),
         next: AtomicPtr::new(ptr::null_mut()),
+        moving: Moving::new(),
     }
 }; MOST];
 
@@ -90,7 +95,20 @@ pub(super) fn find(number: usize) -> Option<&'static Event> {
     event.is(number).then_some(event)
 }
 
+/// Events of a kind that have not ended, with their numbers.
+pub(super) fn under_way(kind: u64) -> impl Iterator<Item = (usize, &'static Event)> {
+    EVENTS.iter().filter_map(move |event| {
+        let number = event.number.load(Ordering::Acquire);
+        (number & OPEN != 0 && event.kind() == kind).then_some((number, event))
+    })
+}
+
 impl Event {
+    /// Whether it still is that of this number, and has not ended.
+    pub(super) fn is_under_way(&self, number: usize) -> bool {
+        number & OPEN != 0 && self.number.load(Ordering::Acquire) == number
+    }
+
     /// Whether it still is that of this number.
     pub(super) fn is(&self, number: usize) -> bool {
         number & OPEN != 0 && self.number.load(Ordering::Acquire) | OPEN == number
@@ -109,6 +127,10 @@ impl Event {
     /// It has ended. What is known of it stays until its place is needed.
     pub(super) fn end(&self, number: usize) {
         let ended = number & !OPEN;
+        if self.is_under_way(number) {
+            // Before somebody else has the place.
+            self.moving.forget();
+        }
         // Whoever ends it twice ends nothing.
         self.number
             .compare_exchange(number, ended, Ordering::AcqRel, Ordering::Relaxed)

@@ -31,6 +31,18 @@ pub(super) mod kind {
 pub(super) mod state {
     use std::ffi::c_int;
 
+    /// What a step of a transfer waits for: that the device has filled what is to be sent, …
+    pub(in super::super) const SEND_GPU_WAIT: c_int = 8;
+    /// … that the network has taken it, …
+    pub(in super::super) const SEND_WAIT: c_int = 9;
+    /// … that something comes from there, …
+    pub(in super::super) const RECV_WAIT: c_int = 10;
+    /// … that it is in the device's memory, …
+    pub(in super::super) const RECV_FLUSH_WAIT: c_int = 11;
+    /// … that the device has taken it.
+    pub(in super::super) const RECV_GPU_WAIT: c_int = 12;
+    /// That the other end is ready for it, since version 4.
+    pub(in super::super) const SEND_PEER_WAIT: c_int = 20;
     /// The kernel's part on a channel is over.
     pub(in super::super) const KERNEL_CHANNEL_STOP: c_int = 22;
     /// The outermost end of a group begins to make what is in it.
@@ -87,6 +99,20 @@ pub(super) struct P2p {
     pub(super) channels: u8,
 }
 
+/// `proxyOp`
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct ProxyOp {
+    /// The process that it is for.
+    pub(super) pid: u32,
+    pub(super) channel: u8,
+    /// Rank in the communicator.
+    pub(super) peer: c_int,
+    pub(super) steps: c_int,
+    pub(super) chunk: c_int,
+    pub(super) is_send: c_int,
+}
+
 /// `collApi`
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -117,6 +143,8 @@ const _: () = {
     assert!(size_of::<Coll>() + BODY == size(4));
     assert!(offset_of!(P2p, count) + BODY == 48 && offset_of!(P2p, peer) + BODY == 56);
     assert!(offset_of!(P2p, channels) + BODY == 60 && size_of::<P2p>() + BODY <= size(4));
+    assert!(offset_of!(ProxyOp, channel) + BODY == 28 && offset_of!(ProxyOp, peer) + BODY == 32);
+    assert!(offset_of!(ProxyOp, steps) + BODY == 36 && offset_of!(ProxyOp, is_send) + BODY == 44);
     assert!(offset_of!(CollApi, root) + BODY == 48 && offset_of!(CollApi, stream) + BODY == 56);
     assert!(offset_of!(CollApi, is_captured) + BODY == 64);
     assert!(
@@ -165,6 +193,15 @@ impl Descriptor {
     pub(super) fn is_foreign(self) -> bool {
         let pid: u32 = self.body();
         pid != std::process::id()
+    }
+
+    pub(super) fn proxy_op(self) -> ProxyOp {
+        self.body()
+    }
+
+    /// The number of a proxy's step.
+    pub(super) fn step(self) -> c_int {
+        self.body()
     }
 
     pub(super) fn coll(self) -> Coll {

@@ -11,13 +11,15 @@
 //! ```
 //!
 //! A collective is recorded as the program asked for it: by its `CollApi`, from version 5 on. Only `P2p` knows
-//! the peer of a message. Version 4 tells of work alone, which is in bytes where data is only moved.
+//! the peer of a message. With "kernels", proxies tell of transfers over the network as well (`ProxyOp ─ ProxyStep`,
+//! parts of a `Coll` or a `P2p`, see [`progress`]). Version 4 tells of work alone, which is in bytes where data is only moved.
 #![expect(unsafe_code, reason = "is called by NCCL with what it points to")]
 
 mod events;
 mod launches;
 mod layout;
 mod next;
+mod progress;
 
 use std::env;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -36,7 +38,7 @@ use crate::records::{self, Work};
 use crate::sink::Sink;
 use crate::watch::guarded;
 
-/// What is asked of NCCL: calls, or with "kernels" their kernels too.
+/// What is asked of NCCL: calls, or with "kernels" their kernels and their transfers over the network too.
 const SWITCH: &str = "DDP_DOCTOR_NCCL_PROFILER";
 /// `ncclSuccess`, whatever happens: the program goes on in any case.
 const DONE: c_int = 0;
@@ -223,7 +225,11 @@ fn asked(version: u32) -> u64 {
         kind::GROUP_API | kind::COLL_API | kind::P2P_API | kind::P2P
     };
     match env::var_os(SWITCH) {
-        Some(value) if value == "kernels" => calls | kind::COLL | kind::KERNEL_CHANNEL,
+        Some(value) if value == "kernels" => {
+            progress::watch();
+            let kernels = kind::COLL | kind::KERNEL_CHANNEL;
+            calls | kernels | kind::PROXY_OP | kind::PROXY_STEP
+        }
         _ => calls,
     }
 }
@@ -258,6 +264,7 @@ unsafe extern "C" fn stop(handle: *mut c_void) -> c_int {
                 launches::end();
             }
             kind::KERNEL_CHANNEL => kernel_part_ended(event),
+            kind::PROXY_STEP => progress::step_ends(event),
             _ => {}
         }
         next::stop(event);
@@ -274,6 +281,7 @@ unsafe extern "C" fn record(handle: *mut c_void, state: c_int, arguments: *mut c
         match (event.kind(), state) {
             (kind::GROUP_API, state::GROUP_END_API_START) => launches::begin(),
             (kind::KERNEL_CHANNEL, state::KERNEL_CHANNEL_STOP) => kernel_part_ended(event),
+            (kind::PROXY_OP | kind::PROXY_STEP, state) => progress::comes_to(event, state),
             _ => {}
         }
         next::record(event, state, arguments);
@@ -331,7 +339,15 @@ impl Context {
 fn is_known(descriptor: Descriptor) -> bool {
     let works = kind::GROUP | kind::COLL | kind::P2P | kind::KERNEL_CHANNEL;
     let calls = kind::GROUP_API | kind::COLL_API | kind::P2P_API;
-    descriptor.kind() & (works | calls) != 0
+    match descriptor.kind() {
+        // What a proxy does for another process is part of that one's calls.
+        kind::PROXY_OP => progress::is_on() && !descriptor.is_foreign(),
+        kind::PROXY_STEP => {
+            let of = events::find(descriptor.parent());
+            progress::is_on() && of.is_some_and(|it| it.kind() == kind::PROXY_OP)
+        }
+        kind => kind & (works | calls) != 0,
+    }
 }
 
 fn begun(
@@ -370,6 +386,13 @@ fn begun(
             gather(communicator, work);
         }
         kind::COLL => expect(event, &descriptor.coll()),
+        kind::PROXY_OP => {
+            // What it is part of may be forgotten before it is over.
+            let part_of = events::find(descriptor.parent()).map_or(0, Event::call);
+            event.recorded(part_of);
+            progress::begins(event, &descriptor.proxy_op());
+        }
+        kind::PROXY_STEP => progress::step_begins(event, descriptor.step()),
         kind::P2P => {
             let made = descriptor.p2p();
             let asked = events::find(descriptor.parent());

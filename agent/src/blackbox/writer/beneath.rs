@@ -1,7 +1,9 @@
 //! Records of what calls are made of: the layer below tells, from inside of them.
 
-use ddp_doctor_proto::RecordKind;
+use std::time::Duration;
+
 use ddp_doctor_proto::blackbox::{Record, flags, group, inside};
+use ddp_doctor_proto::{Op, RecordKind};
 
 use super::{Call, Writer};
 use crate::blackbox::nesting::Frame;
@@ -103,6 +105,50 @@ impl Writer {
                 kind: RecordKind::Within,
                 call: call.map_or(0, |frame| frame.call),
                 text,
+                ..Record::default()
+            },
+        );
+    }
+}
+
+/// A transfer over the network, of what a call is made of, that stands, or goes on again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The call.
+    pub call: u64,
+    /// Which way it goes.
+    pub is_send: bool,
+    /// The other end, by its rank in the communicator.
+    pub peer: i32,
+    /// The channel.
+    pub channel: u8,
+    /// Steps that are done, …
+    pub done: u32,
+    /// … and all of them.
+    pub steps: u32,
+    /// One of [`transfer`](ddp_doctor_proto::blackbox::transfer).
+    pub waits_for: i32,
+    /// For how long it has not moved.
+    pub stood: Duration,
+}
+
+impl Writer {
+    /// A transfer of a call stands, or goes on again. By a thread of ours: what it says is not the thread's.
+    pub fn transfer(&self, standing: &Standing) {
+        let stood = u64::try_from(standing.stood.as_nanos()).unwrap_or(u64::MAX);
+        self.record(
+            None,
+            Record {
+                mono_ns: sys::monotonic_ns().saturating_sub(stood),
+                kind: RecordKind::Transfer,
+                op: [Op::Recv, Op::Send][usize::from(standing.is_send)],
+                flags: flags::ROOT | flags::TAG | flags::NUMEL,
+                call: standing.call,
+                root_or_peer: standing.peer,
+                tag: i32::from(standing.channel),
+                numel: u64::from(standing.done),
+                tensors: standing.steps,
+                code: standing.waits_for,
                 ..Record::default()
             },
         );

@@ -21,7 +21,7 @@ use ddp_doctor_proto::blackbox::{
     box_flags, group, header, site,
 };
 
-pub use beneath::Outer;
+pub use beneath::{Outer, Standing};
 pub use calls::Call;
 pub use create::{CreateError, Options};
 pub use creation::{Creation, Seat};

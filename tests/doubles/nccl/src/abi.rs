@@ -4,10 +4,11 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::process;
 
 use crate::bootstrap::UniqueId;
 use crate::calls::{self, Asked, What};
-use crate::comm::Comm;
+use crate::comm::{COMMS, Comm};
 use crate::handles::Handles;
 use crate::lifecycle::{self, Config};
 use crate::pointers::{Buffer, In, Out};
@@ -143,6 +144,23 @@ exports! {
     fn ncclCommUserRank = pncclCommUserRank(comm: Handle, rank: Out<c_int>) {
         let comm = Comm::of(comm, "CommUserRank")?;
         rank.put(c_int::try_from(comm.rank).unwrap_or(c_int::MAX))
+    }
+
+    fn ncclCommMemStats = pncclCommMemStats(comm: Handle, what: c_int, value: Out<u64>) {
+        let Some(comm) = COMMS.get(comm) else {
+            // NCCL would look into memory that is somebody else's by now: whoever asks so is to notice.
+            process::abort()
+        };
+        if let Some(error) = comm.error() {
+            return Err(error);
+        }
+        let all = comm.memory.bytes();
+        match what {
+            // What can be given back for a while, and whether it is.
+            0 | 1 => value.put(0),
+            2 | 3 => value.put(all),
+            _ => refuse(Status::INVALID_ARGUMENT, format!("no such statistic: {what}")),
+        }
     }
 
     // --- Collectives

@@ -5,7 +5,7 @@ use crate::comm::{Comm, Factor};
 use crate::group;
 use crate::pointers::Buffer;
 use crate::work::{Call, Collective, Kind, Transfer};
-use crate::{Result, Status, fault, refuse};
+use crate::{Result, Status, driver, fault, refuse};
 
 /// A collective as it is asked for.
 pub(crate) struct Asked {
@@ -75,6 +75,9 @@ pub(crate) fn collective(what: What, asked: &Asked) -> Result<()> {
         comm.mesh()?;
         let fault = fault::meet(function, comm.rank)?;
         if bytes > 0 {
+            if !driver::is_capturing(asked.stream)? {
+                comm.connect()?;
+            }
             let call = Call::Collective(Collective {
                 kind,
                 input: asked.input,

@@ -1,14 +1,14 @@
 //! A communicator, as one rank has it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use crate::arithmetic::DataType;
 use crate::handles::Handles;
 use crate::mesh::{Aborted, Lane, Mesh};
 use crate::pointers::Buffer;
-use crate::{Result, Status, lock, refuse};
+use crate::{Result, Status, driver, lock, refuse};
 
 pub(crate) static COMMS: Handles<Arc<Comm>> = Handles::new(0x5500_0000_0000);
 
@@ -37,6 +37,10 @@ pub(crate) struct Comm {
     pub(crate) device: i32,
     pub(crate) is_blocking: bool,
     pub(crate) name: Name,
+    /// Of the device.
+    pub(crate) memory: Arc<Memory>,
+    /// It was connected for collectives: that takes memory.
+    is_connected: AtomicBool,
     /// How often others were made out of it, by all its ranks.
     children: AtomicU32,
     mesh: OnceLock<Mesh>,
@@ -76,6 +80,7 @@ impl Comm {
         device: i32,
         is_blocking: bool,
         name: Name,
+        memory: Arc<Memory>,
     ) -> Arc<Self> {
         Arc::new(Self {
             rank,
@@ -83,6 +88,8 @@ impl Comm {
             device,
             is_blocking,
             name,
+            memory,
+            is_connected: AtomicBool::new(false),
             children: AtomicU32::new(0),
             mesh: OnceLock::new(),
             state: Mutex::default(),
@@ -133,6 +140,14 @@ impl Comm {
                 "the communicator is used before the call that makes it has ended".into(),
             ),
         }
+    }
+
+    /// A collective is about to be made.
+    pub(crate) fn connect(&self) -> Result<()> {
+        if self.is_connected.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.memory.take(Memory::OF_COLLECTIVES)
     }
 
     pub(crate) fn set_error(&self, error: Option<Status>) {
@@ -265,6 +280,41 @@ impl Comm {
         let at = self.defined_at(number)?;
         let known = lock(&self.state).reductions.get_mut(at)?.take();
         known.map(|_| ())
+    }
+}
+
+/// What communicators have taken of the device's memory, one or several that share it.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    taken: Mutex<Vec<(usize, usize)>>,
+}
+
+impl Memory {
+    /// Bytes that every communicator takes when it is made, …
+    pub(crate) const OF_ONE: usize = 4 << 20;
+    /// … and when its first collective is called.
+    pub(crate) const OF_COLLECTIVES: usize = 8 << 20;
+
+    pub(crate) fn take(&self, bytes: usize) -> Result<()> {
+        let address = driver::allocate(bytes)?;
+        lock(&self.taken).push((address.expose_provenance(), bytes));
+        Ok(())
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        lock(&self.taken)
+            .iter()
+            .map(|(_, bytes)| *bytes as u64)
+            .sum()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for (address, _) in lock(&self.taken).drain(..) {
+            // The driver has taken it back where that has ended before.
+            driver::free(address).ok();
+        }
     }
 }
 

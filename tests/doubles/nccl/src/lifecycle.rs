@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 
 use crate::bootstrap::{self, MAX_RANKS, UniqueId};
-use crate::comm::{COMMS, Comm, Control, Name};
+use crate::comm::{COMMS, Comm, Control, Memory, Name};
 use crate::fault;
 use crate::group::{self, Meeting};
 use crate::mesh::Mesh;
@@ -23,6 +23,9 @@ pub(crate) struct Config {
     magic: u32,
     version: u32,
     blocking: i32,
+    of_kernels: [i32; 3],
+    net_name: usize,
+    split_share: i32,
 }
 
 impl Config {
@@ -50,6 +53,18 @@ impl Config {
             },
         }
     }
+
+    /// Whether what is split off shares its parent's memory.
+    fn shares(given: &In<Self>) -> bool {
+        given.get().is_some_and(|config| config.split_share == 1)
+    }
+}
+
+/// Memory for a new communicator, which is taken from the device at once.
+fn memory(of_parent: Option<&Arc<Memory>>) -> Result<Arc<Memory>> {
+    let memory = of_parent.map_or_else(Arc::default, Arc::clone);
+    memory.take(Memory::OF_ONE)?;
+    Ok(memory)
 }
 
 /// A rank of a new communicator.
@@ -130,7 +145,14 @@ fn init_on(
         );
     }
     fault::meet(function, rank)?;
-    let new = Comm::new(rank, ranks, driver::device()?, is_blocking, name);
+    let new = Comm::new(
+        rank,
+        ranks,
+        driver::device()?,
+        is_blocking,
+        name,
+        memory(None)?,
+    );
     let handle = COMMS.insert(Arc::clone(&new));
     comm.put(handle)?;
     let comm = comm.later();
@@ -165,6 +187,7 @@ pub(crate) fn split(
     group::within(|| {
         let parent = Comm::of(parent, "CommSplit")?;
         let is_blocking = Config::blocking(config)?.unwrap_or(parent.is_blocking);
+        let shares = Config::shares(config);
         if color < NO_COLOR {
             return refuse(Status::INVALID_ARGUMENT, format!("invalid color {color}"));
         }
@@ -196,6 +219,7 @@ pub(crate) fn split(
                     &members.collect::<Vec<_>>(),
                     is_blocking,
                     name,
+                    memory(shares.then_some(&parent.memory))?,
                 )?;
                 child.put(comm)
             }),
@@ -264,6 +288,7 @@ pub(crate) fn shrink(
                     &members.collect::<Vec<_>>(),
                     is_blocking,
                     name,
+                    memory(None)?,
                 )?;
                 if flags == ABORT {
                     parent.abort();
@@ -336,7 +361,8 @@ pub(crate) fn grow(
                 };
                 let mesh = bootstrap::join(&id, count, parent.rank)?;
                 let (device, name) = (parent.device, name(&id, ranks));
-                let comm = Comm::new(parent.rank, count, device, is_blocking, name);
+                let memory = memory(None)?;
+                let comm = Comm::new(parent.rank, count, device, is_blocking, name, memory);
                 comm.has_met(mesh);
                 child.put(COMMS.insert(comm))
             }),
@@ -375,6 +401,7 @@ fn make(
     members: &[(usize, i64)],
     is_blocking: bool,
     name: Name,
+    memory: Arc<Memory>,
 ) -> Result<usize> {
     let ports: Vec<u16> = members
         .iter()
@@ -385,7 +412,14 @@ fn make(
     };
     let mesh = Mesh::connect(listener, &ports, rank, u64::from(ports[0]))
         .or_else(|e| refuse(Status::SYSTEM_ERROR, e.to_string()))?;
-    let comm = Comm::new(rank, members.len(), parent.device, is_blocking, name);
+    let comm = Comm::new(
+        rank,
+        members.len(),
+        parent.device,
+        is_blocking,
+        name,
+        memory,
+    );
     comm.has_met(mesh);
     Ok(COMMS.insert(comm))
 }

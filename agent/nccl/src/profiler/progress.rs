@@ -1,0 +1,286 @@
+//! Where transfers over the network stand, for "kernels".
+//!
+//! NCCL's proxy tells of every step of every transfer, which is far more than is worth recording. So what it
+//! tells only notes when a transfer last moved, and a thread of ours looks at that: it records a transfer
+//! that has not moved for long, and that it goes on again or is over.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ddp_doctor_agent::blackbox::Standing;
+use ddp_doctor_proto::blackbox::transfer;
+
+use super::events::{self, Event};
+use super::layout::{ProxyOp, kind, state};
+use crate::driver;
+use crate::sink;
+
+/// A transfer that has not moved for so long is recorded: much longer than any step takes.
+const LONG: Duration = Duration::from_secs(2);
+/// How often they are looked at.
+const EVERY: Duration = Duration::from_millis(250);
+/// Transfers that are told to stand at a time.
+const MOST_TOLD: usize = 64;
+
+/// What is known of a transfer, or of one step of it.
+#[derive(Debug)]
+pub(super) struct Moving {
+    /// When it last moved, in nanoseconds of [`now`]; 0: nothing is known yet, or any more.
+    moved_at: AtomicU64,
+    is_send: AtomicBool,
+    channel: AtomicU8,
+    /// Rank of the other end, in the communicator.
+    peer: AtomicI32,
+    /// Of a transfer: how many steps it has. Of a step: which one it is.
+    steps: AtomicI32,
+    /// Steps that are done.
+    done: AtomicU32,
+    /// What a step waits for.
+    state: AtomicI32,
+}
+
+impl Moving {
+    pub(super) const fn new() -> Self {
+        Self {
+            moved_at: AtomicU64::new(0),
+            is_send: AtomicBool::new(false),
+            channel: AtomicU8::new(0),
+            peer: AtomicI32::new(-1),
+            steps: AtomicI32::new(0),
+            done: AtomicU32::new(0),
+            state: AtomicI32::new(0),
+        }
+    }
+
+    /// Its event has ended.
+    pub(super) fn forget(&self) {
+        self.moved_at.store(0, Ordering::Release);
+    }
+
+    fn moves(&self) {
+        self.moved_at.store(now(), Ordering::Release);
+    }
+}
+
+/// Nanoseconds since the first time that this was asked for, from 1.
+fn now() -> u64 {
+    static BEGINNING: OnceLock<Instant> = OnceLock::new();
+    let beginning = BEGINNING.get_or_init(Instant::now);
+    u64::try_from(beginning.elapsed().as_nanos()).map_or(u64::MAX, |it| it.saturating_add(1))
+}
+
+/// Transfers are looked at.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether anything is to be known of transfers.
+pub(super) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// Begins to look at them.
+pub(super) fn watch() {
+    if IS_ON.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    now();
+    /// What a thread needs that looks and tells.
+    const STACK: usize = 256 << 10;
+    let builder = thread::Builder::new()
+        .name("ddp-nccl-net".into())
+        .stack_size(STACK);
+    let start = || {
+        builder.spawn(|| {
+            let mut told = Vec::with_capacity(MOST_TOLD);
+            loop {
+                thread::sleep(EVERY);
+                look(&mut told);
+            }
+        })
+    };
+    drop(driver::without_signals(start));
+}
+
+// --- What the proxy tells ------------------------------------------------------------------------
+
+/// A transfer begins.
+pub(super) fn begins(event: &Event, op: &ProxyOp) {
+    let moving = &event.moving;
+    moving.is_send.store(op.is_send != 0, Ordering::Relaxed);
+    moving.channel.store(op.channel, Ordering::Relaxed);
+    moving.peer.store(op.peer, Ordering::Relaxed);
+    moving.steps.store(op.steps, Ordering::Relaxed);
+    moving.done.store(0, Ordering::Relaxed);
+    moving.moves();
+}
+
+/// A step of a transfer begins.
+pub(super) fn step_begins(event: &Event, number: i32) {
+    let moving = &event.moving;
+    moving.steps.store(number, Ordering::Relaxed);
+    moving.state.store(0, Ordering::Relaxed);
+    moving.moves();
+    with_transfer(event, Moving::moves);
+}
+
+/// A step, or a transfer, has come to another state.
+pub(super) fn comes_to(event: &Event, state: i32) {
+    event.moving.state.store(state, Ordering::Relaxed);
+    event.moving.moves();
+    if event.kind() == kind::PROXY_STEP {
+        with_transfer(event, Moving::moves);
+    }
+}
+
+/// A step is done.
+pub(super) fn step_ends(event: &Event) {
+    with_transfer(event, |transfer| {
+        transfer.done.fetch_add(1, Ordering::Relaxed);
+        transfer.moves();
+    });
+}
+
+/// The transfer that a step is part of.
+fn with_transfer(step: &Event, work: impl FnOnce(&Moving)) {
+    let of = events::find(step.parent.load(Ordering::Relaxed));
+    if let Some(of) = of.filter(|it| it.kind() == kind::PROXY_OP) {
+        work(&of.moving);
+    }
+}
+
+// --- What is told of it ----------------------------------------------------------------------------
+
+/// A transfer that was told to stand.
+struct Told {
+    /// Its event …
+    number: usize,
+    /// … and when that had moved last.
+    moved_at: u64,
+    standing: Standing,
+}
+
+fn look(told: &mut Vec<Told>) {
+    told.retain(|it| {
+        let still = moved_at(it.number) == Some(it.moved_at);
+        if !still {
+            record(&Standing {
+                waits_for: transfer::MOVES,
+                stood: Duration::ZERO,
+                ..it.standing
+            });
+        }
+        still
+    });
+    let now = now();
+    for (number, event) in events::under_way(kind::PROXY_OP) {
+        let Some(moved_at) = moved_at(number) else {
+            continue;
+        };
+        let stood = Duration::from_nanos(now.saturating_sub(moved_at));
+        let is_told = || told.iter().any(|it| it.number == number);
+        if stood < LONG || told.len() == MOST_TOLD || is_told() {
+            continue;
+        }
+        let Some(standing) = standing(number, event, stood) else {
+            continue;
+        };
+        // What was read belongs together if it has not moved meanwhile.
+        if self::moved_at(number) == Some(moved_at) {
+            record(&standing);
+            told.push(Told {
+                number,
+                moved_at,
+                standing,
+            });
+        }
+    }
+}
+
+/// When a transfer last moved; `None`: it has ended.
+fn moved_at(number: usize) -> Option<u64> {
+    let event = events::find(number).filter(|it| it.is_under_way(number))?;
+    Some(event.moving.moved_at.load(Ordering::Acquire)).filter(|&it| it != 0)
+}
+
+/// `None`: it is not known what call it is for.
+fn standing(number: usize, event: &Event, stood: Duration) -> Option<Standing> {
+    let asked = || events::find(event.parent.load(Ordering::Relaxed)).map(Event::call);
+    let call = [event.call(), asked().unwrap_or(0)]
+        .into_iter()
+        .find(|&it| it != 0)?;
+    let moving = &event.moving;
+    let is_send = moving.is_send.load(Ordering::Relaxed);
+    let steps = events::under_way(kind::PROXY_STEP);
+    let steps = steps.filter(|(_, step)| step.parent.load(Ordering::Relaxed) == number);
+    // Later steps wait for the first that does not go on.
+    let first = steps.min_by_key(|(_, step)| step.moving.steps.load(Ordering::Relaxed));
+    let state = first.map_or(0, |(_, step)| step.moving.state.load(Ordering::Relaxed));
+    Some(Standing {
+        call,
+        is_send,
+        peer: moving.peer.load(Ordering::Relaxed),
+        channel: moving.channel.load(Ordering::Relaxed),
+        done: moving.done.load(Ordering::Relaxed),
+        steps: u32::try_from(moving.steps.load(Ordering::Relaxed)).unwrap_or(0),
+        waits_for: waits_for(state),
+        stood,
+    })
+}
+
+/// What a step waits for in a state.
+const fn waits_for(state: i32) -> i32 {
+    match state {
+        state::SEND_GPU_WAIT | state::RECV_GPU_WAIT | state::RECV_FLUSH_WAIT => transfer::DEVICE,
+        state::SEND_PEER_WAIT => transfer::PEER,
+        state::SEND_WAIT | state::RECV_WAIT => transfer::NETWORK,
+        _ => transfer::UNKNOWN,
+    }
+}
+
+fn record(standing: &Standing) {
+    if let Some(writer) = sink::own() {
+        writer.transfer(standing);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_is_the_first_step_that_does_not_go_on() {
+        let (call, of_call) = events::begin(kind::COLL, 0).unwrap();
+        of_call.recorded(9);
+        let (number, op) = events::begin(kind::PROXY_OP, call).unwrap();
+        begins(
+            op,
+            &ProxyOp {
+                pid: 0,
+                channel: 3,
+                peer: 5,
+                steps: 8,
+                chunk: 1,
+                is_send: 1,
+            },
+        );
+        let step = |step: i32, state: i32| {
+            let (number, event) = events::begin(kind::PROXY_STEP, number).unwrap();
+            step_begins(event, step);
+            comes_to(event, state);
+            (number, event)
+        };
+        let (done, event) = step(0, state::SEND_WAIT);
+        step_ends(event);
+        event.end(done);
+        step(1, state::SEND_WAIT);
+        step(2, state::SEND_GPU_WAIT);
+        let found = standing(number, op, LONG).unwrap();
+        assert_eq!((found.call, found.channel, found.peer), (9, 3, 5));
+        assert_eq!((found.done, found.steps), (1, 8));
+        assert_eq!(found.waits_for, transfer::NETWORK);
+        assert!(moved_at(number).is_some());
+        op.end(number);
+        assert_eq!(moved_at(number), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! What NCCL itself holds of a GPU's memory: told as it changes, and no communicator is asked that is gone. The
+//! double ends a process that asks one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ddp_doctor::evidence::journal::Reader as Journal;
+use ddp_doctor_proto::v1::event::Kind;
+
+use super::library;
+use crate::doubles::Doubles;
+use crate::run::program;
+use crate::support::process::{Finished, run_to_end};
+
+/// Runs `held.c` with two ranks. Gives what was told of each process, in MiB.
+fn run(how: &str, environment: &[(&str, &str)]) -> Option<(Finished, Vec<Vec<u64>>)> {
+    let doubles = Doubles::get()?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/held.c");
+    let rank = doubles.compile(&source, "held", &[]);
+    let scratch = tempfile::tempdir().unwrap();
+    let mut run = program(scratch.path());
+    run.args(["run", "--nccl", "always", "--run-dir", "kept", "--"])
+        .args(doubles.launch(2, &rank))
+        .arg(how)
+        .env("DDP_DOCTOR_NCCL_LIBRARY", library())
+        .envs(environment.iter().copied())
+        .env_remove("LD_PRELOAD");
+    let finished = run_to_end(run);
+    let mut journal = Journal::open(&scratch.path().join("kept/journal.ddpj")).unwrap();
+    let mut told: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+    while let Some(report) = journal.read().unwrap() {
+        for event in report.events {
+            let Some(Kind::MemorySample(sample)) = event.kind else {
+                continue;
+            };
+            if let Some(bytes) = sample.gpu_nccl {
+                assert!(sample.device.is_some());
+                let of_process = told.entry(sample.process).or_default();
+                of_process.push(bytes >> 20);
+            }
+        }
+    }
+    Some((finished, told.into_values().collect()))
+}
+
+const ON: (&str, &str) = ("DDP_DOCTOR_GPU_MEMORY", "1");
+
+#[test]
+fn what_nccl_holds_is_told_as_it_changes() {
+    let Some((finished, told)) = run("steps", &[ON]) else {
+        return;
+    };
+    assert_eq!(finished.status, Some(0), "{finished}");
+    let expected = vec![4, 12, 16, 24, 28, 36, 24, 0];
+    assert_eq!(told, [expected.clone(), expected], "{finished}");
+}
+
+#[test]
+fn nccl_is_not_asked_without_a_word_or_where_it_does_not_count() {
+    for environment in [&[][..], &[ON, ("NCCL_DISABLE_MEM_MANAGER", "1")]] {
+        let Some((finished, told)) = run("steps", environment) else {
+            return;
+        };
+        assert_eq!(finished.status, Some(0), "{finished}");
+        assert_eq!(told, [[0; 0]; 0], "{finished}");
+    }
+}
+
+#[test]
+fn a_communicator_that_is_aborted_meanwhile_is_not_asked() {
+    let Some((finished, told)) = run("races", &[ON]) else {
+        return;
+    };
+    assert_eq!(finished.status, Some(0), "{finished}");
+    assert_eq!(told.len(), 2, "{finished}");
+}
