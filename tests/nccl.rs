@@ -68,6 +68,8 @@ struct Ran {
     report: Report,
     /// Its records, by the pid of their process.
     records: Vec<(u32, v1::Record)>,
+    /// What NCCL held of each one's GPU, in MiB.
+    held: Vec<Vec<u64>>,
 }
 
 /// Runs a scenario of `jobs/nccl/job.c` with three ranks.
@@ -92,6 +94,7 @@ fn job(rank: &[PathBuf], scenario: &str, kind: &str, environment: &[(&str, &str)
         finished,
         report: serde_json::from_slice(&report).unwrap(),
         records: records(&kept.join("journal.ddpj")),
+        held: held::told(&kept.join("journal.ddpj")),
     })
 }
 

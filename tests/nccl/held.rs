@@ -26,7 +26,13 @@ fn run(how: &str, environment: &[(&str, &str)]) -> Option<(Finished, Vec<Vec<u64
         .envs(environment.iter().copied())
         .env_remove("LD_PRELOAD");
     let finished = run_to_end(run);
-    let mut journal = Journal::open(&scratch.path().join("kept/journal.ddpj")).unwrap();
+    let told = told(&scratch.path().join("kept/journal.ddpj"));
+    Some((finished, told))
+}
+
+/// What a journal tells of it, by process, in MiB.
+pub(super) fn told(journal: &Path) -> Vec<Vec<u64>> {
+    let mut journal = Journal::open(journal).unwrap();
     let mut told: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     while let Some(report) = journal.read().unwrap() {
         for event in report.events {
@@ -40,10 +46,10 @@ fn run(how: &str, environment: &[(&str, &str)]) -> Option<(Finished, Vec<Vec<u64
             }
         }
     }
-    Some((finished, told.into_values().collect()))
+    told.into_values().collect()
 }
 
-const ON: (&str, &str) = ("DDP_DOCTOR_GPU_MEMORY", "1");
+pub(super) const ON: (&str, &str) = ("DDP_DOCTOR_GPU_MEMORY", "1");
 
 #[test]
 fn what_nccl_holds_is_told_as_it_changes() {

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role};
 use ddp_doctor_proto::{Op, RecordKind, v1};
 
-use super::{Ran, library, records};
+use super::{Ran, held, library, records};
 use crate::doubles::Doubles;
 use crate::pytorch::venv;
 use crate::run::program;
@@ -45,6 +45,7 @@ fn job(scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> 
         finished,
         report: serde_json::from_slice(&report).unwrap(),
         records: records(&kept.join("journal.ddpj")),
+        held: held::told(&kept.join("journal.ddpj")),
     })
 }
 
@@ -123,6 +124,20 @@ fn what_nccl_is_asked_for_within_a_call_is_part_of_that() {
     // Seven calls of three ranks, of which the first of each makes the communicator.
     assert_eq!(count(&ran, RecordKind::Beneath), 7 * 3);
     assert_eq!(count(&ran, RecordKind::Within), 2 * 3);
+}
+
+/// In the one box that the process has.
+#[test]
+fn what_nccl_holds_for_c10d_is_told() {
+    let Some(ran) = job("missing", "healthy", &[held::ON]) else {
+        return;
+    };
+    assert_eq!(ran.finished.status, Some(0), "{}", ran.finished.stderr);
+    assert_eq!(ran.report.findings, [], "{:#?}", ran.report);
+    assert_eq!(ran.held.len(), 3, "{:?}", ran.held);
+    // The communicator, and its first collective.
+    let both = |it: &Vec<u64>| it.starts_with(&[4, 12]);
+    assert!(ran.held.iter().all(both), "{:?}", ran.held);
 }
 
 #[test]
