@@ -674,17 +674,17 @@ pub mod transfer {
     pub const UNKNOWN: i32 = 4;
 }
 
-/// A record of kind [`RecordKind::Memory`] uses the payload words 5 … 14 for what the process knows of
+/// A record of kind [`RecordKind::Memory`] uses the payload words 3 and 5 … 14 for what the process knows of
 /// its memory.
 pub mod memory {
     use super::RECORD_WORDS;
 
     /// First payload word that is used.
     const AT: usize = 5;
-    /// The word of `largest` or `nccl`, as one more: boxes that were written without them have 0 there.
-    const LAST: usize = 14;
-    /// Flag of a record that has `nccl` in the place of `largest`: one library tells the one, another the other.
-    const OF_NCCL: u64 = 1 << 32;
+    /// The word of `largest`, as one more: boxes that were written without it have 0 there.
+    const LARGEST: usize = 14;
+    /// What NCCL holds, plus one: 0 is what older boxes have there, and says nothing.
+    const NCCL_PLUS_1: usize = 3;
     /// Stands for "not known".
     const UNKNOWN: u64 = u64::MAX;
 
@@ -715,7 +715,7 @@ pub mod memory {
         pub nccl: Option<u64>,
     }
 
-    /// Puts a sample into packed words. Of `largest` and `nccl` there is room for one; the latter goes first.
+    /// Puts a sample into packed words.
     pub fn pack(words: &mut [u64; RECORD_WORDS - 1], sample: &Sample) {
         let values = [
             sample.device.map(u64::from),
@@ -731,19 +731,14 @@ pub mod memory {
         for (i, value) in values.into_iter().enumerate() {
             words[AT + i] = value.unwrap_or(UNKNOWN);
         }
-        let last = sample.nccl.or(sample.largest);
-        words[LAST] = last.map_or(0, |it| it.saturating_add(1));
-        if sample.nccl.is_some() {
-            words[1] |= OF_NCCL;
-        }
+        words[LARGEST] = sample.largest.map_or(0, |it| it.saturating_add(1));
+        words[NCCL_PLUS_1] = sample.nccl.map_or(0, |it| it.saturating_add(1));
     }
 
     /// Reads it back.
     #[must_use]
     pub fn unpack(words: &[u64; RECORD_WORDS - 1]) -> Sample {
         let value = |i: usize| Some(words[AT + i]).filter(|&it| it != UNKNOWN);
-        let last = words[LAST].checked_sub(1);
-        let of_nccl = words[1] & OF_NCCL != 0;
         Sample {
             device: value(0).and_then(|it| u32::try_from(it).ok()),
             used: value(1),
@@ -754,8 +749,8 @@ pub mod memory {
             split: value(6),
             retries: value(7),
             ooms: value(8),
-            largest: last.filter(|_| !of_nccl),
-            nccl: last.filter(|_| of_nccl),
+            largest: words[LARGEST].checked_sub(1),
+            nccl: words[NCCL_PLUS_1].checked_sub(1),
         }
     }
 }
@@ -777,9 +772,6 @@ mod tests {
             },
             memory::Sample {
                 largest: Some(0),
-                ..memory::Sample::default()
-            },
-            memory::Sample {
                 nccl: Some(0),
                 ..memory::Sample::default()
             },
@@ -787,9 +779,12 @@ mod tests {
             let mut words = Record::default().pack();
             memory::pack(&mut words, &sample);
             assert_eq!(memory::unpack(&words), sample);
+            // As written by whoever does not know of NCCL's.
+            words[3] = 0;
+            assert_eq!(memory::unpack(&words).nccl, None);
         }
-        let written_before = memory::unpack(&Record::default().pack());
-        assert_eq!((written_before.largest, written_before.nccl), (None, None));
+        let written_before = Record::default().pack();
+        assert_eq!(memory::unpack(&written_before).largest, None);
     }
 
     #[test]

@@ -7,8 +7,6 @@ MAGIC = int.from_bytes(b"DDPDBOX\n", "little")
 PUBLISHED = 1 << 63
 RECORD_WORDS = 16
 UNKNOWN = 2**64 - 1
-# Of a memory record: its last word is what NCCL holds.
-OF_NCCL = 1
 KINDS = (
     "unspecified issued returned wait-begin wait-end completed step phase-begin phase-end group-destroyed "
     "exception exit splits note input-ended group-timeout - memory setting"
@@ -162,7 +160,7 @@ class Box:
                 step=w[13] & 0xFFFFFFFF,
                 phase=self.text(w[13] >> 32) if kind not in OTHERWISE else "",
                 text=self.text(w[14] & 0xFFFFFFFF) if kind not in OTHERWISE else "",
-                memory=[*w[5:14], w[14] - 1 if w[14] and not flags & OF_NCCL else UNKNOWN] if kind == "memory" else None,
+                memory=[*w[5:14], w[14] - 1 if w[14] else UNKNOWN] if kind == "memory" else None,
                 code=_signed(w[14] >> 32),
                 sizes=sizes if kind == "splits" else None,
                 creation=self._creation(w[14] & 0xFFFFFFFF, dims) if (w[1] >> 8) & 0xFF in CREATIONS else None,
