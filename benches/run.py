@@ -41,6 +41,7 @@ PARTS = {
     "preload": [sys.executable, os.path.join(HERE, "preload.py")],
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],
     "lateness": [sys.executable, os.path.join(HERE, "lateness.py")],
+    "communication": ["cargo", "bench", "--quiet", "--bench", "communication"],
     "latency": [sys.executable, os.path.join(HERE, "latency.py")],
 }
 
@@ -53,7 +54,7 @@ def main():
     failed = []
     for part in options.parts or PARTS:
         print("== " + part, flush=True)
-        quick = ["--quick"] if options.quick and part not in ("record", "frames", "memory") else []
+        quick = ["--quick"] if options.quick and part not in ("record", "frames", "memory", "communication") else []
         if subprocess.run(PARTS[part] + quick, cwd=ROOT).returncode:
             failed.append(part)
         print(flush=True)
