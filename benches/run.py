@@ -16,6 +16,7 @@ recorder  what it costs to read PyTorch's own recorder, where there are no hooks
 shim     what the library that sees calls of NCCL adds to a call
 preload  what it costs to start a program that inherits it and calls no NCCL
 lateness what it costs to know why a rank comes late
+communication  what a look at what collectives take costs the coordinator, by their number
 stacks   what a look at its stacks costs a busy process
 latency  from the deciding call to the finding, for every planted fault, seen from outside
 """
