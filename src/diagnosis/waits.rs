@@ -239,7 +239,7 @@ fn blocked_threads(
             }
             Doing::Nothing => {
                 let last = thread.last_call.as_ref();
-                let held = thread.held_in(now);
+                let held = thread.held_in(process.seen_until(now));
                 let silent = |call: &Call| {
                     let enough = match call.is_of_recorder() {
                         true => RECORDED_WAIT,

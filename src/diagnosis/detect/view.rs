@@ -1,7 +1,7 @@
 //! What each rank did at one place of a group: the `per_rank` part of findings.
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
+use ddp_doctor_proto::report::{CallState, RankCall, Where};
 
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Doing, GroupId, JoinedCall, Process, Wait};
@@ -57,7 +57,7 @@ pub(super) fn waiting_call(
         Wait::Over(at) if joined.is_complete_on_device() => (CallState::Completed, at),
         Wait::Over(at) => (CallState::Returned, at),
         Wait::Since(_) => (CallState::Waiting, situation.now),
-        Wait::NotSeen if joined.is_awaited() || is_held(process, joined, situation.now) => {
+        Wait::NotSeen if joined.is_awaited() || process.is_held_in(&joined.call, situation.now) => {
             (CallState::Waiting, situation.now)
         }
         Wait::NotSeen => (CallState::Issued, situation.now),
@@ -66,13 +66,6 @@ pub(super) fn waiting_call(
     let until = process.end.map_or(until, |end| until.min(end.at));
     let waited = until.since(joined.call.at).as_millis() as u64;
     describe(rank, state, Some(waited), &joined.call)
-}
-
-/// Whether the rank asked not to wait, and stands in the call all the same.
-fn is_held(process: &Process, joined: &JoinedCall, now: Timestamp) -> bool {
-    let thread = process.threads.get(&joined.call.thread);
-    let held = thread.and_then(|it| it.held_in(now));
-    held.is_some_and(|call| call.id == joined.call.id)
 }
 
 /// A call that a rank made, of which nothing more is known than whether it is inside it.

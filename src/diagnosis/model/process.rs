@@ -701,6 +701,22 @@ impl Process {
         }
     }
 
+    /// Up to when it is known what it does: it may have ended, or be heard of no more.
+    #[must_use]
+    pub fn seen_until(&self, now: Timestamp) -> Timestamp {
+        let ended = self.end.map(|end| end.at);
+        let limits = ended.into_iter().chain(self.known_until);
+        limits.fold(now, Timestamp::min)
+    }
+
+    /// Whether it stands in a call that it asked not to wait for, or did until it ended.
+    #[must_use]
+    pub fn is_held_in(&self, call: &Call, now: Timestamp) -> bool {
+        let thread = self.threads.get(&call.thread);
+        let held = thread.and_then(|it| it.held_in(self.seen_until(now)));
+        held.is_some_and(|it| it.id == call.id)
+    }
+
     /// Transfers of a call that do not move, and since when.
     pub fn standing_of(
         &self,

@@ -258,9 +258,7 @@ impl Situation<'_> {
     #[must_use]
     pub fn is_held_in(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         let process = self.model.member(group.id, rank);
-        let thread = process.and_then(|it| it.threads.get(&joined.call.thread));
-        let held = thread.and_then(|it| it.held_in(self.now));
-        held.is_some_and(|call| call.id == joined.call.id)
+        process.is_some_and(|it| it.is_held_in(&joined.call, self.now))
     }
 
     /// Whether a rank waits, or did so until its end. One that ended in order had not to.
