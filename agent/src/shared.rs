@@ -12,7 +12,7 @@ use ddp_doctor_proto::{DType, Op, ReduceOp};
 use crate::blackbox::{Call, Writer};
 
 /// Version of the layout of everything here.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The function that gives the address of the [`Services`].
 pub const SYMBOL: &std::ffi::CStr = c"ddp_doctor_services";
@@ -111,9 +111,6 @@ pub struct Services {
     pub version: u32,
     /// Names the open box within the process; 0: there is none.
     pub current: extern "C" fn() -> usize,
-    /// Whether calls are recorded there as they are made. Otherwise what they are made of cannot be told from
-    /// what the program asks for itself.
-    pub knows_calls: extern "C" fn() -> bool,
     /// [`INSIDE_NOTHING`], [`INSIDE_OTHER`] or the id of a call.
     pub inside: extern "C" fn() -> u64,
     pub beneath: extern "C" fn(asked: &Asked, ranks: u32),

@@ -531,6 +531,15 @@ pub struct Beneath {
     pub on_stream: Option<OnStream>,
 }
 
+/// A call as the layer above has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Above {
+    /// Its group there.
+    pub group: Arc<GroupInfo>,
+    /// Its sequence number in that group, from 1.
+    pub seq: u64,
+}
+
 /// A transfer over the network, of those that a call is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Transfer {
@@ -608,6 +617,8 @@ pub struct Call {
     pub on_stream: Option<OnStream>,
     /// What it asks of the layer below, where that was seen.
     pub beneath: Option<Arc<Beneath>>,
+    /// What the layer above calls it, where that was told.
+    pub above: Option<Arc<Above>>,
     /// Issued by the framework (DDP's reducer, …), not by a call of the user's.
     pub hidden: bool,
     /// Split sizes of an `all_to_all`, input and output, where they were seen.

@@ -91,6 +91,7 @@ pub(crate) fn call(op: Op) -> CallBuilder {
         tensors: 1,
         on_stream: None,
         beneath: None,
+        above: None,
         takes_all: false,
         is_async: false,
         hidden: false,

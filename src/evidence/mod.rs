@@ -3,6 +3,7 @@
 //! Whatever its source (a live stream, a journal, a black box, PyTorch's recorder), evidence passes through one
 //! [`decode::Decoder`]: the same bytes give the same events, live and after the fact.
 
+mod above;
 pub mod blackbox;
 pub mod decode;
 pub mod journal;

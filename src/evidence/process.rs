@@ -16,9 +16,11 @@ use super::decode::{cut, name, text};
 use super::recorded::Recorders;
 use crate::diagnosis::event::{
     Beneath, Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters,
-    ProcessId, Seat, Standing, ThreadId, Transfer, WaitsFor,
+    ProcessId, RECORDER, Seat, Standing, ThreadId, Transfer, WaitsFor,
 };
 
+/// The setting by which a process says that its calls are seen at NCCL, whoever makes them.
+const NCCL_CALLS: &str = "nccl calls";
 /// Most call sites of a process.
 const MAX_SITES: usize = 65_536;
 /// Most tests that are taken for one place.
@@ -363,7 +365,7 @@ impl Process {
     /// NCCL's own calls.
     fn layer_of(&self, seat: Option<Seat>) -> &str {
         match (&*self.layer, seat) {
-            ("c10d", Some(_)) => "nccl",
+            ("c10d" | RECORDER, Some(_)) => "nccl",
             (layer, _) => layer,
         }
     }
@@ -428,9 +430,11 @@ impl Process {
         let place = self.place(record.site);
         let op = number(record.op, Op::from_number);
         let followed = record.flags & u32::from(flags::FOLLOWED) != 0;
+        let communicator = record.group;
         out.push(match kind {
             RecordKind::Issued => {
-                let call = self.call(record, limits)?;
+                let mut call = self.call(record, limits)?;
+                self.recorders.name(communicator, &mut call);
                 if call.op == Op::AllToAll {
                     self.held = Some(Box::new(call));
                     return Some(());
@@ -577,6 +581,9 @@ impl Process {
             },
             RecordKind::Setting => {
                 let (setting, value) = record.text.split_once('=')?;
+                if setting == NCCL_CALLS {
+                    self.recorders.nccl_is_seen();
+                }
                 Event::Setting {
                     process,
                     name: name(setting),
@@ -709,6 +716,7 @@ impl Process {
                 launch: on.launch,
             }),
             beneath: None,
+            above: None,
             splits: [Vec::new(), Vec::new()],
             step: u64::from(record.step),
             phase: self.phase(&record.phase, limits),

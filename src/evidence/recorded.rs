@@ -3,6 +3,9 @@
 //! A recorder is looked into from time to time, so it tells of a call more than once: when it is first
 //! seen, and when it is over. What it does not tell is who waits for the call. So a call counts as one
 //! that came back at once, and whose wait nobody sees ([`Call::is_waited_for_unseen`]).
+//!
+//! Where NCCL itself is seen, its recorder's calls are told there already, and better: then they only say what c10d
+//! calls those ([`super::above`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,6 +13,8 @@ use std::sync::Arc;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{DType, Op, ReduceOp, v1};
 
+use super::above::Entries;
+use crate::diagnosis::backends::is_nccl;
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, ThreadId};
 
 /// Most recorders of a process. PyTorch has one for each kind of backend.
@@ -28,6 +33,8 @@ pub(super) struct Recorders {
     recorders: HashMap<String, Recorder>,
     /// Threads as PyTorch numbers them. The first one is that which made the process a rank.
     threads: HashMap<u64, ThreadId>,
+    /// What c10d calls what NCCL is asked for; `None`: NCCL is not seen.
+    above: Option<Entries>,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +49,20 @@ struct Recorder {
 }
 
 impl Recorders {
+    /// What is asked of NCCL is told as it is asked.
+    pub(super) fn nccl_is_seen(&mut self) {
+        self.above.get_or_insert_default();
+    }
+
+    /// Names a call on the communicator of that number as c10d does, where that is known.
+    pub(super) fn name(&mut self, communicator: u32, call: &mut Call) {
+        let above = self.above.as_mut();
+        if let Some((above, dims)) = above.and_then(|it| it.of(communicator, call)) {
+            call.shape = (!dims.is_empty()).then_some(dims);
+            call.above = Some(Arc::new(above));
+        }
+    }
+
     /// Takes one call, which was made and is over at the times `at`; `None` where it makes no sense.
     #[expect(
         clippy::too_many_arguments,
@@ -57,6 +78,11 @@ impl Recorders {
         group_of: impl Fn(&str) -> Option<Arc<GroupInfo>>,
         out: &mut Vec<Event>,
     ) -> Option<()> {
+        if let Some(above) = &mut self.above
+            && is_nccl(&said.recorder)
+        {
+            return above.take(said, at, group_of);
+        }
         let number = self.recorders.len();
         if !self.recorders.contains_key(&said.recorder) && number >= MAX_RECORDERS {
             return None;
@@ -123,6 +149,7 @@ impl Recorders {
                     is_async: true,
                     on_stream: None,
                     beneath: None,
+                    above: None,
                     hidden: false,
                     splits: [Vec::new(), Vec::new()],
                     step,

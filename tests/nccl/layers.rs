@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use ddp_doctor_proto::RecordKind;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role};
-use ddp_doctor_proto::{Op, RecordKind, v1};
 
 use super::{Ran, held, library, records};
 use crate::doubles::Doubles;
@@ -208,21 +208,99 @@ fn a_call_that_only_nccl_sees_is_told_of() {
     assert_eq!(found.ranks.root, [1]);
 }
 
-/// Where PyTorch's own recorder is read, nobody knows what NCCL's calls belong to.
+// --- Where PyTorch has no hooks, as before 2.14 ---------------------------------------------------
+
+/// Only its own recorder tells of c10d's calls, …
+const RECORDER: (&str, &str) = ("DDP_DOCTOR_CAPTURE", "recorder");
+/// … and of those on NCCL only where somebody asks for it.
+const OF_NCCL: (&str, &str) = ("DDP_DOCTOR_NCCL_RECORDER", "1");
+
+/// What is wrong is told once, by NCCL's communicator, however much the recorder tells; the twin is silent.
+#[track_caller]
+fn is_found_at_nccl(scenario: &str, code: &str, environment: &[(&str, &str)]) -> Option<Finding> {
+    let mut environment = environment.to_vec();
+    environment.push(RECORDER);
+    let healthy = job(scenario, "healthy", &environment)?;
+    assert_eq!(
+        healthy.finished.status,
+        Some(0),
+        "{}",
+        healthy.finished.stderr
+    );
+    assert_eq!(healthy.report.findings, [], "{:#?}", healthy.report);
+    assert_eq!(healthy.report.evidence.layers, ["flight-recorder", "nccl"]);
+    let ran = job(scenario, "faulty", &environment)?;
+    let finding = told_once(&ran.report);
+    assert_eq!(finding.code, code, "{finding:#?}");
+    assert_eq!(finding.group.as_ref().unwrap().layer, "nccl");
+    assert_eq!(finding.ranks.root, [1], "{finding:#?}");
+    for other in &ran.report.findings {
+        assert_ne!(other.code, "DD901", "{other:#?}");
+        let of_c10d = other.group.as_ref().is_some_and(|it| it.layer != "nccl");
+        assert!(!of_c10d, "told again: {other:#?}");
+    }
+    assert_eq!(count(&ran, RecordKind::Beneath), 0);
+    Some(finding)
+}
+
 #[test]
-fn what_the_recorder_tells_is_not_told_by_nccl_too() {
-    let recorder = [("DDP_DOCTOR_CAPTURE", "recorder")];
-    let Some(ran) = job("missing", "healthy", &recorder) else {
+fn without_hooks_an_operator_is_nccl_s() {
+    let found = is_found_at_nccl("reduction", "DD106", &[]);
+    let Some(found) = found else { return };
+    let op = |rank: usize| found.per_rank[rank].reduce_op.as_deref();
+    assert_eq!(
+        [op(0), op(1), op(2)],
+        [Some("sum"), Some("max"), Some("sum")]
+    );
+    // Nobody asked the recorder.
+    assert_eq!(found.per_rank[0].shapes, None);
+}
+
+/// By the recorder: what c10d calls it, and the tensors.
+#[test]
+fn what_the_recorder_has_of_nccl_s_call_is_added_to_it() {
+    let found = is_found_at_nccl("missing", "DD204", &[OF_NCCL]);
+    let Some(found) = found else { return };
+    assert_eq!(found.seq, Some(5));
+    // Where each of them stands: two wait for the stream, and one sleeps.
+    let stands = found.per_rank.iter().map(|call| {
+        let place = call.place.as_ref().unwrap();
+        assert!(place.file.ends_with("job.py"), "{place:?}");
+        place.function.as_str()
+    });
+    let stands: Vec<_> = stands.collect();
+    assert_eq!(stands, ["synchronize", "missing", "synchronize"]);
+    let said =
+        "Ranks 0 and 2 wait at the line that is shown: which line made the call was not seen.";
+    assert!(found.why.iter().any(|it| it == said), "{found:#?}");
+    assert_eq!(found.per_rank[0].shapes, Some(vec![vec![64]]));
+    let named = "PyTorch has it as collective 5 of the default group.";
+    assert!(found.why.iter().any(|it| it == named), "{found:#?}");
+}
+
+#[test]
+fn without_hooks_a_rank_that_does_not_come_to_the_first_call_is_found_where_nccl_waits() {
+    is_found_at_nccl("first", "DD114", &[OF_NCCL]);
+}
+
+#[test]
+fn without_hooks_a_rank_that_ends_is_found() {
+    is_found_at_nccl("exits", "DD102", &[]);
+}
+
+#[test]
+fn without_hooks_a_stream_that_never_finishes_is_found() {
+    let hang = [
+        ("NCCL_DOUBLE_FAULTS", "hang AllReduce 5 on *"),
+        ("DDP_DOCTOR_NCCL_COMPLETION", "1"),
+        OF_NCCL,
+    ];
+    let mut environment = hang.to_vec();
+    environment.push(RECORDER);
+    let Some(ran) = job("hangs", "faulty", &environment) else {
         return;
     };
-    assert_eq!(ran.finished.status, Some(0), "{}", ran.finished.stderr);
-    assert_eq!(ran.report.evidence.layers, ["flight-recorder"]);
-    // This job's backend is none that the recorder tells of.
-    for finding in &ran.report.findings {
-        assert_eq!(finding.code, "DD901", "{finding:#?}");
-    }
-    let of_nccl = |(_, it): &&(_, v1::Record)| it.op == i32::from(Op::AllReduce.number());
-    assert_eq!(ran.records.iter().filter(of_nccl).count(), 0);
-    assert_eq!(count(&ran, RecordKind::Beneath), 0);
-    assert_eq!(count(&ran, RecordKind::Within), 0);
+    let found = told_once(&ran.report);
+    assert_eq!(found.code, "DD116", "{found:#?}");
+    assert_eq!(found.seq, Some(5));
 }

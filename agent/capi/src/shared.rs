@@ -12,9 +12,6 @@ use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 use crate::abi::Text;
 use crate::{guarded, ptr};
 
-/// Layer of a box whose process's calls are told by PyTorch's own recorder, and by nobody as they are made.
-const RECORDER: &str = "flight-recorder";
-
 #[unsafe(no_mangle)]
 extern "C" fn ddp_doctor_services() -> *const Services {
     &SERVICES
@@ -23,7 +20,6 @@ extern "C" fn ddp_doctor_services() -> *const Services {
 static SERVICES: Services = Services {
     version: VERSION,
     current: open_box,
-    knows_calls,
     inside,
     beneath,
     within,
@@ -59,10 +55,6 @@ fn read<'a>(bytes: Bytes) -> &'a [u8] {
 
 extern "C" fn open_box() -> usize {
     current().map_or(0, |writer| std::ptr::from_ref(writer).addr())
-}
-
-extern "C" fn knows_calls() -> bool {
-    on_box(|writer| writer.layer() != RECORDER)
 }
 
 extern "C" fn inside() -> u64 {

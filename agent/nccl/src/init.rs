@@ -414,7 +414,7 @@ pub(crate) fn open_box(seat: Option<Seat>) -> Option<Sink> {
             if sink.is_shared() {
                 say_which_libraries(sink);
             }
-            sink.knows_calls().then_some(sink)
+            Some(sink)
         }
         None => own_box(seat).map(Sink::Own),
     }
@@ -497,6 +497,13 @@ fn say_which_libraries(sink: Sink) {
         let libraries: Vec<Vec<u8>> = loaded.iter().map(told).collect();
         sink.setting(b"nccl libraries", &libraries.join(&b", "[..]));
     }
+}
+
+/// Whether calls of NCCL come here whoever makes them: there is one that is loaded, and this library is before it.
+/// A program that has NCCL within itself has none that is loaded.
+#[unsafe(no_mangle)]
+extern "C" fn ddp_doctor_nccl_is_ahead() -> c_int {
+    guarded(|| c_int::from(!VERSION.address().is_null()))
 }
 
 // --- Questions to NCCL -------------------------------------------------------------------------

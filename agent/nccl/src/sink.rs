@@ -133,15 +133,6 @@ impl Sink {
         matches!(self, Self::Shared(_))
     }
 
-    /// Whether the calls that ask for NCCL's stand there, too, if it is a framework's. Those of a process whose
-    /// calls PyTorch's own recorder tells would be told twice.
-    pub(crate) fn knows_calls(self) -> bool {
-        match self {
-            Self::Own(_) => true,
-            Self::Shared(services) => (services.knows_calls)(),
-        }
-    }
-
     #[inline]
     pub(crate) fn issued(self, asked: &Asked) -> u64 {
         match self {

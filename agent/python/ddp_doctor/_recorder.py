@@ -37,6 +37,10 @@ _SETTING = "flight recorder"
 _LAST_WORDS = ".json"
 # What its server is asked, by what the calls are on.
 _HANDLERS = {"gloo": "fr_trace_json", "nccl": "dump_nccl_trace_json"}
+# What runs on NCCL, as PyTorch calls it.
+_ON_NCCL = ("nccl", "nccl2", "nccl-legacy", "nccl-lazy", "nccl4py")
+# Where the library that is loaded before NCCL sees its calls, it tells of them.
+_SEEN = "nccl calls"
 # Has the recorder of calls on NCCL read, too: that asks the CUDA driver, which spoils the capture of a graph.
 _READ_NCCL = "DDP_DOCTOR_NCCL_RECORDER"
 # What groups are said to be on whose calls go nowhere.
@@ -75,6 +79,14 @@ def _what_is_readable():
     names = tuple(_HANDLERS.values()) if names is None else names()
     asked = [kind for kind in _HANDLERS if kind != "nccl" or os.environ.get(_READ_NCCL) == "1"]
     return tuple(kind for kind in asked if _HANDLERS[kind] in names)
+
+
+def _nccl_is_seen():
+    """Whether the library that is loaded before NCCL sees what is called, so that nobody has to ask a recorder."""
+    try:
+        return bool(ctypes.CDLL(None).ddp_doctor_nccl_is_ahead())
+    except (AttributeError, OSError):
+        return False
 
 
 def _is_recording(backend):
@@ -123,6 +135,8 @@ def start(backend):
         import torch
 
         _bindings = torch._C._distributed_c10d
+        if _nccl_is_seen():
+            _box.lib.setting(text(_SEEN), text("hooks"))
         if not hasattr(_bindings, "_WorkerServer"):
             return _cannot("it has no server to read its recorder by")
         _readable = _what_is_readable()
@@ -144,14 +158,14 @@ def say_what_is_not_seen(backend):
     """A group came to be, on this backend (`gloo`, or `cpu:gloo,cuda:nccl`): says once what is not seen of its calls."""
     kinds = {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
     for kind in sorted(kinds - _said - set(_readable)):
-        if kind in _NOWHERE:
+        if kind in _NOWHERE or kind in _ON_NCCL and _nccl_is_seen():
             continue
         if kind not in _HANDLERS:
             why = "calls on %s are not read from its Flight Recorder" % kind
         elif _box.layer != RECORDER:
             why = "its Flight Recorder is not read where DDP_DOCTOR_CAPTURE=hooks"
         elif kind == "nccl" and os.environ.get(_READ_NCCL) != "1":
-            why = "its recorder of calls on NCCL is read only where %s=1 (the capture of CUDA graphs may fail then)" % _READ_NCCL
+            why = "its recorder of calls on NCCL is read only where %s=1 (the capture of CUDA graphs may fail then; `ddp-doctor run --nccl auto` sees NCCL itself)" % _READ_NCCL
         elif kind == "nccl":
             why = "it was built without NCCL's recorder"
         else:

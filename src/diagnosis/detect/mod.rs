@@ -378,6 +378,9 @@ impl Draft {
     #[must_use]
     pub fn into_finding(mut self, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
         self.why.extend(beneath::why(situation, &self));
+        let place = self.place.filter(|&(_, seq)| seq > 0);
+        let lines = place.and_then(|it| view::where_lines_are_from(situation, it, &self.per_rank));
+        self.why.extend(lines);
         let group = self.place.map(|(group, _)| {
             let group = &situation.model.group(group).info;
             Group {

@@ -5,8 +5,10 @@ use ddp_doctor_proto::report::{CallState, RankCall, Where};
 
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Doing, GroupId, JoinedCall, Process, Wait};
+use crate::diagnosis::outside;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::waits::Blocked;
+use crate::diagnosis::words::{Capital, Ranks, number};
 
 /// Every seen member of the group at this sequence number. A rank that has not come is shown with
 /// the call it made last.
@@ -65,7 +67,47 @@ pub(super) fn waiting_call(
     // A dead process waits no longer.
     let until = process.end.map_or(until, |end| until.min(end.at));
     let waited = until.since(joined.call.at).as_millis() as u64;
-    describe(rank, state, Some(waited), &joined.call)
+    let call = describe(rank, state, Some(waited), &joined.call);
+    match standing_at(process, joined).filter(|_| state == CallState::Waiting) {
+        Some(place) => with_place(call, Some(place)),
+        None => call,
+    }
+}
+
+/// The line at which a rank waits in a call whose own line nobody knows, by its stacks.
+fn standing_at<'a>(process: &'a Process, joined: &JoinedCall) -> Option<&'a Where> {
+    if joined.call.place.is_some() {
+        return None;
+    }
+    let since = process.last_at.max(joined.call.at);
+    let latest = process.stacks.last().filter(|it| it.at >= since)?;
+    outside::line_of(latest)
+}
+
+/// Says of which ranks' calls the line is the one at which they wait.
+#[must_use]
+pub(super) fn where_lines_are_from(
+    situation: &Situation<'_>,
+    (group, seq): (GroupId, u64),
+    calls: &[RankCall],
+) -> Option<String> {
+    let of = situation.model.group(group);
+    let join = of.join(seq).or_else(|| of.entered.get(&seq))?;
+    let by_stacks = calls.iter().filter(|it| it.state == CallState::Waiting);
+    let by_stacks = by_stacks.filter(|it| {
+        let process = situation.model.member(group, it.rank);
+        let known = process.zip(join.calls.get(&it.rank));
+        let standing = known.and_then(|(process, joined)| standing_at(process, joined));
+        standing.is_some() && it.place.as_ref() == standing
+    });
+    let ranks: Vec<u32> = by_stacks.map(|it| it.rank).collect();
+    (!ranks.is_empty()).then(|| {
+        format!(
+            "{} {} at the line that is shown: which line made the call was not seen.",
+            Capital(Ranks(&ranks)),
+            number(&ranks, "waits", "wait"),
+        )
+    })
 }
 
 /// A call that a rank made, of which nothing more is known than whether it is inside it.

@@ -11,7 +11,7 @@ use super::{
     Announced, Asked, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint, Member,
     Model, Note, Process, Target, Thread, Wait, World,
 };
-use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId, RECORDER};
+use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, RECORDER};
 
 /// The layer of the calls that a program makes of NCCL.
 pub(super) const NCCL: &str = "nccl";
@@ -168,8 +168,7 @@ impl Model {
                 let complete = process.completed(call, at);
                 let complete = complete.into_iter();
                 let targets: Vec<_> = complete.filter_map(|it| process.target(it)).collect();
-                let unseen = matches!(&*process.layer, NCCL | RECORDER);
-                if &*process.layer == RECORDER {
+                if call >= CallId::FIRST_OF_RECORDERS {
                     process.forget(call);
                 }
                 let rank = process.rank;
@@ -180,6 +179,10 @@ impl Model {
                     }
                     // On a device nobody is seen to wait for a call, nor where PyTorch's recorder tells of it: that
                     // it is complete ends what waits.
+                    let unseen = target.is_some_and(|target| {
+                        let layer = &self.group(target.group()).info.key.layer;
+                        matches!(&**layer, NCCL | RECORDER)
+                    });
                     let waited = match unseen {
                         true => self.set_wait(rank, target, Wait::Over(at), false),
                         false => None,

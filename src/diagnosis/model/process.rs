@@ -299,6 +299,16 @@ pub enum Target {
     Message(GroupId, Post),
 }
 
+impl Target {
+    /// The group whose calls it is among.
+    #[must_use]
+    pub const fn group(self) -> GroupId {
+        match self {
+            Self::Join(group, _) | Self::Message(group, _) => group,
+        }
+    }
+}
+
 /// What a thread is in the middle of.
 #[derive(Clone, Debug)]
 pub enum Doing {

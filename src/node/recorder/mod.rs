@@ -334,7 +334,11 @@ impl Asker {
         let socket = socket.to_owned();
         let mut handlers = vec!["fr_trace_json"];
         if std::env::var_os(NCCL).is_some_and(|value| value == "1") {
-            handlers.extend(["dump_nccl_trace_json", "fr_trace_json?backend=nccl2"]);
+            handlers.extend([
+                "dump_nccl_trace_json",
+                "fr_trace_json?backend=nccl2",
+                "fr_trace_json?backend=nccl4py",
+            ]);
         }
         let ask = move || {
             while let Ok(()) = asked.recv() {

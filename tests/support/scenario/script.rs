@@ -922,6 +922,7 @@ fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
         is_async: false,
         on_stream: None,
         beneath: None,
+        above: None,
         hidden: false,
         splits: [Vec::new(), Vec::new()],
         step: 0,
