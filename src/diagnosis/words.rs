@@ -110,10 +110,14 @@ pub fn signature(call: &Call) -> String {
 /// What people call a group: its description where it has one, and its name where that is not enough.
 #[must_use]
 pub fn group(group: &GroupInfo) -> String {
+    let kind = match &*group.key.layer {
+        "nccl" => "communicator",
+        _ => "group",
+    };
     match &*group.description {
-        "" | "undefined" => format!("group {:?}", group.key.name),
-        "default_pg" => "the default group".into(),
-        description => format!("group {description:?}"),
+        "" | "undefined" => format!("{kind} {:?}", group.key.name),
+        "default_pg" => format!("the default {kind}"),
+        description => format!("{kind} {description:?}"),
     }
 }
 

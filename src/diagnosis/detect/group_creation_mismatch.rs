@@ -13,12 +13,14 @@ use ddp_doctor_proto::report::{
 };
 
 use super::early_exit::victims;
-use super::view::{blocked_call, describe};
+use super::stuck_outside::where_it_is;
+use super::view::{blocked_call, describe, with_place};
 use super::{About, Detector, Draft, Explanation, KeyPlace, creates, cycle, order, rank_calls};
 use crate::diagnosis::align::{self, OddOnes};
 use crate::diagnosis::cause;
 use crate::diagnosis::creations::{self, Mismatch};
 use crate::diagnosis::model::{Group, GroupId, Request, Wait, World, is_inside};
+use crate::diagnosis::outside;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words::{self, Ranks, number};
@@ -355,28 +357,30 @@ fn of_stall(
     if !complete || situation.is_cut_short(stall) {
         draft.confidence = Confidence::Suspected;
     }
-    let outside: Vec<u32> = absent
+    let not_begun: Vec<u32> = absent
         .iter()
         .copied()
         .filter(|rank| !group.members.contains_key(rank))
         .collect();
-    let does = if outside.len() == absent.len() {
-        number(absent, "has not made", "have not made")
-    } else {
-        number(
+    let does = match not_begun.len() == absent.len() {
+        true => number(absent, "has not made", "have not made"),
+        false => number(
             absent,
             "does not come back from making",
             "do not come back from making",
-        )
+        ),
+    };
+    let made_in = match is_communicator(group) {
+        true => "NCCL, where it is made".into(),
+        false => words::call(&waiting.1.call),
     };
     draft.summary = format!(
-        "{} {does} {}; {} {} for {} in {}",
+        "{} {does} {}; {} {} for {} in {made_in}",
         Ranks(absent),
         words::group(&group.info),
         Ranks(&draft.victims),
         number(&draft.victims, "waits", "wait"),
         number(absent, "it", "them"),
-        words::call(&waiting.1.call),
     );
     draft.why = vec![format!(
         "{} is of {}; {} {} begun to make it.",
@@ -393,6 +397,15 @@ fn of_stall(
         let Some(process) = model.member(stall.group, rank) else {
             continue;
         };
+        let still = outside::of(process).filter(|it| !it.moves);
+        if let Some(still) = still
+            && let Some(place) = where_it_is(process, &still)
+        {
+            draft.why.push(place);
+            let rows = draft.per_rank.iter_mut().filter(|it| it.rank == rank);
+            rows.for_each(|row| *row = with_place(row.clone(), still.line));
+            continue;
+        }
         draft.why.push(format!(
             "Rank {rank} is alive; {}; it has made {} {}.",
             process.last_call.as_ref().map_or_else(
@@ -411,9 +424,22 @@ fn of_stall(
             },
         ));
     }
-    draft.why.extend(other_name(situation, group, &outside));
-    draft.next = next_steps();
+    draft.why.extend(other_name(situation, group, &not_begun));
+    draft.next = match is_communicator(group) {
+        true => vec![format!(
+            "Look why {} {} not come. A communicator is made by all its ranks at once; PyTorch makes one \
+             with the first collective of a group, which has to be one for all of them.",
+            Ranks(absent),
+            number(absent, "does", "do"),
+        )],
+        false => next_steps(),
+    };
     Some(draft)
+}
+
+/// Whether it is one of NCCL's, which programs make themselves, or by way of their first call.
+fn is_communicator(group: &Group) -> bool {
+    group.info.key.layer == "nccl"
 }
 
 /// All members make the group, and it does not come to be.

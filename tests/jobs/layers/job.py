@@ -98,7 +98,11 @@ class Work(dist._Work):
         return True
 
 
-class Doubled(C10DBackend):
+# A backend in Python was a whole process group before 2.14.
+Base = C10DBackend if hasattr(dist.ProcessGroup, "register_pre_hook") else dist.ProcessGroup
+
+
+class Doubled(Base):
     """Makes its communicator with its first call, as PyTorch's first one does."""
 
     def __init__(self, store, at, size):
