@@ -283,6 +283,16 @@ fn without_hooks_a_rank_that_does_not_come_to_the_first_call_is_found_where_nccl
     is_found_at_nccl("first", "DD114", &[OF_NCCL]);
 }
 
+/// As PyTorch does where it is told the device at once.
+#[test]
+fn without_hooks_a_communicator_that_is_made_with_its_group_is_one_like_others() {
+    let found = is_found_at_nccl("eager", "DD204", &[OF_NCCL]);
+    let Some(found) = found else { return };
+    assert_eq!(found.seq, Some(5));
+    let named = "PyTorch has it as collective 5 of the default group.";
+    assert!(found.why.iter().any(|it| it == named), "{found:#?}");
+}
+
 #[test]
 fn without_hooks_a_rank_that_ends_is_found() {
     is_found_at_nccl("exits", "DD102", &[]);

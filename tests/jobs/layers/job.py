@@ -129,7 +129,10 @@ class Doubled(Base):
 
 
 def create(store, at, size, timeout):
-    return Doubled(store, at, size)
+    backend = Doubled(store, at, size)
+    if scenario == "eager":
+        backend.communicator()
+    return backend
 
 
 dist.Backend.register_backend("nccl4py", create, devices=["cpu"])
@@ -182,6 +185,11 @@ def missing():
 def first():
     """DD204: it does not come to the first call, in which the others make the communicator."""
     average()
+
+
+def eager():
+    """DD204: it does not come, to a communicator that was made with its group."""
+    missing()
 
 
 def exits():
