@@ -9,6 +9,7 @@ The server is shut down before the interpreter goes away, and nowhere else: that
 which a forked child does not have, and for ever where they have not begun. So it is never destroyed.
 """
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -49,6 +50,9 @@ _NOWHERE = ("", "undefined", "fake", "threaded")
 _PATIENCE = 1.0
 # How long those who still ask are waited for at a time.
 _MOMENT = 0.005
+# What of PyTorch's C++ is printed, by its name there, and where somebody has chosen that: 1 are warnings.
+_LEVEL, _LEVEL_IS_CHOSEN = "FLAGS_caffe2_log_level", "TORCH_CPP_LOG_LEVEL"
+_WARNINGS, _ERRORS = 1, 2
 # Where the kernel lists the sockets of this machine.
 _SOCKETS = "/proc/net/unix"
 
@@ -125,6 +129,31 @@ def _new_path():
     return path
 
 
+@contextlib.contextmanager
+def _quietly():
+    """Has PyTorch print errors only, which says of its server as a warning that it begins and ends: what is printed is
+    to be the program's, that of another thread's C++ in the same millisecond excepted. Not where somebody wants to
+    read it."""
+    level = None
+    try:
+        if _LEVEL_IS_CHOSEN not in os.environ:
+            import torch
+
+            path = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
+            loaded = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+            level = ctypes.c_int.in_dll(loaded, _LEVEL)
+    except Exception:  # another build: then it says so
+        pass
+    if level is None or level.value != _WARNINGS:
+        yield
+        return
+    level.value = _ERRORS
+    try:
+        yield
+    finally:
+        level.value = _WARNINGS
+
+
 def start(backend):
     """Starts the server; the process has its black box, and has joined no group yet."""
     global _bindings, _path, _readable, _server, _server_of, _started
@@ -145,7 +174,8 @@ def start(backend):
         if not _is_recording(backend):
             return _cannot("its Flight Recorder is switched off (%s, %s)" % _SIZES)
         path = _new_path()
-        server = _bindings._WorkerServer(path, -1)
+        with _quietly():
+            server = _bindings._WorkerServer(path, -1)
         # For ever: see above.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
         _server, _server_of, _path = server, os.getpid(), path
@@ -265,7 +295,8 @@ def end():
     if last_words(deadline) and answers:
         try:
             if _is_left_alone(path, deadline):
-                server.shutdown()
+                with _quietly():
+                    server.shutdown()
         except Exception:
             pass
 

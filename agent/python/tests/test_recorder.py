@@ -23,6 +23,8 @@ class Recorder(unittest.TestCase):
     def run_job(self, code, **changes):
         self.folder = tempfile.mkdtemp(prefix="ddp-test-")
         self.addCleanup(shutil.rmtree, self.folder, True)
+        # What PyTorch says of its server is left out unless somebody wants it.
+        changes = {"TORCH_CPP_LOG_LEVEL": "WARNING", **changes}
         outcome = job(HEAD + code, DDP_DOCTOR_CAPTURE="recorder", TMPDIR=self.folder, **changes)
         self.addCleanup(os.unlink, outcome.file)
         return outcome
@@ -61,6 +63,20 @@ for _ in range(200):
                 self.assertEqual(o.statuses, [int("raise" in tail)], o.outputs)
                 self.assertEqual(self.said(o), [BEGINS, SHUTS_DOWN, IS_DOWN], o.outputs)
                 self.assertEqual(self.last_words(), ["gloo:all_reduce"] * 201)
+
+    def test_nobody_hears_of_it(self):
+        o = self.run_job(
+            """
+import ctypes
+lib = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+print("level", ctypes.c_int.in_dll(lib, "FLAGS_caffe2_log_level").value, flush=True)
+""",
+            TORCH_CPP_LOG_LEVEL=None,
+        )
+        self.assertEqual((o.statuses, self.said(o)), ([0], []), o.outputs)
+        # The program's own warnings are printed as ever.
+        self.assertIn("level 1", o.outputs[0])
+        self.assertEqual(self.last_words(), ["gloo:all_reduce"])
 
     def test_one_that_does_not_answer_is_left_alone(self):
         # As one whose thread has not begun: PyTorch would wait for it for ever.
