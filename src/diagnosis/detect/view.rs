@@ -57,6 +57,8 @@ pub(super) fn waiting_call(
             (CallState::Waiting, situation.until)
         }
         Wait::Over(at) if joined.is_complete_on_device() => (CallState::Completed, at),
+        // The thread went on, and its device has not.
+        Wait::Over(_) if joined.is_under_way() => (CallState::Issued, situation.now),
         Wait::Over(at) => (CallState::Returned, at),
         Wait::Since(_) => (CallState::Waiting, situation.now),
         Wait::NotSeen if joined.is_awaited() || process.is_held_in(&joined.call, situation.now) => {
@@ -140,7 +142,10 @@ pub(super) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<
     match &wait.message {
         Some(lone) => Some(waiting_call(situation, wait.rank, process, &lone.joined)),
         None => {
-            let joined = group.join(wait.seq)?.calls.get(&wait.rank)?;
+            // All may have come to it, and no device to its end.
+            let join = group.join(wait.seq);
+            let join = join.or_else(|| group.entered.get(&wait.seq))?;
+            let joined = join.calls.get(&wait.rank)?;
             Some(waiting_call(situation, wait.rank, process, joined))
         }
     }
