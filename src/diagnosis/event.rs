@@ -628,6 +628,19 @@ impl Call {
         self.hidden || self.is_of_recorder()
     }
 
+    /// Whether DDP averages gradients with it.
+    #[must_use]
+    pub fn is_bucket(&self) -> bool {
+        self.hidden && self.op == Op::AllReduce
+    }
+
+    /// How much data a rank gives to it, where that is known.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        let numel = self.numel.filter(|_| self.tensors <= 1)?;
+        numel.checked_mul(self.dtype.size()?)
+    }
+
     /// The reduction operator, by whoever saw it. Two layers may call the same thing by different names (NCCL
     /// takes the maximum of what c10d sums, if that is bool): each is to be compared with its like.
     #[must_use]

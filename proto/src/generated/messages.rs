@@ -281,7 +281,7 @@ pub enum RecordKind {
     /// `tensors` is the index of the first line's, where they are numbered.
     Parameters = 40,
     /// The process has just spent `numel` nanoseconds on something that is no work of its own; `code` is a
-    /// Spending. Only of what took a noticeable time.
+    /// Spending. Only of what took a noticeable time, but for DDP's buckets.
     Spent = 50,
 }
 impl RecordKind {
@@ -357,6 +357,8 @@ pub enum Spending {
     Input = 1,
     /// The interpreter collected garbage.
     Garbage = 2,
+    /// DDP waited for its buckets of gradients, at the end of a backward.
+    Buckets = 3,
 }
 impl Spending {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -368,6 +370,7 @@ impl Spending {
             Self::Unspecified => "SPENDING_UNSPECIFIED",
             Self::Input => "SPENDING_INPUT",
             Self::Garbage => "SPENDING_GARBAGE",
+            Self::Buckets => "SPENDING_BUCKETS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -376,6 +379,7 @@ impl Spending {
             "SPENDING_UNSPECIFIED" => Some(Self::Unspecified),
             "SPENDING_INPUT" => Some(Self::Input),
             "SPENDING_GARBAGE" => Some(Self::Garbage),
+            "SPENDING_BUCKETS" => Some(Self::Buckets),
             _ => None,
         }
     }

@@ -27,7 +27,7 @@ mod threads;
 mod transport;
 
 pub use accumulation::Accumulation;
-pub use arrivals::{Arrivals, Came, Encounter};
+pub use arrivals::{Arrivals, Averaged, Buckets, Came, Encounter};
 pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
