@@ -80,7 +80,7 @@ jobs! {
         fills_its_shared_memory fork_holds_lock gloo_against_fake gradients_one_by_one grows_with_every_step
         head_skipped_behind_a_hook head_skipped_by_all
         head_skipped_by_alternating_ranks head_skipped_by_one_rank head_skipped_in_the_last_step
-        holds_far_more interface_that_is_not_there keeps_the_gil killed killed_before_joining
+        holds_far_more interface_that_is_not_there keeps_its_shared_memory keeps_the_gil killed killed_before_joining
         killed_by_the_kernel late_beyond_the_timeout leak_on_one_rank loader_lock_held_at_fork
         loader_worker_stuck lock_taken_twice long_checkpoint model_in_another_order
         model_of_other_shapes model_with_a_layer_more nan_skipped_early nan_skipped_on_one_rank
@@ -114,7 +114,7 @@ jobs! {
         head_skipped_behind_a_hook head_skipped_by_all head_skipped_by_alternating_ranks
         head_skipped_by_one_rank head_skipped_in_the_last_step helper_with_its_own_world
         holds_far_more interface_that_is_not_there join_with_uneven_inputs joined_uneven_inputs
-        keeps_the_gil killed killed_before_joining killed_by_the_kernel late_beyond_the_timeout
+        keeps_its_shared_memory keeps_the_gil killed killed_before_joining killed_by_the_kernel late_beyond_the_timeout
         leak_on_one_rank loader_lock_held_at_fork loader_worker_stuck lock_taken_twice logged_exception
         long_checkpoint many_calls_of_a_step model_in_another_order
         model_of_other_shapes model_with_a_layer_more models_wrapped_in_many_ways

@@ -374,6 +374,8 @@ pub struct OomKills {
 pub struct MemorySample {
     /// Its resident set.
     pub rss: Option<u64>,
+    /// What of that is shared memory.
+    pub rss_shared: Option<u64>,
     /// What can still be taken of the host's memory without swapping.
     pub host_available: Option<u64>,
     /// The host's memory.
@@ -384,6 +386,10 @@ pub struct MemorySample {
     pub cgroup_used: Option<u64>,
     /// What that control group may have.
     pub cgroup_limit: Option<u64>,
+    /// How often somebody there came up against that, …
+    pub cgroup_held: Option<u64>,
+    /// … and against the lower limit from which on they are slowed down.
+    pub cgroup_slowed: Option<u64>,
     /// In use in its `/dev/shm`.
     pub shm_used: Option<u64>,
     /// What that has.

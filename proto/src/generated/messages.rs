@@ -1209,6 +1209,15 @@ pub struct MemorySample {
     /// Bytes that NCCL itself holds on the device, for the communicators of the process.
     #[prost(uint64, optional, tag = "25")]
     pub gpu_nccl: ::core::option::Option<u64>,
+    /// Of `rss`, bytes that are shared memory: mapped files of /dev/shm, and the like.
+    #[prost(uint64, optional, tag = "26")]
+    pub rss_shared: ::core::option::Option<u64>,
+    /// How often, since that control group was made, the kernel had to take memory back before somebody there
+    /// got more: at its limit, and at the lower one from which on they are slowed down (`memory.high`).
+    #[prost(uint64, optional, tag = "27")]
+    pub cgroup_held: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "28")]
+    pub cgroup_slowed: ::core::option::Option<u64>,
 }
 /// How the host lets a process run, over the second before. Told about once a second where it has changed
 /// noticeably: until the next one it stays as it is. What is absent was not seen.

@@ -119,9 +119,9 @@ fn draft(slow: &Slow) -> Draft {
         ),
     };
     let share = percent(slow.share);
-    draft
-        .why
-        .push(format!("{takes} About {share} of the time is lost by that."));
+    draft.why.push(format!(
+        "{takes} About {share} of the time is lost by that."
+    ));
     draft.why.push(format!(
         "It is not the hosts: all that kept threads of the ranks from running makes up for {} of the \
          time, and what ranks do between their calls takes as long as before.",
@@ -267,7 +267,10 @@ mod tests {
     fn a_backward_that_computes_longer_behind_its_last_bucket_is_no_slow_network() {
         // Both ranks come to wait much later than their last bucket was sent.
         let soon = buckets_slow(0.3, 0.05, 0.01, "");
-        let late = soon.replace("0.06 * buckets 0.01\n            end\n            \"", "0.26 * buckets 0.01\n            end\n            \"");
+        let late = soon.replace(
+            "0.06 * buckets 0.01\n            end\n            \"",
+            "0.26 * buckets 0.01\n            end\n            \"",
+        );
         assert_ne!(soon, late);
         holds(&late);
     }
@@ -281,7 +284,10 @@ mod tests {
     #[test]
     fn a_wait_for_buckets_that_one_rank_alone_has_is_its_own() {
         let slow = buckets_slow(0.3, 0.05, 0.2, "");
-        let one = slow.replace("0.25 * buckets 0.2", "0.06 1 buckets 0.01\n0.25 0 buckets 0.2");
+        let one = slow.replace(
+            "0.25 * buckets 0.2",
+            "0.06 1 buckets 0.01\n0.25 0 buckets 0.2",
+        );
         assert_ne!(slow, one);
         holds(&one);
     }

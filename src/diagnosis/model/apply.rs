@@ -8,8 +8,8 @@ use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{Op, ProcessState, Spending};
 
 use super::{
-    Announced, Asked, Averaged, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint, Member,
-    Model, Note, Process, Target, Thread, Wait, World,
+    Announced, Asked, Averaged, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint,
+    Member, Model, Note, Process, Target, Thread, Wait, World,
 };
 use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId, RECORDER};
 

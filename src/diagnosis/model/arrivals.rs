@@ -404,7 +404,10 @@ mod tests {
         };
         arrivals.averaged(0, GroupId(0), 1, averaged(buckets));
         arrivals.averaged(1, GroupId(0), 1, averaged(buckets));
-        let others = Buckets { calls: 4, ..buckets };
+        let others = Buckets {
+            calls: 4,
+            ..buckets
+        };
         arrivals.averaged(2, GroupId(0), 1, averaged(others));
         arrivals.averaged(2, GroupId(0), 7, averaged(buckets));
         let encounter = arrivals.latest().next().unwrap();

@@ -33,7 +33,7 @@ pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use init::{Init, Place};
-pub use memory::{Device, Gauge, Memory, Room, RoomKind};
+pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
 pub use pace::{Pace, Spent};
 pub use parameters::{Parameter, Replica, Said, parse};
 pub use process::{
