@@ -49,9 +49,12 @@ fn main() {
     println!("twice a second, of each control group, and of the host:");
     let group = MemoryGroup::of(&proc::cgroups(pid));
     match &group {
-        Some(group) => report("use, limit, kills of a control group, how often it was held", || {
-            black_box((group.tightest(), group.oom_kills()));
-        }),
+        Some(group) => report(
+            "use, limit, kills of a control group, how often it was held",
+            || {
+                black_box((group.tightest(), group.oom_kills()));
+            },
+        ),
         None => println!("  no control group counts this process's memory"),
     }
     report("the host's memory", || {

@@ -587,13 +587,12 @@ mod tests {
             .replace("/1000M", "/30G")
             .replace("/9G", "/90G");
         holds(&format!(
-            r#"{}
+            r#"{slow}
             [[expect]]
             code = "DD503"
             root = [1]
             why-has = "Nearly all of that is shared memory"
-            "#,
-            slow
+            "#
         ));
     }
 
