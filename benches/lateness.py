@@ -2,7 +2,8 @@
 
 A batch of a data loader is timed, every collection of garbage is, and beside the job the kernel's counters of
 each rank are read once a second. The first two are measured as the functions that are called then, around
-nothing; the third as the reading of the files.
+nothing; the third as the reading of the files. How long DDP waits for its buckets is written down at the end of
+each backward: measured in steps of one rank that take turns, with and without that record.
 
     python benches/lateness.py
 
@@ -11,6 +12,7 @@ Needs PyTorch >= 2.14 and the library: the release build, or what DDP_DOCTOR_LIB
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -27,6 +29,23 @@ def best(call, number, repeat=7):
             call()
         took.append((time.perf_counter_ns() - begin) / number)
     return min(took)
+
+
+def buckets(module, step, pairs, number):
+    """Nanoseconds of a step with DDP's waits written down and without: pairs of blocks that take turns."""
+    took = []
+    for pair in range(pairs):
+        both = [0, 0]
+        for hooked in (False, True) if pair % 2 else (True, False):
+            # As where a hook of the program's averages: nothing is queued.
+            module._hooked = hooked
+            begin = time.perf_counter_ns()
+            for _ in range(number):
+                step()
+            both[hooked] = (time.perf_counter_ns() - begin) / number
+        took.append(both)
+    module._hooked = False
+    return took
 
 
 class Nothing:
@@ -54,8 +73,9 @@ def main():
     import ddp_doctor
 
     ddp_doctor.enable()
+    import torch
     import torch.distributed as dist
-    from ddp_doctor import _box, _data, _garbage, _words
+    from ddp_doctor import _box, _buckets, _data, _garbage, _words
 
     dist.init_process_group("gloo", init_method="file://" + scratch.name + "/store", rank=0, world_size=1)
 
@@ -71,6 +91,19 @@ def main():
         _garbage._collects("start", None)
         _garbage._collects("stop", None)
 
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16))
+    inputs = torch.ones(4, 16)
+
+    def step():
+        model(inputs).sum().backward()
+
+    def around():
+        _buckets.ended(_buckets.begins(), True)
+
+    for _ in range(50):
+        step()
+    steps = buckets(_buckets, step, 3 if options.quick else 3000, 5)
+    more = sorted(written - without for written, without in steps)
     pid = os.getpid()
     files = ["/proc/%d/%s" % (pid, name) for name in ("task/%d/schedstat" % pid, "stat", "status")]
     pressures = ["/proc/pressure/" + name for name in ("cpu", "memory", "io")]
@@ -84,6 +117,16 @@ def main():
     print("a batch, counted and timed          %7.0f ns, of which the call itself %.0f ns" % (timed, bare))
     print("a record of one that took long      %7.0f ns" % best(lambda: _box.lib.spent(_words.INPUT, 1, 0), number, repeat))
     print("a collection of garbage, timed      %7.0f ns" % best(collection, number, repeat))
+    print("a backward without DDP's buckets    %7.0f ns" % best(around, number, repeat))
+    print(
+        "one with them, timed                %+7.0f ns (quarters: %+.0f to %+.0f) in a step of %.0f µs"
+        % (
+            statistics.median(more),
+            more[len(more) // 4],
+            more[len(more) * 3 // 4],
+            statistics.median(without for _, without in steps) / 1000,
+        )
+    )
     print("the kernel's counters of a rank     %7.0f ns" % best(lambda: [read(file) for file in files], number // 10, repeat))
     print(
         "… of all of its %3d threads          %7.0f ns"

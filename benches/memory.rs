@@ -34,6 +34,9 @@ fn main() {
     report("resident set, address space, processor time", || {
         system.refresh_processes_specifics(ProcessesToUpdate::Some(&which), true, what);
     });
+    report("what of it is shared memory", || {
+        black_box(proc::resident_shared(pid));
+    });
     report("which control group it is in", || {
         black_box(proc::cgroups(pid));
     });
@@ -46,9 +49,12 @@ fn main() {
     println!("twice a second, of each control group, and of the host:");
     let group = MemoryGroup::of(&proc::cgroups(pid));
     match &group {
-        Some(group) => report("use, limit and kills of a control group", || {
-            black_box((group.tightest(), group.oom_kills()));
-        }),
+        Some(group) => report(
+            "use, limit, kills of a control group, how often it was held",
+            || {
+                black_box((group.tightest(), group.oom_kills()));
+            },
+        ),
         None => println!("  no control group counts this process's memory"),
     }
     report("the host's memory", || {

@@ -80,12 +80,12 @@ jobs! {
         fills_its_shared_memory fork_holds_lock gloo_against_fake gradients_one_by_one grows_with_every_step
         head_skipped_behind_a_hook head_skipped_by_all
         head_skipped_by_alternating_ranks head_skipped_by_one_rank head_skipped_in_the_last_step
-        holds_far_more interface_that_is_not_there keeps_the_gil killed killed_before_joining
+        holds_far_more interface_that_is_not_there keeps_its_shared_memory keeps_the_gil killed killed_before_joining
         killed_by_the_kernel late_beyond_the_timeout leak_on_one_rank loader_lock_held_at_fork
         loader_worker_stuck lock_taken_twice long_checkpoint model_in_another_order
         model_of_other_shapes model_with_a_layer_more nan_skipped_early nan_skipped_on_one_rank
-        nan_skipped_then_barrier needless_unused_search network_slows_down network_swallows_everything
-        never_joins
+        nan_skipped_then_barrier needless_unused_search network_slows_down network_slows_down_below_ddp
+        network_swallows_everything never_joins
         new_group_by_a_subset new_group_by_members_then_by_all new_group_in_another_order
         new_group_on_one_rank new_group_with_other_members no_answer_from_a_server
         no_sync_off_by_one op_mismatch op_mismatch_of_four os_exit os_exit_with_status
@@ -114,17 +114,18 @@ jobs! {
         head_skipped_behind_a_hook head_skipped_by_all head_skipped_by_alternating_ranks
         head_skipped_by_one_rank head_skipped_in_the_last_step helper_with_its_own_world
         holds_far_more interface_that_is_not_there join_with_uneven_inputs joined_uneven_inputs
-        keeps_the_gil killed killed_before_joining killed_by_the_kernel late_beyond_the_timeout
+        keeps_its_shared_memory keeps_the_gil killed killed_before_joining killed_by_the_kernel late_beyond_the_timeout
         leak_on_one_rank loader_lock_held_at_fork loader_worker_stuck lock_taken_twice logged_exception
         long_checkpoint many_calls_of_a_step model_in_another_order
         model_of_other_shapes model_with_a_layer_more models_wrapped_in_many_ways
         nan_skipped_early nan_skipped_on_one_rank nan_skipped_then_barrier
-        needless_unused_search network_slows_down network_swallows_everything never_joins
+        needless_unused_search network_slows_down network_slows_down_below_ddp
+        network_swallows_everything never_joins
         new_group_by_a_subset new_group_by_members_then_by_all
         new_group_in_another_order new_group_on_one_rank new_group_with_other_members
         no_answer_from_a_server no_sync_off_by_one op_mismatch op_mismatch_of_four os_exit
-        os_exit_with_status other_version_on_one_rank out_of_memory out_of_memory_caught p2p_across_all_reduce
-        p2p_any_source p2p_batch p2p_missing_partner p2p_other_size p2p_other_tag
+        os_exit_with_status other_version_on_one_rank out_of_memory out_of_memory_caught
+        own_hook_computes_longer p2p_across_all_reduce p2p_any_source p2p_batch p2p_missing_partner p2p_other_size p2p_other_tag
         p2p_partner_ended p2p_pipeline p2p_receive_first p2p_received_later p2p_ring_of_three
         p2p_send_first port_of_nobody raises_before_joining rank_zero_checkpoint ready_twice
         reduce_op_mismatch root_mismatch second_generation shape_mismatch slow_first_import spawned

@@ -325,6 +325,8 @@ words! {
         Input = 1, "input";
         /// The interpreter collected garbage.
         Garbage = 2, "garbage";
+        /// DDP waited for its buckets of gradients, at the end of a backward.
+        Buckets = 3, "buckets";
     }
 }
 

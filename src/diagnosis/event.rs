@@ -374,6 +374,8 @@ pub struct OomKills {
 pub struct MemorySample {
     /// Its resident set.
     pub rss: Option<u64>,
+    /// What of that is shared memory.
+    pub rss_shared: Option<u64>,
     /// What can still be taken of the host's memory without swapping.
     pub host_available: Option<u64>,
     /// The host's memory.
@@ -384,6 +386,10 @@ pub struct MemorySample {
     pub cgroup_used: Option<u64>,
     /// What that control group may have.
     pub cgroup_limit: Option<u64>,
+    /// How often somebody there came up against that, …
+    pub cgroup_held: Option<u64>,
+    /// … and against the lower limit from which on they are slowed down.
+    pub cgroup_slowed: Option<u64>,
     /// In use in its `/dev/shm`.
     pub shm_used: Option<u64>,
     /// What that has.
@@ -637,6 +643,19 @@ impl Call {
     #[must_use]
     pub fn is_waited_for_unseen(&self) -> bool {
         self.hidden || self.is_of_recorder()
+    }
+
+    /// Whether DDP averages gradients with it.
+    #[must_use]
+    pub fn is_bucket(&self) -> bool {
+        self.hidden && self.op == Op::AllReduce
+    }
+
+    /// How much data a rank gives to it, where that is known.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        let numel = self.numel.filter(|_| self.tensors <= 1)?;
+        numel.checked_mul(self.dtype.size()?)
     }
 
     /// The reduction operator, by whoever saw it. Two layers may call the same thing by different names (NCCL

@@ -26,6 +26,8 @@ const SURE: f64 = 0.5;
 /// What growth has to come to at least: bytes, and a share of what there was in the beginning.
 const LEAST_GROWTH: u64 = 64 << 20;
 const LEAST_SHARE: u64 = 20;
+/// The part of it that is nearly all.
+const NEARLY_ALL: f64 = 0.8;
 /// An end in so many steps is in sight however short the time is that the growth was seen for.
 const NEAR: f64 = 40.0;
 
@@ -60,6 +62,22 @@ pub struct Grower<'a> {
     pub growth: Growth,
     /// What it will come up against first, where anything has a limit.
     pub end: Option<Exhausted>,
+    /// Where what it grows by is.
+    pub place: GrowsIn,
+}
+
+/// Where what a rank grows by is, as far as that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrowsIn {
+    /// In memory of its own, at least a part of it.
+    Own,
+    /// In shared memory, nearly all of it. The end of /dev/shm is not in sight, or behind that of something
+    /// else.
+    Shared,
+    /// In /dev/shm, which fills and is what runs out first.
+    Shm,
+    /// Whether it is shared is not known.
+    Unknown,
 }
 
 /// When something will have run out.
@@ -128,6 +146,12 @@ impl Exhausted {
 }
 
 impl Grower<'_> {
+    /// Whether it is the rank's own affair, and not that of what is in /dev/shm.
+    #[must_use]
+    pub fn is_its_own(&self) -> bool {
+        self.place != GrowsIn::Shm
+    }
+
     /// Its end, where what was seen reaches so far that it can be told.
     #[must_use]
     pub fn ends_in_sight(&self) -> Option<Exhausted> {
@@ -167,6 +191,20 @@ pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth>
 /// What fills steadily of what others than this process take of as well: the host, a control group,
 /// /dev/shm. With how it grows, and when it is full.
 pub fn filling(process: &Process) -> impl Iterator<Item = (Room, Growth, Exhausted)> {
+    let fillings = fillings(process).filter(|it| it.lasts && it.end.is_in_sight(&it.growth));
+    fillings.map(|it| (it.room, it.growth, it.end))
+}
+
+/// Something that others take of as well, and that fills.
+struct Filling {
+    room: Room,
+    growth: Growth,
+    end: Exhausted,
+    /// It has done so for long enough to mean anything.
+    lasts: bool,
+}
+
+fn fillings(process: &Process) -> impl Iterator<Item = Filling> {
     let memory = &process.memory;
     let series = [
         (RoomKind::Host, &memory.host_by_step),
@@ -178,9 +216,12 @@ pub fn filling(process: &Process) -> impl Iterator<Item = (Room, Growth, Exhaust
         let room = rooms.into_iter().find(|room| room.kind == kind)?;
         let growth = of(series, process.step)?;
         let first = series.samples().first()?;
-        let end = growth.until(room);
-        let is_told = growth.at.since(first.at) >= LASTS && end.is_in_sight(&growth);
-        is_told.then_some((room, growth, end))
+        Some(Filling {
+            room,
+            growth,
+            end: growth.until(room),
+            lasts: growth.at.since(first.at) >= LASTS,
+        })
     })
 }
 
@@ -212,8 +253,42 @@ pub fn growers(model: &Model) -> Vec<Grower<'_>> {
                 in_host(&grower.process.memory, &growth, &together)
             }
         };
+        if grower.device.is_none() {
+            grower.place = place(grower);
+        }
     }
     growers
+}
+
+/// Where what it grows by is.
+fn place(grower: &Grower<'_>) -> GrowsIn {
+    let memory = &grower.process.memory;
+    let shared = memory.shared_by_step.samples();
+    let (from, _) = grower.growth.steps;
+    let before = shared.partition_point(|it| it.step <= from);
+    let ends = (shared.get(before.saturating_sub(1)), shared.last());
+    let (Some(before), Some(now)) = ends else {
+        return GrowsIn::Unknown;
+    };
+    let (was, is) = grower.growth.bytes;
+    let part = now.value.saturating_sub(before.value) as f64 / is.saturating_sub(was).max(1) as f64;
+    if part < NEARLY_ALL {
+        return GrowsIn::Own;
+    }
+    let own = grower.ends_in_sight();
+    let is_first = |it: &Filling| match own {
+        Some(own) => it.lasts && it.end.steps <= own.steps,
+        // As long as nobody knows whether that will last, nothing is told of either.
+        None => true,
+    };
+    let fills = |it: Filling| {
+        let is_told = !it.lasts || it.end.is_in_sight(&it.growth);
+        it.room.kind == RoomKind::Shm && is_told && is_first(&it)
+    };
+    match fillings(grower.process).any(fills) {
+        true => GrowsIn::Shm,
+        false => GrowsIn::Shared,
+    }
 }
 
 fn of_process(process: &Process) -> Vec<Grower<'_>> {
@@ -227,6 +302,7 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
             device,
             growth: of(series, process.step)?,
             end: None,
+            place: GrowsIn::Own,
         })
     };
     let memory = &process.memory;

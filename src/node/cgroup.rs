@@ -2,8 +2,9 @@
 //! processes the kernel killed for want of it.
 //!
 //! In version 2 (`memory.max`, `memory.current`, `memory.events`) and version 1 (`memory.limit_in_bytes`,
-//! `memory.usage_in_bytes`, `memory.oom_control`), see the kernel's `cgroup-v2.rst` and
-//! `cgroup-v1/memory.rst`. The count of kills is of any killer, also the host's own, whose victim was in
+//! `memory.usage_in_bytes`, `memory.failcnt`, `memory.oom_control`), see the kernel's `cgroup-v2.rst` and
+//! `cgroup-v1/memory.rst`. That a group is held at its limit means little by itself: pages of files fill
+//! it up to there, and are given back. The count of kills is of any killer, also the host's own, whose victim was in
 //! the group; version 1 has it since Linux 4.13.
 
 use std::fs;
@@ -35,6 +36,10 @@ pub struct Usage {
     pub used: u64,
     /// What there may be.
     pub limit: u64,
+    /// How often somebody in there came up against that, and memory had to be taken back first.
+    pub held: Option<u64>,
+    /// The same with the lower limit from which on they are slowed down; version 1 has none.
+    pub slowed: Option<u64>,
 }
 
 impl MemoryGroup {
@@ -92,9 +97,31 @@ impl MemoryGroup {
         let usages = self.dirs.iter().filter_map(|dir| {
             let limit = self.limit(dir)?;
             let used = self.used(dir)?;
-            Some(Usage { used, limit })
+            Some((dir, used, limit))
         });
-        usages.min_by_key(|usage| usage.limit.saturating_sub(usage.used))
+        let (dir, used, limit) =
+            usages.min_by_key(|(_, used, limit)| limit.saturating_sub(*used))?;
+        let (held, slowed) = self.held(dir);
+        Some(Usage {
+            used,
+            limit,
+            held,
+            slowed,
+        })
+    }
+
+    /// How often somebody came up against the limits of this group, not of those within.
+    fn held(&self, dir: &Path) -> (Option<u64>, Option<u64>) {
+        match self.version {
+            Version::One => (number(&dir.join("memory.failcnt")), None),
+            Version::Two => {
+                let local = fs::read_to_string(dir.join("memory.events.local"));
+                // Before Linux 5.2 groups within were counted too.
+                let text = local.or_else(|_| fs::read_to_string(dir.join("memory.events")));
+                let text = text.unwrap_or_default();
+                (value(&text, "max"), value(&text, "high"))
+            }
+        }
     }
 
     fn limit(&self, dir: &Path) -> Option<u64> {
@@ -181,8 +208,45 @@ mod tests {
         );
         let group = MemoryGroup::below(mount.path(), "0::/pod/box\n").unwrap();
         assert_eq!(group.oom_kills(), Some(2));
-        let (used, limit) = (750, 1000);
-        assert_eq!(group.tightest(), Some(Usage { used, limit }));
+        let tightest = group.tightest().unwrap();
+        assert_eq!((tightest.used, tightest.limit), (750, 1000));
+        assert_eq!((tightest.held, tightest.slowed), (None, None));
+    }
+
+    /// What Linux 6.1 writes for a group that has been held at `memory.max`, and at `memory.high` below it.
+    const EVENTS: &str =
+        "low 0\nhigh 4213\nmax 312\noom 3\noom_kill 2\noom_group_kill 0\nsock_throttled 0\n";
+
+    #[test]
+    fn how_often_a_group_was_held_is_counted_where_it_is_tight() {
+        let mount = tempfile::tempdir().unwrap();
+        let pod = mount.path().join("pod");
+        write(
+            &pod,
+            &[
+                ("memory.max", "1000\n"),
+                ("memory.current", "990\n"),
+                ("memory.events", EVENTS),
+            ],
+        );
+        write(
+            &pod.join("box"),
+            &[
+                ("memory.max", "5000\n"),
+                ("memory.current", "980\n"),
+                ("memory.events", "low 0\nhigh 0\nmax 7\noom 0\noom_kill 0\n"),
+            ],
+        );
+        let held = || {
+            let group = MemoryGroup::below(mount.path(), "0::/pod/box\n").unwrap();
+            let tightest = group.tightest().unwrap();
+            (tightest.limit, tightest.held, tightest.slowed)
+        };
+        assert_eq!(held(), (1000, Some(312), Some(4213)));
+        // What groups within were held for is not this one's.
+        let local = "low 0\nhigh 0\nmax 305\noom 3\noom_kill 0\noom_group_kill 0\n";
+        write(&pod, &[("memory.events.local", local)]);
+        assert_eq!(held(), (1000, Some(305), Some(0)));
     }
 
     #[test]
@@ -201,6 +265,7 @@ mod tests {
             &[
                 ("memory.limit_in_bytes", "4096\n"),
                 ("memory.usage_in_bytes", "3000\n"),
+                ("memory.failcnt", "1897\n"),
                 (
                     "memory.stat",
                     "total_inactive_file 1000\ntotal_active_file 0\n",
@@ -214,8 +279,13 @@ mod tests {
         let lines = "9:name=systemd:/\n4:cpu,memory:/job\n0::/\n";
         let group = MemoryGroup::below(mount.path(), lines).unwrap();
         assert_eq!(group.oom_kills(), Some(1));
-        let (used, limit) = (2000, 4096);
-        assert_eq!(group.tightest(), Some(Usage { used, limit }));
+        let expected = Usage {
+            used: 2000,
+            limit: 4096,
+            held: Some(1897),
+            slowed: None,
+        };
+        assert_eq!(group.tightest(), Some(expected));
     }
 
     #[test]
@@ -226,7 +296,8 @@ mod tests {
         for path in ["/docker/abc", "/../elsewhere", "/"] {
             let group = MemoryGroup::below(mount.path(), &format!("0::{path}\n")).unwrap();
             assert_eq!(group.dirs, [mount.path().to_owned()], "{path}");
-            assert_eq!(group.tightest(), Some(Usage { used: 1, limit: 10 }));
+            let tightest = group.tightest().unwrap();
+            assert_eq!((tightest.used, tightest.limit), (1, 10));
         }
     }
 

@@ -21,6 +21,8 @@ pub const EVERY: Duration = Duration::from_millis(500);
 const MOMENTS: Duration = Duration::from_secs(5);
 /// It is told after so long even where nothing changed.
 const AT_LEAST: Duration = Duration::from_secs(60);
+/// That a control group was held at its limit is told so often at most: it may be at any moment.
+const HELD: Duration = Duration::from_secs(10);
 /// What a process has more or less is noticeable from that many bytes on, …
 const STEP: u64 = 4 << 20;
 /// … or that share of what it has, whichever is more.
@@ -227,21 +229,25 @@ impl Memory {
             process,
             unix_ns: Timestamp::now().0,
             rss: Some(measured.memory()),
+            rss_shared: proc::resident_shared(pid),
             host_available: Some(self.system.available_memory()),
             host_total: Some(self.system.total_memory()),
             cpu_permille,
             cgroup_used: seen.usage.map(|it| it.used),
             cgroup_limit: seen.usage.map(|it| it.limit),
+            cgroup_held: seen.usage.and_then(|it| it.held),
+            cgroup_slowed: seen.usage.and_then(|it| it.slowed),
             shm_used: shm.map(|it| it.total.saturating_sub(it.free)),
             shm_total: shm.map(|it| it.total),
             virtual_used: Some(measured.virtual_memory()),
             virtual_limit: proc::address_space_limit(pid),
             ..v1::MemorySample::default()
         };
-        let is_news = known
-            .told
-            .as_ref()
-            .is_none_or(|(at, told)| now.duration_since(*at) >= AT_LEAST || differs(told, &sample));
+        let is_news = known.told.as_ref().is_none_or(|(at, told)| {
+            let since = now.duration_since(*at);
+            let is_held = held(told) != held(&sample);
+            since >= AT_LEAST || (is_held && since >= HELD) || differs(told, &sample)
+        });
         if !is_news {
             return None;
         }
@@ -254,6 +260,11 @@ impl Default for Memory {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// How often its control group was held at its limits.
+fn held(sample: &v1::MemorySample) -> (Option<u64>, Option<u64>) {
+    (sample.cgroup_held, sample.cgroup_slowed)
 }
 
 /// Whether somebody who knows the one would like to know the other.

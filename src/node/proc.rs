@@ -232,6 +232,19 @@ pub fn shared_memory(pid: u32) -> Option<sys::Space> {
     sys::space(&place).ok()
 }
 
+/// Bytes of the resident set of a process that are shared memory.
+#[must_use]
+pub fn resident_shared(pid: u32) -> Option<u64> {
+    shared_of(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn shared_of(status: &str) -> Option<u64> {
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix("RssShmem:"))?;
+    let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 /// Most bytes of a command line or an environment that we look at.
 const MAX_BLOCK: u64 = 1 << 20;
 
@@ -311,6 +324,16 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+
+    #[test]
+    fn shared_memory_is_told_from_the_rest() {
+        let status = "Name:\tpython\nVmRSS:\t  812340 kB\nRssAnon:\t  512000 kB\nRssFile:\t  200340 kB\n\
+            RssShmem:\t  100000 kB\nThreads:\t4\n";
+        assert_eq!(shared_of(status), Some(102_400_000));
+        assert_eq!(shared_of("Name:\tpython\nVmRSS:\t 1 kB\n"), None);
+        assert!(resident_shared(std::process::id()).is_some());
+        assert_eq!(resident_shared(u32::MAX), None);
+    }
 
     fn shell(script: &str) -> Child {
         Command::new("sh").args(["-c", script]).spawn().unwrap()

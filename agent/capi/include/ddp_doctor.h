@@ -345,13 +345,14 @@ void ddp_doctor_input_ended(uint32_t site);
 
 /* What ddp_doctor_spent() is about. */
 enum {
-    DDP_DOCTOR_SPENT_INPUT = 1,  /* the program waited for its input: a batch of its data loader */
-    DDP_DOCTOR_SPENT_GARBAGE = 2 /* the run-time system collected garbage */
+    DDP_DOCTOR_SPENT_INPUT = 1,   /* the program waited for its input: a batch of its data loader */
+    DDP_DOCTOR_SPENT_GARBAGE = 2, /* the run-time system collected garbage */
+    DDP_DOCTOR_SPENT_BUCKETS = 3  /* the framework waited for the gradients it averages, at the end of a backward */
 };
 
 /*
  * The calling thread has just spent so many nanoseconds on what is no work of its own. Below a
- * millisecond it is not worth a record.
+ * millisecond it is not worth a record, but for the wait for gradients: each is compared with those before.
  */
 void ddp_doctor_spent(int32_t on, uint64_t nanoseconds, uint32_t site);
 

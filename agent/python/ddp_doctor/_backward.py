@@ -1,25 +1,29 @@
-"""Backward passes: whether they left all gradients, and exceptions that leave them."""
+"""Backward passes: whether they left all gradients, how long DDP waits in them, and exceptions that leave them."""
 
 import functools
 import sys
 
-from . import _exceptions, _parameters, _words
+from . import _buckets, _exceptions, _parameters, _words
 
 
 def patch(autograd, late):
     original = getattr(autograd, "_engine_run_backward", None)
     if original is None:
         return
+    _buckets.patch(getattr(getattr(autograd, "Variable", None), "_execution_engine", None))
 
     @functools.wraps(original)
     def _engine_run_backward(*args, **kwargs):
         _guarded(_parameters.backward_begins)
+        outer = _buckets.begins()
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
+            _guarded(_buckets.ended, outer, False)
             _exceptions.record(_words.LEFT_BACKWARD, error)
             _guarded(_parameters.backward_raised, error, sys._getframe(1))
             raise
+        _guarded(_buckets.ended, outer, True)
         _guarded(_parameters.backward_ended, sys._getframe(1))
         return result
 

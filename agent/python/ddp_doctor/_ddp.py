@@ -9,7 +9,7 @@ import functools
 import sys
 import weakref
 
-from . import _box, _data, _exceptions, _memory, _parameters, _sites, _words
+from . import _box, _buckets, _data, _exceptions, _memory, _parameters, _sites, _words
 
 _automatic = True
 # The DDP module whose training forwards count; programs with several would count double.
@@ -124,6 +124,9 @@ def patch(module, late):
     post = getattr(ddp, "_post_forward", None)
     if post is not None:
         ddp._post_forward = _parameters.wrap_post_forward(post)
+    hook = getattr(ddp, "register_comm_hook", None)
+    if hook is not None:
+        ddp.register_comm_hook = _buckets.wrap_register_hook(hook)
     swap = getattr(torch.utils, "swap_tensors", None)
     if swap is not None:
         torch.utils.swap_tensors = _wrap_swap(swap)

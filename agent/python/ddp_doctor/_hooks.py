@@ -13,7 +13,7 @@ import functools
 import sys
 from _thread import get_ident
 
-from . import _box, _exceptions, _init, _sites, _words
+from . import _box, _buckets, _exceptions, _init, _sites, _words
 from ._native import NO_CALL, CallRecord
 
 HOOK_ID = 0x44445044  # "DDPD"
@@ -81,6 +81,7 @@ _learn = _sites.learn
 _locate = _sites.locate
 _HIDDEN = _words.HIDDEN
 _ASYNC = _words.ASYNC
+_ALL_REDUCE = _words.ALL_REDUCE
 _ALL_TO_ALL = _words.ALL_TO_ALL
 _P2P = (_words.SEND, _words.RECV)
 
@@ -378,6 +379,8 @@ def make(group):
             last[3] = flags & (_ASYNC | _HIDDEN) if flags & _ASYNC else 0
             last[4] = places is not None or not flags & _HIDDEN  # the reducer's own Works are never seen by Python
             last[5] = True
+            if not last[4] and op == _ALL_REDUCE:
+                _buckets.sent(thread)
             if op == _ALL_TO_ALL and values is not None:
                 _splits(call, values)
         except Exception:

@@ -92,6 +92,7 @@ USED_AT = 8
 # What time is spent on.
 INPUT = 1
 GARBAGE = 2
+BUCKETS = 3
 
 # Results of ddp_doctor_open().
 OK = 0

@@ -419,6 +419,63 @@ model(torch.ones(1, 3))
         self.assertEqual({r.site[1] for r in calls if r.op == ALL_REDUCE}, {o.line("backward")})
         self.assertEqual(len(o.box.of("step")), 3)
 
+    def test_how_long_ddp_waits_for_its_buckets(self):
+        o = self.run_job(
+            """
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+class Before(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, g):
+        time.sleep(0.3)  # all buckets are on their way
+        return g
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, g): raise KeyError("in backward")
+def layers(): return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+model = DistributedDataParallel(layers(), bucket_cap_mb=1e-6)
+other = DistributedDataParallel(layers(), find_unused_parameters=True)
+ones = torch.ones(1, 3, requires_grad=True)
+def backward(what):
+    dist.barrier()
+    what.sum().backward()
+for i in range(2):
+    backward(model(ones))
+dist.barrier()
+result = model(ones)
+if rank: time.sleep(0.3)
+result.sum().backward()
+backward(model(Before.apply(ones)))
+backward(model(ones) + other(ones))
+with model.no_sync(): backward(model(ones))
+result = model(ones).sum()
+backward(result.backward(retain_graph=True) or result)  # the reducer averages once for a forward
+backward(checkpoint(lambda x: model(x), ones, use_reentrant=True))
+static = DistributedDataParallel(layers(), static_graph=True)
+for i in range(2): backward(static(ones))
+try: backward(model(Broken.apply(ones)))
+except KeyError: pass
+torch.autograd.grad(model.module(ones).sum(), ones)
+backward(other(ones))
+mine = DistributedDataParallel(layers())
+mine.register_comm_hook(None, lambda state, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda f: f.value()[0]))
+backward(mine(ones))
+""",
+            ranks=2,
+        )
+        for box in o.boxes:
+            waits = [r.numel / 1e9 for r in box.of("spent") if r.code == 3]
+            # Two, a late peer, what is behind the buckets, two models, one that is kept, a checkpoint, two of a
+            # static graph, one after an exception.
+            self.assertEqual(len(waits), 10, waits)
+            late = waits.pop(2)
+            self.assertGreater(late, 0.2) if box.rank == 0 else self.assertLess(late, 0.2)
+            self.assertLess(max(waits), 0.2, waits)
+
     def test_a_model_is_described_before_its_first_call(self):
         o = self.run_job(
             """

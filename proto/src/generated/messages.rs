@@ -281,7 +281,7 @@ pub enum RecordKind {
     /// `tensors` is the index of the first line's, where they are numbered.
     Parameters = 40,
     /// The process has just spent `numel` nanoseconds on something that is no work of its own; `code` is a
-    /// Spending. Only of what took a noticeable time.
+    /// Spending. Only of what took a noticeable time, but for DDP's buckets.
     Spent = 50,
 }
 impl RecordKind {
@@ -357,6 +357,8 @@ pub enum Spending {
     Input = 1,
     /// The interpreter collected garbage.
     Garbage = 2,
+    /// DDP waited for its buckets of gradients, at the end of a backward.
+    Buckets = 3,
 }
 impl Spending {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -368,6 +370,7 @@ impl Spending {
             Self::Unspecified => "SPENDING_UNSPECIFIED",
             Self::Input => "SPENDING_INPUT",
             Self::Garbage => "SPENDING_GARBAGE",
+            Self::Buckets => "SPENDING_BUCKETS",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -376,6 +379,7 @@ impl Spending {
             "SPENDING_UNSPECIFIED" => Some(Self::Unspecified),
             "SPENDING_INPUT" => Some(Self::Input),
             "SPENDING_GARBAGE" => Some(Self::Garbage),
+            "SPENDING_BUCKETS" => Some(Self::Buckets),
             _ => None,
         }
     }
@@ -1205,6 +1209,15 @@ pub struct MemorySample {
     /// Bytes that NCCL itself holds on the device, for the communicators of the process.
     #[prost(uint64, optional, tag = "25")]
     pub gpu_nccl: ::core::option::Option<u64>,
+    /// Of `rss`, bytes that are shared memory: mapped files of /dev/shm, and the like.
+    #[prost(uint64, optional, tag = "26")]
+    pub rss_shared: ::core::option::Option<u64>,
+    /// How often, since that control group was made, the kernel had to take memory back before somebody there
+    /// got more: at its limit, and at the lower one from which on they are slowed down (`memory.high`).
+    #[prost(uint64, optional, tag = "27")]
+    pub cgroup_held: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "28")]
+    pub cgroup_slowed: ::core::option::Option<u64>,
 }
 /// How the host lets a process run, over the second before. Told about once a second where it has changed
 /// noticeably: until the next one it stays as it is. What is absent was not seen.

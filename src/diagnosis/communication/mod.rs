@@ -2,14 +2,14 @@
 //!
 //! Who comes late is the business of [`super::lateness`]; here a call begins when its last rank has come, so
 //! that no wait for a peer counts. That can be seen where a thread waits for its call and is seen to: of
-//! Gloo's collectives, but not of DDP's own, and on no device.
+//! Gloo's collectives, of DDP's own those of a backward together, and on no device.
 
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use super::event::{Call, RECORDER};
+use super::event::RECORDER;
 use super::lateness::apart;
 use super::model::{Encounter, Model};
 
@@ -72,7 +72,7 @@ struct Took {
     least: Duration,
 }
 
-/// What a collective took; `None`: that is not seen.
+/// What a collective took, the last of DDP's buckets together with those before it; `None`: that is not seen.
 fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
     let group = model.group(encounter.group);
     let is_seen = encounter.direction == Direction::Symmetric
@@ -85,7 +85,7 @@ fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
     let (mut sum, mut least, mut end) = (Duration::ZERO, Duration::MAX, last.at);
     for came in &encounter.came {
         let begins = match came.is_async {
-            _ if came.hidden => return None,
+            _ if came.hidden => came.waits.filter(|_| encounter.buckets.is_some())?,
             true => came.waits?,
             false => came.at,
         };
@@ -105,12 +105,6 @@ fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
         mean: sum / u32::try_from(encounter.came.len()).ok()?,
         least,
     })
-}
-
-/// How much data a rank gives to a call, where that is known.
-fn bytes(call: &Call) -> Option<u64> {
-    let size = call.dtype.size()?;
-    call.numel.filter(|_| call.tensors <= 1)?.checked_mul(size)
 }
 
 /// The value that so large a part of these are below; they are put into order for that.

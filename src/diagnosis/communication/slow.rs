@@ -13,10 +13,10 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{Took, bytes, quantile, took};
+use super::{Took, quantile, took};
 use crate::diagnosis::event::{Call, SchedulingSample};
 use crate::diagnosis::lateness;
-use crate::diagnosis::model::{Encounter, GroupId, Model, Process};
+use crate::diagnosis::model::{Buckets, Encounter, GroupId, Model, Process};
 
 /// For so long it has to be so, …
 const SHORTEST: Duration = Duration::from_secs(8);
@@ -56,6 +56,8 @@ pub struct Slow {
     pub ranks: Vec<u32>,
     /// How much each of them gives, where that is known.
     pub bytes: Option<u64>,
+    /// It stands for so many of DDP's, which waits for them together.
+    pub buckets: Option<u32>,
     /// What it takes from when all ranks have come, as a rule: now, …
     pub now: Duration,
     /// … and before.
@@ -72,8 +74,14 @@ pub struct Slow {
     pub known_at: Timestamp,
 }
 
-/// What is one call, again and again.
-type Kind = (GroupId, Op, Option<u64>);
+/// What is one call, again and again, or are the same buckets of DDP's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    group: GroupId,
+    op: Op,
+    bytes: Option<u64>,
+    buckets: Option<Buckets>,
+}
 
 /// A call, and what it took.
 type Timed = (Took, Arc<Call>);
@@ -94,7 +102,15 @@ pub fn slow(model: &Model) -> Option<Slow> {
         let call = &encounter.call;
         let took = took(model, encounter).filter(|took| took.first >= begin);
         if let Some(took) = took.filter(|_| call.phase.is_none()) {
-            let kind = (encounter.group, call.op, bytes(call));
+            let kind = Kind {
+                group: encounter.group,
+                op: call.op,
+                bytes: match encounter.buckets {
+                    Some(buckets) => Some(buckets.bytes),
+                    None => call.bytes(),
+                },
+                buckets: encounter.buckets,
+            };
             kinds
                 .entry(kind)
                 .or_default()
@@ -144,7 +160,7 @@ fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
     if longer < LONGER || share < SHARE {
         return None;
     }
-    let members = &model.group(kind.0).members;
+    let members = &model.group(kind.group).members;
     let ranks: Vec<u32> = members.keys().copied().collect();
     let own_work_is_as_ever = ranks.iter().take(LOOKED_AT).all(|&rank| {
         let (now, was) = (between(model, rank, &now), between(model, rank, &before));
@@ -155,10 +171,11 @@ fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
         return None;
     }
     Some(Slow {
-        group: kind.0,
+        group: kind.group,
         call: Arc::clone(&now.calls.last()?.1),
         ranks,
-        bytes: kind.2,
+        bytes: kind.bytes,
+        buckets: kind.buckets.map(|buckets| buckets.calls),
         now: typical,
         before: was,
         share,
@@ -206,7 +223,8 @@ fn between(model: &Model, rank: u32, stretch: &Stretch<'_>) -> f64 {
 fn is_inside(encounter: &Encounter, rank: u32) -> impl Iterator<Item = (Timestamp, Timestamp)> {
     let came = encounter.came.iter().filter(move |came| came.rank == rank);
     came.filter_map(|came| {
-        let begins = if came.is_async { came.waits? } else { came.at };
+        let is_apart = came.is_async || came.hidden;
+        let begins = if is_apart { came.waits? } else { came.at };
         Some((begins, came.until?))
     })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::{Took, bytes, quantile, took};
+use super::{Took, quantile, took};
 use crate::diagnosis::event::Call;
 use crate::diagnosis::lateness;
 use crate::diagnosis::model::{GroupId, Model};
@@ -94,10 +94,10 @@ pub fn small(model: &Model) -> Vec<Small> {
     let mut calls: BTreeMap<(GroupId, Op), Vec<One>> = BTreeMap::new();
     for encounter in model.arrivals.latest() {
         let call = &encounter.call;
-        if !may_be_bucketed(call) {
+        if encounter.buckets.is_some() || !may_be_bucketed(call) {
             continue;
         }
-        let (Some(took), Some(bytes)) = (took(model, encounter), bytes(call)) else {
+        let (Some(took), Some(bytes)) = (took(model, encounter), call.bytes()) else {
             continue;
         };
         if took.first >= begin {

@@ -11,7 +11,7 @@ use ddp_doctor_proto::report::{
 
 use super::{About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, order};
 use super::{oom_forecast, rank_died};
-use crate::diagnosis::growth::{self, Grower};
+use crate::diagnosis::growth::{self, Grower, GrowsIn};
 use crate::diagnosis::model::{Ending, Process, RoomKind, libc_signal};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
@@ -73,7 +73,8 @@ error[DD506] host-memory: the kernel killed rank 1 for want of memory after all_
              exception.",
             "As a forecast it is told where the host, a control group or /dev/shm fills steadily for a \
              minute and for 20 steps, and what is left lasts no longer than that, or 40 steps; and not \
-             where it is the ranks themselves that grow: that is DD502.",
+             where it is the ranks themselves that grow: that is DD502, but for what they map of \
+             /dev/shm where that is full first.",
         ],
 };
 
@@ -92,7 +93,8 @@ impl Detector for HostMemory {
     }
 }
 
-/// What fills steadily though no rank of it grows: by whatever else takes of it.
+/// What fills steadily though no rank of it grows: by whatever else takes of it. /dev/shm also where ranks
+/// grow, if that is by what they map of it, and it ends first; or if it is known to be something else.
 fn forecast(situation: &Situation<'_>) -> Option<Draft> {
     let growers = &situation.growers;
     // One of a host sees it for all.
@@ -102,13 +104,22 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
             hosts.entry(&process.host).or_insert(process);
         }
     }
+    let of_host = |process: &Process| {
+        let of_host = growers
+            .iter()
+            .filter(|it| it.device.is_none() && it.process.host == process.host);
+        of_host.collect::<Vec<&Grower<'_>>>()
+    };
     let filling = hosts
         .into_values()
-        .filter(|process| {
-            let grows = |it: &Grower<'_>| it.device.is_none() && it.process.host == process.host;
-            !growers.iter().any(grows)
-        })
-        .flat_map(|process| growth::filling(process).map(move |filling| (process, filling)));
+        .flat_map(|process| growth::filling(process).map(move |filling| (process, filling)))
+        .filter(|(process, (room, ..))| {
+            let is_shm = room.kind == RoomKind::Shm;
+            let is_no_matter = |it: &Grower<'_>| matches!(it.place, GrowsIn::Own | GrowsIn::Shm);
+            of_host(process)
+                .into_iter()
+                .all(|it| is_shm && is_no_matter(it))
+        });
     let (process, (room, growth, end)) =
         filling.min_by(|(_, (.., a)), (_, (.., b))| a.steps.total_cmp(&b.steps))?;
     let ranks: Vec<u32> = situation
@@ -133,23 +144,52 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
         oom_forecast::steps(&end),
         words::bytes(growth.trend.slope as u64)
     );
-    draft.why = vec![
-        format!(
-            "From step {} to step {} it went from {} to {} of {}.",
-            growth.steps.0,
-            growth.steps.1,
-            words::bytes(growth.bytes.0),
-            words::bytes(growth.bytes.1),
-            words::bytes(room.limit)
-        ),
-        "The ranks themselves do not grow: it is their children (data loader workers), files in \
-         /dev/shm, or somebody else."
-            .into(),
-    ];
-    draft.next = vec![
-        "Look for what grows beside the ranks: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
-            .into(),
-    ];
+    draft.why = vec![format!(
+        "From step {} to step {} it went from {} to {} of {}.",
+        growth.steps.0,
+        growth.steps.1,
+        words::bytes(growth.bytes.0),
+        words::bytes(growth.bytes.1),
+        words::bytes(room.limit)
+    )];
+    if room.kind == RoomKind::Cgroup {
+        draft.why.extend(oom_forecast::held(&process.memory));
+    }
+    let of_host = of_host(process).into_iter();
+    let mapping: Vec<&Grower<'_>> = of_host.filter(|it| it.place == GrowsIn::Shm).collect();
+    match &mapping[..] {
+        [] => {
+            draft.why.push(
+                "The ranks themselves do not grow by it: it is their children (data loader workers), \
+                 files in /dev/shm, or somebody else."
+                    .into(),
+            );
+            draft.next.push(
+                "Look for what grows beside the ranks: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS \
+                 /dev/shm`."
+                    .into(),
+            );
+        }
+        mapping => {
+            draft.root = mapping.iter().map(|grower| grower.rank).collect();
+            draft.root.sort_unstable();
+            draft.root_confidence = Confidence::Supported;
+            draft.victims.retain(|rank| !draft.root.contains(rank));
+            for grower in mapping {
+                draft.why.push(oom_forecast::went(grower));
+            }
+            draft
+                .why
+                .extend(mapping.first().and_then(|it| oom_forecast::shared(it)));
+            draft.next.push(format!(
+                "Look for what {} {} mapped from step to step: tensors in shared memory \
+                 (`share_memory_`, what came through a queue of `torch.multiprocessing`), files of \
+                 /dev/shm (`ls -lS /dev/shm`).",
+                Ranks(&draft.root),
+                number(&draft.root, "keeps", "keep"),
+            ));
+        }
+    }
     Some(draft)
 }
 
@@ -286,6 +326,9 @@ fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
             words::bytes(room.left()),
             words::bytes(room.limit),
         ));
+    }
+    if kill.in_cgroup {
+        draft.why.extend(oom_forecast::held(memory));
     }
     let limit = if kill.in_cgroup && memory.cgroup_limit.is_some() {
         "Raise the limit of the control group, or have"
@@ -498,6 +541,121 @@ mod tests {
             code = "DD506"
             root = []
             summary-has = "/dev/shm of host"
+            "#,
+        );
+    }
+
+    /// Rank 1 maps 5 MiB more of /dev/shm in every step, in epochs of one.
+    fn mapped(rank_1: &str) -> String {
+        format!(
+            r#"
+            world = 2
+            hosts = {{ node = [0, 1] }}
+            events = """
+            loop 1-150 from 1.0 every 0.5
+            0.0 * step $
+            0.1 0 memory rss=500M shared=1M host=20G/64G cgroup=2G+5M*$/9G shm=100M+5M*$/1000M
+            0.1 1 memory {rank_1} host=20G/64G cgroup=2G+5M*$/9G shm=100M+5M*$/1000M
+            0.2 * input-ended
+            end
+            """
+            silent-until = 60
+            "#
+        )
+    }
+
+    #[test]
+    fn shared_memory_that_a_rank_maps_is_that_of_the_host() {
+        holds(&format!(
+            r#"{}
+            [[expect]]
+            code = "DD506"
+            severity = "warning"
+            root = [1]
+            root-confidence = "supported"
+            victims = [0]
+            summary-has = "/dev/shm of host"
+            why-has = "Nearly all of that is shared memory"
+            "#,
+            mapped("rss=500M+5M*$ shared=1M+5M*$")
+        ));
+    }
+
+    #[test]
+    fn shared_memory_whose_end_is_far_away_creeps() {
+        let slow = mapped("rss=500M+5M*$ shared=1M+5M*$")
+            .replace("/1000M", "/30G")
+            .replace("/9G", "/90G");
+        holds(&format!(
+            r#"{slow}
+            [[expect]]
+            code = "DD503"
+            root = [1]
+            why-has = "Nearly all of that is shared memory"
+            "#
+        ));
+    }
+
+    #[test]
+    fn a_rank_that_grows_by_itself_does_not_hide_shared_memory() {
+        let grows = mapped("rss=500M+9M*$ shared=1M virtual=8G+9M*$/9800M");
+        holds(&format!(
+            r#"{}
+            [[expect]]
+            code = "DD506"
+            root = []
+            summary-has = "/dev/shm of host"
+            [[expect]]
+            code = "DD502"
+            root = [1]
+            summary-has = "rank 1 runs out of memory"
+            "#,
+            grows.replace("silent-until = 60", "")
+        ));
+    }
+
+    #[test]
+    fn shared_memory_that_another_limit_ends_is_the_ranks() {
+        let tight = mapped("rss=500M+5M*$ shared=1M+5M*$").replace("5M*$/9G", "5M*$/2900M");
+        holds(&format!(
+            r#"{}
+            [[expect]]
+            code = "DD502"
+            root = [1]
+            why-has = "Nearly all of that is shared memory"
+            "#,
+            tight.replace("silent-until = 60", "")
+        ));
+    }
+
+    #[test]
+    fn where_nobody_knows_what_is_shared_a_rank_that_grows_is_the_one() {
+        let unknown = mapped("rss=500M+5M*$ virtual=8G+5M*$/9100M");
+        holds(&format!(
+            r#"{}
+            [[expect]]
+            code = "DD502"
+            root = [1]
+            "#,
+            unknown.replace("silent-until = 60", "")
+        ));
+    }
+
+    #[test]
+    fn a_killed_ranks_group_says_how_often_it_was_held() {
+        holds(
+            r#"
+            world = 2
+            verdict = "crash"
+            events = """
+            1.0 1 memory rss=7G host=20G/64G cgroup=7G/8G held=10
+            2.0 0 barrier @train.py:5
+            6.0 1 memory rss=7680M host=20G/64G cgroup=8152M/8G held=322
+            7.0 1 killed 9 oom=1
+            """
+            [[expect]]
+            code = "DD506"
+            why-has = "In the last 5.0 s it was held at its limit 312 times"
             "#,
         );
     }

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
-use super::oom_forecast::{look_for, of, went};
+use super::oom_forecast::{look_for, of, shared, went};
 use super::view::last_call;
 use super::{About, Detector, Draft, Explanation, KeyPlace, order};
 use crate::diagnosis::growth::{self, Grower};
@@ -64,9 +64,10 @@ impl Detector for MemoryCreep {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let growers = &situation.growers;
+        let growers = situation.growers.iter();
+        let growers: Vec<&Grower<'_>> = growers.filter(|it| it.is_its_own()).collect();
         let forecast = growers.iter().any(|it| it.ends_in_sight().is_some());
-        let lasting = growers.iter().filter(|grower| lasts(grower));
+        let lasting = growers.into_iter().filter(|grower| lasts(grower));
         let lasting: Vec<&Grower<'_>> = lasting.filter(|_| !forecast).collect();
         draft(&lasting).into_iter().collect()
     }
@@ -112,6 +113,7 @@ fn draft(lasting: &[&Grower<'_>]) -> Option<Draft> {
         words::bytes(most.growth.trend.slope as u64),
     );
     draft.why = vec![went(most)];
+    draft.why.extend(shared(most));
     draft.next = vec![look_for(&draft.root)];
     Some(draft)
 }

@@ -3,9 +3,12 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
+use std::time::Duration;
+
 use super::view::last_call;
 use super::{About, Detector, Draft, Explanation, KeyPlace, order};
-use crate::diagnosis::growth::{Exhausted, Grower};
+use crate::diagnosis::growth::{Exhausted, Grower, GrowsIn};
+use crate::diagnosis::model::{Memory, RoomKind};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
@@ -68,8 +71,8 @@ impl Detector for OomForecast {
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let growers = &situation.growers;
-        let mut ends: Vec<(&Grower<'_>, Exhausted)> = growers
-            .iter()
+        let own = growers.iter().filter(|grower| grower.is_its_own());
+        let mut ends: Vec<(&Grower<'_>, Exhausted)> = own
             .filter_map(|grower| Some((grower, grower.ends_in_sight()?)))
             .collect();
         ends.sort_by(|(_, a), (_, b)| a.steps.total_cmp(&b.steps));
@@ -121,7 +124,12 @@ fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
         words::bytes(end.left),
         words::bytes(end.limit)
     );
-    draft.why = vec![went(first), left];
+    draft.why = vec![went(first)];
+    draft.why.extend(shared(first));
+    draft.why.push(left);
+    if end.room.is_some_and(|room| room.kind == RoomKind::Cgroup) {
+        draft.why.extend(held(&first.process.memory));
+    }
     draft.next = vec![look_for(&draft.root)];
     Some(draft)
 }
@@ -144,6 +152,36 @@ pub(super) fn went(grower: &Grower<'_>) -> String {
         bytes(growth.trend.low),
         bytes(growth.trend.high),
     )
+}
+
+/// That it is shared memory by which a rank grows.
+pub(super) fn shared(grower: &Grower<'_>) -> Option<String> {
+    matches!(grower.place, GrowsIn::Shared | GrowsIn::Shm).then(|| {
+        "Nearly all of that is shared memory: mapped files of /dev/shm, or the like.".into()
+    })
+}
+
+/// How often the control group of a process was held at its limits lately.
+pub(super) fn held(memory: &Memory) -> Option<String> {
+    let counts = [
+        (&memory.cgroup_held, "held at its limit"),
+        (
+            &memory.cgroup_slowed,
+            "slowed down at its lower limit (memory.high)",
+        ),
+    ];
+    let risen = counts.into_iter().filter_map(|(count, what)| {
+        let (times, lately) = count.risen()?;
+        let plural = if times == 1 { "" } else { "s" };
+        Some((format!("{what} {times} time{plural}"), lately))
+    });
+    let (times, lately): (Vec<String>, Vec<Duration>) = risen.unzip();
+    let lately = words::seconds(lately.into_iter().max()?);
+    Some(format!(
+        "In the last {lately} it was {}: the kernel had to take memory back first, pages of files as a \
+         rule.",
+        times.join(", and ")
+    ))
 }
 
 /// What to look for.
@@ -249,6 +287,32 @@ mod tests {
             summary-has = "in about 38 steps"
             "#,
         );
+    }
+
+    #[test]
+    fn a_control_group_that_was_held_at_its_limits_is_told_so() {
+        for (counts, why) in [
+            ("held=40+8*$", "it was held at its limit 192 times:"),
+            (
+                "held=0 slowed=1000+10*$",
+                "it was slowed down at its lower limit (memory.high) 240 times:",
+            ),
+        ] {
+            holds(&format!(
+                r#"
+                world = 1
+                events = """
+                loop 1-25 from 1.0 every 1.0
+                0.0 0 step $
+                0.5 0 memory rss=500M+20M*$ host=20G/64G cgroup=600M+20M*$/1700M {counts}
+                end
+                """
+                [[expect]]
+                code = "DD502"
+                why-has = "{why}"
+                "#
+            ));
+        }
     }
 
     #[test]

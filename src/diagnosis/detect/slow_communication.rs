@@ -54,8 +54,9 @@ warning[DD604] slow-communication: all_reduce of 4.0 MiB takes about 200 ms thou
             "On a host that is busy nothing is told, though its network be slow: where threads of a \
              rank wait for processors, the same calls are slow as well.",
             "Which link it is does not show: a collective is as slow as its slowest.",
-            "It is seen of calls whose wait is seen: of the program's own on Gloo, neither of DDP's \
-             nor of any on a GPU.",
+            "It is seen of calls whose wait is seen: of the program's own on Gloo and of DDP's buckets \
+             there, all those of a backward together, from when it has nothing left to compute. Not on \
+             a GPU, nor where a hook of the program's averages the gradients.",
         ],
     },
 };
@@ -94,25 +95,32 @@ fn draft(slow: &Slow) -> Draft {
             ..no_call(rank)
         })
         .collect();
+    let what = what(slow);
     let times = slow.now.as_secs_f64() / slow.before.as_secs_f64().max(1e-6);
-    let size = slow
-        .bytes
-        .map(|bytes| format!(" of {}", words::bytes(bytes)))
-        .unwrap_or_default();
     draft.summary = format!(
-        "{}{size} takes about {} though all ranks have come, {} times as long as before: communication \
-         is slow",
-        slow.call.op,
+        "{what} takes about {} though all ranks have come, {} times as long as before: communication is \
+         slow",
         words::short_time(now),
         if times < 10.0 { "several" } else { "many" },
     );
-    draft.why.push(format!(
-        "Since {} at least it takes about {} from when the last rank has come to it; before, it took \
-         {}. About {} of the time is lost by that.",
+    let (since, now, before) = (
         words::clock(slow.since),
         words::short_time(now),
         words::short_time(about_so_long(slow.before)),
-        percent(slow.share),
+    );
+    let takes = match slow.buckets {
+        Some(_) => format!(
+            "Since {since} at least DDP waits about {now} for them, from when all ranks have sent the \
+             last and have nothing left to compute; before, it was {before}."
+        ),
+        None => format!(
+            "Since {since} at least it takes about {now} from when the last rank has come to it; \
+             before, it took {before}."
+        ),
+    };
+    let share = percent(slow.share);
+    draft.why.push(format!(
+        "{takes} About {share} of the time is lost by that."
     ));
     draft.why.push(format!(
         "It is not the hosts: all that kept threads of the ranks from running makes up for {} of the \
@@ -130,6 +138,22 @@ fn draft(slow: &Slow) -> Draft {
             .into(),
     ];
     draft
+}
+
+/// "all_reduce of 4.0 MiB".
+fn what(slow: &Slow) -> String {
+    let size = slow.bytes.filter(|&bytes| bytes > 0).map(words::bytes);
+    match slow.buckets {
+        Some(buckets) => {
+            let size = size.map(|size| format!(", {size}")).unwrap_or_default();
+            let plural = if buckets == 1 { "" } else { "s" };
+            format!("averaging gradients ({buckets} bucket{plural} of DDP's{size})")
+        }
+        None => {
+            let size = size.map(|size| format!(" of {size}")).unwrap_or_default();
+            format!("{}{size}", slow.call.op)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -188,6 +212,112 @@ mod tests {
             "#,
             slows(IDLE, 0.3, 0.05, 0.26)
         ));
+    }
+
+    /// The same of two buckets of DDP's, of which the first is sent while the backward goes on.
+    fn buckets_slow(every: f64, at: f64, wait: f64, more: &str) -> String {
+        let over = at + wait;
+        let first = at - 0.02;
+        format!(
+            r#"
+            world = 2
+            events = """
+            0.9 * host ran=500 queued=0 threads=0 stolen=0
+            loop 1-40 from 1.0 every 0.1
+            0.00 *   step $
+            0.03 *   all_reduce f32[262144] sum hidden @train.py:9
+            0.05 *   all_reduce f32[524288] sum hidden @train.py:9
+            0.06 *   buckets 0.01
+            end
+            5.2 * host {IDLE}
+            loop 41-74 from 5.2 every {every}
+            0.00 *   step $
+            {first} * all_reduce f32[262144] sum hidden @train.py:9
+            {at} *   all_reduce f32[524288] sum hidden @train.py:9
+            {more}
+            {over:.2} * buckets {wait}
+            end
+            """
+            look-on = 1
+            "#
+        )
+    }
+
+    #[test]
+    fn buckets_that_take_many_times_as_long_are_told_together() {
+        holds(&format!(
+            r#"{}
+            silent-until = 11.0
+            verdict = "slow"
+            [[expect]]
+            code = "DD604"
+            severity = "warning"
+            confidence = "supported"
+            root = []
+            victims = [0, 1]
+            lines = {{ 0 = "train.py:9" }}
+            summary-has = "averaging gradients (2 buckets of DDP's, 3.0 MiB) takes about 200 ms"
+            why-has = "before, it was 10 ms"
+            "#,
+            buckets_slow(0.3, 0.05, 0.2, "")
+        ));
+    }
+
+    #[test]
+    fn a_backward_that_computes_longer_behind_its_last_bucket_is_no_slow_network() {
+        // Both ranks come to wait much later than their last bucket was sent.
+        let soon = buckets_slow(0.3, 0.05, 0.01, "");
+        let late = soon.replace(
+            "0.06 * buckets 0.01\n            end\n            \"",
+            "0.26 * buckets 0.01\n            end\n            \"",
+        );
+        assert_ne!(soon, late);
+        holds(&late);
+    }
+
+    #[test]
+    fn buckets_of_which_there_are_more_than_before_are_not_compared() {
+        let more = "0.05 * all_reduce f32[524288] sum hidden @train.py:9";
+        holds(&buckets_slow(0.3, 0.05, 0.2, more));
+    }
+
+    #[test]
+    fn a_wait_for_buckets_that_one_rank_alone_has_is_its_own() {
+        let slow = buckets_slow(0.3, 0.05, 0.2, "");
+        let one = slow.replace(
+            "0.25 * buckets 0.2",
+            "0.06 1 buckets 0.01\n0.25 0 buckets 0.2",
+        );
+        assert_ne!(slow, one);
+        holds(&one);
+    }
+
+    #[test]
+    fn a_rank_that_sends_its_last_bucket_late_is_no_matter_of_communication() {
+        holds(
+            r#"
+            world = 2
+            events = """
+            0.9 * host ran=500 queued=0 threads=0 stolen=0
+            loop 1-40 from 1.0 every 0.1
+            0.00 *   step $
+            0.05 *   all_reduce f32[524288] sum hidden @train.py:9
+            0.06 *   buckets 0.01
+            end
+            loop 41-74 from 5.2 every 0.3
+            0.00 *   step $
+            0.05 0   all_reduce f32[524288] sum hidden @train.py:9
+            0.25 1   all_reduce f32[524288] sum hidden @train.py:9
+            0.26 0   buckets 0.21
+            0.26 1   buckets 0.01
+            end
+            """
+            look-on = 1
+            [[expect]]
+            code = "DD601"
+            root = [1]
+            "#,
+        );
     }
 
     #[test]

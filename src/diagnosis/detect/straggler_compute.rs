@@ -119,6 +119,41 @@ mod tests {
         shows(&ABOUT, SLOW);
     }
 
+    /// Rank 1 sends its buckets later than rank 0, and both have something to compute behind them.
+    fn apart(waits: &str) -> String {
+        format!(
+            r#"
+            world = 2
+            events = """
+            loop 1-60 from 1.0 every 0.3
+            0.00 0   forward $
+            0.02 0   all_reduce hidden f32[1024] sum @train.py:9
+            0.03 0   all_reduce hidden f32[1024] sum @train.py:9
+            0.08 1   forward $
+            0.10 1   all_reduce hidden f32[1024] sum @train.py:9
+            0.11 1   all_reduce hidden f32[1024] sum @train.py:9
+            {waits}
+            end
+            """
+            look-on = 1
+            "#
+        )
+    }
+
+    #[test]
+    fn ranks_that_are_apart_behind_their_buckets_do_not_wait() {
+        holds(&apart("0.20 0 buckets 0.001\n0.29 1 buckets 0.001"));
+    }
+
+    #[test]
+    fn ranks_that_wait_for_their_buckets_do() {
+        let told = "[[expect]]\ncode = \"DD601\"\nroot = [1]";
+        let waits = "0.12 0 buckets 0.085\n0.12 1 buckets 0.005";
+        holds(&format!("{}{told}", apart(waits)));
+        // Nobody sees it: they wait until they do something else, as far as is known.
+        holds(&format!("{}{told}", apart("")));
+    }
+
     /// Three ranks, one of which is late in each round: these, in turn, for so many rounds each.
     fn in_turn(late: &[u32], rounds: usize) -> String {
         let mut events = String::new();

@@ -117,6 +117,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
         .filter(|encounter| encounter.last().is_some_and(|last| last.at >= since))
         .collect();
     let active = activity(model, &encounters);
+    let averaged = averaged(&encounters);
     let mut waits = Waits::new();
     for encounter in encounters {
         let holds = model
@@ -127,7 +128,9 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
                 continue;
             };
             let active = active.get(&came.rank).map_or(&[][..], Vec::as_slice);
-            let Some(from) = begin(encounter, came, &on, holds, active) else {
+            let seen = averaged.get(&came.rank).map_or(&[][..], Vec::as_slice);
+            let seen = seen_begin(encounter, came, seen, active);
+            let Some(from) = seen.or_else(|| begin(encounter, came, &on, holds, active)) else {
                 continue;
             };
             let apart = apart(model, came.rank, on.rank).as_nanos() as u64;
@@ -152,6 +155,37 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
         });
     }
     waits
+}
+
+/// When each rank began to wait for DDP's buckets, by time, as far as that was seen.
+fn averaged(encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Timestamp>> {
+    let mut averaged: BTreeMap<u32, Vec<Timestamp>> = BTreeMap::new();
+    let last = encounters.iter().filter(|it| it.buckets.is_some());
+    for came in last.flat_map(|encounter| &encounter.came) {
+        if let Some(from) = came.waits {
+            averaged.entry(came.rank).or_default().push(from);
+        }
+    }
+    for from in averaged.values_mut() {
+        from.sort_unstable();
+    }
+    averaged
+}
+
+/// When a rank began to wait for this bucket and the others of its backward; `None`: that was not seen. A
+/// backward may have much to do when all of them are on their way, and then ranks are apart and nobody waits.
+fn seen_begin(
+    encounter: &Encounter,
+    came: &Came,
+    averaged: &[Timestamp],
+    active: &[Active],
+) -> Option<Timestamp> {
+    let next = averaged.partition_point(|from| *from < came.at);
+    let from = *averaged.get(next).filter(|_| is_bucket(encounter, came))?;
+    // That wait is another backward's where the rank was somewhere else in between.
+    let next = active.partition_point(|active| active.at <= came.at);
+    let mut until = active[next..].iter().take_while(|it| it.at < from);
+    until.all(|active| active.is_bucket).then_some(from)
 }
 
 /// From when on a rank waited for the one that came later; `None`: it did not, as far as is known.

@@ -8,8 +8,8 @@ use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{Op, ProcessState, Spending};
 
 use super::{
-    Announced, Asked, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint, Member,
-    Model, Note, Process, Target, Thread, Wait, World,
+    Announced, Asked, Averaged, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint,
+    Member, Model, Note, Process, Target, Thread, Wait, World,
 };
 use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, RECORDER};
 
@@ -342,12 +342,20 @@ impl Model {
                 at,
             } => {
                 // A thread beside the one that stands still may have spent it: no sign of progress.
-                if let Some(process) = self.processes.get_mut(&process) {
-                    process.records += 1;
-                    process.pace.spent(on, thread, took, at);
-                    if on == Spending::Input {
-                        process.pace.draws_at = place.or(process.pace.draws_at.take());
-                    }
+                let Some(process) = self.processes.get_mut(&process) else {
+                    return;
+                };
+                process.records += 1;
+                if on == Spending::Buckets {
+                    let from = Timestamp(at.0.saturating_sub(took.as_nanos() as u64));
+                    let averaged = process.averaged(thread, from, at);
+                    let rank = process.rank;
+                    self.averaged(rank, averaged);
+                    return;
+                }
+                process.pace.spent(on, thread, took, at);
+                if on == Spending::Input {
+                    process.pace.draws_at = place.or(process.pace.draws_at.take());
                 }
             }
             Event::Scheduled {
@@ -681,6 +689,14 @@ impl Model {
                 self.groups[group.0 as usize].traffic.set_wait(&post, wait);
                 None
             }
+        }
+    }
+
+    /// A rank has waited for DDP's buckets, of which that is the last.
+    fn averaged(&mut self, rank: Option<u32>, averaged: Option<(Target, Averaged)>) {
+        if let (Some(rank), Some((Target::Join(id, seq), averaged))) = (rank, averaged) {
+            self.arrivals.averaged(rank, id, seq, averaged);
+            self.groups[id.0 as usize].set_averaged(rank, seq, averaged);
         }
     }
 

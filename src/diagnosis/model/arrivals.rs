@@ -52,6 +52,29 @@ pub struct Encounter {
     pub call: Arc<Call>,
     /// Who came, by rank; of a message the sender first.
     pub came: Vec<Came>,
+    /// It is the last of the buckets that DDP waits for together, which are these: as far as the wait of
+    /// any rank was seen. A rank that waited for others is none of whom it was.
+    pub buckets: Option<Buckets>,
+}
+
+/// What DDP averages in one backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Buckets {
+    /// In so many calls.
+    pub calls: u32,
+    /// How much data each rank gives to all of them.
+    pub bytes: u64,
+}
+
+/// A rank's wait for the buckets of a backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Averaged {
+    /// For which.
+    pub buckets: Buckets,
+    /// From when on …
+    pub from: Timestamp,
+    /// … until when.
+    pub to: Timestamp,
 }
 
 /// A rank that came.
@@ -61,13 +84,13 @@ pub struct Came {
     pub rank: u32,
     /// When it made its call.
     pub at: Timestamp,
-    /// When it began to wait for it, apart from the call.
+    /// When it began to wait for it, apart from the call; of DDP's buckets, for all of them.
     pub waits: Option<Timestamp>,
     /// When it waited no longer.
     pub until: Option<Timestamp>,
     /// The caller did not ask to wait for it.
     pub is_async: bool,
-    /// DDP waits for it unseen.
+    /// It is DDP's, which waits for the last of its buckets at most where anybody sees it.
     pub hidden: bool,
 }
 
@@ -94,13 +117,29 @@ impl Encounter {
                 ..Came::new(rank, &joined.call)
             }
         });
-        Some(Self {
+        let mut encounter = Self {
             group,
             seq,
             direction: first.call.op.direction(),
             call: Arc::clone(&first.call),
             came: came.collect(),
-        })
+            buckets: None,
+        };
+        for (&rank, joined) in &join.calls {
+            if let Some(averaged) = joined.averaged {
+                encounter.averaged(rank, averaged);
+            }
+        }
+        Some(encounter)
+    }
+
+    /// It is the last of the buckets that this rank waited for.
+    fn averaged(&mut self, rank: u32, averaged: Averaged) {
+        let buckets = *self.buckets.get_or_insert(averaged.buckets);
+        let came = self.came.iter_mut().find(|came| came.rank == rank);
+        if let Some(came) = came.filter(|_| buckets == averaged.buckets) {
+            (came.waits, came.until) = (Some(averaged.from), Some(averaged.to));
+        }
     }
 
     /// When the last one came, and who that was.
@@ -189,6 +228,7 @@ impl Arrivals {
             direction: Direction::PointToPoint,
             call: Arc::clone(&send.call),
             came: came.into(),
+            buckets: None,
         };
         self.push(encounter, &spots);
     }
@@ -248,10 +288,21 @@ impl Arrivals {
         }
     }
 
-    fn came(&mut self, spot: Spot, rank: u32) -> Option<&mut Came> {
+    /// A rank waited for DDP's buckets, of which this is the last.
+    pub(super) fn averaged(&mut self, rank: u32, group: GroupId, seq: u64, averaged: Averaged) {
+        if let Some(encounter) = self.encounter(Spot::Join(group, seq)) {
+            encounter.averaged(rank, averaged);
+        }
+    }
+
+    fn encounter(&mut self, spot: Spot) -> Option<&mut Encounter> {
         let number = *self.places.get(&spot)?;
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        let came = &mut self.encounters.get_mut(index)?.came;
+        self.encounters.get_mut(index)
+    }
+
+    fn came(&mut self, spot: Spot, rank: u32) -> Option<&mut Came> {
+        let came = &mut self.encounter(spot)?.came;
         match spot {
             Spot::Join(..) => {
                 let index = came.binary_search_by_key(&rank, |came| came.rank).ok()?;
@@ -288,6 +339,7 @@ mod tests {
             direction: Direction::Symmetric,
             came: came.collect(),
             call,
+            buckets: None,
         }
     }
 
@@ -335,5 +387,33 @@ mod tests {
         arrivals.set_wait(0, target, Wait::Over(Timestamp(12)));
         assert_eq!(came(&arrivals).until, Some(Timestamp(12)));
         assert_eq!(came(&arrivals).waits, Some(Timestamp(7)));
+    }
+
+    #[test]
+    fn a_wait_for_buckets_is_that_of_the_last_of_them() {
+        let mut arrivals = Arrivals::default();
+        arrivals.met(met(1, &[5, 9, 7]));
+        let buckets = Buckets {
+            calls: 3,
+            bytes: 96,
+        };
+        let averaged = |buckets| Averaged {
+            buckets,
+            from: Timestamp(8),
+            to: Timestamp(20),
+        };
+        arrivals.averaged(0, GroupId(0), 1, averaged(buckets));
+        arrivals.averaged(1, GroupId(0), 1, averaged(buckets));
+        let others = Buckets {
+            calls: 4,
+            ..buckets
+        };
+        arrivals.averaged(2, GroupId(0), 1, averaged(others));
+        arrivals.averaged(2, GroupId(0), 7, averaged(buckets));
+        let encounter = arrivals.latest().next().unwrap();
+        assert_eq!(encounter.buckets, Some(buckets));
+        let until: Vec<_> = encounter.came.iter().map(|came| came.until).collect();
+        let over = Some(Timestamp(20));
+        assert_eq!(until, [over, over, None], "that rank waited for others");
     }
 }

@@ -8,7 +8,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use super::arrivals::Encounter;
+use super::arrivals::{Averaged, Encounter};
 use super::channel::Traffic;
 use super::history::{History, Position};
 use super::process::World;
@@ -151,6 +151,8 @@ pub struct JoinedCall {
     pub followed: bool,
     /// … which it is.
     pub complete: bool,
+    /// It is the last of DDP's buckets that this rank waited for together.
+    pub averaged: Option<Averaged>,
 }
 
 /// The wait for a call.
@@ -406,6 +408,15 @@ impl Group {
         (well && alone).then_some(call)
     }
 
+    /// A member has waited for DDP's buckets, of which its call is the last. What everybody has come to is
+    /// the business of [`super::Arrivals`].
+    pub(super) fn set_averaged(&mut self, rank: u32, seq: u64, averaged: Averaged) {
+        let join = self.joins.get_mut(&seq);
+        if let Some(joined) = join.and_then(|join| join.calls.get_mut(&rank)) {
+            joined.averaged = Some(averaged);
+        }
+    }
+
     /// A member waits for its call, or does no more (`failed`: because of an exception). Returns the
     /// call, if it was waited for all the time and that wait has ended well, after everybody had come.
     pub(super) fn set_wait(
@@ -493,6 +504,7 @@ impl JoinedCall {
             returned: None,
             followed: false,
             complete: false,
+            averaged: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The memory of a process: how it is, and the most it was.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
@@ -25,6 +26,10 @@ pub struct Gauge {
     pub peak_at: Timestamp,
 }
 
+/// A count that only rises, as it stood lately.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Count(BTreeMap<Timestamp, u64>);
+
 /// What is known of the memory of a process, in bytes. `None`: nobody has seen it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
@@ -32,6 +37,8 @@ pub struct Memory {
     pub rss: Option<Gauge>,
     /// The same by step.
     pub rss_by_step: Series,
+    /// What of it is shared memory, by step.
+    pub shared_by_step: Series,
     /// What is taken of the host's memory, by whomever.
     pub host_used: Option<Gauge>,
     /// The same by step.
@@ -44,6 +51,10 @@ pub struct Memory {
     pub cgroup_by_step: Series<KEPT_OF_SHARED>,
     /// What that may have.
     pub cgroup_limit: Option<u64>,
+    /// How often somebody in there came up against that, …
+    pub cgroup_held: Count,
+    /// … and against the lower limit from which on they are slowed down.
+    pub cgroup_slowed: Count,
     /// What is taken of its `/dev/shm`.
     pub shm_used: Option<Gauge>,
     /// The same by step.
@@ -153,11 +164,40 @@ impl Device {
     }
 }
 
+impl Count {
+    /// Values that are kept: of a minute, where they come twice a second.
+    const KEPT: usize = 128;
+    /// What is lately.
+    const LATELY: Duration = Duration::from_secs(60);
+
+    fn take(&mut self, count: Option<u64>, at: Timestamp) {
+        let Some(count) = count else { return };
+        self.0.insert(at, count);
+        if self.0.len() > Self::KEPT {
+            self.0.pop_first();
+        }
+    }
+
+    /// By how much it rose in the last minute, or as much of it as was seen, and in what time; `None`: it did
+    /// not.
+    #[must_use]
+    pub fn risen(&self) -> Option<(u64, Duration)> {
+        let (&end, &now) = self.0.last_key_value()?;
+        let begin = Timestamp(end.0.saturating_sub(Self::LATELY.as_nanos() as u64));
+        // A value stands until there is another one.
+        let stood = self.0.range(..=begin).next_back();
+        let (&from, &before) = stood.or_else(|| self.0.first_key_value())?;
+        let risen = now.checked_sub(before).filter(|&risen| risen > 0)?;
+        Some((risen, end.since(from.max(begin))))
+    }
+}
+
 impl Memory {
     /// Takes a sample, made in this step. One that was told before changes nothing.
     pub(super) fn take(&mut self, sample: &MemorySample, step: u64, at: Timestamp) {
         raise(&mut self.rss, sample.rss, at);
         self.rss_by_step.take(sample.rss, step, at);
+        self.shared_by_step.take(sample.rss_shared, step, at);
         self.host_total = sample.host_total.or(self.host_total);
         let host_used = sample
             .host_total
@@ -167,7 +207,13 @@ impl Memory {
         self.host_by_step.take(host_used, step, at);
         raise(&mut self.cgroup_used, sample.cgroup_used, at);
         self.cgroup_by_step.take(sample.cgroup_used, step, at);
-        self.cgroup_limit = sample.cgroup_limit.or(self.cgroup_limit);
+        if sample.cgroup_limit.is_some() && sample.cgroup_limit != self.cgroup_limit {
+            // Another group has counts of its own.
+            (self.cgroup_held, self.cgroup_slowed) = Default::default();
+            self.cgroup_limit = sample.cgroup_limit;
+        }
+        self.cgroup_held.take(sample.cgroup_held, at);
+        self.cgroup_slowed.take(sample.cgroup_slowed, at);
         raise(&mut self.shm_used, sample.shm_used, at);
         self.shm_by_step.take(sample.shm_used, step, at);
         self.shm_total = sample.shm_total.or(self.shm_total);
@@ -281,6 +327,33 @@ mod tests {
         }
         assert_eq!(forwards.rss, Some(expected));
         assert_eq!(forwards, backwards);
+    }
+
+    #[test]
+    fn a_count_says_by_how_much_it_rose_lately() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut memory = Memory::default();
+        let mut take = |held: u64, limit: u64, seconds: u64| {
+            let sample = MemorySample {
+                cgroup_held: Some(held),
+                cgroup_limit: Some(limit),
+                ..MemorySample::default()
+            };
+            memory.take(&sample, 0, Timestamp(seconds * SECOND));
+            let risen = memory.cgroup_held.risen();
+            risen.map(|(count, time)| (count, time.as_secs()))
+        };
+        assert_eq!(take(100, 8, 10), None);
+        assert_eq!(take(100, 8, 50), None, "it stood");
+        assert_eq!(take(130, 8, 60), Some((30, 50)));
+        assert_eq!(take(150, 8, 115), Some((50, 60)), "a minute ago it was 100");
+        assert_eq!(take(150, 8, 300), None);
+        assert_eq!(take(900, 9, 301), None, "another group's");
+        for seconds in 302..1000 {
+            take(900 + seconds, 9, seconds);
+        }
+        assert_eq!(take(2000, 9, 1000), Some((160, 60)));
+        assert!(memory.cgroup_held.0.len() <= Count::KEPT);
     }
 
     #[test]

@@ -27,13 +27,13 @@ mod threads;
 mod transport;
 
 pub use accumulation::Accumulation;
-pub use arrivals::{Arrivals, Came, Encounter};
+pub use arrivals::{Arrivals, Averaged, Buckets, Came, Encounter};
 pub use channel::{Clash, Lone, Post, Side, Traffic};
 pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use init::{Init, Place};
-pub use memory::{Device, Gauge, Memory, Room, RoomKind};
+pub use memory::{Count, Device, Gauge, Memory, Room, RoomKind};
 pub use pace::{Pace, Spent};
 pub use parameters::{Parameter, Replica, Said, parse};
 pub use process::{

@@ -8,6 +8,7 @@ use ddp_doctor_proto::report::{Exit, Timestamp, Where};
 use ddp_doctor_proto::{ExceptionKind, Op, ProcessState};
 
 use super::accumulation::Accumulation;
+use super::arrivals::{Averaged, Buckets};
 use super::channel::Post;
 use super::group::GroupId;
 use super::history::Turns;
@@ -260,6 +261,9 @@ pub struct Thread {
     pub failed: Option<(Target, Timestamp, Timestamp)>,
     /// The function of the layer below that it is inside of, and since when.
     pub within: Option<(Arc<str>, Timestamp)>,
+    /// DDP's buckets that it has sent since it last waited for some, and the last of them.
+    sent: Buckets,
+    last_sent: Option<(CallId, Timestamp)>,
 }
 
 /// An asynchronous call comes back without its peers, unless it makes a communicator or a connection first.
@@ -594,6 +598,11 @@ impl Process {
         thread.failed = None;
         thread.last_call = Some(Arc::clone(call));
         thread.of_the_program |= !call.hidden;
+        if call.is_bucket() {
+            thread.sent.calls += 1;
+            thread.sent.bytes += call.bytes().unwrap_or(0);
+            thread.last_sent = Some((call.id, call.at));
+        }
         if !call.is_async {
             thread.doing = Doing::Call(Arc::clone(call));
         }
@@ -813,6 +822,21 @@ impl Process {
         call.and_then(|call| self.calls.get(&call)).copied()
     }
 
+    /// A thread has waited for the buckets that it had sent. Returns the last of them, and that wait;
+    /// `None`: none were seen.
+    pub(super) fn averaged(
+        &mut self,
+        thread: ThreadId,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Option<(Target, Averaged)> {
+        let thread = self.threads.get_mut(&thread)?;
+        let buckets = std::mem::take(&mut thread.sent);
+        let (last, _) = thread.last_sent.take().filter(|(_, at)| *at <= from)?;
+        let averaged = Averaged { buckets, from, to };
+        Some((self.target(last)?, averaged))
+    }
+
     /// Where a recent call stands.
     #[must_use]
     pub fn target(&self, call: CallId) -> Option<Target> {
@@ -926,6 +950,8 @@ impl Process {
             of_the_program: false,
             failed: None,
             within: None,
+            sent: Buckets::default(),
+            last_sent: None,
         });
         thread.last_at = at;
         thread

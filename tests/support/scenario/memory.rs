@@ -14,6 +14,9 @@ pub(super) fn sample(args: &[String]) -> Result<MemorySample, String> {
         let used = Some(used);
         match name {
             "rss" => sample.rss = used,
+            "shared" => sample.rss_shared = used,
+            "held" => sample.cgroup_held = used,
+            "slowed" => sample.cgroup_slowed = used,
             "host" => {
                 sample.host_total = all;
                 sample.host_available = all.zip(used).map(|(all, used)| all.saturating_sub(used));

@@ -23,7 +23,7 @@
 //! | `… [stream=N] [launch=N] [followed]`, `completes [LABEL]` | with `layer = "nccl"`: the call is put on a stream (1), with others of that launch, and comes back; `followed`: it will be told when it is complete. It is |
 //! | `… nccl:[REDUCE_OP][@STREAM]`, `within [FUNCTION]` | what the call asks NCCL for, on a stream (1); it enters a function of NCCL's, or comes back from it |
 //! | `halts send\|receive [network\|peer\|device] peer=N [channel=N]`, `moves …` | a transfer of its last call has not moved since then, or does again |
-//! | `input SECONDS [@FILE:LINE]`, `garbage SECONDS` | it has just waited so long for a batch, or collected garbage |
+//! | `input SECONDS [@FILE:LINE]`, `garbage SECONDS`, `buckets SECONDS` | it has just waited so long for a batch, collected garbage, or waited for DDP's buckets |
 //! | `host ran=N queued=N threads=N throttled=N stolen=N cpu=N memory=N io=N faults=N on=PROCESSORS` | how its host lets it run from the second before on: thousandths of the time, pages a second; `cpu`, `memory`, `io`: pressure |
 //! | `unawaited @FILE:LINE` | an `all_reduce` made there is waited for by nobody |
 //! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |

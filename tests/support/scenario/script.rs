@@ -595,7 +595,7 @@ impl<'a> Writer<'a> {
                 name: arg(0)?.into(),
                 at: moment,
             },
-            "input" | "garbage" => {
+            "input" | "garbage" | "buckets" => {
                 let seconds = arg(0)?.parse::<f64>().map_err(|e| e.to_string())?;
                 Event::Spent {
                     process,
