@@ -264,6 +264,14 @@ mod tests {
     }
 
     #[test]
+    fn buckets_on_a_busy_host_are_nothing() {
+        let slow = buckets_slow(0.3, 0.05, 0.2, "");
+        let busy = slow.replace("threads=50", "threads=600");
+        assert_ne!(slow, busy);
+        holds(&busy);
+    }
+
+    #[test]
     fn a_backward_that_computes_longer_behind_its_last_bucket_is_no_slow_network() {
         // Both ranks come to wait much later than their last bucket was sent.
         let soon = buckets_slow(0.3, 0.05, 0.01, "");

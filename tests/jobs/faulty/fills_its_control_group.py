@@ -4,13 +4,14 @@
 # root = [1]
 # root_confidence = "supported"
 # says = "rank 1 runs out of memory in about"
-# why = "Its control group has"
+# why = "it was held at its limit"
 # seconds = 12
 # ///
-"""Rank 1 keeps 16 MB of every step and has a control group that is full after some ninety. The job ends before that. Where
-no group can be made, the job says so."""
+"""Rank 1 keeps 16 MB of every step and has a control group that is full after some ninety. The job ends before that. Pages
+of a file fill the rest of the group, and are given back when there is need. Where no group can be made, the job says so."""
 
 import os
+import tempfile
 import time
 
 import torch
@@ -45,12 +46,23 @@ def group_with_a_limit(mib):
     return True
 
 
+def read_a_file(mib):
+    """Has the kernel keep the pages of a file, of which nothing is on the disk."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(mib << 20)
+        while file.read(1 << 20):
+            pass
+        return os.dup(file.fileno())  # as long as it is open they are kept
+
+
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(rank)
 limited = torch.ones(1)
 if rank == 1 and not group_with_a_limit(1500):
     limited.zero_()
+elif rank == 1:
+    pages = read_a_file(1500)
 dist.broadcast(limited, src=1)
 model = DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

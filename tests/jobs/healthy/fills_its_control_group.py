@@ -4,9 +4,10 @@
 # seconds = 12
 # ///
 """Rank 1 keeps 16 MB of every step and gives all of it back after every thirtieth, in a control group that is never
-full. Where no group can be made, the job says so."""
+full but for the pages of a file, which are given back when there is need. Where no group can be made, the job says so."""
 
 import os
+import tempfile
 import time
 
 import torch
@@ -41,12 +42,23 @@ def group_with_a_limit(mib):
     return True
 
 
+def read_a_file(mib):
+    """Has the kernel keep the pages of a file, of which nothing is on the disk."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(mib << 20)
+        while file.read(1 << 20):
+            pass
+        return os.dup(file.fileno())  # as long as it is open they are kept
+
+
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(rank)
 limited = torch.ones(1)
 if rank == 1 and not group_with_a_limit(1500):
     limited.zero_()
+elif rank == 1:
+    pages = read_a_file(1500)
 dist.broadcast(limited, src=1)
 model = DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
