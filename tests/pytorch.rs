@@ -73,8 +73,8 @@ macro_rules! jobs {
 jobs! {
     faulty {
         aborts aborts_on_its_way_out another_address another_port asleep atexit_barrier
-        atexit_barrier_of_the_last checkpoint_not_marked computes_for_ever conditional_barrier
-        conditional_barrier_alone ddp_bypassed debug_level_on_one_rank dtype_mismatch
+        atexit_barrier_of_the_last buckets_on_a_slow_network checkpoint_not_marked computes_for_ever
+        conditional_barrier conditional_barrier_alone ddp_bypassed debug_level_on_one_rank dtype_mismatch
         duplicate_rank early_stop_on_one_rank ends_before_joining evaluation_on_rank_zero
         exception_and_atexit_barrier exception_and_barrier exits_and_barrier fills_its_control_group
         fills_its_shared_memory fork_holds_lock gloo_against_fake gradients_one_by_one grows_with_every_step
@@ -84,8 +84,7 @@ jobs! {
         killed_by_the_kernel late_beyond_the_timeout leak_on_one_rank loader_lock_held_at_fork
         loader_worker_stuck lock_taken_twice long_checkpoint model_in_another_order
         model_of_other_shapes model_with_a_layer_more nan_skipped_early nan_skipped_on_one_rank
-        nan_skipped_then_barrier needless_unused_search network_slows_down network_slows_down_below_ddp
-        network_swallows_everything never_joins
+        nan_skipped_then_barrier needless_unused_search network_slows_down network_swallows_everything never_joins
         new_group_by_a_subset new_group_by_members_then_by_all new_group_in_another_order
         new_group_on_one_rank new_group_with_other_members no_answer_from_a_server
         no_sync_off_by_one op_mismatch op_mismatch_of_four os_exit os_exit_with_status
@@ -103,7 +102,7 @@ jobs! {
     healthy {
         aborts aborts_on_its_way_out accumulated_gradients another_address another_port asleep
         asynchronous_groups_in_opposite_order atexit_barrier atexit_barrier_of_the_last
-        broadcast_from_two_lines checkpoint_not_marked computes_for_ever conditional_barrier
+        broadcast_from_two_lines buckets_on_a_slow_network checkpoint_not_marked computes_for_ever conditional_barrier
         conditional_barrier_alone data_loader_workers ddp_bypassed debug_level_on_one_rank
         different_batch_shapes dtype_mismatch duplicate_rank early_stop_on_one_rank
         ends_before_joining ends_without_destroying evaluates_for_long evaluation_on_rank_zero
@@ -119,8 +118,7 @@ jobs! {
         long_checkpoint many_calls_of_a_step model_in_another_order
         model_of_other_shapes model_with_a_layer_more models_wrapped_in_many_ways
         nan_skipped_early nan_skipped_on_one_rank nan_skipped_then_barrier
-        needless_unused_search network_slows_down network_slows_down_below_ddp
-        network_swallows_everything never_joins
+        needless_unused_search network_slows_down network_swallows_everything never_joins
         new_group_by_a_subset new_group_by_members_then_by_all
         new_group_in_another_order new_group_on_one_rank new_group_with_other_members
         no_answer_from_a_server no_sync_off_by_one op_mismatch op_mismatch_of_four os_exit
