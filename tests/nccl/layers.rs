@@ -305,9 +305,14 @@ fn without_hooks_a_stream_that_never_finishes_is_found() {
         ("DDP_DOCTOR_NCCL_COMPLETION", "1"),
         OF_NCCL,
     ];
-    let mut environment = hang.to_vec();
-    environment.push(RECORDER);
-    let Some(ran) = job("hangs", "faulty", &environment) else {
+    let [hangs, rest @ ..] = hang;
+    let well = [rest[0], rest[1], RECORDER];
+    let Some(healthy) = job("hangs", "healthy", &well) else {
+        return;
+    };
+    assert_eq!(healthy.report.findings, [], "{:#?}", healthy.report);
+    assert_eq!(healthy.report.evidence.layers, ["flight-recorder", "nccl"]);
+    let Some(ran) = job("hangs", "faulty", &[[hangs].as_slice(), &well].concat()) else {
         return;
     };
     let found = told_once(&ran.report);
