@@ -42,4 +42,5 @@ for step in range(6):
     critic(torch.randn(8, 16)).sum().backward()
     loss = model(torch.randn(8, 16), not (rank == 1 and step == 3)).sum()
     loss.backward()  # HERE rank 1
+dist.barrier()  # a thread of Gloo's still lets go of the hook's last function: not while Python ends
 dist.destroy_process_group()
