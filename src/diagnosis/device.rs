@@ -11,6 +11,7 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::event::{Call, Stacks, ThreadStack};
 use super::model::{Group, Model, Process};
+use super::outside::{self, What};
 
 /// Two looks that are nearer than this show nothing.
 const APART: Duration = Duration::from_secs(1);
@@ -83,6 +84,26 @@ pub fn rests_on_device(process: &Process) -> Option<Timestamp> {
     rests(first, last).then_some(process.last_at)
 }
 
+/// Whether a program stands where it waits for its device, by two looks since it last wrote a record.
+///
+/// Who waits for a device mostly does so by looking at it again and again, without a pause: it stays at one line of
+/// its program, in a function that is not Python's, and of a thread that runs no native frames are to be had. So
+/// does one that computes. Therefore this says something of a program only that has given its device what cannot be
+/// complete.
+#[must_use]
+pub fn is_waited_for(process: &Process) -> bool {
+    rests_on_device(process).is_some()
+        || outside::of(process).is_some_and(|outside| {
+            let unknown = outside.inner.is_none() && outside.thread.native.is_empty();
+            outside.stays
+                && match outside.what {
+                    What::Gpu => true,
+                    What::Lock | What::Unknown => unknown,
+                    _ => false,
+                }
+        })
+}
+
 /// Whether the program's main thread stood in the driver at both looks, and used no time in between.
 fn rests(first: &Stacks, last: &Stacks) -> bool {
     let (Some(before), Some(now)) = (first.threads.first(), last.threads.first()) else {
@@ -96,7 +117,7 @@ fn rests(first: &Stacks, last: &Stacks) -> bool {
 
 /// Whether a thread that sleeps was called from the driver. By which function the program asked it is not
 /// always to be had: what is below it may be built without what leads outwards.
-fn is_in_driver(thread: &ThreadStack) -> bool {
+pub(super) fn is_in_driver(thread: &ThreadStack) -> bool {
     let is_driver = |frame: &Where| {
         let name = frame.file.rsplit('/').next().unwrap_or_default();
         DRIVERS.iter().any(|driver| name.starts_with(driver))

@@ -40,6 +40,8 @@ pub struct Outside<'a> {
     pub inner: Option<&'a Where>,
     /// Whether it came any further between two looks.
     pub moves: bool,
+    /// Whether the thread that runs the program was at one place at both, whatever it used of a processor.
+    pub stays: bool,
     /// The two looks.
     pub looks: [Timestamp; 2],
     /// Other threads that run the user's code, by their lines.
@@ -68,9 +70,27 @@ pub fn of_looks(looks: &[Arc<Stacks>], since: Timestamp) -> Option<Outside<'_>> 
         line: frames.line,
         inner: frames.below.first().filter(|_| frames.line.is_some()),
         moves: moves(first, last),
+        stays: program_thread(first).is_some_and(|before| {
+            before.tid == thread.tid && code::Frames::of(before).standing() == frames.standing()
+        }),
         looks: [first.at, last.at],
         others: other_lines(last, thread, frames.line),
     })
+}
+
+/// The function of PyTorch's that a program stands in, by two looks since it last wrote a record, and the user's line:
+/// a collective, a message or what leads to one, which no probe saw.
+#[must_use]
+pub fn unseen_call(process: &Process) -> Option<(&Where, Option<&Where>)> {
+    let mut looks = process.stacks.iter().rev();
+    let mut looks = looks.by_ref().filter(|look| look.at >= process.last_at);
+    let last = looks.next()?;
+    let first = looks.find(|first| last.at.since(first.at) >= APART)?;
+    let (before, now) = (program_thread(first)?, program_thread(last)?);
+    let (before, now) = (code::Frames::of(before), code::Frames::of(now));
+    let stays = before.standing() == now.standing();
+    let called = now.collective().filter(|_| stays)?;
+    Some((called, now.line))
 }
 
 /// The user's line at which the program was at one look.

@@ -181,6 +181,7 @@ fn closed(batches: &[Batch], joins: &BTreeMap<Place, Vec<usize>>) -> Vec<Vec<Blo
                 certain: false,
                 only_thread: false,
                 recorded: true,
+                came_back: false,
             })
         });
         let cycle: Vec<Blocked> = cycle.collect();

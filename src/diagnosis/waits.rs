@@ -40,6 +40,7 @@ use super::model::{
     Doing, Ending, GroupId, Join, JoinedCall, Lone, Model, Process, Side, Target, Thread,
 };
 
+mod devices;
 mod launches;
 
 /// DDP waits for its buckets where no probe sees it: a thread whose last record is such a call, and
@@ -79,6 +80,8 @@ pub struct Blocked {
     pub only_thread: bool,
     /// The wait itself was recorded; otherwise it is inferred.
     pub recorded: bool,
+    /// The call came back before it was complete, as those on devices do, and it waits further on.
+    pub came_back: bool,
 }
 
 /// The graph of waits at one moment.
@@ -120,12 +123,18 @@ impl Waits {
             if process.is_stopped() {
                 continue;
             }
-            let threads = blocked_threads(model, process, rank, now, ended);
+            let mut threads = blocked_threads(model, process, rank, now, ended);
+            let mut rests = false;
+            if threads.is_empty() && ended.is_none() {
+                threads.extend(devices::blocked(model, process, rank, now));
+                rests = !threads.is_empty();
+            }
             let until = ended.unwrap_or(now);
             let at_odds = |thread: &Thread| is_at_odds(model, process, rank, thread);
             let goes_on = |(id, thread): (&ThreadId, &Thread)| {
                 let is_blocked = threads.iter().any(|blocked| blocked.thread == *id);
-                let acts = thread.of_the_program || until.since(thread.last_at) < HIDDEN_WAIT;
+                let acts =
+                    thread.of_the_program && !rests || until.since(thread.last_at) < HIDDEN_WAIT;
                 !is_blocked && acts && !at_odds(thread)
             };
             let is_held = !threads.is_empty() || process.threads.values().any(at_odds);
@@ -305,6 +314,7 @@ fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<B
         certain: seq > 0 || joined.call.takes_all,
         only_thread: false,
         recorded: false,
+        came_back: false,
     })
 }
 
@@ -346,6 +356,7 @@ fn for_message(
         message: Some(lone),
         only_thread: false,
         recorded: false,
+        came_back: false,
     })
 }
 

@@ -17,6 +17,11 @@ const JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/jobs/layers/job.py
 
 /// Runs a scenario of `jobs/layers/job.py` with three ranks.
 fn job(scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> {
+    job_seen("always", scenario, kind, environment)
+}
+
+/// The same; `nccl`: whether the library that sees NCCL's calls is there.
+fn job_seen(nccl: &str, scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> {
     let (doubles, venv) = (Doubles::get()?, venv()?);
     static LATER: OnceLock<PathBuf> = OnceLock::new();
     let later = LATER.get_or_init(|| {
@@ -26,7 +31,7 @@ fn job(scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> 
     let folder = later.parent()?.to_owned();
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());
-    run.args(["run", "--nccl", "always", "--run-dir", "kept"])
+    run.args(["run", "--nccl", nccl, "--run-dir", "kept"])
         // Long enough for a look at where ranks stand.
         .args(["--on-hang", "kill", "--kill-after", "4"])
         .args(["--stall-after", "4"])
@@ -193,6 +198,68 @@ fn streams_that_wait_for_each_other_are_told_of_c10d_s_groups() {
     is_found_once("crossed", "DD111", Confidence::Supported, &followed);
 }
 
+// --- A stream that waits for one rank, and keeps its own from coming to another -------------------
+
+/// Two ranks wait for their devices, each in a call that the other does not come to.
+fn is_a_circle(scenario: &str, code: &str, ranks: [u32; 2]) {
+    let found = is_found_once(scenario, code, Confidence::Supported, &[]);
+    let Some(found) = found else { return };
+    assert_eq!(found.ranks.root, ranks, "{found:#?}");
+    assert!(
+        found
+            .why
+            .iter()
+            .any(|it| it.contains("wait for that further on: rank ")),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn a_group_of_two_that_one_leaves_out_keeps_the_other_from_the_world() {
+    is_a_circle("of_two", "DD111", [0, 1]);
+}
+
+#[test]
+fn a_message_that_is_not_passed_on_keeps_its_receiver() {
+    is_a_circle("pipeline", "DD112", [1, 2]);
+}
+
+/// The receiver stands in the store, where it looks for its communicator.
+#[test]
+fn nor_is_who_waits_for_a_first_message_to_blame() {
+    is_a_circle("first_message", "DD112", [1, 2]);
+}
+
+/// Its receiver stands in NCCL, and the third one waits for a batch of which all has met.
+#[test]
+fn a_message_that_a_batch_lacks_keeps_its_receiver() {
+    is_a_circle("ring", "DD112", [1, 2]);
+}
+
+/// The same by c10d's hooks alone.
+#[test]
+fn what_keeps_a_device_is_seen_without_nccl_s_calls_too() {
+    for (scenario, code) in [("pipeline", "DD112"), ("ring", "DD112")] {
+        let Some(healthy) = job_seen("never", scenario, "healthy", &[]) else {
+            return;
+        };
+        assert_eq!(
+            healthy.finished.status,
+            Some(0),
+            "{}",
+            healthy.finished.stderr
+        );
+        assert_eq!(healthy.report.findings, [], "{:#?}", healthy.report);
+        let Some(ran) = job_seen("never", scenario, "faulty", &[]) else {
+            return;
+        };
+        assert_eq!(ran.report.evidence.layers, ["c10d"]);
+        let found = told_once(&ran.report);
+        assert_eq!(found.code, code, "{found:#?}");
+        assert_eq!(found.ranks.root, [1, 2], "{found:#?}");
+    }
+}
+
 /// A program that also calls NCCL itself, on a communicator of its own.
 #[test]
 fn a_call_that_only_nccl_sees_is_told_of() {
@@ -218,6 +285,16 @@ const OF_NCCL: (&str, &str) = ("DDP_DOCTOR_NCCL_RECORDER", "1");
 /// What is wrong is told once, by NCCL's communicator, however much the recorder tells; the twin is silent.
 #[track_caller]
 fn is_found_at_nccl(scenario: &str, code: &str, environment: &[(&str, &str)]) -> Option<Finding> {
+    is_found_of(scenario, code, &[1], environment)
+}
+
+#[track_caller]
+fn is_found_of(
+    scenario: &str,
+    code: &str,
+    ranks: &[u32],
+    environment: &[(&str, &str)],
+) -> Option<Finding> {
     let mut environment = environment.to_vec();
     environment.push(RECORDER);
     let healthy = job(scenario, "healthy", &environment)?;
@@ -233,7 +310,7 @@ fn is_found_at_nccl(scenario: &str, code: &str, environment: &[(&str, &str)]) ->
     let finding = told_once(&ran.report);
     assert_eq!(finding.code, code, "{finding:#?}");
     assert_eq!(finding.group.as_ref().unwrap().layer, "nccl");
-    assert_eq!(finding.ranks.root, [1], "{finding:#?}");
+    assert_eq!(finding.ranks.root, ranks, "{finding:#?}");
     for other in &ran.report.findings {
         assert_ne!(other.code, "DD901", "{other:#?}");
         let of_c10d = other.group.as_ref().is_some_and(|it| it.layer != "nccl");
@@ -318,4 +395,25 @@ fn without_hooks_a_stream_that_never_finishes_is_found() {
     let found = told_once(&ran.report);
     assert_eq!(found.code, "DD116", "{found:#?}");
     assert_eq!(found.seq, Some(5));
+}
+
+#[test]
+fn without_hooks_a_message_that_is_not_passed_on_keeps_its_receiver() {
+    is_found_of("pipeline", "DD112", &[1, 2], &[OF_NCCL]);
+}
+
+#[test]
+fn without_hooks_a_message_that_a_batch_lacks_keeps_its_receiver() {
+    is_found_of("ring", "DD112", &[1, 2], &[OF_NCCL]);
+}
+
+/// What NCCL is not yet asked for nobody sees: the one that waits for it is the one that has not come, as far as is
+/// known.
+#[test]
+fn without_hooks_who_waits_for_a_first_message_is_only_suspected() {
+    let found = is_found_of("first_message", "DD101", &[2], &[OF_NCCL]);
+    let Some(found) = found else { return };
+    assert_eq!(found.ranks.root_confidence, Confidence::Suspected);
+    let stands = |it: &String| it.contains("It stands in recv() of PyTorch's at job.py:");
+    assert!(found.why.iter().any(stands), "{found:#?}");
 }

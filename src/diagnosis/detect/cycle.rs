@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use ddp_doctor_proto::report::{Cause, CauseKind, Certificate, CertificateKind, Confidence, Fact};
 
-use super::view::blocked_call;
+use super::view::{blocked_call, line_since};
 use super::{About, Draft, KeyPlace, message};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::GroupId;
 use crate::diagnosis::situation::{Origin, Situation};
 use crate::diagnosis::waits::Blocked;
-use crate::diagnosis::words;
+use crate::diagnosis::words::{self, Ranks, number};
 
 /// The cycles that stalls come from, with their place in [`crate::diagnosis::waits::Waits::cycles`].
 pub(super) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {
@@ -27,6 +27,18 @@ pub(super) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Block
         .filter(|(i, _)| led_to.contains(i))
         .map(|(i, cycle)| (i, &cycle[..]))
         .collect()
+}
+
+/// Whether a stall that comes from this cycle has lasted too long: where it is not sure that every wait lasts.
+pub(super) fn is_overdue(situation: &Situation<'_>, index: usize) -> bool {
+    let led_to = |origin: &Origin| *origin == Origin::Cycle(index);
+    let mut stalls = situation.stalls.iter().filter(|s| led_to(&s.origin));
+    stalls.any(|stall| situation.is_overdue(stall))
+}
+
+/// Whether each of them is in the very call that it waits for; what waits further on may be at something else.
+pub(super) fn are_in_their_calls(cycle: &[Blocked]) -> bool {
+    cycle.iter().all(|wait| !wait.came_back)
 }
 
 /// The groups in which ranks of a cycle wait.
@@ -103,6 +115,30 @@ pub(super) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Vec<String>
             }
         })
         .collect()
+}
+
+/// Who waits further on than in the call that keeps it, and where.
+pub(super) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<String> {
+    let mut waits: Vec<&Blocked> = cycle.iter().filter(|wait| wait.came_back).collect();
+    waits.sort_by_key(|wait| wait.rank);
+    let ranks: Vec<u32> = waits.iter().map(|wait| wait.rank).collect();
+    let lines = waits.iter().filter_map(|wait| {
+        let process = situation.model.member(wait.group, wait.rank)?;
+        let line = line_since(process, wait.since)?;
+        Some(format!("rank {} at {}", wait.rank, words::line(line)))
+    });
+    let lines: Vec<String> = lines.collect();
+    let at = match lines.is_empty() {
+        true => String::new(),
+        false => format!(": {}", lines.join(", ")),
+    };
+    (!ranks.is_empty()).then(|| {
+        format!(
+            "Calls on a device come back before they are complete: {} {} for that further on{at}.",
+            Ranks(&ranks),
+            number(&ranks, "waits", "wait"),
+        )
+    })
 }
 
 /// The proof, where every wait of the cycle must last as long as the next.

@@ -72,6 +72,9 @@ impl Detector for GroupOrderDeadlock {
                 cycle.iter().all(|wait| wait.message.is_none())
                     && !creations::is_making_cycle(situation.model, cycle)
             })
+            .filter(|(i, cycle)| {
+                cycle::are_in_their_calls(cycle) || cycle::is_overdue(situation, *i)
+            })
             .filter_map(|(i, cycle)| draft(situation, i, cycle))
             .chain(on_streams(situation))
             .collect()
@@ -125,11 +128,18 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
          it before its present call completes."
             .into(),
     ];
-    draft.next = vec![
-        "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
-         wait for them after all are issued."
-            .into(),
-    ];
+    draft.why.extend(cycle::further_on(situation, waits));
+    draft.next = vec![match waits.iter().any(|wait| wait.came_back) {
+        false => {
+            "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
+             wait for them after all are issued."
+        }
+        true => {
+            "Use the groups in the same order on every rank, and let none leave out a call that the \
+             others make."
+        }
+    }
+    .into()];
     Some(draft)
 }
 

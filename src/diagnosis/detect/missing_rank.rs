@@ -106,7 +106,11 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         draft.follows = draft.follows.or(joining);
     }
     // A wait that cannot be told apart may well be for the very ranks that wait here.
-    if processes.iter().any(|process| process.is_inside_a_call()) {
+    let unseen = |process: &&Process| outside::unseen_call(process).is_some();
+    if processes
+        .iter()
+        .any(|process| process.is_inside_a_call() || unseen(process))
+    {
         draft.root_confidence = Confidence::Suspected;
     }
     draft.summary = format!(
@@ -122,7 +126,9 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         "{} {} {}.",
         absent.needs_all(situation),
         absent.are(),
-        if absent.watched {
+        if absent.watched && processes.iter().any(unseen) {
+            "alive, and in no call that was seen"
+        } else if absent.watched {
             "alive and not in a collective"
         } else {
             "last seen outside of any collective; whether it lived on is not known"
@@ -167,6 +173,15 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         },
         number(ranks, "it", "them"),
     )];
+    let unseen = processes.iter().find_map(|process| {
+        let (called, line) = outside::unseen_call(process)?;
+        Some((process.rank?, words::function(called), words::at(line)))
+    });
+    if let Some((rank, called, at)) = unseen {
+        draft.next = vec![format!(
+            "Find for whom rank {rank} waits in {called}{at}: that rank may have left out its side.",
+        )];
+    }
     let place = Some((stall.group, stall.seq));
     let reading = cause::read(situation, place, ranks, &draft.victims, situation.now);
     draft.explain(reading);
@@ -184,6 +199,13 @@ fn whereabouts(process: &Process, now: Timestamp) -> String {
             " It is inside {}{}.",
             words::call(call),
             words::at(call.place.as_deref())
+        );
+    }
+    if let Some((called, line)) = outside::unseen_call(process) {
+        return format!(
+            " It stands in {} of PyTorch's{}, and for whom it waits there was not seen.",
+            words::function(called),
+            words::at(line),
         );
     }
     match outside::of(process) {
@@ -273,5 +295,33 @@ mod tests {
             look-on = 100
             "#,
         );
+    }
+
+    /// For whom it waits is not known, so that it is not sure that it is the one.
+    #[test]
+    fn one_that_stands_in_a_call_that_nobody_saw_may_be_kept_itself() {
+        let stands = "S poll_schedule_timeout @/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:9:recv @/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py:9:wrapper @train.py:20:step";
+        holds(&format!(
+            r#"
+            world = 3
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 30
+            events = """
+            1.0 0,1 all_reduce f32[8] sum
+            1.1 2 continues
+            5.0 2 stack {stands}
+            9.0 2 stack {stands}
+            """
+            look-on = 40
+            [[expect]]
+            code = "DD101"
+            confidence = "supported"
+            root = [2]
+            root-confidence = "suspected"
+            why-has = "It stands in recv() of PyTorch's at train.py:20, and for whom it waits there was not seen."
+            next-has = "Find for whom rank 2 waits in recv() at train.py:20"
+            "#
+        ));
     }
 }

@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 
 use super::{About, Detector, Draft, Explanation, cycle, order};
 use crate::diagnosis::model::Side;
-use crate::diagnosis::situation::{Origin, Situation};
+use crate::diagnosis::situation::Situation;
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words::{self, Ranks};
 
@@ -86,15 +86,10 @@ fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bo
             .transport
             .sends_wait
     };
-    let overdue = || {
-        let led_to = |origin: &Origin| *origin == Origin::Cycle(index);
-        let mut stalls = situation.stalls.iter().filter(|s| led_to(&s.origin));
-        stalls.any(|stall| situation.is_overdue(stall))
-    };
-    cycle
+    let lasts = cycle
         .iter()
-        .all(|wait| sends_wait(wait) || !is(wait, Side::Send))
-        || overdue()
+        .all(|wait| sends_wait(wait) || !is(wait, Side::Send));
+    lasts && cycle::are_in_their_calls(cycle) || cycle::is_overdue(situation, index)
 }
 
 fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<Draft> {
@@ -130,6 +125,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
                 .into()
         });
     }
+    draft.why.extend(cycle::further_on(situation, waits));
     let collectives = waits.iter().any(|wait| wait.message.is_none());
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {
@@ -146,7 +142,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on both sides."
             .into()
     } else if collectives {
-        "Move the message before the collective on both sides, or behind it on both: a rank that \
+        "Make the message on both sides, and on both before the collective or behind it: a rank that \
          waits in one cannot make the other."
             .into()
     } else {
@@ -162,7 +158,7 @@ fn has_partner(situation: &Situation<'_>, wait: &Blocked) -> bool {
     let Some(waiting) = &wait.message else {
         return false;
     };
-    let mut alone = situation.model.group(wait.group).traffic.awaited();
+    let mut alone = situation.model.group(wait.group).traffic.open();
     waiting.peer.is_some()
         && !alone.any(|lone| lone.rank == wait.rank && lone.joined.call.id == wait.call.id)
 }

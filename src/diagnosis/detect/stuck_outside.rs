@@ -65,6 +65,8 @@ error[DD204] stuck-outside: rank 1 is stuck outside any collective: it waits for
              whose stacks could not be had.",
             "A rank in a phase that the program marked (`ddp_doctor.phase`) is DD206. A compilation \
              or a checkpoint that stands still is told here, but only as suspected: it may be slow.",
+            "A rank that waits for its GPU, which is in a call that others have not come to, is followed \
+             to these.",
             "Where ranks wait for a message, its missing partner is DD113, whatever it does instead.",
             "A stopped process is DD203; one that waits inside `torch.distributed` without a call \
              that was seen is DD101.",

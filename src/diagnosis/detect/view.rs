@@ -1,7 +1,7 @@
 //! What each rank did at one place of a group: the `per_rank` part of findings.
 
 use ddp_doctor_proto::Op;
-use ddp_doctor_proto::report::{CallState, RankCall, Where};
+use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
 
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Doing, GroupId, JoinedCall, Process, Wait};
@@ -81,7 +81,13 @@ fn standing_at<'a>(process: &'a Process, joined: &JoinedCall) -> Option<&'a Wher
     if joined.call.place.is_some() {
         return None;
     }
-    let since = process.last_at.max(joined.call.at);
+    line_since(process, joined.call.at)
+}
+
+/// The line at which a rank stands, if it was looked at since then and since it was last heard of.
+#[must_use]
+pub(super) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> {
+    let since = process.last_at.max(since);
     let latest = process.stacks.last().filter(|it| it.at >= since)?;
     outside::line_of(latest)
 }
@@ -139,6 +145,16 @@ pub(super) fn made_call(
 pub(super) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<RankCall> {
     let group = situation.model.group(wait.group);
     let process = situation.model.member(wait.group, wait.rank)?;
+    if wait.came_back {
+        // The call came back, and what waits for it is further on.
+        let waited = situation.now.since(wait.since).as_millis() as u64;
+        let call = describe(wait.rank, CallState::Waiting, Some(waited), &wait.call);
+        let line = call
+            .place
+            .is_none()
+            .then(|| line_since(process, wait.since));
+        return Some(with_place(call, line.flatten()));
+    }
     match &wait.message {
         Some(lone) => Some(waiting_call(situation, wait.rank, process, &lone.joined)),
         None => {

@@ -127,6 +127,14 @@ pub struct Lone {
     pub sent: Option<Timestamp>,
 }
 
+impl Lone {
+    /// Whether the program waits for it, or did: it asked to, or was seen to.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        is_awaited(&self.joined)
+    }
+}
+
 /// A send and a receive that belong together, and whose sizes do not fit.
 #[derive(Clone, Debug)]
 pub struct Clash {
@@ -176,17 +184,26 @@ impl Traffic {
 
     /// Every call without a partner that somebody waits for, or waited for in vain.
     pub fn awaited(&self) -> impl Iterator<Item = Lone> {
+        self.open_of(is_awaited)
+    }
+
+    /// Every call without a partner.
+    pub fn open(&self) -> impl Iterator<Item = Lone> {
+        self.open_of(|_| true)
+    }
+
+    fn open_of(&self, which: impl Fn(&JoinedCall) -> bool + Copy) -> impl Iterator<Item = Lone> {
         let between = self.open.iter().flat_map(move |&way| {
             let lanes = self.channels.get(&way).into_iter();
             let lanes = lanes.flat_map(|channel| channel.lanes.values());
             lanes.flat_map(move |lane| {
-                let awaited = lane.open.iter().filter(|open| is_awaited(&open.joined));
-                awaited.map(move |open| self.alone(way, lane.side(), open))
+                let asked = lane.open.iter().filter(move |open| which(&open.joined));
+                asked.map(move |open| self.alone(way, lane.side(), open))
             })
         });
         let from_any = self.any_source.iter().flat_map(move |(&rank, waiting)| {
-            let awaited = waiting.iter().filter(|joined| is_awaited(joined));
-            awaited.map(move |joined| self.any_source_of(rank, joined))
+            let asked = waiting.iter().filter(move |joined| which(joined));
+            asked.map(move |joined| self.any_source_of(rank, joined))
         });
         between.chain(from_any)
     }

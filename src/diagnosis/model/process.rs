@@ -283,6 +283,13 @@ impl Thread {
         held.filter(|call| call.at.plus(COMES_BACK) <= now)
     }
 
+    /// Since when it is inside of a function of the layer below, if that is long enough.
+    #[must_use]
+    pub fn within_since(&self, now: Timestamp, long: Duration) -> Option<Timestamp> {
+        let (_, since) = self.within.as_ref()?;
+        (since.plus(long) <= now).then_some(*since)
+    }
+
     /// The call that it is inside of.
     #[must_use]
     pub fn inside(&self, now: Timestamp) -> Option<&Arc<Call>> {

@@ -44,6 +44,21 @@ impl<'a> Frames<'a> {
         }
     }
 
+    /// The function of PyTorch's that the user called, where the thread is in one that makes collectives, or
+    /// waits for them.
+    pub(super) fn collective(&self) -> Option<&'a Where> {
+        let in_folder = |frame: &Where, folder: &str| frame.file.contains(folder);
+        let saves = |frame: &Where| in_folder(frame, "/torch/distributed/checkpoint/");
+        let saves = self.below.iter().any(saves);
+        let mut called = self.below.iter().rev();
+        called.find(|frame| {
+            let logs = frame.file.ends_with("/c10d_logger.py");
+            in_folder(frame, "/torch/distributed/") && !saves && !logs
+                || in_folder(frame, "/torch/autograd/")
+                || frame.file.ends_with("/torch/nn/parallel/distributed.py")
+        })
+    }
+
     /// Where the thread stands, without what a wait does to pass the time.
     pub(super) fn standing(&self) -> &'a [Where] {
         let waits = |frame: &&Where| WAITING.iter().any(|end| is_stdlib(&frame.file, end));

@@ -3,6 +3,7 @@
 use ddp_doctor_proto::report::Where;
 
 use super::code::{Frames, is_stdlib};
+use crate::diagnosis::device;
 use crate::diagnosis::event::{Stacks, ThreadStack};
 
 /// What a process does, or waits for, outside its collectives.
@@ -173,10 +174,7 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
         .iter()
         .find(|(module, _)| below(module))
         .map(|(_, what)| *what);
-    let inside = below("/torch/distributed/") && !below("/torch/distributed/checkpoint/")
-        || below("/torch/nn/parallel/distributed.py")
-        || below("/torch/autograd/");
-    if inside && library != Some(What::Compilation) {
+    if frames.collective().is_some() && library != Some(What::Compilation) {
         return None;
     }
     if keeps_gil(looks) {
@@ -205,6 +203,9 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     const INNERMOST: usize = 6;
     let mut native = thread.native.iter().take(INNERMOST);
     let native = native.find_map(|frame| named(NATIVE, &frame.function));
+    // What the driver sleeps in, anybody does.
+    let driver = device::is_in_driver(thread).then_some(What::Gpu);
+    let native = driver.or(native);
     let channel = || {
         let name = thread.wait_channel.as_deref()?;
         named(CHANNELS, name)

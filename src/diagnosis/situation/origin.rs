@@ -7,6 +7,7 @@ use ddp_doctor_proto::report::Timestamp;
 use super::absence::{Absence, Absent};
 use super::{FAILED_FOR, Situation, Stall};
 use crate::diagnosis::contract;
+use crate::diagnosis::device;
 use crate::diagnosis::model::{Ending, GroupId, JoinedCall, Process, Side, Wait, libc_signal};
 
 /// What a stall or a divergence comes from.
@@ -227,11 +228,15 @@ impl Situation<'_> {
         if stalls.iter().any(leaves_message) {
             return Origin::Elsewhere(still);
         }
-        let kept = first(&[
-            (Absence::Making, Origin::Making),
-            (Absence::StandsStill, Origin::StandsStill),
-            (Absence::LongPhase, Origin::LongPhase),
-        ]);
+        // Who waits for its device waits for others, where anything is known of these.
+        let for_others = |rank: &u32| {
+            let process = self.model.member(stall.group, *rank);
+            found.is_some() && process.is_some_and(device::is_waited_for)
+        };
+        let still: Vec<u32> = still.into_iter().filter(|it| !for_others(it)).collect();
+        let kept = first(&[(Absence::Making, Origin::Making)])
+            .or_else(|| (!still.is_empty()).then(|| Origin::StandsStill(still)))
+            .or_else(|| first(&[(Absence::LongPhase, Origin::LongPhase)]));
         kept.or(found)
             .unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
     }

@@ -309,7 +309,13 @@ impl Situation<'_> {
     /// Ranks that wait for the partner of a point-to-point call: the first such call of each.
     pub(super) fn unpartnered(&self, group: &Group) -> Vec<Stall> {
         let mut found: BTreeMap<(u32, Side), Stall> = BTreeMap::new();
-        for lone in group.traffic.awaited() {
+        let keeps = |lone: &Lone| {
+            let waits = self.waits.blocked.get(&lone.rank).into_iter().flatten();
+            let mut messages = waits.filter_map(|it| it.message.as_ref());
+            messages.any(|it| it.joined.call.id == lone.joined.call.id)
+        };
+        let open = group.traffic.open();
+        for lone in open.filter(|lone| lone.is_awaited() || keeps(lone)) {
             let Some(stall) = self.without_partner(group, lone) else {
                 continue;
             };

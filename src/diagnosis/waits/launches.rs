@@ -28,10 +28,21 @@ pub(super) fn blocked(
     if call.on_stream.is_none() || now.since(call.at) < LASTING_WAIT {
         return None;
     }
-    if let Some((group, lone)) = alone(model, process, call) {
-        return wait_of(model, group, lone, rank);
+    match alone(model, process, call) {
+        Some((group, lone)) => wait_of(model, group, lone, rank),
+        None => behind(model, process, call, rank, now),
     }
-    // Its own messages have met all their partners: is one of those in a launch that has not?
+}
+
+/// The wait for a partner that is in a launch of which not all messages have met theirs, where those of this
+/// launch have.
+pub(super) fn behind(
+    model: &Model,
+    process: &Process,
+    call: &Arc<Call>,
+    rank: u32,
+    now: Timestamp,
+) -> Option<Blocked> {
     let mut launched = launched_with(process, call);
     launched.find_map(|call| {
         let Some(Target::Message(group, _)) = process.target(call.id) else {
@@ -98,5 +109,6 @@ fn wait_of(model: &Model, group: GroupId, lone: Lone, rank: u32) -> Option<Block
         certain: false,
         only_thread: false,
         recorded: false,
+        came_back: false,
     })
 }

@@ -1,152 +1,39 @@
 """A job of PyTorch's on NCCL, without a GPU: job.py SCENARIO faulty|healthy
 
-Its backend is one in Python, as `nccl4py` is: it calls NCCL (the double of `tests/doubles`, by the names that the
-program sees first), on the thread that made c10d's call and inside of it. Work is done by the stream, and waiting
-for a Work waits for nothing, as on a GPU. What is wrong with the faulty ones, always on rank 1 of three, is at the
+Its backend is `doubled`, beside this file. What is wrong with the faulty ones, always on rank 1 of three, is at the
 head of each scenario.
 """
 
-import ctypes
 import os
 import sys
+import threading
 import time
 
-FOLDER = os.environ["DOUBLES"]
-# Before PyTorch loads the one that it comes with, and with what that one has besides.
-ctypes.CDLL(os.path.join(FOLDER, "libcuda.so.1"), ctypes.RTLD_GLOBAL)
-ctypes.CDLL(os.path.join(FOLDER, "later.so"), ctypes.RTLD_GLOBAL)
-ctypes.CDLL(os.path.join(FOLDER, "libnccl.so.2"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages"))
+
+# Before PyTorch, which would load an NCCL of its own.
+from doubled import FLOAT, buffers, check, cuda, join, nccl, register, stream  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from torch._C._distributed_c10d import Backend as C10DBackend  # noqa: E402
 
 scenario, kind = sys.argv[1:]
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 wrong = kind == "faulty" and rank == 1
 
-class Nccl:
-    """NCCL's functions as a program that is linked with it finds them: at whoever was loaded before it first."""
-
-    def __init__(self):
-        self._libraries = ctypes.CDLL(None), ctypes.CDLL(os.path.join(FOLDER, "libnccl.so.2"))
-
-    def __getattr__(self, name):
-        library = next(it for it in self._libraries if hasattr(it, name))
-        self.__dict__[name] = function = getattr(library, name)
-        return function
-
-
-nccl = Nccl()
-cuda = ctypes.CDLL(os.path.join(FOLDER, "libcuda.so.1"))
-FLOAT = 7
-OPS = {dist.ReduceOp.SUM: 0, dist.ReduceOp.PRODUCT: 1, dist.ReduceOp.MAX: 2, dist.ReduceOp.MIN: 3, dist.ReduceOp.AVG: 4}
-P, S, I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-
-
-class Id(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_char * 128)]
-
-
-nccl.ncclGetUniqueId.argtypes = [ctypes.POINTER(Id)]
-nccl.ncclCommInitRank.argtypes = [ctypes.POINTER(P), I, Id, I]
-nccl.ncclAllReduce.argtypes = [P, P, S, I, I, P, P]
-nccl.ncclBroadcast.argtypes = [P, P, S, I, I, P, P]
-nccl.ncclCommAbort.argtypes = nccl.ncclCommDestroy.argtypes = [P]
-
-
-def check(status):
-    if status:
-        raise RuntimeError("status %d" % status)
-
-
-def begin():
-    """A device, its context and a stream; gives the stream."""
-    device, context, stream = I(), P(), P()
-    check(cuda.cuInit(0))
-    check(cuda.cuDeviceGet(ctypes.byref(device), int(os.environ["LOCAL_RANK"])))
-    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-    check(cuda.cuCtxSetCurrent(context))
-    check(cuda.cuStreamCreate(ctypes.byref(stream), 0))
-    return stream
-
-
-def memory(count):
-    address = ctypes.c_uint64()
-    check(cuda.cuMemAlloc_v2(ctypes.byref(address), S(4 * count)))
-    return address.value
-
-
-stream = begin()
-buffers = memory(4096), memory(4096)
-
-
-def join(store, name, ranks, at):
-    ident = Id()
-    if at == 0:
-        check(nccl.ncclGetUniqueId(ctypes.byref(ident)))
-        store.set(name, ctypes.string_at(ctypes.addressof(ident), 128).hex())
-    text = bytes.fromhex(store.get(name).decode())
-    ctypes.memmove(ctypes.addressof(ident), text, 128)
-    comm = P()
-    check(nccl.ncclCommInitRank(ctypes.byref(comm), ranks, ident, at))
-    return comm
-
-
-class Work(dist._Work):
-    def wait(self, timeout=None):
-        return True
-
-
-# A backend in Python was a whole process group before 2.14.
-Base = C10DBackend if hasattr(dist.ProcessGroup, "register_pre_hook") else dist.ProcessGroup
-
-
-class Doubled(Base):
-    """Makes its communicator with its first call, as PyTorch's first one does."""
-
-    def __init__(self, store, at, size):
-        super().__init__(at, size)
-        self.store, self.at, self.ranks, self.comm = store, at, size, None
-
-    def getBackendName(self):
-        return "nccl4py"
-
-    def communicator(self):
-        if self.comm is None:
-            self.comm = join(self.store, "id", self.ranks, self.at)
-        return self.comm
-
-    def allreduce(self, tensors, opts):
-        comm, count = self.communicator(), tensors[0].numel()
-        check(nccl.ncclAllReduce(*buffers, count, FLOAT, OPS[opts.reduceOp.op], comm, stream))
-        return Work()
-
-    def broadcast(self, tensors, opts):
-        comm, count = self.communicator(), tensors[0].numel()
-        check(nccl.ncclBroadcast(*buffers, count, FLOAT, opts.rootRank, comm, stream))
-        return Work()
-
-
-def create(store, at, size, timeout):
-    backend = Doubled(store, at, size)
-    if scenario == "eager":
-        backend.communicator()
-    return backend
-
-
-dist.Backend.register_backend("nccl4py", create, devices=["cpu"])
+register(scenario == "eager")
 dist.init_process_group("nccl4py")
 tensor = torch.ones(64)
 
 
 def synchronize():
-    """Waits for the stream, but not for ever: the launcher of a real job would end it."""
-    for _ in range(2000):
-        if cuda.cuStreamQuery(stream) == 0:
-            return
-        time.sleep(0.005)
-    os._exit(1)
+    """Waits for the stream as `torch.cuda.synchronize` does, inside of the driver; but not for ever: the launcher of a
+    real job would end it."""
+    given_up = threading.Timer(20, os._exit, [1])
+    given_up.daemon = True
+    given_up.start()
+    check(cuda.cuStreamSynchronize(stream))
+    given_up.cancel()
 
 
 def average(op=dist.ReduceOp.SUM):
@@ -204,11 +91,44 @@ def hangs():
     average()
 
 
+def of_two():
+    """DD204: it does not come where one other waits for it, and goes on to where that one does not come."""
+    if rank == 0 or rank == 1 and not wrong:
+        pair.allreduce([tensor], dist.AllreduceOptions()).wait()
+
+
 def crossed():
     """DD111: its stream has the work of two groups in another order."""
     first, second = (pair, dist.group.WORLD) if wrong else (dist.group.WORLD, pair)
     for group in (first, second):
         group.allreduce([tensor], dist.AllreduceOptions()).wait()
+
+
+def pass_on(lacking):
+    if rank > 0:
+        dist.recv(tensor, src=rank - 1)
+    if rank + 1 < world and not lacking:
+        dist.send(tensor, dst=rank + 1)
+
+
+def pipeline():
+    """DD113: it does not pass on what it has got."""
+    pass_on(wrong)
+
+
+def first_message():
+    """DD113: nor the first time, when the next one waits for the communicator of the two."""
+    pass_on(wrong)
+
+
+def ring():
+    """DD113: its batch lacks the message to the next one."""
+    following, previous = (rank + 1) % world, (rank - 1) % world
+    messages = [dist.P2POp(dist.irecv, tensor, previous)]
+    if not wrong:
+        messages.append(dist.P2POp(dist.isend, tensor, following))
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
 
 
 def own():
@@ -222,8 +142,15 @@ def own():
 if scenario == "crossed":
     pair = dist.new_group([0, 1, 2])
     pair.allreduce([tensor], dist.AllreduceOptions()).wait()
+if scenario == "of_two":
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        pair.allreduce([tensor], dist.AllreduceOptions()).wait()
 if scenario == "own":
     comm = join(dist.distributed_c10d._get_default_store(), "own", world, rank)
+
+if scenario == "pipeline":
+    pass_on(False)
 
 if scenario == "first" and wrong:
     time.sleep(30)

@@ -10,7 +10,14 @@
     }
 
 LATER(ncclCommGetUniqueId)
+LATER(ncclCommResume)
+LATER(ncclCommRevoke)
+LATER(ncclCommSuspend)
+LATER(ncclDevCommCreate)
 LATER(ncclDevCommDestroy)
 LATER(ncclGetLsaMultimemDevicePointer)
 LATER(ncclGetPeerDevicePointer)
+LATER(ncclPutSignal)
+LATER(ncclSignal)
+LATER(ncclWaitSignal)
 LATER(ncclWinGetUserPtr)

@@ -1,0 +1,242 @@
+//! Programs that wait for their device, which is in a call that others have not come to.
+//!
+//! A call of NCCL comes back at once, and so does the wait for it: what stands is a stream, and behind it the first
+//! line of the program that wants a result. Where two looks at the stacks show a program at such a line
+//! ([`device::is_waited_for`]) or in PyTorch's own functions for collectives, or where it does not come back from NCCL
+//! itself, the first of its calls that cannot be complete is taken to be what it waits for. Nothing is proved by it: the
+//! device may be at something else.
+
+use ddp_doctor_proto::report::Timestamp;
+
+use super::super::device;
+use super::super::event::CallId;
+use super::super::model::{Model, Process, Side};
+use super::super::outside;
+use super::{Blocked, LASTING_WAIT, for_message, for_others, launches};
+
+/// What a process waits for that makes no call, and waits for none that is seen.
+pub(super) fn blocked(
+    model: &Model,
+    process: &Process,
+    rank: u32,
+    now: Timestamp,
+) -> Option<Blocked> {
+    let under_way = |it: &super::Thread| it.is_under_way();
+    if process.threads.values().any(under_way) {
+        return None;
+    }
+    let within = process
+        .threads
+        .values()
+        .find_map(|it| it.within_since(now, LASTING_WAIT));
+    let inside = within.or_else(|| outside::unseen_call(process).map(|_| process.last_at));
+    if inside.is_none() && !device::is_waited_for(process) {
+        return None;
+    }
+    let first = open(model, process, rank, now, inside);
+    // Its own have met all their partners: is one of those in a launch that has not?
+    let behind = || launches::behind(model, process, process.last_call.as_ref()?, rank, now);
+    let blocked = first.or_else(behind)?;
+    Some(Blocked {
+        certain: false,
+        only_thread: false,
+        recorded: false,
+        came_back: within.is_none(),
+        ..blocked
+    })
+}
+
+/// The first call that cannot be complete. Of those that nobody was seen to wait for, such as lead into what the
+/// process is `inside` of.
+fn open(
+    model: &Model,
+    process: &Process,
+    rank: u32,
+    now: Timestamp,
+    inside: Option<Timestamp>,
+) -> Option<Blocked> {
+    let is_its = |group: &&super::super::model::Group| {
+        let member = group.members.get(&rank);
+        member.is_some_and(|member| member.process == process.id)
+    };
+    let mut found: Vec<(CallId, Blocked)> = Vec::new();
+    for group in model.groups().filter(is_its) {
+        let from = group.first_open().unwrap_or(u64::MAX);
+        let mut joins = group.joins.range(from..);
+        let collective = joins.find_map(|(&seq, join)| {
+            let joined = join.calls.get(&rank)?;
+            let on_device = !group.holds_threads(joined.call.op) && joined.is_awaited();
+            on_device.then(|| for_others(model, group.id, seq, rank))?
+        });
+        found.extend(collective.map(|it| (it.call.id, it)));
+        let lones = group.traffic.open().filter(|lone| lone.rank == rank);
+        let lones = lones.filter(|lone| {
+            let call = &lone.joined.call;
+            let is_complete = call.on_stream.is_some() && lone.joined.is_done();
+            !group.holds_threads(call.op)
+                && !is_complete
+                && (lone.is_awaited() || inside.is_some_and(|inside| call.at <= inside))
+        });
+        let messages = lones.filter_map(|lone| {
+            let at = lone.joined.call.at;
+            for_message(model, group.id, lone, at, now)
+        });
+        found.extend(messages.map(|it| (it.call.id, it)));
+    }
+    // A small message may have left: what surely keeps the device comes before what may.
+    let sends = |it: &Blocked| {
+        it.message
+            .as_ref()
+            .is_some_and(|lone| lone.side == Side::Send)
+    };
+    let first = found.into_iter().min_by_key(|(id, it)| (sends(it), *id));
+    first.map(|(_, blocked)| blocked)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::holds;
+
+    /// The program waits for its device: blocked in the driver, or looking at it again and again.
+    const BLOCKED: &str =
+        "S cpu=1 libc.so.6!futex libcuda.so.1!cuStreamSynchronize @train.py:30:step";
+    const SPINS: [&str; 2] = ["R cpu=3 @train.py:30:step", "R cpu=8 @train.py:30:step"];
+    const LOADS: &str = "S cpu=1 @/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:9:_next_data @train.py:20:step";
+
+    /// Three ranks on NCCL, of which the first two have a group of their own, and where each of them stands at two
+    /// looks after its last call.
+    fn job(calls: &str, stands: [[&str; 2]; 3], expect: &str) {
+        let mut events: Vec<String> = calls.trim().lines().map(|it| it.trim().into()).collect();
+        for (rank, [first, last]) in stands.into_iter().enumerate() {
+            events.push(format!("5.0 {rank} stack {first}"));
+            events.push(format!("9.0 {rank} stack {last}"));
+        }
+        // Written by rank, played by time.
+        let second = |event: &String| event.split('.').next()?.parse::<u32>().ok();
+        events.sort_by_key(second);
+        let events = events.join("\n");
+        holds(&format!(
+            r#"
+            world = 3
+            backend = "nccl"
+            stall-after = 30
+            look-on = 60
+            events = """
+            0.5 0,1 group model 0,1
+            {events}
+            """
+            {expect}
+            "#
+        ));
+    }
+
+    /// Rank 1 leaves out the call of its group.
+    const LEFT_OUT: &str = "
+        1.0 0 all_reduce/model f32[8] sum @train.py:9
+        1.0 0 done
+        1.0 1,2 all_reduce f32[8] sum @train.py:12
+        1.0 1,2 done";
+
+    const CIRCLE: &str = r#"
+        silent-until = 31
+        [[expect]]
+        code = "DD111"
+        confidence = "supported"
+        root = [0, 1]
+        victims = [2]
+        states = { 0 = "waiting", 1 = "waiting" }
+        why-has = "ranks 0 and 1 wait for that further on: rank 0 at train.py:30, rank 1 at train.py:30"
+        "#;
+
+    #[test]
+    fn programs_that_wait_for_their_devices_wait_for_each_other() {
+        job(LEFT_OUT, [[BLOCKED; 2]; 3], CIRCLE);
+    }
+
+    #[test]
+    fn nor_does_it_matter_how_they_wait() {
+        job(LEFT_OUT, [SPINS, SPINS, [BLOCKED; 2]], CIRCLE);
+    }
+
+    #[test]
+    fn whoever_waits_for_its_device_is_not_who_keeps_the_others() {
+        let calls = "
+            1.0 0 all_reduce/model f32[8] sum @train.py:9
+            1.0 0 done
+            1.0 2 all_reduce f32[8] sum @train.py:12
+            1.0 2 done
+            1.1 1 continues";
+        job(
+            calls,
+            [SPINS, [LOADS; 2], SPINS],
+            r#"
+            [[expect]]
+            code = "DD204"
+            root = [1]
+            victims = [0, 2]
+            "#,
+        );
+    }
+
+    #[test]
+    fn one_that_waits_for_something_else_keeps_them() {
+        job(
+            LEFT_OUT,
+            [[LOADS; 2], SPINS, SPINS],
+            r#"
+            [[expect]]
+            code = "DD204"
+            root = [0]
+            victims = [1, 2]
+            "#,
+        );
+    }
+
+    #[test]
+    fn a_message_that_nobody_sent_keeps_a_device() {
+        let calls = "
+            1.0 2 recv f32[8] peer=1 @train.py:9
+            1.0 2 done
+            1.0 0,1 all_reduce f32[8] sum @train.py:12
+            1.0 0,1 done";
+        job(
+            calls,
+            [SPINS; 3],
+            r#"
+            [[expect]]
+            code = "DD112"
+            confidence = "supported"
+            root = [1, 2]
+            victims = [0]
+            why-has = "rank 2 waits in recv #1 from rank 1"
+            "#,
+        );
+        let calls = "
+            1.0 2 recv f32[8] peer=1 @train.py:9
+            1.0 2 done
+            1.0 0 all_reduce f32[8] sum @train.py:12
+            1.0 0 done
+            1.1 1 continues";
+        job(
+            calls,
+            [SPINS, [LOADS; 2], SPINS],
+            r#"
+            [[expect]]
+            code = "DD113"
+            root = [1]
+            "#,
+        );
+    }
+
+    #[test]
+    fn devices_that_go_on_are_nothing() {
+        let calls = format!(
+            "{LEFT_OUT}
+            20.0 1 all_reduce/model f32[8] sum @train.py:9
+            20.0 1 done
+            20.1 0 all_reduce f32[8] sum @train.py:12
+            20.1 0 done"
+        );
+        job(&calls, [SPINS, SPINS, SPINS], "");
+    }
+}
