@@ -78,8 +78,8 @@ pub fn of_looks(looks: &[Arc<Stacks>], since: Timestamp) -> Option<Outside<'_>> 
     })
 }
 
-/// The function of PyTorch's that a program stands in, by two looks since it last wrote a record, and the user's line:
-/// a collective, a message or what leads to one, which no probe saw.
+/// The function of PyTorch's that a program stands in without working, by two looks since it last wrote a record, and
+/// the user's line: a collective, a message or what leads to one, which no probe saw.
 #[must_use]
 pub fn unseen_call(process: &Process) -> Option<(&Where, Option<&Where>)> {
     let mut looks = process.stacks.iter().rev();
@@ -87,8 +87,9 @@ pub fn unseen_call(process: &Process) -> Option<(&Where, Option<&Where>)> {
     let last = looks.next()?;
     let first = looks.find(|first| last.at.since(first.at) >= APART)?;
     let (before, now) = (program_thread(first)?, program_thread(last)?);
+    let used = now.cpu_time?.saturating_sub(before.cpu_time?);
     let (before, now) = (code::Frames::of(before), code::Frames::of(now));
-    let stays = before.standing() == now.standing();
+    let stays = before.standing() == now.standing() && used * IDLE < last.at.since(first.at);
     let called = now.collective().filter(|_| stays)?;
     Some((called, now.line))
 }

@@ -300,7 +300,7 @@ mod tests {
     /// For whom it waits is not known, so that it is not sure that it is the one.
     #[test]
     fn one_that_stands_in_a_call_that_nobody_saw_may_be_kept_itself() {
-        let stands = "S poll_schedule_timeout @/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:9:recv @/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py:9:wrapper @train.py:20:step";
+        let stands = "S poll_schedule_timeout cpu=1 @/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:9:recv @/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py:9:wrapper @train.py:20:step";
         holds(&format!(
             r#"
             world = 3
@@ -322,6 +322,36 @@ mod tests {
             why-has = "It stands in recv() of PyTorch's at train.py:20, and for whom it waits there was not seen."
             next-has = "Find for whom rank 2 waits in recv() at train.py:20"
             "#
+        ));
+    }
+
+    #[test]
+    fn one_that_computes_gradients_is_in_no_such_call() {
+        let at = |cpu| {
+            format!(
+                "R cpu={cpu} @/v/lib/python3.11/site-packages/torch/autograd/graph.py:9:_engine_run_backward @train.py:20:step"
+            )
+        };
+        holds(&format!(
+            r#"
+            world = 3
+            layer = "nccl"
+            backend = "nccl"
+            stall-after = 30
+            events = """
+            1.0 0,1 all_reduce f32[8] sum
+            1.1 2 continues
+            5.0 2 stack {}
+            9.0 2 stack {}
+            """
+            look-on = 40
+            [[expect]]
+            code = "DD101"
+            root = [2]
+            root-confidence = "supported"
+            "#,
+            at(1),
+            at(5),
         ));
     }
 }

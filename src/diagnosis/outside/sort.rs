@@ -261,6 +261,23 @@ mod tests {
     }
 
     #[test]
+    fn the_driver_tells_more_than_what_it_sleeps_in() {
+        let frame = |&(file, function): &(&str, &str)| Where {
+            file: file.into(),
+            line: 0,
+            function: function.into(),
+        };
+        let native = |frames: &[(&str, &str)]| ThreadStack {
+            native: frames.iter().map(frame).collect(),
+            ..thread(&["/job/train.py"])
+        };
+        let sleeps = ("/usr/lib/libc.so.6", "pthread_cond_wait");
+        let driver = ("/usr/lib/libcuda.so.1", "");
+        assert_eq!(sorted(native(&[sleeps, driver])), Some(What::Gpu));
+        assert_eq!(sorted(native(&[sleeps])), Some(What::Lock));
+    }
+
+    #[test]
     fn the_most_telling_library_frame_decides() {
         let loader = [
             "/u/lib/python3.11/selectors.py",

@@ -235,7 +235,7 @@ impl Situation<'_> {
         };
         let still: Vec<u32> = still.into_iter().filter(|it| !for_others(it)).collect();
         let kept = first(&[(Absence::Making, Origin::Making)])
-            .or_else(|| (!still.is_empty()).then(|| Origin::StandsStill(still)))
+            .or_else(|| (!still.is_empty()).then_some(Origin::StandsStill(still)))
             .or_else(|| first(&[(Absence::LongPhase, Origin::LongPhase)]));
         kept.or(found)
             .unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
