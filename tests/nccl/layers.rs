@@ -209,7 +209,8 @@ fn is_a_circle(scenario: &str, code: &str, ranks: [u32; 2]) {
         found
             .why
             .iter()
-            .any(|it| it.contains("wait for that further on: rank ")),
+            .any(|it| it.contains("that is waited for by rank 1 at job.py:")
+                || it.contains(" and by rank 1 at job.py:")),
         "{found:#?}"
     );
 }

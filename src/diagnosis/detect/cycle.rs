@@ -10,7 +10,7 @@ use crate::diagnosis::cause;
 use crate::diagnosis::model::GroupId;
 use crate::diagnosis::situation::{Origin, Situation};
 use crate::diagnosis::waits::Blocked;
-use crate::diagnosis::words::{self, Ranks, number};
+use crate::diagnosis::words;
 
 /// The cycles that stalls come from, with their place in [`crate::diagnosis::waits::Waits::cycles`].
 pub(super) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {
@@ -121,22 +121,16 @@ pub(super) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Vec<String>
 pub(super) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<String> {
     let mut waits: Vec<&Blocked> = cycle.iter().filter(|wait| wait.came_back).collect();
     waits.sort_by_key(|wait| wait.rank);
-    let ranks: Vec<u32> = waits.iter().map(|wait| wait.rank).collect();
-    let lines = waits.iter().filter_map(|wait| {
-        let process = situation.model.member(wait.group, wait.rank)?;
-        let line = line_since(process, wait.since)?;
-        Some(format!("rank {} at {}", wait.rank, words::line(line)))
+    let places = waits.iter().map(|wait| {
+        let process = situation.model.member(wait.group, wait.rank);
+        let line = process.and_then(|process| line_since(process, wait.since));
+        format!("rank {}{}", wait.rank, words::at(line))
     });
-    let lines: Vec<String> = lines.collect();
-    let at = match lines.is_empty() {
-        true => String::new(),
-        false => format!(": {}", lines.join(", ")),
-    };
-    (!ranks.is_empty()).then(|| {
+    let places: Vec<String> = places.collect();
+    (!places.is_empty()).then(|| {
         format!(
-            "Calls on a device come back before they are complete: {} {} for that further on{at}.",
-            Ranks(&ranks),
-            number(&ranks, "waits", "wait"),
+            "Calls on a device come back before they are complete; that is waited for by {}.",
+            places.join(" and by "),
         )
     })
 }

@@ -51,7 +51,10 @@ pub(super) fn waiting_call(
     process: &Process,
     joined: &JoinedCall,
 ) -> RankCall {
+    let mut waits = situation.waits.blocked.get(&rank).into_iter().flatten();
+    let further_on = waits.any(|wait| wait.came_back && wait.call.id == joined.call.id);
     let (state, until) = match joined.wait {
+        _ if further_on => (CallState::Waiting, situation.now),
         // It waited until somebody ended the job.
         Wait::Over(at) if !situation.model.is_own_doing(at) => {
             (CallState::Waiting, situation.until)
@@ -145,16 +148,6 @@ pub(super) fn made_call(
 pub(super) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<RankCall> {
     let group = situation.model.group(wait.group);
     let process = situation.model.member(wait.group, wait.rank)?;
-    if wait.came_back {
-        // The call came back, and what waits for it is further on.
-        let waited = situation.now.since(wait.since).as_millis() as u64;
-        let call = describe(wait.rank, CallState::Waiting, Some(waited), &wait.call);
-        let line = call
-            .place
-            .is_none()
-            .then(|| line_since(process, wait.since));
-        return Some(with_place(call, line.flatten()));
-    }
     match &wait.message {
         Some(lone) => Some(waiting_call(situation, wait.rank, process, &lone.joined)),
         None => {

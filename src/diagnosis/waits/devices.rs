@@ -145,7 +145,7 @@ mod tests {
         root = [0, 1]
         victims = [2]
         states = { 0 = "waiting", 1 = "waiting" }
-        why-has = "ranks 0 and 1 wait for that further on: rank 0 at train.py:30, rank 1 at train.py:30"
+        why-has = "that is waited for by rank 0 at train.py:30 and by rank 1 at train.py:30"
         "#;
 
     #[test]
@@ -174,6 +174,7 @@ mod tests {
             code = "DD204"
             root = [1]
             victims = [0, 2]
+            states = { 1 = "not-issued", 2 = "waiting" }
             "#,
         );
     }
