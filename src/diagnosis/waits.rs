@@ -5,7 +5,7 @@
 //! nobody has sent. Only what must block counts. A leaf of a rooted collective may be done early, and a
 //! call that nobody waits for blocks nobody; unless it does not come back: where the first call makes a
 //! communicator, even an asynchronous one stands until all have come. That is believed once it has lasted,
-//! and proves nothing.
+//! and proves nothing. Nor does a wait for a device, which is known by where the program stands (`devices.rs`).
 //!
 //! Whether a sender must wait depends on the backend and on sizes that it alone knows
 //! ([`super::model::Transport`]). A wait for a send is taken to block where the backend's sends wait,

@@ -530,6 +530,11 @@ impl Process {
                 .is_some_and(|call| self.is_leaving_at(call) && self.is_inside_a_call())
     }
 
+    /// Groups it is a member of.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> {
+        self.groups.values().map(|(_, id)| *id)
+    }
+
     /// Whether a thread is in the middle of a call or a wait.
     #[must_use]
     pub fn is_inside_a_call(&self) -> bool {

@@ -55,12 +55,8 @@ fn open(
     now: Timestamp,
     inside: Option<Timestamp>,
 ) -> Option<Blocked> {
-    let is_its = |group: &&super::super::model::Group| {
-        let member = group.members.get(&rank);
-        member.is_some_and(|member| member.process == process.id)
-    };
     let mut found: Vec<(CallId, Blocked)> = Vec::new();
-    for group in model.groups().filter(is_its) {
+    for group in process.groups().map(|id| model.group(id)) {
         let from = group.first_open().unwrap_or(u64::MAX);
         let mut joins = group.joins.range(from..);
         let collective = joins.find_map(|(&seq, join)| {
