@@ -162,9 +162,13 @@ pub(super) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Cert
     })
 }
 
-/// Two ranks that wait in collectives of each other's next group: the same two calls, swapped.
+/// Two ranks that wait in collectives of each other's next group: the same two calls, swapped. Whoever waits
+/// further on went past where a call of its may be missing: it may as well have been left out.
 fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
     let [a, b] = cycle else { return false };
+    if !are_in_their_calls(cycle) {
+        return false;
+    }
     let members = |wait: &Blocked| &situation.model.group(wait.group).info.key.members;
     a.message.is_none()
         && b.message.is_none()

@@ -118,23 +118,33 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         return None;
     }
     let mut draft = cycle::draft(situation, index, waits, &ABOUT)?;
+    let in_their_calls = cycle::are_in_their_calls(waits);
     draft.summary = format!(
-        "{} wait for each other in {groups} process groups, which they use in different orders",
+        "{} wait for each other in {groups} process groups{}",
         Ranks(&draft.root),
+        if in_their_calls {
+            ", which they use in different orders"
+        } else {
+            ": either is in a call that the other one has not made"
+        },
     );
     draft.why = vec![
         format!("{}.", cycle::steps(situation, waits).join("; ")),
-        "None of these calls can complete before the other rank makes its own, and no rank can make \
-         it before its present call completes."
-            .into(),
+        if in_their_calls {
+            "None of these calls can complete before the other rank makes its own, and no rank can make \
+             it before its present call completes."
+        } else {
+            "None of these calls can complete before the other rank makes its own."
+        }
+        .into(),
     ];
     draft.why.extend(cycle::further_on(situation, waits));
-    draft.next = vec![match waits.iter().any(|wait| wait.came_back) {
-        false => {
+    draft.next = vec![match in_their_calls {
+        true => {
             "Use the groups in the same order on every rank, or issue the calls with async_op=True and \
              wait for them after all are issued."
         }
-        true => {
+        false => {
             "Use the groups in the same order on every rank, and let none leave out a call that the \
              others make."
         }

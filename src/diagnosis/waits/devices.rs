@@ -140,6 +140,7 @@ mod tests {
         confidence = "supported"
         root = [0, 1]
         victims = [2]
+        cause = "unknown"
         states = { 0 = "waiting", 1 = "waiting" }
         why-has = "that is waited for by rank 0 at train.py:30 and by rank 1 at train.py:30"
         "#;
