@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ddp_doctor_proto::report::{Report, Role, Verdict};
+use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
-use crate::pytorch::{jobs, venv};
-use crate::run::program;
 use crate::support::coordinator::Coordinator;
-use crate::support::process::{Finished, run_to_end};
+use crate::support::jobs::{jobs, variant, venv};
+use crate::support::process::{Finished, program, run_to_end};
+use crate::support::report::{initiating, is_healthy};
 
 /// A job in a folder of its own.
 struct Job {
@@ -57,28 +57,7 @@ impl Job {
 }
 
 fn job(name: &str) -> String {
-    jobs().join(name).display().to_string()
-}
-
-/// Code and culprits of the one finding that it began with.
-fn initiating(report: &Report) -> (&str, &[u32]) {
-    let mut found = report
-        .findings
-        .iter()
-        .filter(|finding| finding.role == Role::Initiating);
-    let finding = found
-        .next()
-        .unwrap_or_else(|| panic!("no finding: {report:#?}"));
-    assert!(found.next().is_none(), "{report:#?}");
-    (&finding.code, &finding.ranks.root)
-}
-
-#[track_caller]
-fn is_healthy(finished: &Finished, report: &Report, ranks: usize) {
-    assert_eq!(finished.status, Some(0), "{finished}");
-    assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
-    assert!(report.findings.is_empty(), "{report:#?}");
-    assert_eq!(report.ranks.len(), ranks, "{report:#?}\n{finished}");
+    variant(name).display().to_string()
 }
 
 #[test]
@@ -124,7 +103,8 @@ fn accelerate_launch() {
     ]
     .concat();
     let (finished, report, _) = Job::new(venv, &[], &command).run();
-    is_healthy(&finished, &report, 2);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    is_healthy(&report, 2);
 }
 
 #[test]
@@ -151,13 +131,14 @@ fn two_jobs_at_once() {
     assert_eq!(finished.status, Some(75), "{finished}");
     assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
     let (finished, report, _) = healthy.join().unwrap();
-    is_healthy(&finished, &report, 2);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    is_healthy(&report, 2);
 }
 
 #[test]
 fn two_launches_under_one_command_are_two_worlds() {
     let Some(venv) = venv() else { return };
-    let program = job("support/late.py");
+    let program = jobs().join("support/late.py").display().to_string();
     let launch =
         |words: &str| format!("torchrun --standalone --nproc-per-node 2 {program} {words}");
     let script = format!(
@@ -166,7 +147,8 @@ fn two_launches_under_one_command_are_two_worlds() {
         launch("broadcast 0")
     );
     let (finished, report, _) = Job::new(venv, &[], &["sh", "-c", &script]).run();
-    is_healthy(&finished, &report, 2);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    is_healthy(&report, 2);
 }
 
 #[test]

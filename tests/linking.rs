@@ -14,9 +14,10 @@ use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Verdict};
 use tempfile::TempDir;
 
-use crate::run::program;
-use crate::support::coordinator::{Coordinator, initiating};
-use crate::support::process::run_to_end;
+use crate::support::artifact;
+use crate::support::coordinator::Coordinator;
+use crate::support::process::{eventually, program, run_to_end};
+use crate::support::report::{initiating, is_healthy};
 
 /// How long anything may take that has to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,36 +26,13 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Builds something of this workspace; where what has this file name is.
-pub(crate) fn build(arguments: &[&str], name: &str) -> PathBuf {
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--offline", "--locked", "--message-format", "json"])
-        .args(arguments)
-        .current_dir(root())
-        .output()
-        .unwrap();
-    assert!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
-    let messages = String::from_utf8(built.stdout).unwrap();
-    let ends_so = |it: &&str| it.ends_with(&format!("/{name}"));
-    PathBuf::from(messages.split('"').find(ends_so).unwrap())
-}
-
-pub(crate) fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| build(&["--package", "ddp-doctor-capi"], "libddp_doctor.so"))
+pub(crate) fn library() -> PathBuf {
+    artifact("libddp_doctor.so")
 }
 
 /// The example in Rust.
-fn ring() -> &'static Path {
-    static RING: OnceLock<PathBuf> = OnceLock::new();
-    RING.get_or_init(|| {
-        let example = ["--package", "ddp-doctor-agent", "--example", "ring"];
-        build(&example, "ring")
-    })
+fn ring() -> PathBuf {
+    artifact("examples/ring")
 }
 
 /// A program in C, linked with the library.
@@ -66,7 +44,8 @@ struct Compiled {
 fn compile(source: &str) -> Compiled {
     let scratch = tempfile::tempdir().unwrap();
     let program = scratch.path().join("program");
-    let folder = library().parent().unwrap();
+    let library = library();
+    let folder = library.parent().unwrap();
     let compiled = Command::new("gcc")
         .args([
             "-std=c11",
@@ -131,13 +110,6 @@ fn run(command: &[&str]) -> Report {
     let report = fs::read(scratch.path().join("report.json"));
     let report = report.unwrap_or_else(|e| panic!("{e}\n{finished}"));
     serde_json::from_slice(&report).unwrap()
-}
-
-#[track_caller]
-fn is_healthy(report: &Report, ranks: usize) {
-    assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
-    assert!(report.findings.is_empty(), "{report:#?}");
-    assert_eq!(report.ranks.len(), ranks, "{report:#?}");
 }
 
 #[test]
@@ -213,7 +185,8 @@ fn a_healthy_job_in_c_hears_nothing() {
 
 #[test]
 fn a_job_in_rust_is_diagnosed_to_the_line() {
-    let ring = ring().to_str().unwrap();
+    let ring = ring();
+    let ring = ring.to_str().unwrap();
     let report = run(&[ring, "shape"]);
     assert_eq!(initiating(&report), ("DD104", &[1][..]));
     let (odd, others) = (
@@ -325,15 +298,6 @@ impl Drop for Bare {
     fn drop(&mut self) {
         self.signal("-KILL");
         self.child.wait().ok();
-    }
-}
-
-#[track_caller]
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

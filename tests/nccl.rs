@@ -2,7 +2,6 @@
 //! C against the doubles of `doubles/`.
 
 mod bystanders;
-mod healthy;
 mod held;
 mod layers;
 mod profiler;
@@ -19,23 +18,20 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::blackbox::flags;
-use ddp_doctor_proto::report::{Confidence, Report, Verdict};
+use ddp_doctor_proto::report::Report;
 use ddp_doctor_proto::{RecordKind, v1};
 use v1::event::Kind;
 
 use crate::doubles::Doubles;
-use crate::linking::build;
-use crate::programs::variant;
-use crate::run::program;
-use crate::support::coordinator::initiating;
-use crate::support::process::{Finished, run_to_end};
+use crate::support::artifact;
+use crate::support::process::{Finished, program, run_to_end};
+use crate::support::report::initiating;
 
 pub(crate) use soname::named;
 
 /// The library that is preloaded.
-pub(crate) fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| build(&["--package", "ddp-doctor-nccl"], "libddp_doctor_nccl.so"))
+pub(crate) fn library() -> PathBuf {
+    artifact("libddp_doctor_nccl.so")
 }
 
 fn source(name: &str) -> PathBuf {
@@ -128,152 +124,6 @@ impl Ran {
     }
 }
 
-#[track_caller]
-fn is_silent(scenario: &str) -> Option<Ran> {
-    let ran = job(linked()?, scenario, "healthy", &[])?;
-    assert_eq!(ran.finished.status, Some(0), "{}", ran.finished.stderr);
-    let report = &ran.report;
-    assert_eq!(report.findings, [], "{report:#?}");
-    assert_eq!(report.verdict, Verdict::Healthy);
-    assert_eq!(report.evidence.layers, ["nccl"]);
-    assert_eq!(report.evidence.ranks_reporting, 3);
-    Some(ran)
-}
-
-/// The faulty one is called that, by the rank that did it; its twin is silent.
-#[track_caller]
-fn is_found(scenario: &str, code: &str, confidence: Confidence) -> Option<Report> {
-    is_silent(scenario)?;
-    let Ran {
-        finished, report, ..
-    } = job(linked()?, scenario, "faulty", &[])?;
-    assert_eq!(initiating(&report), (code, &[1][..]), "{}", finished.stderr);
-    let finding = &report.findings[0];
-    assert_eq!(finding.confidence, confidence, "{report:#?}");
-    assert_eq!(
-        finding.certificate.is_some(),
-        confidence == Confidence::Proved
-    );
-    let layer = finding.group.as_ref().map(|group| group.layer.as_str());
-    assert_eq!(layer, Some("nccl"));
-    Some(report)
-}
-
-/// Line of `job.c` that has this text, counted from 1.
-fn line_of(text: &str) -> u32 {
-    let job = fs::read_to_string(source("job.c")).unwrap();
-    job.lines().position(|it| it.contains(text)).unwrap() as u32 + 1
-}
-
-#[test]
-fn another_collective() {
-    let Some(report) = is_found("op", "DD103", Confidence::Proved) else {
-        return;
-    };
-    // The calls stand in different functions, of which one may have been put into the other.
-    let common = line_of("NCCL(ncclAllReduce(in, out, count");
-    let odd = line_of("NCCL(ncclReduceScatter(in, out, 64");
-    let places: Vec<_> = report.findings[0]
-        .per_rank
-        .iter()
-        .map(|call| {
-            call.place
-                .as_ref()
-                .map(|it| (&*it.file, it.line, &*it.function))
-        })
-        .collect();
-    let job = source("job.c");
-    let at = |line, function| Some((job.to_str().unwrap(), line, function));
-    assert_eq!(
-        places,
-        [at(common, "sum"), at(odd, "op"), at(common, "sum")]
-    );
-}
-
-#[test]
-fn another_size() {
-    is_found("count", "DD104", Confidence::Proved);
-}
-
-#[test]
-fn another_size_of_pieces() {
-    is_found("piece", "DD104", Confidence::Proved);
-}
-
-#[test]
-fn another_type() {
-    is_found("dtype", "DD105", Confidence::Proved);
-}
-
-#[test]
-fn another_reduction() {
-    is_found("reduction", "DD106", Confidence::Proved);
-}
-
-#[test]
-fn another_root() {
-    is_found("root", "DD107", Confidence::Proved);
-}
-
-#[test]
-fn a_rank_that_does_not_come() {
-    is_found("missing", "DD101", Confidence::Supported);
-}
-
-#[test]
-fn a_rank_that_does_not_come_to_a_communicator_whose_ranks_are_others() {
-    let report = is_found("missing_of_two", "DD101", Confidence::Supported);
-    let Some(report) = report else { return };
-    let group = report.findings[0].group.as_ref().unwrap();
-    // By the key that they gave: rank 1 first.
-    assert_eq!(group.ranks, [1, 0]);
-}
-
-#[test]
-fn a_rank_that_ends() {
-    is_found("leaves", "DD102", Confidence::Proved);
-}
-
-#[test]
-fn a_rank_that_is_killed() {
-    is_found("killed", "DD201", Confidence::Proved);
-}
-
-#[test]
-fn a_rank_that_does_not_come_to_divide_a_communicator() {
-    is_found("split", "DD114", Confidence::Supported);
-}
-
-#[test]
-fn a_message_that_is_not_received() {
-    is_silent("message");
-    let Some(ran) = linked().and_then(|it| job(it, "message", "faulty", &[])) else {
-        return;
-    };
-    // Told while it lasts: how the job is then ended is another matter.
-    let told = "error[DD113] p2p-unmatched: rank 0 waits in send #1 to rank 1";
-    assert!(
-        ran.finished.stderr.contains(told),
-        "{}",
-        ran.finished.stderr
-    );
-}
-
-#[test]
-fn another_size_within_a_group_whose_order_differs() {
-    is_found("group", "DD104", Confidence::Proved);
-}
-
-#[test]
-fn a_simulated_group_counts_for_nothing() {
-    is_found("simulated", "DD103", Confidence::Proved);
-}
-
-#[test]
-fn a_communicator_at_the_address_of_another() {
-    is_found("again", "DD104", Confidence::Proved);
-}
-
 #[test]
 fn nccl_is_found_where_it_was_loaded_for_one_library_only() {
     let Some(loaded) = loaded() else { return };
@@ -285,18 +135,6 @@ fn nccl_is_found_where_it_was_loaded_for_one_library_only() {
         assert_eq!(found, codes, "{}", ran.finished.stderr);
         assert_eq!(ran.report.evidence.ranks_reporting, 3);
     }
-}
-
-#[test]
-fn what_is_captured_is_compared_and_not_waited_for() {
-    is_found("captured", "DD105", Confidence::Proved);
-    let Some(ran) = linked().and_then(|it| job(it, "captured", "healthy", &[])) else {
-        return;
-    };
-    let captured = u32::from(flags::CAPTURED | flags::ASYNC);
-    let issued = ran.records.iter().map(|(_, record)| record);
-    let issued = issued.filter(|it| it.flags & captured == captured);
-    assert!(issued.clone().count() == 3 && issued.clone().all(|it| it.seq == 11));
 }
 
 #[test]
@@ -320,139 +158,36 @@ fn that_streams_have_come_to_a_call_is_told_where_that_is_switched_on() {
     assert_eq!(hangs.seqs(RecordKind::Issued).last(), Some(&11));
 }
 
-/// The line of the truth at the head of a program: `name = value`.
-fn truth<'s>(source: &'s str, name: &str) -> Option<&'s str> {
-    let head = source.split("///").nth(1)?;
-    let mut lines = head.lines().map(|it| it.trim_start_matches(" * "));
-    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "))
-}
-
-/// Tells when calls are complete.
+/// Records when calls complete.
 const COMPLETION: (&str, &str) = ("DDP_DOCTOR_NCCL_COMPLETION", "1");
 
-/// How a program of `jobs/nccl` that has its truth at its head is run, with its fault or as its healthy
-/// twin, in that folder.
-fn by_its_truth(dir: &Path, name: &str, is_faulty: bool) -> Option<Command> {
+/// Runs three ranks of a program of `jobs/nccl` with its fault.
+fn faulty(dir: &Path, name: &str, options: &[&str]) -> Option<Command> {
     let doubles = Doubles::get()?;
-    let path = source(&format!("{name}.c"));
-    let source = fs::read_to_string(&path).unwrap();
-    let (called, options) = variant(&path, is_faulty);
-    let rank = doubles.compile(&path, &format!("told-{called}"), options);
-    // Of what is only suspected the ranks give up themselves.
-    let patience = match truth(&source, "root_confidence") {
-        Some("\"suspected\"") => "8000",
-        _ => "20000",
-    };
+    let source = source(&format!("{name}.c"));
+    let rank = doubles.compile(&source, &format!("coded-{name}"), &["-DFAULTY"]);
     let mut run = program(dir);
-    let more = truth(&source, "run_options").unwrap_or("[]");
-    let more: Vec<String> = serde_json::from_str(more).unwrap();
-    let how = truth(&source, "nccl").map_or("always", |it| it.trim_matches('"'));
-    run.args(["run", "--nccl", how, "--run-dir", "kept"])
+    run.args(["run", "--nccl", "always", "--run-dir", "kept"])
         .args(["--on-hang", "kill", "--kill-after", "0.5"])
-        .args(more)
+        .args(options)
         .arg("--")
-        .args(doubles.launch(truth(&source, "nproc")?.parse().unwrap(), &rank))
+        .args(doubles.launch(3, &rank))
         .env("DDP_DOCTOR_NCCL_LIBRARY", library())
-        .env("PATIENCE_MS", patience)
         .env_remove("LD_PRELOAD");
     Some(run)
 }
 
-/// Runs it, and gives what was said and reported.
-fn told(name: &str, is_faulty: bool, environment: &[(&str, &str)]) -> Option<(Finished, Report)> {
+/// Without the device's memory only the end of the rank is known.
+#[test]
+fn memory_that_runs_out_unseen_is_a_crash() {
     let dir = tempfile::tempdir().unwrap();
-    let mut run = by_its_truth(dir.path(), name, is_faulty)?;
-    run.envs(environment.iter().copied());
+    let Some(run) = faulty(dir.path(), "out_of_memory", &[]) else {
+        return;
+    };
     let finished = run_to_end(run);
     let report = fs::read(dir.path().join("kept/report.json")).unwrap();
-    Some((finished, serde_json::from_slice(&report).unwrap()))
-}
-
-/// Its truth is told, and nothing of its twin.
-#[track_caller]
-fn is_told(name: &str, environment: &[(&str, &str)]) {
-    let Some((finished, report)) = told(name, false, environment) else {
-        return;
-    };
-    assert_eq!(finished.status, Some(0), "{}", finished.stderr);
-    assert_eq!(report.findings, [], "{report:#?}");
-    let Some((finished, report)) = told(name, true, environment) else {
-        return;
-    };
-    let source = fs::read_to_string(source(&format!("{name}.c"))).unwrap();
-    let word = |name: &str| Some(truth(&source, name)?.trim_matches('"').to_owned());
-    let root: Vec<u32> = serde_json::from_str(truth(&source, "root").unwrap()).unwrap();
-    let (code, found) = initiating(&report);
-    let codes = [word("code"), word("or_code")];
-    let said = &finished.stderr;
-    assert!(codes.contains(&Some(code.to_owned())), "{code}\n{said}");
-    assert_eq!(found, root, "{said}");
-}
-
-/// Each of them by a thread of its own: most of the time they wait.
-#[track_caller]
-fn are_told(names: &[&str], environment: &[(&str, &str)]) {
-    let failed: Vec<&str> = std::thread::scope(|scope| {
-        let some: Vec<_> = names
-            .iter()
-            .map(|&name| (name, scope.spawn(move || is_told(name, environment))))
-            .collect();
-        let ended = some.into_iter().map(|(name, it)| (name, it.join()));
-        ended
-            .filter_map(|(name, it)| it.is_err().then_some(name))
-            .collect()
-    });
-    assert_eq!(failed, [""; 0]);
-}
-
-#[test]
-fn programs_with_a_fault_are_told_of_by_their_truth() {
-    let told = [
-        "all_ranks_in_a_process",
-        "count_mismatch",
-        "dtype_mismatch",
-        "early_exit",
-        "grown_dtype_mismatch",
-        "group_on_one_side",
-        "init_without_a_rank",
-        "missing_caller",
-        "not_blocking_reduce_op_mismatch",
-        "op_mismatch",
-        "opposite_order",
-        "own_reduction",
-        "rank_killed",
-        "reduce_op_mismatch",
-        "root_mismatch",
-        "scalable_op_mismatch",
-        "several_ranks_in_a_process",
-        "shrunk_root_mismatch",
-        "split_count_mismatch",
-        "split_without_a_rank",
-        "unmatched_first_send",
-        "unmatched_send",
-    ];
-    are_told(&told, &[]);
-}
-
-/// NCCL's calls alone show that the rank ended, its device's memory shows why.
-#[test]
-fn memory_that_runs_out_is_told_of_where_it_is_asked_for() {
-    are_told(&["out_of_memory"], &[("DDP_DOCTOR_GPU_MEMORY", "1")]);
-    let Some((finished, report)) = told("out_of_memory", true, &[]) else {
-        return;
-    };
+    let report: Report = serde_json::from_slice(&report).unwrap();
     assert_eq!(initiating(&report), ("DD201", &[1][..]), "{finished}");
-    let on = [("DDP_DOCTOR_GPU_MEMORY", "1")];
-    let (finished, report) = told("out_of_memory", true, &on).unwrap();
-    let mut why = report.findings[0].why.iter();
-    let held = "NCCL itself held 12.0 MiB of it.";
-    assert!(why.any(|it| it == held), "{finished}");
-}
-
-#[test]
-fn streams_that_do_not_go_on_are_told_of_where_completion_is() {
-    let told = ["network_swallows_everything", "stream_never_ends"];
-    are_told(&told, &[COMPLETION]);
 }
 
 #[test]
@@ -460,7 +195,7 @@ fn that_all_ranks_stand_in_the_driver_is_suspected_without() {
     /// Much longer than it takes.
     const PATIENCE: Duration = Duration::from_secs(120);
     let dir = tempfile::tempdir().unwrap();
-    let Some(mut run) = by_its_truth(dir.path(), "stream_never_ends", true) else {
+    let Some(mut run) = faulty(dir.path(), "stream_never_ends", &["--stall-after", "4"]) else {
         return;
     };
     let said = dir.path().join("said");

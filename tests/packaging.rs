@@ -11,10 +11,10 @@ use tempfile::TempDir;
 use crate::doubles::Doubles;
 use crate::linking::library;
 use crate::nccl;
-use crate::pytorch::{jobs, venv};
-use crate::run::program;
-use crate::support::coordinator::{Coordinator, initiating};
-use crate::support::process::run_to_end;
+use crate::support::coordinator::Coordinator;
+use crate::support::jobs::{variant, venv};
+use crate::support::process::{program, run_to_end};
+use crate::support::report::initiating;
 
 /// A fresh environment with the package in it.
 struct Installed {
@@ -54,7 +54,7 @@ impl Installed {
         let built = folder.path().join("built");
         fs::create_dir(&built).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_ddp-doctor"));
-        for file in [library(), nccl::library(), nccl::named(), program] {
+        for file in [library(), nccl::library(), nccl::named(), program.into()] {
             let link = built.join(file.file_name().unwrap());
             std::os::unix::fs::symlink(file, link).unwrap();
         }
@@ -95,7 +95,7 @@ fn torchrun(program: &str) -> Vec<String> {
     let words = "-m torch.distributed.run --standalone --nproc-per-node 2";
     let words = words.split(' ').map(str::to_owned);
     words
-        .chain([jobs().join(program).display().to_string()])
+        .chain([variant(program).display().to_string()])
         .collect()
 }
 

@@ -1,5 +1,6 @@
 //! What `analyze` makes of what a job left behind: whole, in part or broken.
 
+use crate::support::process::program;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
@@ -18,7 +19,6 @@ use ddp_doctor_proto::v1::event::Kind;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::run::program;
 use crate::support::scenario::Scenario;
 
 /// Runs `analyze` and returns what it printed.
@@ -44,42 +44,6 @@ fn stderr(output: &Output) -> String {
 fn report(output: &Output) -> Report {
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}\n{}\n{}", stdout(output), stderr(output)))
-}
-
-/// A run that was watched to its end gives, analyzed, the very report of the live run, but for the
-/// times of detection.
-#[track_caller]
-pub(crate) fn is_as_live(run_dir: &Path) {
-    let live = fs::read(run_dir.join("report.json")).unwrap();
-    let live: Value = serde_json::from_slice(&live).unwrap();
-    let output = analyze(run_dir, &[".", "--format", "json"]);
-    assert_eq!(stderr(&output), "");
-    let analyzed: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let (live, analyzed) = (timeless(live), timeless(analyzed));
-    assert_eq!(
-        live, analyzed,
-        "live on the left: {live:#}\nanalyzed on the right: {analyzed:#}"
-    );
-    let grave = live["findings"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .any(|finding| ["error", "critical"].contains(&finding["severity"].as_str().unwrap()));
-    let status = match live["verdict"].as_str() {
-        Some("insufficient") => 4,
-        _ => i32::from(grave),
-    };
-    assert_eq!(output.status.code(), Some(status), "{live:#}");
-}
-
-/// A report without the times at which findings were made.
-fn timeless(mut report: Value) -> Value {
-    for finding in report["findings"].as_array_mut().unwrap() {
-        let finding = finding.as_object_mut().unwrap();
-        assert!(finding.remove("detected_at").is_some());
-        assert!(finding.remove("latency_ms").is_some());
-    }
-    report
 }
 
 // --- Real jobs that were ended with whatever watched them -------------------------------------------
@@ -188,7 +152,8 @@ fn of_another_boot(path: &Path) {
         .unwrap();
 }
 
-fn initiating(report: &Report) -> Vec<(&str, &[u32])> {
+/// Code and root cause ranks of the initiating findings that have an effect on the job.
+fn with_effect(report: &Report) -> Vec<(&str, &[u32])> {
     let initiating = report
         .findings
         .iter()
@@ -206,7 +171,7 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
     let expected = [("DD102", &[1][..])];
 
     let whole = analyze(&job.run_dir(), &[".", "--format", "json"]);
-    assert_eq!(initiating(&report(&whole)), expected, "{}", stdout(&whole));
+    assert_eq!(with_effect(&report(&whole)), expected, "{}", stdout(&whole));
     assert_eq!(report(&whole).findings[0].confidence.as_str(), "proved");
     assert_eq!(whole.status.code(), Some(1));
     assert_eq!(stderr(&whole), "");
@@ -220,7 +185,7 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
     elsewhere(Some(&journal), &boxes, &copy);
     elsewhere(None, &kept, &copy);
     let both = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
-    assert_eq!(initiating(&both), expected, "{both:#?}");
+    assert_eq!(with_effect(&both), expected, "{both:#?}");
     let sure = |report: &Report| report.findings[0].confidence.as_str();
     assert_eq!(sure(&both), "proved", "its watch saw rank 1 end: {both:#?}");
     let states: Vec<_> = both.ranks.iter().map(|rank| rank.state).collect();
@@ -233,13 +198,13 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
     // Each record is taken once, from wherever: by files in any mix, and by boxes alone.
     fs::rename(copy.join("journal.ddpj"), scratch.path().join("some.file")).unwrap();
     let alone = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
-    assert_eq!(initiating(&alone), expected, "{alone:#?}");
+    assert_eq!(with_effect(&alone), expected, "{alone:#?}");
     assert_eq!(sure(&alone), "supported", "its own word: {alone:#?}");
     assert_eq!(alone.evidence.records, both.evidence.records);
     let mixed = ["copy/boxes", "some.file", "copy", "--format", "json"];
     let mixed = report(&analyze(scratch.path(), &mixed));
     assert_eq!(mixed.evidence, both.evidence);
-    assert_eq!(initiating(&mixed), expected);
+    assert_eq!(with_effect(&mixed), expected);
     assert_eq!(both.evidence.records_lost, 0);
 }
 
@@ -257,7 +222,7 @@ fn a_job_that_still_runs_is_looked_at_without_disturbing_it() {
     assert_eq!(reader.map(|(pid, _)| pid), Some(job.run.id()));
 
     let live = analyze(&job.run_dir(), &[".", "--format", "json"]);
-    assert_eq!(initiating(&report(&live)), [("DD103", &[2][..])]);
+    assert_eq!(with_effect(&report(&live)), [("DD103", &[2][..])]);
     assert!(
         stderr(&live).contains("the job still runs"),
         "{}",
@@ -349,7 +314,7 @@ fn nobody_is_blamed_for_a_job_that_was_killed_while_it_was_well() {
         }
         let output = analyze(dir.path(), &[".", "--format", "json"]);
         let found = report(&output);
-        assert_eq!(initiating(&found), [], "{found:#?}");
+        assert_eq!(with_effect(&found), [], "{found:#?}");
         assert_eq!(found.verdict.as_str(), "insufficient");
         assert_eq!(output.status.code(), Some(4));
         let codes: Vec<_> = found.findings.iter().map(|it| it.code.as_str()).collect();
@@ -628,7 +593,7 @@ fn what_can_be_read_is_analyzed_beside_what_cannot() {
         "json",
     ];
     let output = analyze(dir.path(), &paths);
-    assert_eq!(initiating(&report(&output)), [("DD103", &[0, 1][..])]);
+    assert_eq!(with_effect(&report(&output)), [("DD103", &[0, 1][..])]);
     assert_eq!(stderr(&output).lines().count(), 2, "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(1));
 

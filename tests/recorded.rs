@@ -21,7 +21,7 @@ use ddp_doctor::evidence::decode::Decoder;
 use ddp_doctor::evidence::journal;
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::pytorch::{jobs, venv};
+use crate::support::jobs::{jobs, venv};
 use crate::support::process::run_to_end;
 use crate::support::scenario::Scenario;
 

@@ -14,19 +14,7 @@ use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
-
-/// A place to run in, and nothing of the environment that could change what happens.
-pub(crate) fn program(dir: &Path) -> Command {
-    let mut command = Command::new(PROGRAM);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("DDP_DOCTOR") {
-            command.env_remove(name);
-        }
-    }
-    command.current_dir(dir);
-    command
-}
+use crate::support::process::{PROGRAM, eventually, program};
 
 fn dir() -> TempDir {
     tempfile::tempdir().unwrap()
@@ -108,14 +96,6 @@ fn send(signal: &str, to: &str) {
 fn state_of(pid: u32) -> char {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat[stat.rfind(')').unwrap() + 2..].chars().next().unwrap()
-}
-
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(20), "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// The only run directory below `dir`.

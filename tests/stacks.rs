@@ -12,7 +12,7 @@ use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::report::RankState;
 use ddp_doctor_proto::v1::{self, event::Kind};
 
-use crate::pytorch::{jobs, venv};
+use crate::support::jobs::{launch, variant, venv};
 use crate::support::process::{Finished, run_to_end};
 
 /// A job under `run`, with its run directory in `scratch`.
@@ -23,8 +23,8 @@ fn run(scratch: &Path, job: &str, ranks: u32, options: &[&str]) -> Option<Comman
         .current_dir(scratch)
         .args(["run", "--run-dir", "run"])
         .args(options)
-        .args(["--nproc-per-node", &ranks.to_string()])
-        .arg(jobs().join(job))
+        .arg("--")
+        .args(launch(ranks, &variant(job)))
         .env("PATH", format!("{}:{path}", venv()?.join("bin").display()))
         .env("OMP_NUM_THREADS", "1");
     Some(command)
@@ -84,7 +84,7 @@ fn ranks_that_stand_are_looked_at_twice_before_the_limit() {
             .find(|it| it.file.ends_with("/asleep.py"));
         frame.map(|frame| (frame.line, frame.function.clone()))
     };
-    let program = std::fs::read_to_string(jobs().join("faulty/asleep.py")).unwrap();
+    let program = std::fs::read_to_string(variant("faulty/asleep.py")).unwrap();
     let line_of = |text: &str| {
         let line = program.lines().position(|line| line.contains(text));
         line.unwrap() as u32 + 1

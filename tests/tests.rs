@@ -7,7 +7,6 @@
 //! * `oracle`: random programs, and what is true of them whatever the engine says.
 //! * `packaging`: `pip install agent/python` in a fresh environment.
 //! * `postmortem`: what `analyze` makes of what a job left behind, whole, in part or broken.
-//! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
 //! * `recorded`: how the memory of real processes went, written down anew.
 //! * `recorder`: jobs that PyTorch's own recorder tells of, on a PyTorch without hooks.
 //! * `run`: the command `run` as a shell sees it, on real processes.
@@ -34,9 +33,7 @@ mod nccl;
 mod oracle;
 mod packaging;
 mod postmortem;
-#[path = "doubles/programs.rs"]
-mod programs;
-mod pytorch;
+
 mod recorded;
 mod recorder;
 mod run;

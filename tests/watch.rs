@@ -1,5 +1,6 @@
 //! The dashboard on a terminal, beside real jobs, and what `watch --once` and `status` say of them.
 
+use crate::support::process::program;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -7,9 +8,8 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
-use crate::pytorch::{jobs, venv};
-use crate::run::program;
 use crate::support::coordinator::Coordinator;
+use crate::support::jobs::{launch, variant, venv};
 use crate::support::tmux::Terminal;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
@@ -23,7 +23,7 @@ struct Job {
 }
 
 impl Job {
-    fn start(venv: &Path, name: &str, ranks: &str, options: &[&str]) -> Self {
+    fn start(venv: &Path, name: &str, ranks: u32, options: &[&str]) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let mut run = program(scratch.path());
         let path = std::env::var("PATH").unwrap_or_default();
@@ -31,8 +31,8 @@ impl Job {
             .env("OMP_NUM_THREADS", "1")
             .args(["run", "--run-dir", "run"])
             .args(options)
-            .args(["--nproc-per-node", ranks])
-            .arg(jobs().join(name))
+            .arg("--")
+            .args(launch(ranks, &variant(name)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(scratch.path().join("said")).unwrap());
@@ -87,7 +87,7 @@ fn beside_a_job_that_hangs() {
     let mut coordinator = Coordinator::start();
     let address = coordinator.address().to_owned();
     let options = ["--coordinator", &address];
-    let mut job = Job::start(venv, "faulty/op_mismatch_of_four.py", "4", &options);
+    let mut job = Job::start(venv, "faulty/op_mismatch_of_four.py", 4, &options);
 
     terminal.line(&format!("{PROGRAM} watch {address}"));
     // Culprit and reason, without a key.
@@ -162,7 +162,7 @@ fn of_a_run_that_has_ended() {
     let Some(terminal) = Terminal::start(100, 30) else {
         return;
     };
-    let mut job = Job::start(venv, "faulty/op_mismatch.py", "2", &[]);
+    let mut job = Job::start(venv, "faulty/op_mismatch.py", 2, &[]);
     terminal.line(&format!("{PROGRAM} watch {}", job.run_dir()));
     terminal.until("the finding", |screen| screen.contains("DD103"));
     job.end();
@@ -205,7 +205,7 @@ fn a_panic_leaves_a_terminal_that_can_be_used() {
 #[test]
 fn once_and_status_say_the_same() {
     let Some(venv) = venv() else { return };
-    let mut job = Job::start(venv, "faulty/op_mismatch.py", "2", &[]);
+    let mut job = Job::start(venv, "faulty/op_mismatch.py", 2, &[]);
     let say = |arguments: &[&str]| {
         let mut command = program(job.scratch.path());
         let output = command.args(arguments).output().unwrap();

@@ -6,18 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use super::{is_silent, library};
+use super::library;
 use crate::support::process::run_to_end;
-
-#[test]
-fn children_are_nobodys_ranks() {
-    is_silent("children");
-}
-
-#[test]
-fn threads_may_fork_at_any_time() {
-    is_silent("forking");
-}
 
 #[test]
 fn whoever_calls_no_nccl_does_not_notice() {

@@ -9,8 +9,7 @@ use ddp_doctor_proto::v1::event::Kind;
 
 use super::library;
 use crate::doubles::Doubles;
-use crate::run::program;
-use crate::support::process::{Finished, run_to_end};
+use crate::support::process::{Finished, program, run_to_end};
 
 /// Runs `held.c` with two ranks. Gives what was told of each process, in MiB.
 fn run(how: &str, environment: &[(&str, &str)]) -> Option<(Finished, Vec<Vec<u64>>)> {

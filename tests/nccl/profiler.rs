@@ -11,9 +11,8 @@ use ddp_doctor_proto::{Op, RecordKind, v1};
 
 use super::{library, records};
 use crate::doubles::Doubles;
-use crate::run::program;
-use crate::support::coordinator::initiating;
-use crate::support::process::{Finished, run_to_end};
+use crate::support::process::{Finished, program, run_to_end};
+use crate::support::report::initiating;
 
 const VERSIONS: [u32; 4] = [4, 5, 6, 7];
 

@@ -12,9 +12,8 @@ use ddp_doctor_proto::{Op, RecordKind, v1};
 
 use super::{library, records};
 use crate::doubles::Doubles;
-use crate::pytorch::venv;
-use crate::run::program;
-use crate::support::process::{Finished, run_to_end};
+use crate::support::jobs::venv;
+use crate::support::process::{Finished, program, run_to_end};
 
 /// Libraries to test with; empty: there is none.
 pub(super) fn libraries() -> Vec<PathBuf> {
@@ -154,7 +153,7 @@ fn every_function_is_hooked_or_there_is_a_reason() {
     let table = table();
     let hooked = table.iter().filter(|(_, (_, hooked))| *hooked);
     let hooked: BTreeSet<String> = hooked.map(|(name, _)| (*name).to_owned()).collect();
-    assert_eq!(exports(library()), hooked);
+    assert_eq!(exports(&library()), hooked);
     for nccl in libraries() {
         let Some(version) = version_of(&nccl) else {
             return;
@@ -258,7 +257,7 @@ fn whoever_stands_between_changes_no_answer() {
         let without = answers(program, &[], &nccl, None);
         assert!(without.contains("comm argument is NULL"), "{without}");
         assert_eq!(
-            answers(program, &[], &nccl, Some(library())),
+            answers(program, &[], &nccl, Some(&library())),
             without,
             "{}",
             nccl.display()
@@ -293,7 +292,7 @@ fn the_real_one_is_found_where_it_was_loaded_for_one_library_only() {
     for nccl in libraries() {
         let version = version_of(&nccl).unwrap();
         let without = answers(&host, &[&asking], &nccl, None);
-        assert_eq!(answers(&host, &[&asking], &nccl, Some(library())), without);
+        assert_eq!(answers(&host, &[&asking], &nccl, Some(&library())), without);
         let (finished, records) = seen(&[&host, &asking], &nccl);
         if finished.stdout.contains("\na communicator\n") {
             eprintln!("skipped: this machine has a GPU");

@@ -4,27 +4,18 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use ddp_doctor_proto::report::{Confidence, Report, Verdict};
 use tempfile::TempDir;
 
 use crate::doubles::Doubles;
-use crate::linking::build;
-use crate::run::program;
-use crate::support::coordinator::initiating;
-use crate::support::process::{Finished, run_to_end};
+use crate::support::artifact;
+use crate::support::process::{Finished, program, run_to_end};
+use crate::support::report::initiating;
 
 /// The example, which loads what it needs.
-fn example() -> &'static Path {
-    static EXAMPLE: OnceLock<PathBuf> = OnceLock::new();
-    EXAMPLE.get_or_init(|| {
-        let package = ["--package", "ddp-doctor-agent", "--features", "nccl"];
-        build(
-            &[&package[..], &["--example", "nccl"]].concat(),
-            "examples/nccl",
-        )
-    })
+fn example() -> PathBuf {
+    artifact("examples/nccl")
 }
 
 /// The doubles by the names that cudarc looks for first.
@@ -48,7 +39,7 @@ fn job(fault: &str) -> Option<(Finished, Report)> {
     let mut run = program(dir.path());
     run.args(["run", "--run-dir", "kept", "--stall-after", "4"])
         .args(["--on-hang", "kill", "--kill-after", "0.5", "--"])
-        .args(doubles.launch(3, example()))
+        .args(doubles.launch(3, &example()))
         .arg(fault)
         .env("LD_LIBRARY_PATH", libraries.path())
         .env_remove("LD_PRELOAD");

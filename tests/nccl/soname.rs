@@ -5,53 +5,33 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use ddp_doctor_proto::report::{Report, Verdict};
 
+use super::library;
 use super::real::{answers, asking, exported, is_refused, libraries, seen_by, version_of, with};
 use super::rust::found_by_cudarc;
-use super::{is_told, library};
 use crate::doubles::Doubles;
-use crate::linking::build;
-use crate::pytorch::venv;
-use crate::run::program;
-use crate::support::coordinator::initiating;
-use crate::support::process::{Finished, run_to_end};
+use crate::support::artifact;
+use crate::support::jobs::venv;
+use crate::support::process::{Finished, program, run_to_end};
+use crate::support::report::initiating;
 
 /// The library under NCCL's name. It is looked for beside the other one.
-pub(crate) fn named() -> &'static Path {
-    static NAMED: OnceLock<PathBuf> = OnceLock::new();
-    NAMED.get_or_init(|| {
-        let named = "libddp_doctor_nccl_soname.so";
-        let built = build(&["--package", "ddp-doctor-nccl-soname"], named);
-        assert_eq!(built.parent(), library().parent());
-        built
-    })
-}
-
-#[test]
-fn a_program_in_c() {
-    named();
-    is_told("looked_up", &[]);
+pub(crate) fn named() -> PathBuf {
+    artifact("libddp_doctor_nccl_soname.so")
 }
 
 /// The example, which knows nothing of us.
 fn by_cudarc(fault: &str) -> Option<(Finished, Report)> {
-    static EXAMPLE: OnceLock<PathBuf> = OnceLock::new();
     let doubles = Doubles::get()?;
     let libraries = found_by_cudarc(doubles);
-    let example = EXAMPLE.get_or_init(|| {
-        let package = ["--package", "ddp-doctor-agent", "--features", "nccl"];
-        let example = [&package[..], &["--example", "cudarc"]].concat();
-        build(&example, "examples/cudarc")
-    });
-    named();
+    let example = artifact("examples/cudarc");
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());
     run.args(["run", "--nccl", "soname", "--run-dir", "kept"])
         .args(["--on-hang", "kill", "--kill-after", "0.5", "--"])
-        .args(doubles.launch(3, example))
+        .args(doubles.launch(3, &example))
         .arg(fault)
         .env("DDP_DOCTOR_NCCL_LIBRARY", library())
         .env("LD_LIBRARY_PATH", libraries.path())
@@ -78,8 +58,8 @@ fn a_program_in_rust_that_loads_nccl_by_cudarc() {
 
 #[test]
 fn whatever_nccl_has_is_there() {
-    let ours = exported(named(), "nccl");
-    let second = exported(named(), "pnccl");
+    let ours = exported(&named(), "nccl");
+    let second = exported(&named(), "pnccl");
     for nccl in libraries() {
         let missing = |prefix, ours: &BTreeSet<String>| -> Vec<String> {
             let theirs = exported(&nccl, prefix);
@@ -96,7 +76,7 @@ fn whoever_has_its_name_changes_no_answer() {
     for nccl in libraries() {
         let Some(program) = asking() else { return };
         let without = answers(program, &[], &nccl, None);
-        let with = answers(program, &[], &nccl, Some(named()));
+        let with = answers(program, &[], &nccl, Some(&named()));
         assert_eq!(with, without, "{}", nccl.display());
     }
 }
@@ -129,7 +109,7 @@ fn the_one_of_pytorchs_package_is_found_by_what_its_library_says() {
     };
     let without = ask(None);
     assert!(without.contains(nccl.to_str().unwrap()), "{without}");
-    assert_eq!(ask(Some(named())), without);
+    assert_eq!(ask(Some(&named())), without);
 }
 
 /// A communicator that cannot be made without a GPU, asked for by a program that is linked with NCCL.
@@ -138,7 +118,6 @@ fn who_is_linked_is_seen_as_well() {
     for nccl in libraries() {
         let Some(program) = asking() else { return };
         let version = version_of(&nccl).unwrap();
-        named();
         let (finished, records) = seen_by("soname", &[program], &nccl);
         if finished.stdout.contains("\na communicator\n") {
             eprintln!("skipped: this machine has a GPU");

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ddp_doctor_proto::report::{Report, Role};
+use ddp_doctor_proto::report::Report;
 use tempfile::TempDir;
 
-use crate::run::program;
+use super::process::program;
 
 /// How long anything may take that has to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,18 +128,4 @@ impl Drop for Coordinator {
         self.child.kill().ok();
         self.child.wait().ok();
     }
-}
-
-/// Code, culprits and lines of the one finding that it began with.
-#[track_caller]
-pub(crate) fn initiating(report: &Report) -> (&str, &[u32]) {
-    let mut found = report
-        .findings
-        .iter()
-        .filter(|finding| finding.role == Role::Initiating);
-    let finding = found
-        .next()
-        .unwrap_or_else(|| panic!("no finding: {report:#?}"));
-    assert!(found.next().is_none(), "{report:#?}");
-    (&finding.code, &finding.ranks.root)
 }

@@ -3,13 +3,44 @@
 use std::fmt;
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A test that hangs is ended after this long, with all that it started.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The program that is tested.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
+
+/// `ddp-doctor`, to be run in this folder.
+pub(crate) fn program(dir: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    without_our_variables(&mut command);
+    command.current_dir(dir);
+    command
+}
+
+/// Takes every variable from the environment that would change what `ddp-doctor` does.
+pub(crate) fn without_our_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("DDP_DOCTOR") {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
 
 /// A program that has ended.
 pub(crate) struct Finished {

@@ -1,3 +1,50 @@
+# /// truth
+# nproc = 3
+# launcher = "torchrun"
+# run_options = ["--stall-after", "4"]
+# kill_after = "4"
+# layers = ["c10d", "nccl"]
+# faulty = { layer = "c10d" }
+#
+# [scenario.reduction]
+# faulty = { code = "DD106", confidence = "proved", root = [1] }
+# healthy = {}
+# [scenario.root]
+# faulty = { code = "DD107", confidence = "proved", root = [1], hang = true }
+# healthy = {}
+# [scenario.missing]
+# faulty = { code = "DD204", confidence = "supported", root = [1], hang = true }
+# healthy = {}
+# [scenario.first]
+# faulty = { code = "DD204", confidence = "supported", root = [1], seq = 1, why = "stand in ncclCommInitRank", hang = true }
+# healthy = {}
+# [scenario.exits]
+# faulty = { code = "DD102", confidence = "proved", root = [1], hang = true }
+# healthy = {}
+# [scenario.hangs]
+# environment = { DDP_DOCTOR_NCCL_COMPLETION = "1" }
+# faulty = { code = "DD116", confidence = "supported", environment = { NCCL_DOUBLE_FAULTS = "hang AllReduce 5 on *" }, seq = 5, says = "streams", hang = true }
+# healthy = {}
+# [scenario.crossed]
+# environment = { DDP_DOCTOR_NCCL_COMPLETION = "1" }
+# faulty = { code = "DD111", confidence = "supported", hang = true }
+# healthy = {}
+# [scenario.of_two]
+# faulty = { code = "DD111", confidence = "supported", root = [0, 1], why = "by rank 1 at job.py:", hang = true }
+# healthy = {}
+# [scenario.pipeline]
+# faulty = { code = "DD112", confidence = "supported", root = [1, 2], why = "by rank 1 at job.py:", hang = true }
+# healthy = {}
+# [scenario.first_message]
+# faulty = { code = "DD112", confidence = "supported", root = [1, 2], why = "by rank 1 at job.py:", hang = true }
+# healthy = {}
+# [scenario.ring]
+# faulty = { code = "DD112", confidence = "supported", root = [1, 2], why = "by rank 1 at job.py:", hang = true }
+# healthy = {}
+# [scenario.own]
+# faulty = { code = "DD103", root = [1], layer = "nccl", hang = true }
+# healthy = {}
+# ///
 """A job of PyTorch's on NCCL, without a GPU: job.py SCENARIO faulty|healthy
 
 Its backend is `doubled`, beside this file. What is wrong with the faulty ones, always on rank 1 of three, is at the

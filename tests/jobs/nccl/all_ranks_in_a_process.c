@@ -1,9 +1,14 @@
 /*
  * /// truth
  * nproc = 1
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD901"
  * root = [0]
- * hang = false
+ *
+ * [healthy]
  * ///
  * One process makes a communicator of all its devices, and is all ranks of it. Of those nothing is seen,
  * which has to be said. The twin is a rank of its own.

@@ -1,9 +1,15 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD104"
  * root = [1]
  * hang = true
+ *
+ * [healthy]
  * ///
  * Rank 1's last batch is smaller, and with it what it reduces.
  */

@@ -1,9 +1,14 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD105"
  * root = [0]
- * hang = false
+ *
+ * [healthy]
  * ///
  * Rank 0 reduces as bfloat16 what the others take for float16: as many bytes, and wrong results. The job
  * ends as if nothing were amiss.

@@ -1,9 +1,15 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD102"
  * root = [1]
  * hang = true
+ *
+ * [healthy]
  * ///
  * Rank 1 has fewer batches, and ends without a word, its communicator undestroyed.
  */

@@ -1,10 +1,16 @@
 /*
  * /// truth
  * nproc = 2
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "3"]
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD112"
  * root = [0, 1]
  * hang = true
- * run_options = ["--stall-after", "3"]
+ *
+ * [healthy]
  * ///
  * Both ranks send and receive; rank 0 groups the two, rank 1 does not. Its send waits for the other
  * to be connected for that alone, which waits in the end of its group.

@@ -1,9 +1,14 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD105"
  * root = [2]
- * hang = false
+ *
+ * [healthy]
  * ///
  * Two ranks are joined by a third, which came later: it reduces as bfloat16 what they take for float16.
  * What they divided before counts for the name of what they grow into.

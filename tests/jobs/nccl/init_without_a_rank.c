@@ -1,10 +1,16 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "4"]
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD301"
  * root = [2]
  * hang = true
- * run_options = ["--stall-after", "4"]
+ *
+ * [healthy]
  * ///
  * Rank 2 never gets as far as the initialisation: the others wait for it there.
  */

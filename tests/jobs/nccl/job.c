@@ -5,6 +5,67 @@
  *
  * What is wrong with the faulty ones, and who did it, is at the head of each scenario; it is always rank 1,
  * of three. The healthy twin does the same without the fault, and must be heard of by nobody.
+ *
+ * /// truth
+ * nproc = 3
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "4"]
+ * layers = ["nccl"]
+ * faulty = { root = [1], layer = "nccl" }
+ *
+ * [scenario.op]
+ * faulty = { code = "DD103", confidence = "proved", hang = true }
+ * healthy = {}
+ * [scenario.count]
+ * faulty = { code = "DD104", confidence = "proved", hang = true }
+ * healthy = {}
+ * [scenario.piece]
+ * faulty = { code = "DD104", confidence = "proved", hang = true }
+ * healthy = {}
+ * [scenario.dtype]
+ * faulty = { code = "DD105", confidence = "proved" }
+ * healthy = {}
+ * [scenario.reduction]
+ * faulty = { code = "DD106", confidence = "proved" }
+ * healthy = {}
+ * [scenario.root]
+ * faulty = { code = "DD107", confidence = "proved", hang = true }
+ * healthy = {}
+ * [scenario.missing]
+ * faulty = { code = "DD101", confidence = "supported", hang = true }
+ * healthy = {}
+ * [scenario.missing_of_two]
+ * faulty = { code = "DD101", confidence = "supported", hang = true }
+ * healthy = {}
+ * [scenario.leaves]
+ * faulty = { code = "DD102", confidence = "proved", hang = true }
+ * healthy = {}
+ * [scenario.killed]
+ * faulty = { code = "DD201", confidence = "proved" }
+ * healthy = {}
+ * [scenario.split]
+ * faulty = { code = "DD114", confidence = "supported", hang = true }
+ * healthy = {}
+ * [scenario.group]
+ * faulty = { code = "DD104", confidence = "proved", hang = true }
+ * healthy = {}
+ * [scenario.simulated]
+ * faulty = { code = "DD103", confidence = "proved", hang = true }
+ * healthy = {}
+ * [scenario.again]
+ * faulty = { code = "DD104", confidence = "proved", hang = true }
+ * healthy = {}
+ * [scenario.captured]
+ * faulty = { code = "DD105", confidence = "proved" }
+ * healthy = {}
+ * [scenario.children]
+ * healthy = { quick = true }
+ * [scenario.forking]
+ * healthy = { quick = true }
+ * [scenario.message]
+ * faulty = { code = "DD113", hang = true }
+ * healthy = {}
+ * ///
  */
 #include <rank.h>
 

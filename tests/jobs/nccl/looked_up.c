@@ -1,10 +1,16 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * nccl = "soname"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD104"
  * root = [1]
  * hang = true
- * nccl = "soname"
+ *
+ * [healthy]
  * ///
  * The program is linked with no NCCL: it loads the library by its name and looks the functions up there, as
  * CuPy and JAX do. Rank 1's last batch is smaller.

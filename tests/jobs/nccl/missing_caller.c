@@ -1,11 +1,17 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "4"]
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD101"
  * or_code = "DD204"
  * root = [1]
  * hang = true
- * run_options = ["--stall-after", "4"]
+ *
+ * [healthy]
  * ///
  * Rank 1 looks for a solution that does not exist, while the others wait for it: busy, and never done.
  */

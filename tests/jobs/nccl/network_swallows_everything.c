@@ -1,10 +1,17 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "4"]
+ * environment = { DDP_DOCTOR_NCCL_COMPLETION = "1" }
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD116"
  * root = []
  * hang = true
- * run_options = ["--stall-after", "4"]
+ *
+ * [healthy]
  * ///
  * All ranks make the call, and what rank 1 should send never leaves it.
  */

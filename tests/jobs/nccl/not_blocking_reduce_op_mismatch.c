@@ -1,9 +1,14 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD106"
  * root = [0]
- * hang = false
+ *
+ * [healthy]
  * ///
  * No call waits for another rank: communicators are made, and divided, while the program asks whether they
  * are there yet. In the one that was made last, at whose address there was another one before, rank 0 takes

@@ -1,7 +1,14 @@
 /*
  * /// truth
  * nproc = 3
- * healthy = true
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [scenario.plain.healthy]
+ *
+ * [scenario.completion]
+ * environment = { DDP_DOCTOR_NCCL_COMPLETION = "1" }
+ * healthy = {}
  * ///
  * Nothing is wrong with any of this: calls of one group in another order on every rank, groups on some
  * ranks only, a group that is only simulated, calls of nothing, a reduction by a number that differs,

@@ -1,9 +1,15 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD103"
  * root = [2]
  * hang = true
+ *
+ * [healthy]
  * ///
  * Rank 2 gathers where the others reduce.
  */

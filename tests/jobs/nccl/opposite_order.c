@@ -1,10 +1,16 @@
 /*
  * /// truth
  * nproc = 2
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "3"]
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD111"
  * root = [0, 1]
  * hang = true
- * run_options = ["--stall-after", "3"]
+ *
+ * [healthy]
  * ///
  * Two communicators in one stream: rank 0 uses the one first and rank 1 the other, in a step of all.
  */

@@ -1,9 +1,16 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * environment = { DDP_DOCTOR_GPU_MEMORY = "1" }
+ * layers = ["nccl"]
+ *
+ * [faulty]
+ * why = "NCCL itself held 12.0 MiB of it."
  * code = "DD501"
  * root = [1]
- * hang = false
+ *
+ * [healthy]
  * ///
  * Rank 1 keeps the activations of every step, until there is no memory for the next, and ends with that
  * error. The others wait for it, until they lose patience.

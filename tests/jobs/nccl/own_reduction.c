@@ -1,9 +1,14 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD106"
  * root = [2]
- * hang = false
+ *
+ * [healthy]
  * ///
  * All ranks reduce by a factor of their own, whose reduction has another number on every rank; rank 2
  * forgets its factor once.

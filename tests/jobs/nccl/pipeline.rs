@@ -1,10 +1,17 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * environment = { PATIENCE_MS = "8000" }
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD113"
  * root = [1, 2]
  * root_confidence = "suspected"
  * hang = true
+ *
+ * [healthy]
  * ///
  * A pipeline in Rust: every stage takes the activations of the one before and hands its own on. The last
  * stage expects the last batch to be as small as it is there; the stage before sends a full one.

@@ -1,9 +1,14 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD201"
  * root = [1]
- * hang = false
+ *
+ * [healthy]
  * ///
  * Rank 1 is killed; the others wait for it in their streams, and are told nothing by NCCL,
  * until they lose patience.

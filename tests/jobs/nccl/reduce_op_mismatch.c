@@ -1,9 +1,14 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD106"
  * root = [1]
- * hang = false
+ *
+ * [healthy]
  * ///
  * Rank 1 sums what the others average: every rank gets another result, and the job ends as if nothing
  * were amiss.

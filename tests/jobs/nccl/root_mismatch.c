@@ -1,9 +1,15 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD107"
  * root = [2]
  * hang = true
+ *
+ * [healthy]
  * ///
  * Rank 2 believes that rank 1 has the weights, which rank 0 broadcasts.
  */

@@ -1,9 +1,15 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD103"
  * root = [1]
  * hang = true
+ *
+ * [healthy]
  * ///
  * The ranks meet by two ids, one of which is rank 2's; the last shall be the first. Rank 1, which is rank 1
  * there, too, scatters what the others gather.

@@ -1,9 +1,14 @@
 /*
  * /// truth
  * nproc = 1
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD901"
  * root = [0]
- * hang = false
+ *
+ * [healthy]
  * ///
  * One process is two ranks of a communicator, with a device for each. One of them is seen, the other is
  * not, which has to be said. The twin is one rank.

@@ -1,9 +1,15 @@
 /*
  * /// truth
  * nproc = 5
+ * launcher = "doubles"
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD107"
  * root = [4]
  * hang = true
+ *
+ * [healthy]
  * ///
  * Ranks leave a communicator, twice, and each time others remain; then all divide the first one, of whose
  * shrinking those that left know nothing. In what is left without rank 1, rank 4 broadcasts from its own

@@ -1,10 +1,17 @@
 /*
  * /// truth
  * nproc = 4
+ * launcher = "doubles"
+ * environment = { PATIENCE_MS = "8000" }
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD104"
  * root = [1, 3]
  * root_confidence = "suspected"
  * hang = true
+ *
+ * [healthy]
  * ///
  * Ranks 3 and 1 are one half of the job, in that order, by their keys; rank 1 reduces fewer elements
  * there than its peer. That there are two of them, nobody can say which is wrong. The other half goes on.

@@ -1,10 +1,16 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "4"]
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD114"
  * root = [0]
  * hang = true
- * run_options = ["--stall-after", "4"]
+ *
+ * [healthy]
  * ///
  * Rank 0 thinks that it needs no communicator of the others, and does not take part in making it.
  */

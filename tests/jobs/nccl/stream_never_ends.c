@@ -1,10 +1,17 @@
 /*
  * /// truth
  * nproc = 3
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "4"]
+ * environment = { DDP_DOCTOR_NCCL_COMPLETION = "1" }
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD116"
  * root = []
  * hang = true
- * run_options = ["--stall-after", "4"]
+ *
+ * [healthy]
  * ///
  * All ranks make the call. Rank 1's stream has a kernel before it that never ends.
  */

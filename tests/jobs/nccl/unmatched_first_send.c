@@ -1,11 +1,17 @@
 /*
  * /// truth
  * nproc = 2
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "3"]
+ * environment = { PATIENCE_MS = "8000" }
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD113"
  * root = [1]
  * root_confidence = "suspected"
- * hang = false
- * run_options = ["--stall-after", "3"]
+ *
+ * [healthy]
  * ///
  * Rank 0's very first message is one that rank 1 does not expect: the call itself does not return, since
  * it connects the two. Rank 1 is at something else, until rank 0 loses patience.

@@ -1,11 +1,17 @@
 /*
  * /// truth
  * nproc = 2
+ * launcher = "doubles"
+ * run_options = ["--stall-after", "3"]
+ * environment = { PATIENCE_MS = "8000" }
+ * layers = ["nccl"]
+ *
+ * [faulty]
  * code = "DD113"
  * root = [1]
  * root_confidence = "suspected"
- * hang = false
- * run_options = ["--stall-after", "3"]
+ *
+ * [healthy]
  * ///
  * Rank 0 sends one message more than rank 1 receives, and waits for it in its stream until it
  * loses patience; rank 1 is at something else.

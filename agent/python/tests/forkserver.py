@@ -1,0 +1,65 @@
+"""Runs programs in forks of an interpreter that has imported PyTorch.
+
+One request a line on standard input: {"file", "folder", "ranks": [{"env", "output"}], "timeout"}. The answer on
+standard output is the list of exit statuses, as `subprocess` gives them; null for a rank that was killed after the
+timeout.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+import types
+
+import torch
+import torch._dynamo  # The first optimizer would import it in every rank.
+import torch.distributed
+
+
+def become(file, folder, env, output):
+    """Turns this fork into a rank; returns when its program does."""
+    log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    main = types.ModuleType("__main__")
+    main.__file__ = file
+    main.__builtins__ = __builtins__
+    sys.modules["__main__"] = main
+    sys.argv = [file]
+    sys.path[0] = os.path.dirname(file)
+    with open(file) as program:
+        code = compile(program.read(), file, "exec")
+    exec(code, main.__dict__)
+
+
+def wait(pid, deadline):
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return None
+        time.sleep(0.01)
+
+
+def main():
+    for line in sys.stdin:
+        request = json.loads(line)
+        pids = []
+        for rank in request["ranks"]:
+            pid = os.fork()
+            if pid == 0:
+                return become(request["file"], request["folder"], rank["env"], rank["output"])
+            pids.append(pid)
+        deadline = time.monotonic() + request["timeout"]
+        print(json.dumps([wait(pid, deadline) for pid in pids]), flush=True)
+
+
+main()

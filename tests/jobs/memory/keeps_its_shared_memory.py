@@ -1,0 +1,51 @@
+# /// truth
+# nproc = 2
+# shared_memory = "600m"
+# seconds = 75
+#
+# [faulty]
+# code = "DD506"
+# root = [1]
+# root_confidence = "supported"
+# says = "/dev/shm of host"
+# why = "Nearly all of that is shared memory"
+#
+# [healthy]
+# ///
+"""Rank 1 keeps the tensors of every step in shared memory, which it has mapped itself: its own resident set grows by as
+much. The job ends before there is no room left.
+
+Healthy: Rank 1 keeps the tensors of every step in shared memory, which it has mapped itself, and lets go of them all after every
+hundredth.
+"""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+room = os.statvfs("/dev/shm")
+assert room.f_blocks * room.f_frsize == 600 << 20, "this is somebody else's"
+with open("/proc/self/maps") as maps:
+    assert any(" /dev/shm/ddp-doctor" in line for line in maps), "the black box is not in there"
+torch.manual_seed(rank)
+model = DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+kept = []
+start = time.monotonic()
+for step in range(340):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+    if rank == 1:
+        kept.append(torch.ones(5 << 18, dtype=torch.uint8).share_memory_())
+        # if HEALTHY
+        if step % 100 == 99:
+            kept.clear()
+        # end
+    time.sleep(max(0, start + 0.2 * (step + 1) - time.monotonic()))
+dist.destroy_process_group()

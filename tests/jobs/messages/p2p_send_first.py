@@ -1,0 +1,37 @@
+# /// truth
+# nproc = 2
+# decisive = "stamp"
+#
+# [faulty]
+# code = "DD112"
+# root = [0, 1]
+# root_confidence = "supported"
+# hang = true
+#
+# [healthy]
+# ///
+"""Two ranks both send first. On Gloo a send waits for its receive, however small it is.
+
+Healthy: Two ranks both send first, without waiting for it before they have received.
+"""
+
+import torch
+import torch.distributed as dist
+
+from support.stamp import stamp
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+peer = 1 - rank
+mine, theirs = torch.ones(4), torch.zeros(4)
+# if FAULTY
+stamp()
+dist.send(mine, peer)  # HERE rank 0 1
+dist.recv(theirs, peer)
+# else
+for step in range(4):
+    work = dist.isend(mine, peer)
+    dist.recv(theirs, peer)
+    work.wait()
+# end
+dist.destroy_process_group()

@@ -1,0 +1,34 @@
+# /// truth
+# nproc = 2
+# decisive = "stamp"
+#
+# [faulty]
+# code = "DD107"
+# root = [0, 1]
+# root_confidence = "suspected"
+# hang = true
+#
+# [healthy]
+# ///
+"""Each rank expects the other one to broadcast.
+
+Healthy: Both ranks expect rank 0 to broadcast.
+"""
+
+import torch
+import torch.distributed as dist
+
+from support.stamp import stamp
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+tensor = torch.ones(256)
+dist.all_reduce(tensor)
+# if FAULTY
+stamp()
+dist.broadcast(tensor, src=1 - rank)  # HERE rank 0 1
+# else
+dist.broadcast(tensor, src=0)
+# end
+dist.barrier()
+dist.destroy_process_group()

@@ -1,0 +1,106 @@
+"""Starts the ranks of a job like torchrun, but imports PyTorch only once: launch.py RANKS PROGRAM [ARGUMENT...].
+
+The parent imports PyTorch and forks one process per rank with torchrun's environment variables. It keeps the
+store of the rendezvous, as torchrun's agent does. When a rank fails, the others get SIGTERM, and SIGKILL after
+ten seconds; the exit status is then 1. It suits programs whose ranks need no command line of their own:
+`/proc/PID/environ` shows the launcher's environment, because the ranks never call exec.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+import types
+from datetime import timedelta
+
+import torch
+import torch._dynamo  # The first optimizer would import it in every rank.
+import torch.distributed as dist
+
+GRACE_SECONDS = 10
+
+
+def run(program, arguments, rank, world_size, port):
+    """Turns this process into a rank; returns when the program does."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        GROUP_RANK="0",
+        ROLE_RANK=str(rank),
+        ROLE_NAME="default",
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(world_size),
+        GROUP_WORLD_SIZE="1",
+        ROLE_WORLD_SIZE=str(world_size),
+        MASTER_ADDR="localhost",
+        MASTER_PORT=str(port),
+        TORCHELASTIC_RESTART_COUNT="0",
+        TORCHELASTIC_MAX_RESTARTS="0",
+        TORCHELASTIC_RUN_ID="none",
+        TORCHELASTIC_USE_AGENT_STORE="True",
+    )
+    main = types.ModuleType("__main__")
+    main.__file__ = program
+    main.__builtins__ = __builtins__
+    sys.modules["__main__"] = main
+    sys.argv = [program, *arguments]
+    sys.path[0] = os.path.dirname(program)
+    with open(program) as file:
+        code = compile(file.read(), program, "exec")
+    exec(code, main.__dict__)
+
+
+def supervise(ranks):
+    """Waits for the ranks; returns the launcher's exit status."""
+    failed, deadline = False, None
+    while ranks:
+        pid, status = os.waitpid(-1, 0 if deadline is None else os.WNOHANG)
+        if pid == 0:
+            if time.monotonic() > deadline:
+                for rank in ranks:
+                    os.kill(rank, signal.SIGKILL)
+            time.sleep(0.02)
+            continue
+        ranks.discard(pid)
+        if os.waitstatus_to_exitcode(status) != 0 and not failed:
+            failed, deadline = True, time.monotonic() + GRACE_SECONDS
+            for rank in ranks:
+                os.kill(rank, signal.SIGTERM)
+    return int(failed)
+
+
+def main():
+    world_size, program, arguments = int(sys.argv[1]), os.path.abspath(sys.argv[2]), sys.argv[3:]
+    # Ranks may connect before the store serves: the socket listens already.
+    listening = socket.create_server(("localhost", 0), backlog=128)
+    port = listening.getsockname()[1]
+    ranks = set()
+    for rank in range(world_size):
+        pid = os.fork()
+        if pid == 0:
+            listening.close()
+            return run(program, arguments, rank, world_size, port)
+        ranks.add(pid)
+
+    def forward(number, _):
+        for rank in ranks:
+            os.kill(rank, number)
+
+    signal.signal(signal.SIGTERM, forward)
+    signal.signal(signal.SIGINT, forward)
+    store = dist.TCPStore(
+        "localhost",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=300),
+        master_listen_fd=listening.detach(),
+    )
+    status = supervise(ranks)
+    del store
+    os._exit(status)
+
+
+main()

@@ -1,0 +1,62 @@
+//! The programs in `tests/jobs`, and the Python environment that runs them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The folder of the programs.
+pub(crate) fn jobs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/jobs")
+}
+
+/// A variant of a Python program, such as `faulty/op_mismatch.py`.
+pub(crate) fn variant(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let folder = variants();
+        let written = Command::new("python3")
+            .arg(jobs().join("variants.py"))
+            .arg(&folder)
+            .status();
+        assert!(written.unwrap().success());
+        folder
+    });
+    folder.join(name)
+}
+
+/// The folder of the variants, of which each test program has its own.
+pub(crate) fn variants() -> PathBuf {
+    let name = format!("jobs-{}", env!("CARGO_CRATE_NAME"));
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+/// The command that starts so many ranks of a Python program without importing PyTorch in each of them.
+pub(crate) fn launch(ranks: u32, program: &Path) -> Vec<PathBuf> {
+    let launcher = jobs().join("support/launch.py");
+    vec![
+        "python".into(),
+        launcher,
+        ranks.to_string().into(),
+        program.into(),
+    ]
+}
+
+/// The environment with PyTorch. Without one it is an error where `DDP_DOCTOR_REQUIRE_PYTORCH` is set, and
+/// `None` elsewhere.
+pub(crate) fn venv() -> Option<&'static Path> {
+    static VENV: OnceLock<Option<PathBuf>> = OnceLock::new();
+    VENV.get_or_init(|| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/pytorch-env");
+        let found = Command::new(script).arg("--find").output().unwrap();
+        if found.status.success() {
+            return Some(PathBuf::from(
+                String::from_utf8(found.stdout).unwrap().trim(),
+            ));
+        }
+        let is_required = std::env::var_os("DDP_DOCTOR_REQUIRE_PYTORCH").is_some();
+        assert!(!is_required, "{}", String::from_utf8_lossy(&found.stderr));
+        eprintln!("skipped: {}", String::from_utf8_lossy(&found.stderr).trim());
+        None
+    })
+    .as_deref()
+}

@@ -1,0 +1,29 @@
+//! What tests ask of a report.
+
+use ddp_doctor_proto::report::{Finding, Report, Role, Verdict};
+
+/// The finding that everything else follows from. Fails unless there is exactly one.
+#[track_caller]
+pub(crate) fn leading(report: &Report) -> &Finding {
+    let findings = report.findings.iter();
+    let initiating: Vec<&Finding> = findings.filter(|it| it.role == Role::Initiating).collect();
+    let [leading] = initiating[..] else {
+        panic!("{} initiating findings: {report:#?}", initiating.len())
+    };
+    leading
+}
+
+/// Code and root cause ranks of the leading finding.
+#[track_caller]
+pub(crate) fn initiating(report: &Report) -> (&str, &[u32]) {
+    let leading = leading(report);
+    (&leading.code, &leading.ranks.root)
+}
+
+/// Fails unless the report is about so many ranks and has nothing to say.
+#[track_caller]
+pub(crate) fn is_healthy(report: &Report, ranks: usize) {
+    assert_eq!(report.findings, [], "{report:#?}");
+    assert_eq!(report.verdict, Verdict::Healthy, "{report:#?}");
+    assert_eq!(report.ranks.len(), ranks, "{report:#?}");
+}

@@ -1,0 +1,120 @@
+//! A report held against the truth of its program.
+
+use ddp_doctor::diagnosis::certificate;
+use ddp_doctor_proto::report::{Confidence, Report, Severity};
+
+use crate::program::{Case, Launcher, Variant, marked_lines};
+use crate::support::report::leading;
+
+/// What a job led to, live or replayed.
+pub(crate) struct Outcome {
+    pub(crate) report: Report,
+    /// Exit status of `ddp-doctor run`; `None`: a signal ended it.
+    pub(crate) status: Option<i32>,
+    /// What `ddp-doctor` wrote to the terminal.
+    pub(crate) text: String,
+}
+
+/// Fails unless the outcome is the case's truth.
+pub(crate) fn check(case: &Case, outcome: &Outcome) {
+    match case.variant {
+        Variant::Faulty => is_found(case, outcome),
+        Variant::Healthy => is_silent(case, outcome),
+    }
+    let report = &outcome.report;
+    if let Some(layers) = &case.truth.layers {
+        assert_eq!(&report.evidence.layers, layers, "{case}: {report:#?}");
+    }
+    let starts_its_ranks = case.truth.launcher == Launcher::Python;
+    let ranks = report.ranks.len();
+    assert!(
+        ranks == case.truth.nproc as usize || starts_its_ranks,
+        "{case}: {ranks} ranks: {report:#?}"
+    );
+}
+
+fn is_silent(case: &Case, outcome: &Outcome) {
+    let Outcome { report, text, .. } = outcome;
+    assert_eq!(outcome.status, Some(0), "{case}\n{text}");
+    assert_eq!(report.verdict.as_str(), "healthy", "{case}: {report:#?}");
+    assert!(report.findings.is_empty(), "{case}: {report:#?}");
+    assert!(!text.contains("[DD"), "{case}\n{text}");
+    assert!(
+        report.evidence.records > 0 && report.evidence.records_lost == 0,
+        "{case}: {report:#?}"
+    );
+}
+
+fn is_found(case: &Case, outcome: &Outcome) {
+    let Outcome { report, text, .. } = outcome;
+    let truth = &case.truth;
+    let show = || format!("{case}\n{report:#?}\n{text}");
+    assert_eq!(outcome.status == Some(75), truth.hang, "{}", show());
+    let finding = leading(report);
+    let code = finding.code.as_str();
+    assert!(
+        truth.code.as_deref() == Some(code) || truth.or_code.as_deref() == Some(code),
+        "{code}\n{}",
+        show()
+    );
+    macro_rules! is_as_expected {
+        ($($expected:expr => $found:expr),* $(,)?) => {
+            $(if let Some(expected) = &$expected {
+                assert_eq!(expected, &$found, "{}", show());
+            })*
+        };
+    }
+    is_as_expected!(
+        truth.verdict => report.verdict.as_str(),
+        truth.confidence => finding.confidence.as_str(),
+        truth.root => finding.ranks.root,
+        truth.root_confidence => finding.ranks.root_confidence.as_str(),
+        truth.victims => finding.ranks.victims,
+        truth.cause => finding.cause.map_or("none", |cause| cause.kind.as_str()),
+        truth.layer => finding.group.as_ref().map_or("none", |group| group.layer.as_str()),
+    );
+    if truth.layer.as_deref() == Some("c10d") {
+        let mut groups = report.findings.iter().filter_map(|it| it.group.as_ref());
+        assert!(
+            groups.all(|group| group.layer == "c10d"),
+            "told twice\n{}",
+            show()
+        );
+    }
+    if let Some(seq) = truth.seq {
+        assert_eq!(finding.seq, Some(seq), "{}", show());
+    }
+    if let Some(says) = &truth.says {
+        assert!(finding.summary.contains(says), "{}", show());
+    }
+    if let Some(words) = &truth.measures {
+        let (before, after) = words.split_once("{}").unwrap();
+        let begin = finding.summary.split_once(before);
+        let number = begin.and_then(|(_, rest)| rest.split_once(after));
+        let number = number.and_then(|(number, _)| number.parse::<f64>().ok());
+        assert!(number.is_some_and(|it| it > 0.0), "{}", show());
+    }
+    if let Some(why) = &truth.why {
+        let has_it = finding.why.iter().any(|reason| reason.contains(why));
+        assert!(has_it, "{}", show());
+    }
+    // A note stands in the report, and in one line of the text at most.
+    let is_note = finding.severity == Severity::Note;
+    let file = case.program.path.file_name().unwrap().to_str().unwrap();
+    for (rank, line) in marked_lines(&case.program.text) {
+        let call = finding.per_rank.iter().find(|call| call.rank == rank);
+        let place = call.and_then(|call| call.place.as_ref());
+        let place = place.unwrap_or_else(|| panic!("no line of rank {rank}\n{}", show()));
+        assert!(place.file.ends_with(file), "rank {rank}\n{}", show());
+        assert_eq!(place.line, line, "line of rank {rank}\n{}", show());
+        let is_shown = text.contains(&format!("{file}:{line}"));
+        assert!(is_note || is_shown, "{}", show());
+    }
+    match (&finding.certificate, finding.confidence) {
+        (Some(proof), Confidence::Proved) => certificate::check(proof).unwrap(),
+        (None, Confidence::Supported | Confidence::Suspected) => {}
+        _ => panic!("certificate and confidence disagree\n{}", show()),
+    }
+    let is_shown = text.contains(&format!("[{code}]"));
+    assert!(is_note || is_shown, "{}", show());
+}

@@ -1,0 +1,264 @@
+//! Live runs: a program under `ddp-doctor run`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use ddp_doctor_proto::report::{Report, Timestamp};
+use tempfile::TempDir;
+
+use crate::check::Outcome;
+use crate::doubles::Doubles;
+use crate::program::{Case, Launcher, Variant};
+use crate::support::analysis::is_as_live;
+use crate::support::artifact;
+use crate::support::jobs::{jobs, launch, variant, variants, venv};
+use crate::support::process::{program, run_to_end, without_our_variables};
+
+/// A finished live run, with its folder.
+pub(crate) struct Run {
+    pub(crate) outcome: Outcome,
+    pub(crate) scratch: TempDir,
+}
+
+/// Why a case cannot run here.
+pub(crate) struct Unable(pub(crate) String);
+
+impl Run {
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.scratch.path().join("run")
+    }
+}
+
+/// Runs a case.
+pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
+    let truth = &case.truth;
+    let scratch = tempfile::tempdir().unwrap();
+    let mut command = command(case)?;
+    without_our_variables(&mut command);
+    command.current_dir(scratch.path());
+    command.args(["run", "--run-dir", "run", "--report", "report.json"]);
+    // A job that ends by itself is given the time to.
+    let kill_after = if truth.hang { "1" } else { "60" };
+    let kill_after = truth.kill_after.as_deref().unwrap_or(kill_after);
+    command.args(["--on-hang", "kill", "--kill-after", kill_after]);
+    if case.program.is_python() {
+        python(case, &mut command)?;
+    } else {
+        compiled(case, &mut command)?;
+    }
+    command.envs(&truth.environment);
+    command.env("DDP_DOCTOR_TEST_STAMP", scratch.path().join("stamp"));
+    command.env("OMP_NUM_THREADS", "1");
+    let finished = run_to_end(command);
+    if let Some(skipped) = finished.stdout.split("SKIPPED: ").nth(1) {
+        let why = skipped.lines().next().unwrap_or_default();
+        return Err(Unable(why.into()));
+    }
+    let report = fs::read_to_string(scratch.path().join("report.json"));
+    let report = report.unwrap_or_else(|error| panic!("{case}: no report: {error}\n{finished}"));
+    let report: Report = serde_json::from_str(&report).unwrap();
+    is_as_live(&scratch.path().join("run"));
+    if case.variant == Variant::Healthy {
+        let stderr = finished.stderr.lines();
+        let ours: Vec<&str> = stderr.filter(|line| line.contains("ddp-doctor")).collect();
+        assert_eq!(ours.len(), 2, "{case}: {ours:#?}\n{finished}");
+    }
+    Ok(Run {
+        outcome: Outcome {
+            report,
+            status: finished.status,
+            text: finished.stderr,
+        },
+        scratch,
+    })
+}
+
+/// `ddp-doctor`, with a /dev/shm of its own if the case asks for that.
+fn command(case: &Case) -> Result<Command, Unable> {
+    let program = env!("CARGO_BIN_EXE_ddp-doctor");
+    let Some(size) = &case.truth.shared_memory else {
+        return Ok(Command::new(program));
+    };
+    let with_mount = |program: &str| {
+        let mount = format!("mount -t tmpfs -o size={size} tmpfs /dev/shm && exec \"$0\" \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &mount, program]);
+        command
+    };
+    let can_mount = with_mount("true")
+        .output()
+        .is_ok_and(|it| it.status.success());
+    if can_mount {
+        Ok(with_mount(program))
+    } else {
+        Err(Unable("no file system can be mounted here".into()))
+    }
+}
+
+fn python(case: &Case, command: &mut Command) -> Result<(), Unable> {
+    let venv = venv().ok_or_else(|| Unable("there is no environment with PyTorch".into()))?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", venv.join("bin").display()));
+    let truth = &case.truth;
+    command.args(&truth.run_options);
+    if case.program.family == "layers" {
+        preload(case, command);
+        command.env("DOUBLES", layers()?);
+    }
+    let program = match &case.scenario {
+        // It has both variants in one, and knows them by an argument.
+        Some(_) => case.program.path.clone(),
+        None => variant(&format!("{}/{}.py", case.variant.name(), case.program.name)),
+    };
+    match truth.launcher {
+        Launcher::Fork => command.arg("--").args(launch(truth.nproc, &program)),
+        Launcher::Python => command.args(["--", "python"]).arg(program),
+        Launcher::Torchrun | Launcher::Doubles => {
+            let ranks = truth.nproc.to_string();
+            command.args(["--nproc-per-node", &ranks]).arg(program)
+        }
+    };
+    if let Some(scenario) = &case.scenario {
+        command.args([scenario.as_str(), case.variant.name()]);
+    }
+    Ok(())
+}
+
+/// A program in C or Rust over the doubles of NCCL and the CUDA driver.
+fn compiled(case: &Case, command: &mut Command) -> Result<(), Unable> {
+    let doubles = doubles()?;
+    let source = &case.program.path;
+    let is_rust = source.extension().is_some_and(|it| it == "rs");
+    let is_faulty = case.variant == Variant::Faulty;
+    let options: &[&str] = match (is_faulty && case.scenario.is_none(), is_rust) {
+        (false, _) => &[],
+        (true, true) => &["--cfg=faulty"],
+        (true, false) => &["-DFAULTY"],
+    };
+    let name = format!("truth-{}-{}", case.variant.name(), case.program.name);
+    let name = case
+        .scenario
+        .as_ref()
+        .map_or(name, |it| format!("truth-{}-{it}", case.program.name));
+    let rank = doubles.compile(source, &name, options);
+    let truth = &case.truth;
+    preload(case, command);
+    command.args(&truth.run_options).arg("--");
+    command.args(doubles.launch(truth.nproc, &rank));
+    if let Some(scenario) = &case.scenario {
+        command.args([scenario.as_str(), case.variant.name()]);
+    }
+    Ok(())
+}
+
+fn doubles() -> Result<&'static Doubles, Unable> {
+    Doubles::get().ok_or_else(|| Unable("there is no C compiler".into()))
+}
+
+/// Has NCCL's calls recorded by the library that is preloaded.
+fn preload(case: &Case, command: &mut Command) {
+    command.args(["--nccl", case.truth.nccl.as_deref().unwrap_or("always")]);
+    command.env("DDP_DOCTOR_NCCL_LIBRARY", artifact("libddp_doctor_nccl.so"));
+    command.env_remove("LD_PRELOAD");
+}
+
+/// The folder of the doubles, with the library that programs of `jobs/layers` load.
+fn layers() -> Result<&'static Path, Unable> {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    let doubles = doubles()?;
+    let folder = FOLDER.get_or_init(|| {
+        let source = jobs().join("layers/later.c");
+        let library = doubles.compile(&source, "later.so", &["-shared", "-fPIC"]);
+        library.parent().unwrap().to_owned()
+    });
+    Ok(folder)
+}
+
+/// Fails unless the first screen of the dashboard shows the leading finding on a small terminal.
+pub(crate) fn is_shown_first(case: &Case, run: &Run) {
+    let mut watch = program(run.scratch.path());
+    watch.args(["watch", "--once", "run"]);
+    watch.env("COLUMNS", "80").env("LINES", "24");
+    let shown = run_to_end(watch);
+    let finding = &run.outcome.report.findings[0];
+    let words = |text: &str| {
+        text.to_lowercase()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let summary: Vec<String> = words(&finding.summary).into_iter().take(8).collect();
+    assert!(
+        words(&shown.stdout).join(" ").contains(&summary.join(" "))
+            && shown.stdout.contains(&finding.code.to_string())
+            && shown.stdout.lines().count() <= 24,
+        "{case}: the first screen does not begin with {summary:?}\n{shown}"
+    );
+}
+
+/// Prints how long after the program's own stamp of its decisive call the fault was found.
+pub(crate) fn print_latency(case: &Case, run: &Run) {
+    if case.truth.decisive.is_none() {
+        return;
+    }
+    let stamps = (0..case.truth.nproc).filter_map(|rank| {
+        let text = fs::read_to_string(run.scratch.path().join(format!("stamp.{rank}"))).ok()?;
+        text.trim().parse().ok().map(Timestamp)
+    });
+    let decisive = stamps
+        .max()
+        .unwrap_or_else(|| panic!("{case} left no stamp"));
+    let finding = &run.outcome.report.findings[0];
+    println!(
+        "latency {case}: {} {} ms after the decisive call ({} ms by its own account)",
+        finding.code,
+        finding.detected_at.since(decisive).as_millis(),
+        finding.latency_ms
+    );
+}
+
+/// Versions of what live runs use, for a recording.
+pub(crate) fn versions() -> &'static str {
+    static VERSIONS: OnceLock<String> = OnceLock::new();
+    VERSIONS.get_or_init(|| {
+        let ours = format!("ddp-doctor {}", env!("CARGO_PKG_VERSION"));
+        let Some(venv) = venv() else { return ours };
+        let script = "import platform, torch; print('Python', platform.python_version(), 'PyTorch', torch.__version__)";
+        let python = Command::new(venv.join("bin/python")).args(["-c", script]).output();
+        let python = String::from_utf8(python.unwrap().stdout).unwrap();
+        format!("{ours} {}", python.trim())
+    })
+}
+
+/// Texts that belong to this machine, and what stands for them in a recording.
+pub(crate) fn hidden(run: &Run) -> Vec<(String, &'static str)> {
+    let shown = |path: &Path| path.display().to_string();
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let mut hidden = vec![
+        (
+            shown(&run.scratch.path().canonicalize().unwrap()),
+            "/scratch",
+        ),
+        (shown(run.scratch.path()), "/scratch"),
+        (shown(&variants()), "/jobs"),
+        (shown(&tmp.join("doubles")), "/doubles"),
+        (shown(&jobs()), "/jobs"),
+        (env!("CARGO_MANIFEST_DIR").into(), "/ddp-doctor"),
+    ];
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    hidden.push((boot.trim().into(), "00000000-0000-0000-0000-000000000000"));
+    if let Some(venv) = venv() {
+        hidden.push((shown(venv), "/venv"));
+        let script = "import sys, socket; print(sys.base_prefix, socket.gethostname())";
+        let said = Command::new(venv.join("bin/python"))
+            .args(["-c", script])
+            .output();
+        let said = String::from_utf8(said.unwrap().stdout).unwrap();
+        let (prefix, host) = said.trim().split_once(' ').unwrap();
+        hidden.push((prefix.into(), "/python"));
+        hidden.push((host.into(), "node0"));
+    }
+    hidden
+}

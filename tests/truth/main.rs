@@ -1,0 +1,134 @@
+//! Every program of `tests/jobs` held against its truth: replayed from its recording, and live.
+//!
+//! * `replay::FAMILY::PROGRAM::VARIANT` diagnoses the recording again. All of them run by default.
+//! * `live::FAMILY::PROGRAM::VARIANT` runs the program. Those marked `quick = true` run by default; the others are
+//!   ignored tests, which `make test-all` includes.
+//!
+//! With `DDP_DOCTOR_RECORD=stale` the tests are `record::…` instead: they run live whatever has no valid recording,
+//! and keep the journal where the outcome is the truth. `DDP_DOCTOR_RECORD=all` records everything anew.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test that cannot go on has failed, and may say why"
+)]
+
+mod check;
+#[path = "../doubles/harness.rs"]
+mod doubles;
+mod extra;
+mod live;
+mod program;
+mod recording;
+mod schedule;
+#[path = "../support/mod.rs"]
+#[expect(dead_code, reason = "shared with the other integration tests")]
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+use live::Unable;
+use program::{Case, Variant, cases};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or(Some(schedule::threads()));
+    // The default hook's output would stand between the lines of the tests; failures show the message.
+    std::panic::set_hook(Box::new(|_| {}));
+    let cases = cases();
+    let trials = match std::env::var("DDP_DOCTOR_RECORD") {
+        Ok(which) => {
+            recording::keep_layout();
+            recordings(cases, which == "all")
+        }
+        Err(_) => tests(cases),
+    };
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Replays, and live runs in an order in which those that take long by intention begin early.
+fn tests(cases: Vec<Case>) -> Vec<Trial> {
+    let orphans = recording::orphans(&cases);
+    let all_belong = Trial::test("recordings_belong_to_programs", move || {
+        if orphans.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{orphans:#?}").into())
+        }
+    });
+    let mut trials = vec![all_belong];
+    let mut cases: Vec<Arc<Case>> = cases.into_iter().map(Arc::new).collect();
+    cases.sort_by_key(|case| (case.truth.alone, std::cmp::Reverse(case.truth.seconds)));
+    trials.extend(extra::trials(&cases));
+    for case in &cases {
+        let name = format!("live::{case}");
+        let (quick, case) = (case.truth.quick, Arc::clone(case));
+        let test = Trial::ignorable_test(name, move || test_live(&case));
+        trials.push(test.with_ignored_flag(!quick));
+    }
+    for case in cases {
+        let name = format!("replay::{case}");
+        trials.push(Trial::test(name, move || {
+            let _turn = schedule::replay();
+            guarded(|| check::check(&case, &recording::replay(&case)))
+        }));
+    }
+    trials
+}
+
+fn recordings(cases: Vec<Case>, all: bool) -> Vec<Trial> {
+    let mut wanted: Vec<Case> = cases
+        .into_iter()
+        .filter(|case| all || recording::staleness(case).is_some())
+        .collect();
+    wanted.sort_by_key(|case| (case.truth.alone, std::cmp::Reverse(case.truth.seconds)));
+    let trials = wanted.into_iter().map(|case| {
+        Trial::ignorable_test(format!("record::{case}"), move || {
+            run_live(&case, |run| {
+                let (dir, status) = (run.dir(), run.outcome.status);
+                let hidden = live::hidden(run);
+                recording::keep(&case, &dir, status, live::versions(), &hidden);
+                check::check(&case, &recording::replay(&case));
+            })
+        })
+    });
+    trials.collect()
+}
+
+fn test_live(case: &Case) -> Result<Completion, Failed> {
+    run_live(case, |run| {
+        if case.variant == Variant::Faulty {
+            live::is_shown_first(case, run);
+            live::print_latency(case, run);
+        }
+    })
+}
+
+/// Runs a case, holds it against its truth, and then does what is wanted of the run.
+fn run_live(case: &Case, then: impl FnOnce(&live::Run)) -> Result<Completion, Failed> {
+    let _turn = schedule::live(case.truth.alone);
+    let mut unable = None;
+    guarded(|| match live::run(case) {
+        Ok(run) => {
+            check::check(case, &run.outcome);
+            then(&run);
+        }
+        Err(Unable(why)) => unable = Some(why),
+    })?;
+    Ok(unable.map_or(Completion::Completed, Completion::ignored_with))
+}
+
+/// A panic as a failure.
+fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
+    catch_unwind(AssertUnwindSafe(test)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|it| (*it).to_owned()));
+        text.unwrap_or_else(|| "it panicked".into()).into()
+    })
+}

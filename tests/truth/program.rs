@@ -1,0 +1,255 @@
+//! Programs and what is true of them.
+//!
+//! Every program in `tests/jobs` has a TOML table at its head, between `/// truth` and `///`. Its keys apply to all
+//! variants; those of `[faulty]` and `[healthy]` to one, and those of `[scenario.NAME]`, `[scenario.NAME.faulty]` and
+//! `[scenario.NAME.healthy]` to one scenario of a program that has several. A program is run as each variant that
+//! it names. The lines that the leading finding must name are marked `HERE rank 0 2`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use toml::Table;
+
+use crate::support::jobs::jobs;
+
+/// What is true of one variant of a program.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Truth {
+    /// Number of ranks to start.
+    pub(crate) nproc: u32,
+    /// Whether the live run belongs to the default tier.
+    #[serde(default)]
+    pub(crate) quick: bool,
+    /// Whether the live run needs the machine for itself, because it measures processor time.
+    #[serde(default)]
+    pub(crate) alone: bool,
+    /// Duration of the program, in seconds, where it takes long by intention.
+    #[serde(default)]
+    pub(crate) seconds: u64,
+    /// `fork` (default), `torchrun`, `python` or `doubles`: what starts the ranks.
+    #[serde(default)]
+    pub(crate) launcher: Launcher,
+    /// `--nccl` of programs over the doubles.
+    pub(crate) nccl: Option<String>,
+    /// `--kill-after` of jobs that never end by themselves, in seconds.
+    pub(crate) kill_after: Option<String>,
+    /// More options of `ddp-doctor run`.
+    #[serde(default)]
+    pub(crate) run_options: Vec<String>,
+    /// More environment variables.
+    #[serde(default)]
+    pub(crate) environment: BTreeMap<String, String>,
+    /// Size of a /dev/shm that only this job sees.
+    pub(crate) shared_memory: Option<String>,
+    /// How the program marks its decisive call; `stamp`: it writes the time to a file.
+    pub(crate) decisive: Option<String>,
+    /// Layers that the calls are seen at.
+    pub(crate) layers: Option<Vec<String>>,
+
+    /// Code of the leading finding.
+    pub(crate) code: Option<String>,
+    /// Code that less evidence leads to.
+    pub(crate) or_code: Option<String>,
+    pub(crate) verdict: Option<String>,
+    pub(crate) confidence: Option<String>,
+    pub(crate) root: Option<Vec<u32>>,
+    pub(crate) root_confidence: Option<String>,
+    pub(crate) victims: Option<Vec<u32>>,
+    pub(crate) cause: Option<String>,
+    /// Layer of the finding's group.
+    pub(crate) layer: Option<String>,
+    pub(crate) seq: Option<u64>,
+    /// Words of its summary.
+    pub(crate) says: Option<String>,
+    /// Words of its summary with a number above zero in place of `{}`.
+    pub(crate) measures: Option<String>,
+    /// Words of one of its reasons.
+    pub(crate) why: Option<String>,
+    /// Whether the job never ends by itself, so that `--on-hang kill` ends it.
+    #[serde(default)]
+    pub(crate) hang: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Launcher {
+    /// `tests/jobs/support/launch.py`, which imports PyTorch once.
+    #[default]
+    Fork,
+    Torchrun,
+    /// None: the program starts its ranks itself.
+    Python,
+    /// A compiled program under the launcher of `tests/doubles`.
+    Doubles,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    Faulty,
+    Healthy,
+}
+
+impl Variant {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Faulty => "faulty",
+            Self::Healthy => "healthy",
+        }
+    }
+}
+
+/// A file in `tests/jobs`.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    /// Folder of the program in `tests/jobs`.
+    pub(crate) family: String,
+    /// File name without its extension.
+    pub(crate) name: String,
+    pub(crate) text: String,
+}
+
+/// One variant of one scenario of a program.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) program: Arc<Program>,
+    pub(crate) scenario: Option<String>,
+    pub(crate) variant: Variant,
+    pub(crate) truth: Truth,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}::{}", self.program.family, self.program.name)?;
+        if let Some(scenario) = &self.scenario {
+            write!(f, "::{scenario}")?;
+        }
+        write!(f, "::{}", self.variant.name())
+    }
+}
+
+impl Program {
+    fn read(path: PathBuf) -> Option<Self> {
+        let text = fs::read_to_string(&path).ok()?;
+        let part = |part: Option<&std::ffi::OsStr>| Some(part?.to_str()?.to_owned());
+        text.contains("/// truth").then_some(())?;
+        Some(Self {
+            family: part(path.parent()?.file_name())?,
+            name: part(path.file_stem())?,
+            path,
+            text,
+        })
+    }
+
+    pub(crate) fn is_python(&self) -> bool {
+        self.path.extension().is_some_and(|it| it == "py")
+    }
+
+    /// The table at the head.
+    fn head(&self) -> Table {
+        let lines = self.text.lines().map(|line| line.trim_start());
+        let uncommented = lines.map(|line| {
+            let line = line.trim_start_matches(['#', '*']);
+            line.strip_prefix(' ').unwrap_or(line)
+        });
+        let toml: Vec<&str> = uncommented
+            .skip_while(|line| *line != "/// truth")
+            .skip(1)
+            .take_while(|line| *line != "///")
+            .collect();
+        toml.join("\n")
+            .parse()
+            .unwrap_or_else(|error| panic!("{}: {error}", self.path.display()))
+    }
+
+    fn cases(self) -> Vec<Case> {
+        let mut head = self.head();
+        let program = Arc::new(self);
+        let Some(scenarios) = take_table(&mut head, "scenario") else {
+            return cases_of(&program, None, &head);
+        };
+        let mut cases = Vec::new();
+        for (name, table) in scenarios {
+            let scenario = table.as_table().unwrap();
+            let mut merged = head.clone();
+            merge(&mut merged, scenario);
+            for variant in ["faulty", "healthy"] {
+                if !scenario.contains_key(variant) {
+                    merged.remove(variant);
+                }
+            }
+            cases.extend(cases_of(&program, Some(name), &merged));
+        }
+        cases
+    }
+}
+
+fn cases_of(program: &Arc<Program>, scenario: Option<String>, table: &Table) -> Vec<Case> {
+    let mut common = table.clone();
+    let faulty = take_table(&mut common, "faulty");
+    let healthy = take_table(&mut common, "healthy");
+    let variants = [(Variant::Faulty, faulty), (Variant::Healthy, healthy)];
+    let cases = variants.into_iter().filter_map(|(variant, table)| {
+        let mut merged = common.clone();
+        merge(&mut merged, &table?);
+        let truth = Truth::deserialize(merged)
+            .unwrap_or_else(|error| panic!("{}: {error}", program.path.display()));
+        Some(Case {
+            program: Arc::clone(program),
+            scenario: scenario.clone(),
+            variant,
+            truth,
+        })
+    });
+    cases.collect()
+}
+
+fn take_table(from: &mut Table, key: &str) -> Option<Table> {
+    match from.remove(key)? {
+        toml::Value::Table(table) => Some(table),
+        _ => None,
+    }
+}
+
+/// Puts the keys of one table into another, tables key by key.
+fn merge(into: &mut Table, from: &Table) {
+    for (key, value) in from {
+        match (into.get_mut(key), value) {
+            (Some(toml::Value::Table(into)), toml::Value::Table(from)) => merge(into, from),
+            _ => drop(into.insert(key.clone(), value.clone())),
+        }
+    }
+}
+
+/// All cases, by the names of their programs.
+pub(crate) fn cases() -> Vec<Case> {
+    let folders = entries(&jobs()).into_iter().filter(|it| it.is_dir());
+    let files = folders.flat_map(|folder| entries(&folder));
+    let programs = files.filter_map(Program::read);
+    programs.flat_map(Program::cases).collect()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Lines marked `HERE rank 0 2`, by rank.
+pub(crate) fn marked_lines(text: &str) -> BTreeMap<u32, u32> {
+    let mut marked = BTreeMap::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let Some((_, ranks)) = line.split_once("HERE rank ") else {
+            continue;
+        };
+        let ranks = ranks.split_whitespace().map_while(|it| it.parse().ok());
+        marked.extend(ranks.map(|rank: u32| (rank, number)));
+    }
+    marked
+}

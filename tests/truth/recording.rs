@@ -1,0 +1,274 @@
+//! Recordings of live runs: the journal of a run, from which the engine makes the same report again.
+//!
+//! `tests/recordings/FAMILY/PROGRAM[.SCENARIO].VARIANT.gz` is gzip of one line of JSON ([`Meta`]) and the journal.
+//! `tests/recordings/layout.txt` lists the fields of the messages in the journals and the version of the black box.
+//! A recording is stale if its program has changed since, and all are if a listed field has changed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use ddp_doctor::evidence::journal;
+use ddp_doctor::postmortem;
+use ddp_doctor::report::json::Assembler;
+use ddp_doctor::report::text::{self, Style};
+use ddp_doctor_proto::blackbox::LAYOUT_VERSION;
+use ddp_doctor_proto::report::Job;
+use ddp_doctor_proto::v1::{self, event::Kind};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use protox::prost::Message;
+use protox::prost_reflect::{
+    DescriptorPool, DynamicMessage, EnumDescriptor, MessageDescriptor, Value,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::check::Outcome;
+use crate::program::{Case, Variant};
+use crate::support::jobs::jobs;
+
+const JOURNAL: &str = "journal.ddpj";
+/// Message of a frame of the journal.
+const FRAME: &str = "ddpdoctor.v1.Report";
+
+/// What a recording says of itself.
+#[derive(Debug, Serialize, Deserialize)]
+struct Meta {
+    /// CRC-32 of the program and of the modules of `tests/jobs/support` that it names.
+    program: u32,
+    /// Exit status of `ddp-doctor run`; `None`: a signal ended it.
+    status: Option<i32>,
+    /// Versions of what was run.
+    versions: String,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recordings")
+}
+
+fn path(case: &Case) -> PathBuf {
+    let scenario = case.scenario.iter().map(String::as_str);
+    let words: Vec<&str> = [case.program.name.as_str()]
+        .into_iter()
+        .chain(scenario)
+        .chain([case.variant.name(), "gz"])
+        .collect();
+    root().join(&case.program.family).join(words.join("."))
+}
+
+/// Checksum of what a live run of this program depends on.
+fn fingerprint(case: &Case) -> u32 {
+    let text = &case.program.text;
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(text.as_bytes());
+    for entry in fs::read_dir(jobs().join("support")).unwrap() {
+        let path = entry.unwrap().path();
+        let module = path.file_stem().unwrap().to_str().unwrap();
+        if text.contains(&format!("support.{module} ")) {
+            hasher.update(&fs::read(&path).unwrap());
+        }
+    }
+    hasher.finalize()
+}
+
+/// Why the recording of a case cannot be used, if so.
+pub(crate) fn staleness(case: &Case) -> Option<String> {
+    let Ok(file) = fs::File::open(path(case)) else {
+        return Some("there is no recording".into());
+    };
+    let (meta, _) = read(file);
+    if meta.program != fingerprint(case) {
+        return Some("the recording is stale: its program has changed".into());
+    }
+    let changed = changed_layout();
+    let field = changed.first()?;
+    Some(format!(
+        "the recording is stale: the record layout has changed: {field}"
+    ))
+}
+
+fn read(file: fs::File) -> (Meta, Vec<u8>) {
+    let mut bytes = Vec::new();
+    GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+    let end = bytes.iter().position(|&byte| byte == b'\n').unwrap();
+    let journal = bytes.split_off(end + 1);
+    (serde_json::from_slice(&bytes).unwrap(), journal)
+}
+
+/// Diagnoses the recording of a case again. A healthy case is silent at every look on the way.
+pub(crate) fn replay(case: &Case) -> Outcome {
+    if let Some(why) = staleness(case) {
+        panic!("{case}: {why}; run `make recordings`");
+    }
+    let (meta, bytes) = read(fs::File::open(path(case)).unwrap());
+    let scratch = tempfile::tempdir().unwrap();
+    fs::write(scratch.path().join(JOURNAL), bytes).unwrap();
+    let recorded = postmortem::record(&[scratch.path().to_owned()]).unwrap();
+    assert_eq!(recorded.remarks, [], "{case}");
+    if case.variant == Variant::Healthy {
+        let mut shown = Assembler::new(Job::default());
+        for update in recorded.updates {
+            let at = update.unix_ns;
+            shown.apply(update);
+            let findings = shown.findings();
+            assert!(findings.is_empty(), "{case}, at {at} ns: {findings:#?}");
+        }
+    }
+    let mut said = Vec::new();
+    text::report(&mut said, &recorded.report, Style::default(), false).unwrap();
+    Outcome {
+        report: recorded.report,
+        status: meta.status,
+        text: String::from_utf8(said).unwrap(),
+    }
+}
+
+/// The records in the recording of a case.
+pub(crate) fn records(case: &Case) -> Vec<v1::Record> {
+    let (_, bytes) = read(fs::File::open(path(case)).unwrap());
+    let scratch = tempfile::tempdir().unwrap();
+    let copy = scratch.path().join(JOURNAL);
+    fs::write(&copy, bytes).unwrap();
+    let mut journal = journal::Reader::open(&copy).unwrap();
+    let mut records = Vec::new();
+    while let Some(report) = journal.read().unwrap() {
+        let kinds = report.events.into_iter().filter_map(|event| event.kind);
+        records.extend(kinds.filter_map(|kind| match kind {
+            Kind::Record(record) => Some(record),
+            _ => None,
+        }));
+    }
+    records
+}
+
+/// Keeps the run in this run directory as the recording of a case. `hidden` are texts that belong to this machine
+/// alone, such as paths, and what stands for them in the recording.
+pub(crate) fn keep(
+    case: &Case,
+    run_dir: &Path,
+    status: Option<i32>,
+    versions: &str,
+    hidden: &[(String, &str)],
+) {
+    let scratch = tempfile::tempdir().unwrap();
+    let copy = scratch.path().join(JOURNAL);
+    let frame = schema().get_message_by_name(FRAME).unwrap();
+    let mut from = journal::Reader::open(&run_dir.join(JOURNAL)).unwrap();
+    let mut to = journal::Writer::create(&copy).unwrap();
+    while let Some(report) = from.read().unwrap() {
+        let bytes = report.encode_to_vec();
+        let mut report = DynamicMessage::decode(frame.clone(), bytes.as_slice()).unwrap();
+        hide(&mut report, hidden);
+        to.append(&report.transcode_to().unwrap()).unwrap();
+    }
+    let meta = Meta {
+        program: fingerprint(case),
+        status,
+        versions: versions.into(),
+    };
+    let mut bytes = serde_json::to_vec(&meta).unwrap();
+    bytes.push(b'\n');
+    bytes.extend(fs::read(&copy).unwrap());
+    let path = path(case);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut file = GzEncoder::new(fs::File::create(path).unwrap(), Compression::best());
+    file.write_all(&bytes).unwrap();
+    file.finish().unwrap();
+}
+
+/// Replaces texts in all strings of a message.
+fn hide(message: &mut DynamicMessage, hidden: &[(String, &str)]) {
+    for (_, value) in message.fields_mut() {
+        hide_value(value, hidden);
+    }
+}
+
+fn hide_value(value: &mut Value, hidden: &[(String, &str)]) {
+    match value {
+        Value::String(text) => {
+            for (secret, instead) in hidden {
+                *text = text.replace(secret, instead);
+            }
+        }
+        Value::Message(message) => hide(message, hidden),
+        Value::List(values) => values.iter_mut().for_each(|it| hide_value(it, hidden)),
+        Value::Map(values) => values.values_mut().for_each(|it| hide_value(it, hidden)),
+        _ => {}
+    }
+}
+
+/// Every recording in the folder that belongs to none of these cases.
+pub(crate) fn orphans(cases: &[Case]) -> Vec<PathBuf> {
+    let known: BTreeSet<PathBuf> = cases.iter().map(path).collect();
+    let mut found = Vec::new();
+    for family in fs::read_dir(root()).into_iter().flatten() {
+        for file in fs::read_dir(family.unwrap().path()).into_iter().flatten() {
+            found.push(file.unwrap().path());
+        }
+    }
+    found.retain(|path| !known.contains(path));
+    found
+}
+
+// --- The layout of records ----------------------------------------------------------------------------
+
+fn schema() -> DescriptorPool {
+    let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+    let mut compiler = protox::Compiler::new([proto]).unwrap();
+    compiler.open_file("ddpdoctor/v1/agent.proto").unwrap();
+    compiler.descriptor_pool()
+}
+
+/// The black box's version, and fields and words of all messages that a journal may hold, one a line.
+fn layout() -> BTreeSet<String> {
+    let mut lines = BTreeSet::from([format!("black box {LAYOUT_VERSION}")]);
+    list_message(&schema().get_message_by_name(FRAME).unwrap(), &mut lines);
+    lines
+}
+
+fn list_message(message: &MessageDescriptor, lines: &mut BTreeSet<String>) {
+    for field in message.fields() {
+        let kind = field.kind();
+        let line = format!(
+            "{}.{} = {:?} {kind:?} {}",
+            message.name(),
+            field.name(),
+            field.cardinality(),
+            field.number()
+        );
+        if !lines.insert(line) {
+            continue;
+        }
+        if let Some(message) = kind.as_message() {
+            list_message(message, lines);
+        }
+        if let Some(words) = kind.as_enum() {
+            list_enum(words, lines);
+        }
+    }
+}
+
+fn list_enum(words: &EnumDescriptor, lines: &mut BTreeSet<String>) {
+    for word in words.values() {
+        lines.insert(format!("{} = {}", word.name(), word.number()));
+    }
+}
+
+fn recorded_layout() -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("layout.txt")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// What recordings rely on and is no longer so. An addition changes nothing for them.
+fn changed_layout() -> Vec<String> {
+    recorded_layout().difference(&layout()).cloned().collect()
+}
+
+/// Writes down the layout that recordings rely on from now on.
+pub(crate) fn keep_layout() {
+    fs::create_dir_all(root()).unwrap();
+    let lines: Vec<String> = layout().into_iter().collect();
+    fs::write(root().join("layout.txt"), lines.join("\n") + "\n").unwrap();
+}
