@@ -12,7 +12,7 @@ use super::event::ProcessId;
 use super::model::{Doing, Process};
 use super::situation::Situation;
 
-/// The first two captures come within this share of the stall limit: there are two when it is reached.
+/// Divisor of the stall limit that caps the first two intervals: there are two captures when it is reached.
 const SHARE: u32 = 4;
 /// A process that has stood still so often, and gone on, is one that does: from then on it has to stand
 /// for that share of the stall limit, which still leaves time for a second look.

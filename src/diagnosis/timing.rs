@@ -1,7 +1,7 @@
 //! The time constants of the engine, and the factor by which tests shorten them.
 //!
 //! [`Timing`] holds every duration that decides *when* something is concluded: how long a condition
-//! must last, or how long something must be absent. [`crate::node::timing::Timing`] holds those of
+//! must last, or how long something must be absent. `src/node/timing.rs` holds those of
 //! the node. Both are multiplied by one [`TimeScale`], which the node writes to the first message of
 //! its stream and journal: a job is diagnosed live, by a standing coordinator and by `analyze` with
 //! the same values.

@@ -4,7 +4,7 @@
 //!
 //! | Duration | Why |
 //! |---|---|
-//! | ticks of the follower, interval of scans and heartbeats (`follow.rs`) | short already: shorter ones only cost processor time |
+//! | ticks of the follower, intervals of scans, states and heartbeats (`follow.rs`) | short already: shorter ones only cost processor time |
 //! | creation of a box, end of ranks after their command, pauses (`follow.rs`), kills by the kernel (`memory.rs`) | set by kernel and processes |
 //! | ages at which a process is checked for capture (`descendants.rs`) | an interpreter takes as long as it takes to load PyTorch |
 //! | connections, answers, shutdown (`attach.rs`, `job.rs`, `reporter.rs`, `screen.rs`, `recorder/`, `stacks/`, `source/`) | limits for what has failed, not waits |
