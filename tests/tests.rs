@@ -14,6 +14,7 @@
 //! * `screens`: the dashboard's pictures, on terminals of three sizes.
 //! * `stacks`: where real ranks stand, taken by `run` and by `dump`.
 //! * `structure`: who may depend on whom, and other invariants of the architecture.
+//! * `timing`: that tests can scale what is concluded from time.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
 
 #![expect(
@@ -42,4 +43,5 @@ mod screens;
 mod stacks;
 mod structure;
 mod support;
+mod timing;
 mod watch;

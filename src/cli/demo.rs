@@ -9,10 +9,12 @@ use clap::Args;
 
 use super::Global;
 use crate::demo::{self, DEMOS, Demo};
+use crate::diagnosis::timing::TimeScale;
 use crate::node::environment;
 use crate::node::job::{self, Options};
 use crate::node::kill::Patience;
 use crate::node::stacks::taker::When;
+use crate::node::timing::Timing;
 
 /// How long a demonstration is left hanging.
 const HANG: Duration = Duration::from_millis(1500);
@@ -56,8 +58,9 @@ impl ShowDemo {
             run_dir: None,
             report: None,
             coordinator: None,
-            kill: Some(Patience::new(Some(HANG))),
-            stall_after: STALL_AFTER,
+            kill: Some(Patience::new(Some(HANG), &Timing::default())),
+            stall_after: Some(STALL_AFTER),
+            time_scale: TimeScale::default(),
             stacks: When::default(),
             nccl: job::Nccl::Never,
             verbosity: global.verbosity(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::run::{Stacks, seconds};
+use crate::diagnosis::timing::TimeScale;
 use crate::node::reporter::{Options, report};
 
 /// Follow the ranks of a launch that `run` did not start, and report to a standing coordinator.
@@ -19,15 +20,12 @@ pub(super) struct Reporter {
     /// Where evidence goes [default: nowhere]
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_RUN_DIR")]
     run_dir: Option<PathBuf>,
-    /// How long a wait may last that nothing proves hopeless
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        value_parser = seconds,
-        default_value = "60",
-        env = "DDP_DOCTOR_STALL_AFTER"
-    )]
-    stall_after: Duration,
+    /// How long a wait may last that nothing proves hopeless [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_STALL_AFTER")]
+    stall_after: Option<Duration>,
+    /// Factor of all other durations, for tests
+    #[arg(long, hide = true, default_value = "1", env = "DDP_DOCTOR_TIME_SCALE")]
+    time_scale: TimeScale,
     /// When to look where ranks stand
     #[arg(
         long,
@@ -45,6 +43,7 @@ impl Reporter {
             coordinator: self.coordinator,
             run_dir: self.run_dir,
             stall_after: self.stall_after,
+            time_scale: self.time_scale,
             stacks: self.stacks.into(),
         })?;
         Ok(0)

@@ -8,10 +8,12 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{Global, stderr_is_terminal};
+use crate::diagnosis::timing::TimeScale;
 use crate::node::environment;
 use crate::node::job::{self, Options};
 use crate::node::kill::Patience;
 use crate::node::stacks::taker::When;
+use crate::node::timing::Timing;
 
 /// Start a job and watch every rank of it on this node.
 ///
@@ -55,15 +57,12 @@ pub(super) struct Run {
     /// How long it has to hang before it is killed [default: 5 if proved, 30 otherwise]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_KILL_AFTER")]
     kill_after: Option<Duration>,
-    /// How long a wait may last that nothing proves hopeless
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        value_parser = seconds,
-        default_value = "60",
-        env = "DDP_DOCTOR_STALL_AFTER"
-    )]
-    stall_after: Duration,
+    /// How long a wait may last that nothing proves hopeless [default: 60]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_STALL_AFTER")]
+    stall_after: Option<Duration>,
+    /// Factor of all other durations, for tests
+    #[arg(long, hide = true, default_value = "1", env = "DDP_DOCTOR_TIME_SCALE")]
+    time_scale: TimeScale,
     /// When to look where ranks stand
     #[arg(
         long,
@@ -154,14 +153,16 @@ impl Run {
         if environment::is_switched_off() || environment::is_watched_already() {
             return job::become_command(&command, &mut io::stderr());
         }
+        let timing = Timing::default().scaled(self.time_scale);
         let outcome = job::run(Options {
             command,
             job: self.job,
             run_dir: self.run_dir,
             report: self.report,
             coordinator: self.coordinator,
-            kill: (self.on_hang == OnHang::Kill).then(|| Patience::new(self.kill_after)),
+            kill: (self.on_hang == OnHang::Kill).then(|| Patience::new(self.kill_after, &timing)),
             stall_after: self.stall_after,
+            time_scale: self.time_scale,
             stacks: self.stacks.into(),
             nccl: self.nccl.into(),
             verbosity: global.verbosity(),

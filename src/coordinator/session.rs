@@ -14,8 +14,9 @@ use v1::request::Kind;
 use super::clock::Clock;
 use super::dump::Dump;
 use crate::diagnosis::event::ProcessId;
-use crate::diagnosis::{Config, Engine, Event};
+use crate::diagnosis::{Engine, Event};
 use crate::evidence::decode::{self, Decoder};
+use crate::evidence::settings;
 use crate::report::viewer::Detail;
 
 /// Reports taken in before the engine is asked for conclusions: bounds how old they get.
@@ -37,8 +38,6 @@ const ABANDONED: Duration = Duration::from_secs(120);
 pub(super) const MAX_NODES: usize = 8192;
 /// How long nodes may take to say where their ranks stand: more than they give one rank.
 const DUMP_PATIENCE: Duration = Duration::from_secs(6);
-/// Stall limit of a job whose nodes name none.
-const STALL_AFTER: Duration = Duration::from_secs(60);
 
 /// What reaches a session.
 #[derive(Debug)]
@@ -117,12 +116,8 @@ impl Session {
         publisher: watch::Sender<Arc<Published>>,
         live_viewers: Arc<AtomicUsize>,
     ) -> Self {
-        let stall_after = match hello.stall_after_s {
-            0 => STALL_AFTER,
-            seconds => Duration::from_secs(u64::from(seconds)),
-        };
         Self {
-            engine: Engine::new(Config { stall_after }),
+            engine: Engine::new(settings::config(hello)),
             nodes: Vec::new(),
             by_key: BTreeMap::new(),
             by_attachment: BTreeMap::new(),

@@ -12,17 +12,8 @@ use super::event::ProcessId;
 use super::model::{Doing, Process};
 use super::situation::Situation;
 
-/// A wait has to last that long, or this share of the stall limit if that is less.
-const FIRST_AFTER: Duration = Duration::from_secs(2);
-/// Time until the second look, or that share of the stall limit if it is less. Every further look
-/// comes after as long a time as the rank has stood then: a few in an hour.
-const AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// A share of the stall limit: when that is reached, there have been two looks and more.
+/// Divisor of the stall limit that caps the first two intervals: there are two captures when it is reached.
 const SHARE: u32 = 4;
-/// Time between two looks at a process that has gone on in between: a job that waits for long in every
-/// step is looked at now and then, not in every step.
-const PAUSE: Duration = Duration::from_secs(20);
-
 /// A process that has stood still so often, and gone on, is one that does: from then on it has to stand
 /// for that share of the stall limit, which still leaves time for a second look.
 const OFTEN: (u32, u32) = (8, 3);
@@ -60,6 +51,7 @@ impl Asked {
     /// Whether a process is to be looked at now: the how-manieth time it is that it stands still.
     fn due(&self, process: &Process, since: Timestamp, situation: &Situation<'_>) -> Option<u32> {
         let (limit, now) = (situation.config.stall_after, situation.now);
+        let timing = &situation.model.timing;
         let taken = process.stacks.last().map(|stacks| stacks.at);
         let asked = self.0.get(&process.id);
         let stands = asked.map_or(0, |asked| asked.stands);
@@ -67,7 +59,9 @@ impl Asked {
             return Some(1);
         };
         if last >= since && last >= process.last_at {
-            let pause = last.since(since).max(AGAIN_AFTER.min(limit / SHARE));
+            let pause = last
+                .since(since)
+                .max(timing.second_capture.min(limit / SHARE));
             return (last.plus(pause) <= now).then_some(stands);
         }
         let (often, share) = OFTEN;
@@ -76,7 +70,7 @@ impl Asked {
         } else {
             limit / share
         };
-        let is_due = last.plus(PAUSE) <= now && since.plus(least) <= now;
+        let is_due = last.plus(timing.capture_cooldown) <= now && since.plus(least) <= now;
         is_due.then_some(stands + 1)
     }
 }
@@ -85,7 +79,8 @@ impl Asked {
 /// way of others.
 fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
     let model = situation.model;
-    let at_least = FIRST_AFTER.min(situation.config.stall_after / SHARE);
+    let first = model.timing.first_capture;
+    let at_least = first.min(situation.config.stall_after / SHARE);
     let is_long = |since: Timestamp, usual: Duration| {
         since.plus(at_least.max(usual + usual / 2)) <= situation.now
     };
@@ -157,9 +152,12 @@ mod tests {
 
     impl Job {
         fn new(stall_after: u64) -> Self {
-            let stall_after = Duration::from_secs(stall_after);
+            let config = Config {
+                stall_after: Duration::from_secs(stall_after),
+                ..Config::default()
+            };
             let mut job = Self {
-                engine: Engine::new(Config { stall_after }),
+                engine: Engine::new(config),
                 group: group("0", "gloo", &[0, 1]),
             };
             for rank in 0..2 {

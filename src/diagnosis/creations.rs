@@ -1,7 +1,6 @@
 //! Groups whose makers do not agree: they met under one name and asked for different members.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
@@ -11,9 +10,6 @@ use super::model::{
 };
 use super::situation::{Origin, Situation, Stall};
 use super::waits::Blocked;
-
-/// A group is made within moments, once all its makers are there.
-const MADE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Makers who met and do not agree.
 #[derive(Debug)]
@@ -132,7 +128,8 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &Asked) -> Option<Timest
     };
     let stalls = situation.stalls.iter().filter(is_missed);
     let overdue = stalls.map(|stall| situation.overdue_at(stall));
-    overdue.chain([asked.call.at.plus(MADE_WITHIN)]).min()
+    let unfinished = asked.call.at.plus(situation.model.timing.group_creation);
+    overdue.chain([unfinished]).min()
 }
 
 /// The rank of that kind that asked first.

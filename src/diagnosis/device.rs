@@ -5,16 +5,14 @@
 //! that stands in the driver and waits for the device, while nothing was asked of NCCL since.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::event::{Call, Stacks, ThreadStack};
 use super::model::{Group, Model, Process};
 use super::outside::{self, What};
+use super::timing::Timing;
 
-/// Two looks that are nearer than this show nothing.
-const APART: Duration = Duration::from_secs(1);
 /// A thread that uses less than one part in so many of the time waits.
 const IDLE: u32 = 20;
 /// Libraries that wait for a device on behalf of a program.
@@ -35,7 +33,7 @@ pub enum Progress {
 
 /// How far the device of a process has come with a call of its.
 #[must_use]
-pub fn progress(process: &Process, call: &Call) -> Progress {
+pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
     let Some(on) = call.queued_on() else {
         return Progress::Unknown;
     };
@@ -59,7 +57,7 @@ pub fn progress(process: &Process, call: &Call) -> Progress {
             .last_call
             .as_ref()
             .is_some_and(|last| last.id == call.id);
-        let rests = is_last.then(|| rests_on_device(process)).flatten();
+        let rests = is_last.then(|| rests_on_device(process, timing)).flatten();
         return rests.map_or(Progress::Unknown, Progress::Within);
     }
     if process.queue_cut {
@@ -76,11 +74,11 @@ pub fn progress(process: &Process, call: &Call) -> Progress {
 /// Since when a process has done nothing but wait for its device, by two looks since it last wrote a
 /// record; `None`: it does not, or they do not show it.
 #[must_use]
-pub fn rests_on_device(process: &Process) -> Option<Timestamp> {
+pub fn rests_on_device(process: &Process, timing: &Timing) -> Option<Timestamp> {
     let mut looks = process.stacks.iter().rev();
     let mut looks = looks.by_ref().filter(|look| look.at >= process.last_at);
     let last = looks.next()?;
-    let first = looks.find(|first| last.at.since(first.at) >= APART)?;
+    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
     rests(first, last).then_some(process.last_at)
 }
 
@@ -91,9 +89,9 @@ pub fn rests_on_device(process: &Process) -> Option<Timestamp> {
 /// does one that computes. Therefore this says something of a program only that has given its device what cannot be
 /// complete.
 #[must_use]
-pub fn is_waited_for(process: &Process) -> bool {
-    rests_on_device(process).is_some()
-        || outside::of(process).is_some_and(|outside| {
+pub fn is_waited_for(process: &Process, timing: &Timing) -> bool {
+    rests_on_device(process, timing).is_some()
+        || outside::of(process, timing).is_some_and(|outside| {
             let unknown = outside.inner.is_none() && outside.thread.native.is_empty();
             outside.stays
                 && match outside.what {
@@ -144,6 +142,8 @@ pub fn settled_at(model: &Model, group: &Group) -> Option<(u64, Timestamp)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn thread(frames: &[(&str, &str)], cpu: f64) -> ThreadStack {

@@ -4,11 +4,10 @@
 //! it ever had. When that ends is a matter of what room there is: of the rank alone on its device and in
 //! its address space; in its control group and on its host, of all that grow there together.
 
-use std::time::Duration;
-
 use ddp_doctor_proto::report::Timestamp;
 
 use super::model::{Ending, Memory, Model, Process, Room, RoomKind, Series};
+use super::timing::Timing;
 use super::trend::Trend;
 
 /// Steps in which a program gets warm.
@@ -30,9 +29,6 @@ const LEAST_SHARE: u64 = 20;
 const NEARLY_ALL: f64 = 0.8;
 /// An end in so many steps is in sight however short the time is that the growth was seen for.
 const NEAR: f64 = 40.0;
-
-/// For so long something that others take of as well has to fill before that means anything.
-const LASTS: Duration = Duration::from_secs(60);
 
 /// Growth that was seen.
 #[derive(Clone, Copy, Debug)]
@@ -190,8 +186,12 @@ pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth>
 
 /// What fills steadily of what others than this process take of as well: the host, a control group,
 /// /dev/shm. With how it grows, and when it is full.
-pub fn filling(process: &Process) -> impl Iterator<Item = (Room, Growth, Exhausted)> {
-    let fillings = fillings(process).filter(|it| it.lasts && it.end.is_in_sight(&it.growth));
+pub fn filling(
+    process: &Process,
+    timing: &Timing,
+) -> impl Iterator<Item = (Room, Growth, Exhausted)> {
+    let fillings =
+        fillings(process, timing).filter(|it| it.lasts && it.end.is_in_sight(&it.growth));
     fillings.map(|it| (it.room, it.growth, it.end))
 }
 
@@ -204,14 +204,15 @@ struct Filling {
     lasts: bool,
 }
 
-fn fillings(process: &Process) -> impl Iterator<Item = Filling> {
+fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling> {
+    let enough = timing.shared_memory_growth;
     let memory = &process.memory;
     let series = [
         (RoomKind::Host, &memory.host_by_step),
         (RoomKind::Cgroup, &memory.cgroup_by_step),
         (RoomKind::Shm, &memory.shm_by_step),
     ];
-    series.into_iter().filter_map(|(kind, series)| {
+    series.into_iter().filter_map(move |(kind, series)| {
         let rooms = memory.rooms().into_iter().chain(memory.shm());
         let room = rooms.into_iter().find(|room| room.kind == kind)?;
         let growth = of(series, process.step)?;
@@ -220,7 +221,7 @@ fn fillings(process: &Process) -> impl Iterator<Item = Filling> {
             room,
             growth,
             end: growth.until(room),
-            lasts: growth.at.since(first.at) >= LASTS,
+            lasts: growth.at.since(first.at) >= enough,
         })
     })
 }
@@ -254,14 +255,14 @@ pub fn growers(model: &Model) -> Vec<Grower<'_>> {
             }
         };
         if grower.device.is_none() {
-            grower.place = place(grower);
+            grower.place = place(grower, &model.timing);
         }
     }
     growers
 }
 
 /// Where what it grows by is.
-fn place(grower: &Grower<'_>) -> GrowsIn {
+fn place(grower: &Grower<'_>, timing: &Timing) -> GrowsIn {
     let memory = &grower.process.memory;
     let shared = memory.shared_by_step.samples();
     let (from, _) = grower.growth.steps;
@@ -285,7 +286,7 @@ fn place(grower: &Grower<'_>) -> GrowsIn {
         let is_told = !it.lasts || it.end.is_in_sight(&it.growth);
         it.room.kind == RoomKind::Shm && is_told && is_first(&it)
     };
-    match fillings(grower.process).any(fills) {
+    match fillings(grower.process, timing).any(fills) {
         true => GrowsIn::Shm,
         false => GrowsIn::Shared,
     }

@@ -47,6 +47,7 @@ pub mod startup;
 pub mod streams;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod timing;
 pub mod trend;
 pub mod uses;
 pub mod waits;
@@ -61,11 +62,7 @@ use judge::Judged;
 use model::{Doing, Ending, Model, Process, Target};
 use roster::Roster;
 use situation::Situation;
-
-/// A wait is shown on its rank after this long.
-const SHOWN_AFTER: Duration = Duration::from_secs(1);
-/// How often a job that stands still is looked at again.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+use timing::Timing;
 
 /// What the engine is set up with.
 #[derive(Clone, Debug)]
@@ -73,13 +70,24 @@ pub struct Config {
     /// A wait that nothing proves hopeless becomes a finding after this long, or after three times
     /// the longest wait seen before at the same line, whichever is more.
     pub stall_after: Duration,
+    /// All other durations.
+    pub timing: Timing,
+}
+
+impl Config {
+    /// Default settings with this timing.
+    #[must_use]
+    pub const fn with_timing(timing: Timing) -> Self {
+        Self {
+            stall_after: timing.default_stall_after,
+            timing,
+        }
+    }
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            stall_after: Duration::from_secs(60),
-        }
+        Self::with_timing(Timing::default())
     }
 }
 
@@ -112,9 +120,9 @@ impl Engine {
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
-            config,
             roster: Roster::default(),
-            model: Model::default(),
+            model: Model::new(config.timing),
+            config,
             now: Timestamp::default(),
             dirty: false,
             first_seen: BTreeMap::new(),
@@ -360,6 +368,7 @@ impl Engine {
 
     /// The call or wait that a rank has been in for more than a moment, the longest of its threads'.
     fn waiting_in(&self, rank: u32, process: &Process) -> Option<WaitingIn> {
+        let timing = &self.model.timing;
         let waits = process.threads.values().filter_map(|thread| {
             let (call, since) = match &thread.doing {
                 Doing::Call(call) => (Some(call.clone()), call.at),
@@ -369,8 +378,8 @@ impl Engine {
                     (call.or_else(|| thread.last_call.clone()), *since)
                 }
                 Doing::Wait(_, since, _) => (thread.last_call.clone(), *since),
-                Doing::Nothing if thread.held_in(self.now).is_some() => {
-                    let held = thread.held_in(self.now)?;
+                Doing::Nothing if thread.held_in(self.now, timing).is_some() => {
+                    let held = thread.held_in(self.now, timing)?;
                     (Some(held.clone()), held.at)
                 }
                 Doing::Nothing => {
@@ -387,7 +396,7 @@ impl Engine {
                 }
             };
             let waited = self.now.since(since);
-            (waited >= SHOWN_AFTER).then(|| WaitingIn {
+            (waited >= timing.visible_wait).then(|| WaitingIn {
                 group: call
                     .as_ref()
                     .and_then(|call| call.group.as_ref())
@@ -451,7 +460,7 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
             })
     });
     let busy = busy || situation.settled().next().is_some();
-    let again = busy.then(|| situation.now.plus(LOOK_AGAIN));
+    let again = busy.then(|| situation.now.plus(model.timing.reexamination_interval));
     let overdue = situation
         .stalls
         .iter()

@@ -16,14 +16,13 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use super::event::{Stacks, ThreadStack};
 use super::model::Process;
+use super::timing::Timing;
 
 mod code;
 mod sort;
 
 pub use sort::What;
 
-/// Two looks that are nearer than this show nothing.
-const APART: Duration = Duration::from_secs(1);
 /// A process that uses less than one part in so many of the time is idle.
 const IDLE: u32 = 20;
 
@@ -51,16 +50,20 @@ pub struct Outside<'a> {
 /// What the process does, by two looks since it last wrote a record; `None` where there are no two, or
 /// where they show it inside a collective that no probe saw.
 #[must_use]
-pub fn of(process: &Process) -> Option<Outside<'_>> {
-    of_looks(&process.stacks, process.last_at)
+pub fn of<'a>(process: &'a Process, timing: &Timing) -> Option<Outside<'a>> {
+    of_looks(&process.stacks, process.last_at, timing)
 }
 
 /// The same by looks, oldest first, of which those count that are not older than this.
 #[must_use]
-pub fn of_looks(looks: &[Arc<Stacks>], since: Timestamp) -> Option<Outside<'_>> {
+pub fn of_looks<'a>(
+    looks: &'a [Arc<Stacks>],
+    since: Timestamp,
+    timing: &Timing,
+) -> Option<Outside<'a>> {
     let mut looks = looks.iter().rev().filter(|stacks| stacks.at >= since);
     let last = looks.next()?;
-    let first = looks.find(|first| last.at.since(first.at) >= APART)?;
+    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
     let thread = program_thread(last)?;
     let frames = code::Frames::of(thread);
     let what = sort::what([first, last], thread, &frames)?;
@@ -81,11 +84,14 @@ pub fn of_looks(looks: &[Arc<Stacks>], since: Timestamp) -> Option<Outside<'_>> 
 /// The function of PyTorch's that a program stands in without working, by two looks since it last wrote a record, and
 /// the user's line: a collective, a message or what leads to one, which no probe saw.
 #[must_use]
-pub fn unseen_call(process: &Process) -> Option<(&Where, Option<&Where>)> {
+pub fn unseen_call<'a>(
+    process: &'a Process,
+    timing: &Timing,
+) -> Option<(&'a Where, Option<&'a Where>)> {
     let mut looks = process.stacks.iter().rev();
     let mut looks = looks.by_ref().filter(|look| look.at >= process.last_at);
     let last = looks.next()?;
-    let first = looks.find(|first| last.at.since(first.at) >= APART)?;
+    let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
     let (before, now) = (program_thread(first)?, program_thread(last)?);
     let used = now.cpu_time?.saturating_sub(before.cpu_time?);
     let (before, now) = (code::Frames::of(before), code::Frames::of(now));

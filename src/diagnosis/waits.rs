@@ -43,15 +43,10 @@ use super::model::{
 mod devices;
 mod launches;
 
-/// DDP waits for its buckets where no probe sees it: a thread whose last record is such a call, and
-/// that has written none for this long, is taken to wait for it.
-const HIDDEN_WAIT: Duration = Duration::from_secs(3);
-
-/// The same where PyTorch's recorder tells of the call: longer than it may take to be asked again.
+/// Replaces [`Timing::hidden_wait`] for calls from PyTorch's recorder: more than its polling interval.
+///
+/// [`Timing::hidden_wait`]: super::timing::Timing::hidden_wait
 const RECORDED_WAIT: Duration = Duration::from_secs(10);
-
-/// A wait for a message that need not be one is believed after this long.
-pub(super) const LASTING_WAIT: Duration = Duration::from_secs(3);
 
 /// A thread that waits for ranks that have not come.
 #[derive(Clone, Debug)]
@@ -133,8 +128,8 @@ impl Waits {
             let at_odds = |thread: &Thread| is_at_odds(model, process, rank, thread);
             let goes_on = |(id, thread): (&ThreadId, &Thread)| {
                 let is_blocked = threads.iter().any(|blocked| blocked.thread == *id);
-                let acts =
-                    thread.of_the_program && !rests || until.since(thread.last_at) < HIDDEN_WAIT;
+                let silence = until.since(thread.last_at);
+                let acts = thread.of_the_program && !rests || silence < model.timing.hidden_wait;
                 !is_blocked && acts && !at_odds(thread)
             };
             let is_held = !threads.is_empty() || process.threads.values().any(at_odds);
@@ -248,11 +243,11 @@ fn blocked_threads(
             }
             Doing::Nothing => {
                 let last = thread.last_call.as_ref();
-                let held = thread.held_in(process.seen_until(now));
+                let held = thread.held_in(process.seen_until(now), &model.timing);
                 let silent = |call: &Call| {
                     let enough = match call.is_of_recorder() {
                         true => RECORDED_WAIT,
-                        false => HIDDEN_WAIT,
+                        false => model.timing.hidden_wait,
                     };
                     call.is_waited_for_unseen()
                         && call.at == thread.last_at
@@ -278,7 +273,7 @@ fn blocked_threads(
             // call.
             let group = model.group(blocked.group);
             let holds = group.holds_threads(blocked.call.op);
-            if !holds && now.since(thread.last_at) < HIDDEN_WAIT {
+            if !holds && now.since(thread.last_at) < model.timing.hidden_wait {
                 continue;
             }
             found.push(Blocked {
@@ -339,7 +334,7 @@ fn for_message(
         .all(|process| process.lost == 0);
     let sure = lone.sure && heard_all;
     let blocks = lone.side == Side::Receive || group.traffic.transport.sends_wait;
-    let believed = (sure && blocks) || lasts(&lone, since, now);
+    let believed = (sure && blocks) || lasts(model, &lone, since, now);
     if !believed {
         return None;
     }
@@ -362,9 +357,9 @@ fn for_message(
 
 /// Whether a wait for a message that need not be one has lasted: also since a message was sent to the
 /// rank, which may just be arriving.
-pub(super) fn lasts(lone: &Lone, since: Timestamp, now: Timestamp) -> bool {
+pub(super) fn lasts(model: &Model, lone: &Lone, since: Timestamp, now: Timestamp) -> bool {
     let since = lone.sent.map_or(since, |sent| sent.max(since));
-    now.since(since) >= LASTING_WAIT
+    now.since(since) >= model.timing.uncertain_wait
 }
 
 /// The ranks that may be the partner of a point-to-point call; `None` where one of them is not seen,

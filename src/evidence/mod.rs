@@ -10,4 +10,5 @@ pub mod journal;
 mod process;
 mod recorded;
 pub mod recorder;
+pub mod settings;
 pub mod stacks;

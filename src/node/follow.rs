@@ -19,16 +19,18 @@ use v1::event::Kind;
 use super::boxes::BoxDir;
 use super::descendants::Descendants;
 use super::launch::Launch;
-use super::memory::{self, Memory};
+use super::memory::Memory;
 use super::outbox::Outbox;
 use super::places;
 use super::proc::{self, Watched};
 use super::rank::Rank;
-use super::scheduling::{self, Scheduling};
+use super::scheduling::Scheduling;
 use super::source::Sources;
 use super::stacks::taker::Taker;
 use super::started::StartedRanks;
 use super::sys;
+use super::timing::Timing;
+use crate::evidence::settings;
 
 /// Time between two looks into the boxes. Every look costs a wake-up, whatever there is to see, and
 /// what is to be seen is seen 25 ms late on average: little of the 250 ms in which a provable finding
@@ -155,6 +157,7 @@ impl Commander {
 /// The follower's state.
 #[derive(Debug)]
 pub struct Follower {
+    timing: Timing,
     hello: v1::Hello,
     boxes: BoxDir,
     out: Outbox,
@@ -235,7 +238,9 @@ impl Follower {
             modified: None,
             seen: HashSet::new(),
         };
+        let timing = Timing::default().scaled(settings::time_scale(&hello));
         Self {
+            timing,
             places: boxes.places().into_iter().map(place).collect(),
             hello,
             boxes,
@@ -247,9 +252,9 @@ impl Follower {
             sources: Sources::new(),
             known_places: Arc::default(),
             ranks: Vec::new(),
-            started: StartedRanks::default(),
-            memory: Memory::new(),
-            scheduling: Scheduling::default(),
+            started: StartedRanks::new(&timing),
+            memory: Memory::new(timing),
+            scheduling: Scheduling::new(timing),
             closed_boxes: HashMap::new(),
             said: Vec::new(),
             last_scheduling: Instant::now(),
@@ -293,12 +298,12 @@ impl Follower {
                 }
                 if is_due(&mut next_scan, SCAN_EVERY, now) {
                     self.scan(now);
-                    self.out.heartbeat();
+                    self.out.heartbeat(&self.timing);
                 }
-                if is_due(&mut next_memory, memory::EVERY, now) {
+                if is_due(&mut next_memory, self.timing.memory_interval, now) {
                     self.memory.look(&self.ranks, now, &mut self.out);
                 }
-                if is_due(&mut next_scheduling, scheduling::EVERY, now) {
+                if is_due(&mut next_scheduling, self.timing.scheduling_interval, now) {
                     self.scheduling.look(&self.ranks, now, &mut self.out);
                 }
                 self.look_for_end(now);

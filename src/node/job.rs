@@ -38,6 +38,8 @@ use super::stacks::taker::{Taker, When};
 use super::sys::{self, PidFd, Signals};
 use super::{Say, names, proc};
 use crate::coordinator::{Hub, serve};
+use crate::diagnosis::timing::TimeScale;
+use crate::evidence::settings;
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::Style;
 
@@ -64,8 +66,10 @@ pub struct Options {
     pub coordinator: Option<String>,
     /// Ends a job that hangs for that long; `None`: never.
     pub kill: Option<Patience>,
-    /// A wait that nothing proves hopeless becomes a finding after this long.
-    pub stall_after: Duration,
+    /// A wait that nothing proves hopeless becomes a finding after this long; `None`: the default.
+    pub stall_after: Option<Duration>,
+    /// Factor of all other durations that decide when something is concluded.
+    pub time_scale: TimeScale,
     /// When stacks are taken.
     pub stacks: When,
     /// Whose calls of NCCL are seen.
@@ -203,9 +207,10 @@ pub fn run(options: Options) -> Outcome {
             .iter()
             .map(|word| word.display().to_string())
             .collect(),
-        stall_after_s: u32::try_from(options.stall_after.as_secs()).unwrap_or(u32::MAX),
+        stall_after_s: settings::stall_after_s(options.stall_after),
         // The launcher that gives it a name is yet to be started.
         launch: String::new(),
+        time_scale: Some(options.time_scale.factor()),
     };
     if let Some(dir) = &run_dir
         && let Err(error) = names::describe(dir, &hello, address.as_deref())

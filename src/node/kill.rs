@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::{Confidence, Effect, Finding, Severity};
 
 use super::sys::PidFd;
+use super::timing::Timing;
 use super::{descendants, proc};
 
 /// How long a finding has to stand before the job is ended.
@@ -17,12 +18,12 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// The user's, or the usual one.
+    /// The user's, or the default.
     #[must_use]
-    pub fn new(seconds: Option<Duration>) -> Self {
+    pub fn new(seconds: Option<Duration>, timing: &Timing) -> Self {
         Self {
-            proved: seconds.unwrap_or(Duration::from_secs(5)),
-            supported: seconds.unwrap_or(Duration::from_secs(30)),
+            proved: seconds.unwrap_or(timing.kill_after_proved),
+            supported: seconds.unwrap_or(timing.kill_after_supported),
         }
     }
 }
@@ -167,7 +168,7 @@ mod tests {
     fn a_finding_has_to_stand() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut judge = Judge::new(Patience::new(None));
+        let mut judge = Judge::new(Patience::new(None, &Timing::default()));
         judge.consider(&[finding("DD101", Confidence::Supported)], start);
         assert_eq!(judge.due(), Some(after(30)));
         judge.consider(&[finding("DD101", Confidence::Supported)], after(10));
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn only_what_surely_blocks_counts() {
-        let mut judge = Judge::new(Patience::new(Some(Duration::ZERO)));
+        let mut judge = Judge::new(Patience::new(Some(Duration::ZERO), &Timing::default()));
         let mut crash = finding("DD201", Confidence::Proved);
         crash.effect = Effect::Crashes;
         let mut warning = finding("DD115", Confidence::Proved);

@@ -13,11 +13,10 @@ use ddp_doctor_proto::report::{Exit, Timestamp};
 
 use super::proc;
 use super::rank::Rank;
+use super::timing::Timing;
 
-/// How long after its last rank a launch may go on with another one: while whoever started them
-/// lives, who may start them again …
-const RESTART: Duration = Duration::from_secs(20);
-/// … and otherwise, for ranks that end while others have not joined yet.
+/// How long a launch goes on after its last rank where nobody can restart it: some ranks end while
+/// others have not joined yet.
 const LATECOMER: Duration = Duration::from_secs(1);
 /// A dead process whose box nobody has read belongs to this launch if it is not older than that.
 const UNREAD: Duration = Duration::from_secs(60);
@@ -36,12 +35,13 @@ pub struct Launch {
     over_since: Option<Instant>,
     /// Told the status once it is over.
     over: Sender<i32>,
+    restart_window: Duration,
 }
 
 impl Launch {
     /// The launch that this box belongs to. `over` is told how it ended, as a shell would put it.
     #[must_use]
-    pub fn of(identity: &Identity, over: Sender<i32>) -> Self {
+    pub fn of(identity: &Identity, over: Sender<i32>, timing: &Timing) -> Self {
         Self {
             job: identity.job.clone(),
             world: identity.world.clone(),
@@ -49,6 +49,7 @@ impl Launch {
             starters: Vec::new(),
             over_since: None,
             over,
+            restart_window: timing.restart_window,
         }
     }
 
@@ -90,7 +91,11 @@ impl Launch {
             .starters
             .iter()
             .any(|&(pid, start)| proc::is_alive(pid, start));
-        let patience = if may_restart { RESTART } else { LATECOMER };
+        let patience = if may_restart {
+            self.restart_window
+        } else {
+            LATECOMER
+        };
         if now.duration_since(since) < patience {
             return None;
         }

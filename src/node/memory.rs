@@ -13,16 +13,11 @@ use super::cgroup::{self, MemoryGroup, Usage};
 use super::outbox::Outbox;
 use super::proc::{self, Watched};
 use super::rank::Rank;
+use super::timing::Timing;
 use crate::diagnosis::event::OomKills;
 
-/// How often it is measured.
-pub const EVERY: Duration = Duration::from_millis(500);
 /// The kernel kills, and frees what there was, in so long at most before the end of a process is seen.
 const MOMENTS: Duration = Duration::from_secs(5);
-/// It is told after so long even where nothing changed.
-const AT_LEAST: Duration = Duration::from_secs(60);
-/// That a control group was held at its limit is told so often at most: it may be at any moment.
-const HELD: Duration = Duration::from_secs(10);
 /// What a process has more or less is noticeable from that many bytes on, …
 const STEP: u64 = 4 << 20;
 /// … or that share of what it has, whichever is more.
@@ -35,6 +30,7 @@ const CPU_STEP: u32 = 250;
 /// Measures.
 #[derive(Debug)]
 pub struct Memory {
+    timing: Timing,
     system: System,
     known: HashMap<u64, Known>,
     /// Kills that the kernel counted on the host, as they were read lately.
@@ -105,8 +101,9 @@ struct Known {
 impl Memory {
     /// Has measured nothing yet.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(timing: Timing) -> Self {
         Self {
+            timing,
             system: System::new(),
             known: HashMap::new(),
             on_host: Counts::default(),
@@ -243,22 +240,19 @@ impl Memory {
             virtual_limit: proc::address_space_limit(pid),
             ..v1::MemorySample::default()
         };
+        let timing = &self.timing;
         let is_news = known.told.as_ref().is_none_or(|(at, told)| {
             let since = now.duration_since(*at);
             let is_held = held(told) != held(&sample);
-            since >= AT_LEAST || (is_held && since >= HELD) || differs(told, &sample)
+            since >= timing.memory_heartbeat
+                || (is_held && since >= timing.memory_limit_interval)
+                || differs(told, &sample)
         });
         if !is_news {
             return None;
         }
         known.told = Some((now, sample));
         Some(sample)
-    }
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -319,7 +313,7 @@ mod tests {
 
     #[test]
     fn this_process_has_memory_and_uses_the_processor() {
-        let mut memory = Memory::new();
+        let mut memory = Memory::new(Timing::default());
         let pid = Pid::from_u32(std::process::id());
         let look = |memory: &mut Memory, now| {
             let what = ProcessRefreshKind::nothing().with_memory().with_cpu();

@@ -30,6 +30,7 @@ pub mod source;
 pub mod stacks;
 pub mod started;
 pub mod sys;
+pub mod timing;
 
 /// Says a line to the user, from whatever thread.
 #[derive(Clone)]

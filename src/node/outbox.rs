@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::Say;
 use super::sys::{self, Space};
+use super::timing::Timing;
 use crate::evidence::journal::{JournalError, Writer};
 
 /// Estimated bytes of a batch: far below what a frame or a message may have.
@@ -30,9 +31,6 @@ const RESERVE: u64 = 1 << 30;
 const RESERVE_SHARE: u64 = 20;
 /// How often the room is looked at, in bytes that were written since.
 const LOOK_EVERY: u64 = 1 << 20;
-/// How often a journal says that the node lives where there is nothing else to say: what stood still
-/// up to then is known to have stood still.
-const JOURNAL_ALIVE: Duration = Duration::from_secs(5);
 /// How long a confirmation of the disk is waited for.
 const SYNC_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -84,7 +82,7 @@ impl Outbox {
     }
 
     /// Says that the node lives, also where there is nothing else to say.
-    pub fn heartbeat(&mut self) {
+    pub fn heartbeat(&mut self, timing: &Timing) {
         if !self.batch.is_empty() {
             return;
         }
@@ -92,7 +90,7 @@ impl Outbox {
             self.send_live(Vec::new(), None);
         }
         let now = Timestamp::now();
-        if now.since(self.journaled) >= JOURNAL_ALIVE {
+        if now.since(self.journaled) >= timing.journal_heartbeat {
             self.write_journal(Vec::new(), now);
         }
     }
@@ -471,11 +469,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
         let mut outbox = Outbox::new(Some(Journal::create(&path, Say::nobody()).unwrap()));
-        outbox.heartbeat();
-        outbox.heartbeat(); // that was a moment ago
-        outbox.journaled = Timestamp(Timestamp::now().0 - JOURNAL_ALIVE.as_nanos() as u64);
+        let timing = Timing::default();
+        outbox.heartbeat(&timing);
+        outbox.heartbeat(&timing); // that was a moment ago
+        outbox.journaled =
+            Timestamp(Timestamp::now().0 - timing.journal_heartbeat.as_nanos() as u64);
         outbox.push(lost(1));
-        outbox.heartbeat(); // there is something to say
+        outbox.heartbeat(&timing); // there is something to say
         outbox.flush();
         outbox.close();
         let mut reader = Reader::open(&path).unwrap();

@@ -26,7 +26,10 @@ use super::launch::Launch;
 use super::outbox::{Journal, Outbox};
 use super::rundir::RunDir;
 use super::stacks::taker::{Taker, When};
+use super::timing::Timing;
 use super::{Say, names, proc, sys};
+use crate::diagnosis::timing::TimeScale;
+use crate::evidence::settings;
 
 /// How often a reporter that is not needed, as it seems, looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -48,8 +51,10 @@ pub struct Options {
     pub coordinator: String,
     /// Where evidence goes; `None`: nowhere, and what the coordinator has taken in is removed.
     pub run_dir: Option<PathBuf>,
-    /// A wait that nothing proves hopeless becomes a finding after this long.
-    pub stall_after: Duration,
+    /// A wait that nothing proves hopeless becomes a finding after this long; `None`: the default.
+    pub stall_after: Option<Duration>,
+    /// Factor of all other durations that decide when something is concluded.
+    pub time_scale: TimeScale,
     /// When stacks are taken.
     pub stacks: When,
 }
@@ -145,7 +150,8 @@ fn follow(
     };
     let (follower, commands) = Commander::new();
     let (over, ended) = channel();
-    let launch = Launch::of(identity, over);
+    let timing = Timing::default().scaled(options.time_scale);
+    let launch = Launch::of(identity, over, &timing);
     let out = Outbox::new(journal);
     let stacks = Taker::new(options.stacks);
     let it = Follower::of_launch(hello, boxes, out, commands, launch, stacks);
@@ -203,8 +209,9 @@ fn hello(options: &Options, identity: &Identity, started: Timestamp) -> v1::Hell
         boot_id: proc::boot_id(),
         tool_version: VERSION.into(),
         command: proc::arguments(identity.pid),
-        stall_after_s: u32::try_from(options.stall_after.as_secs()).unwrap_or(u32::MAX),
+        stall_after_s: settings::stall_after_s(options.stall_after),
         launch: identity.world.clone(),
+        time_scale: Some(options.time_scale.factor()),
     }
 }
 

@@ -14,11 +14,8 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 
 use super::outbox::Outbox;
 use super::rank::Rank;
+use super::timing::Timing;
 
-/// How often it is looked at.
-pub const EVERY: Duration = Duration::from_secs(1);
-/// It is told after so long even where nothing changed.
-const AT_LEAST: Duration = Duration::from_secs(60);
 /// Thousandths of the time that are noticeable.
 const STEP: u32 = 100;
 /// The same of what is held against a time that is lost in a collective.
@@ -27,12 +24,13 @@ const SMALL_STEP: u32 = 50;
 const MOST_THREADS: usize = 256;
 /// Pages a second that are noticeable.
 const FAULTS_STEP: u32 = 50;
-/// A look that comes sooner after the one before measures little.
-const SHORTEST: Duration = Duration::from_millis(200);
+/// A sample that covers less than this part of the interval measures little.
+const LEAST_PART: u32 = 5;
 
 /// Looks at the ranks of a node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Scheduling {
+    timing: Timing,
     known: HashMap<u64, Known>,
 }
 
@@ -97,6 +95,15 @@ impl Shared {
 }
 
 impl Scheduling {
+    /// Has looked at nothing yet.
+    #[must_use]
+    pub fn new(timing: Timing) -> Self {
+        Self {
+            timing,
+            known: HashMap::new(),
+        }
+    }
+
     /// Looks at all ranks that live, and tells what has changed.
     pub fn look(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
         let living = ranks.iter().filter(|rank| !rank.has_ended());
@@ -147,7 +154,7 @@ impl Scheduling {
             return None;
         };
         let elapsed = now.duration_since(known.last.0);
-        if elapsed < SHORTEST {
+        if elapsed < self.timing.scheduling_interval / LEAST_PART {
             return None;
         }
         let counters = Counters::of(pid, known.cgroup.as_deref(), &known.pressure, shared);
@@ -158,10 +165,10 @@ impl Scheduling {
             processors: processors(pid).unwrap_or_default(),
             ..counters.since(&before, elapsed)
         };
-        let is_news = known
-            .told
-            .as_ref()
-            .is_none_or(|(at, told)| now.duration_since(*at) >= AT_LEAST || differs(told, &sample));
+        let heartbeat = self.timing.scheduling_heartbeat;
+        let is_news = known.told.as_ref().is_none_or(|(at, told)| {
+            now.duration_since(*at) >= heartbeat || differs(told, &sample)
+        });
         if !is_news {
             return None;
         }
@@ -376,7 +383,7 @@ mod tests {
     #[test]
     fn a_process_that_computes_is_seen_to_run() {
         let pid = std::process::id();
-        let mut scheduling = Scheduling::default();
+        let mut scheduling = Scheduling::new(Timing::default());
         let start = Instant::now();
         assert_eq!(
             scheduling.measure(1, pid, start, &mut Shared::default()),

@@ -17,21 +17,21 @@ use super::outbox::Outbox;
 use super::proc::Watched;
 use super::rank::Rank;
 use super::stacks::taker::{Taker, Wanted};
+use super::timing::Timing;
 
 /// Names in messages, above those of boxes, by which their stacks are asked for.
 const NAMES: u64 = 1 << 32;
-/// They are looked at first when they are so old …
-const FIRST_LOOK: Duration = Duration::from_secs(2);
-/// … and again after that long, then after twice that, and so on.
-const AGAIN: Duration = Duration::from_secs(2);
 /// Looks that are compared.
 const KEPT: usize = 2;
 /// Processes of one node that are followed.
 const MOST: usize = 4096;
 
 /// All of them on this node.
-#[derive(Debug, Default)]
-pub struct StartedRanks(Vec<Started>);
+#[derive(Debug)]
+pub struct StartedRanks {
+    started: Vec<Started>,
+    capture_interval: Duration,
+}
 
 #[derive(Debug)]
 struct Started {
@@ -43,12 +43,21 @@ struct Started {
 }
 
 impl StartedRanks {
+    /// Follows none yet.
+    #[must_use]
+    pub const fn new(timing: &Timing) -> Self {
+        Self {
+            started: Vec::new(),
+            capture_interval: timing.unjoined_capture_interval,
+        }
+    }
+
     /// Follows one more, and says so.
     pub fn add(&mut self, rank: &ToBeRank, out: &mut Outbox) {
         let Some(watched) = Watched::new(rank.pid, rank.start_ticks) else {
             return;
         };
-        if self.0.len() >= MOST {
+        if self.started.len() >= MOST {
             return;
         }
         let told = v1::RankStarted {
@@ -60,25 +69,25 @@ impl StartedRanks {
             ..v1::RankStarted::default()
         };
         out.push(Kind::RankStarted(told.clone()));
-        self.0.push(Started {
+        self.started.push(Started {
             told,
             watched,
             looks: 0,
-            next_look: Instant::now() + FIRST_LOOK,
+            next_look: Instant::now() + self.capture_interval,
             has_joined: false,
         });
     }
 
     /// Readable once one of them has ended.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let followed = self.0.iter().filter(|it| it.is_followed());
+        let followed = self.started.iter().filter(|it| it.is_followed());
         followed.filter_map(|it| it.watched.fd().map(AsFd::as_fd))
     }
 
     /// Sees who has joined, who has ended, and asks where the others stand.
     pub fn look(&mut self, ranks: &[Rank], now: Instant, stacks: &mut Taker, out: &mut Outbox) {
         let somebody_joined = ranks.iter().any(|rank| !rank.has_ended());
-        for started in self.0.iter_mut().filter(|it| it.is_followed()) {
+        for started in self.started.iter_mut().filter(|it| it.is_followed()) {
             let pid = started.watched.pid();
             let is_it = |rank: &Rank| rank.watched().is_some_and(|it| it.pid() == pid);
             if ranks.iter().any(is_it) {
@@ -91,7 +100,7 @@ impl StartedRanks {
                 out.push(Kind::RankStarted(started.told.clone()));
             } else if somebody_joined && now >= started.next_look {
                 started.looks += 1;
-                started.next_look = now + AGAIN * started.looks;
+                started.next_look = now + self.capture_interval * started.looks;
                 let wanted = Wanted {
                     process: NAMES + u64::from(pid),
                     pid,
@@ -107,7 +116,7 @@ impl StartedRanks {
         let Some(pid) = stacks.process.checked_sub(NAMES) else {
             return Some(stacks);
         };
-        let mut followed = self.0.iter_mut().filter(|it| it.is_followed());
+        let mut followed = self.started.iter_mut().filter(|it| it.is_followed());
         if let Some(started) = followed.find(|it| u64::from(it.watched.pid()) == pid) {
             if started.told.looks.len() == KEPT {
                 started.told.looks.remove(0);
@@ -123,7 +132,7 @@ impl StartedRanks {
 
     /// Says everything again to a coordinator that may know nothing.
     pub fn repeat(&self, out: &mut Outbox) {
-        for started in &self.0 {
+        for started in &self.started {
             out.push_live(Kind::RankStarted(started.told.clone()));
         }
     }

@@ -15,14 +15,13 @@ use super::Remark;
 use super::collect::BoxFile;
 use super::jobs::{Job, Node};
 use crate::diagnosis::event::OomKills;
-use crate::diagnosis::{Config, Engine, Event};
+use crate::diagnosis::{Engine, Event};
 use crate::evidence::blackbox;
 use crate::evidence::decode::{Decoder, Known};
 use crate::evidence::journal::Reader;
+use crate::evidence::settings;
 use crate::node::proc::{self, Watched};
 
-/// Stall limit where nobody set one.
-const STALL_AFTER: Duration = Duration::from_secs(60);
 /// Time between two looks while a journal is played, at least: that of a live node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Where nothing happens for long, looks may become rarer by this share of what has passed since.
@@ -37,13 +36,12 @@ pub(super) type Observer<'a> = dyn FnMut(&Engine, Timestamp, bool) + 'a;
 
 /// Plays the evidence of a job to its end; the engine as it is then.
 pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut Observer<'_>) -> Engine {
-    let stall_after = job.nodes.iter().map(|node| node.hello.stall_after_s).max();
-    let stall_after = match stall_after {
-        None | Some(0) => STALL_AFTER,
-        Some(seconds) => Duration::from_secs(u64::from(seconds)),
-    };
+    // Black boxes without a journal have no settings.
+    let hellos = job.nodes.iter().map(|node| &node.hello);
+    let hello = hellos.max_by_key(|it| (it.stall_after_s, it.time_scale.is_some()));
+    let config = hello.map(settings::config).unwrap_or_default();
     let mut stage = Stage {
-        engine: Engine::new(Config { stall_after }),
+        engine: Engine::new(config),
         events: Vec::new(),
         looked: Timestamp::default(),
         now: Timestamp::default(),

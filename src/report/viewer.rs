@@ -12,6 +12,7 @@ use crate::diagnosis::growth::{self, Exhausted, Grower, Growth};
 use crate::diagnosis::model::{
     self, Doing, Group, GroupId, JoinedCall, Model, Process, RoomKind, Target, Wait,
 };
+use crate::diagnosis::timing::Timing;
 
 /// Ranks named of those that one waits for; the rest is counted.
 const NAMED: usize = 64;
@@ -160,7 +161,7 @@ fn rank_detail(
     let main = stacks.and_then(|stacks| stacks.main());
     v1::RankDetail {
         rank,
-        gauges: gauges(process, growers),
+        gauges: gauges(process, growers, &model.timing),
         waits_for,
         waits_for_more,
         phase: process
@@ -182,7 +183,7 @@ fn rank_detail(
     }
 }
 
-fn gauges(process: &Process, growers: &[Grower<'_>]) -> Vec<v1::Gauge> {
+fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<v1::Gauge> {
     let memory = &process.memory;
     let growers = growers.iter().filter(|it| it.process.id == process.id);
     let growers: Vec<&Grower<'_>> = growers.collect();
@@ -190,7 +191,7 @@ fn gauges(process: &Process, growers: &[Grower<'_>]) -> Vec<v1::Gauge> {
         let grower = growers.iter().find(|it| it.device == device)?;
         Some((grower.growth, grower.ends_in_sight()))
     };
-    let filling: Vec<_> = growth::filling(process).collect();
+    let filling: Vec<_> = growth::filling(process, timing).collect();
     let shared = |kind: RoomKind| {
         let (_, growth, end) = filling.iter().find(|(room, ..)| room.kind == kind)?;
         Some((*growth, Some(*end)))
@@ -303,7 +304,7 @@ fn waits_for(
             Doing::Wait(target, ..) => *target,
             // DDP waits for its own calls unseen.
             Doing::Nothing => thread
-                .held_in(now)
+                .held_in(now, &model.timing)
                 .or(thread.last_call.as_ref().filter(|call| call.hidden))
                 .and_then(|call| process.target(call.id)),
         };

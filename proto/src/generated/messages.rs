@@ -752,7 +752,7 @@ pub mod event {
     }
 }
 /// The first event of every stream and journal.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Hello {
     /// Identifies the job; equal on all its nodes.
     #[prost(string, tag = "1")]
@@ -782,6 +782,9 @@ pub struct Hello {
     /// here are parts of different launches. Empty: it is not known.
     #[prost(string, tag = "9")]
     pub launch: ::prost::alloc::string::String,
+    /// Factor of all durations that decide when something is concluded; tests shorten them. Absent: 1.
+    #[prost(double, optional, tag = "10")]
+    pub time_scale: ::core::option::Option<f64>,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
 /// becomes known or a new generation gives it another one.

@@ -18,12 +18,8 @@ use crate::diagnosis::event::{Call, SchedulingSample};
 use crate::diagnosis::lateness;
 use crate::diagnosis::model::{Buckets, Encounter, GroupId, Model, Process};
 
-/// For so long it has to be so, …
-const SHORTEST: Duration = Duration::from_secs(8);
-/// … and in so many calls.
+/// Minimum number of calls in a stretch.
 const CALLS: usize = 20;
-/// For so long it has to have been otherwise.
-const BEFORE: Duration = Duration::from_secs(2);
 /// How many times as long calls have to take: nearly all of those now, as nearly all of those before.
 const SLOWER: u32 = 3;
 /// What is nearly all.
@@ -130,14 +126,15 @@ pub fn slow(model: &Model) -> Option<Slow> {
 }
 
 fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
-    let (now, rest) = latest(calls, SHORTEST)?;
+    let timing = &model.timing;
+    let (now, rest) = latest(calls, timing.slowdown)?;
     // The best time there was: what is slow now has perhaps been so for long.
     let mut best: Option<(Duration, Stretch<'_>)> = None;
     let mut since = now.from;
     let mut is_so = true;
     let fastest = least(now.calls, 1.0 - NEARLY_ALL)?;
     let mut left = rest;
-    while let Some((stretch, rest)) = latest(left, BEFORE) {
+    while let Some((stretch, rest)) = latest(left, timing.slowdown_baseline) {
         left = rest;
         let slowest = least(stretch.calls, NEARLY_ALL)?;
         is_so &= least(stretch.calls, 1.0 - NEARLY_ALL)? * 2 > fastest;
@@ -182,7 +179,7 @@ fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
         kept,
         others: 0,
         since,
-        known_at: since.plus(SHORTEST).min(now.to),
+        known_at: since.plus(timing.slowdown).min(now.to),
     })
 }
 

@@ -22,10 +22,8 @@ const SMALL: u64 = 64 << 10;
 const BUCKET: u64 = 25 << 20;
 /// So many in a round of the loop are many.
 const MANY: usize = 16;
-/// Rounds it has to be so in, …
+/// Rounds it has to be so in.
 const ROUNDS: usize = 20;
-/// … and for how long.
-const SHORTEST: Duration = Duration::from_secs(8);
 /// The share of the time that they take, …
 const SHARE: f64 = 0.3;
 /// … and take in nearly every slice of it.
@@ -140,8 +138,9 @@ fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
     rounds.remove(0);
     let end = calls[next.start].took.first;
     let begins = |round: &std::ops::Range<usize>| calls[round.start].took.first;
+    let shortest = model.timing.small_calls;
     let enough = |latest: &[std::ops::Range<usize>]| {
-        latest.len() >= ROUNDS && end.since(begins(&latest[0])) >= SHORTEST
+        latest.len() >= ROUNDS && end.since(begins(&latest[0])) >= shortest
     };
     let from = (0..rounds.len()).rev().find(|&it| enough(&rounds[it..]))?;
     let rounds = &rounds[from..];
@@ -178,7 +177,7 @@ fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
         together,
         each,
         bucketed: bucketed(all, each, bytes, together),
-        known_at: known_since.plus(SHORTEST.max(end.since(window.0))).min(end),
+        known_at: known_since.plus(shortest.max(end.since(window.0))).min(end),
     })
 }
 

@@ -10,6 +10,7 @@ use crate::diagnosis::event::Call;
 use crate::diagnosis::model::Process;
 use crate::diagnosis::outside;
 use crate::diagnosis::situation::{Situation, Stall};
+use crate::diagnosis::timing::Timing;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 /// Ranks that others wait for.
@@ -83,7 +84,7 @@ impl<'a> Absent<'a> {
         let calls = message::stalled_calls(situation, stall);
         draft.per_rank = calls
             .into_iter()
-            .map(|call| self.at_its_line(call))
+            .map(|call| self.at_its_line(call, &situation.model.timing))
             .collect();
         draft.blocked_at = Some(stall.since);
         draft
@@ -99,11 +100,11 @@ impl<'a> Absent<'a> {
     }
 
     /// An absent rank's row with the line that its stack shows, where there is one.
-    fn at_its_line(&self, call: RankCall) -> RankCall {
+    fn at_its_line(&self, call: RankCall, timing: &Timing) -> RankCall {
         let mut processes = self.processes.iter();
         match processes.find(|process| process.rank == Some(call.rank)) {
             Some(process) => {
-                let line = outside::of(process).and_then(|outside| outside.line);
+                let line = outside::of(process, timing).and_then(|outside| outside.line);
                 with_place(call, line)
             }
             None => call,

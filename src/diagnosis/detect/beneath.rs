@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ddp_doctor_proto::{Op, ReduceOp};
 
@@ -12,9 +11,6 @@ use crate::diagnosis::model::Target;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
-/// Who stands in a function for less time than this may only pass through it.
-const STANDS: Duration = Duration::from_secs(1);
-
 /// Sentences for the reasoning of a finding.
 pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     let Some((group, seq)) = draft.place else {
@@ -22,6 +18,7 @@ pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     };
     let place = Target::Join(group, seq);
     let mut why = Vec::new();
+    let enough = situation.model.timing.function_wait;
     let mut standing: BTreeMap<&Arc<str>, Vec<u32>> = BTreeMap::new();
     for &rank in &draft.victims {
         let process = situation.model.member(group, rank);
@@ -33,7 +30,7 @@ pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
                 .is_some_and(|call| process.and_then(|it| it.target(call.id)) == Some(place));
             if let Some((function, since)) = &thread.within
                 && of_place
-                && since.plus(STANDS) <= situation.now
+                && since.plus(enough) <= situation.now
             {
                 standing.entry(function).or_default().push(rank);
             }

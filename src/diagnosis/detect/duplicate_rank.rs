@@ -14,8 +14,6 @@ use crate::diagnosis::words::{self, Ranks};
 
 /// Ranks that are counted through.
 const MOST_RANKS: u32 = 1 << 16;
-/// The end of a process on another host may be heard of that late.
-const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
 static ABOUT: About = About {
     code: &catalogue::DD302,
@@ -102,7 +100,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         let began = one.init.call.at.max(other.init.call.at);
         let elsewhere = one.process.host != other.process.host;
         began.plus(if elsewhere {
-            HEARD_WITHIN
+            situation.model.timing.duplicate_rank_grace
         } else {
             Duration::ZERO
         })

@@ -1,7 +1,5 @@
 //! DD901 evidence-incomplete: ranks or layers never seen, and what that hides.
 
-use std::time::Duration;
-
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
@@ -13,9 +11,6 @@ use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
 use crate::diagnosis::model::{Note, Process, Target};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Ranks, number};
-
-/// A rank that has joined the world has a black box by then; its node may report that late.
-const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
 static ABOUT: About = About {
     code: &catalogue::DD901,
@@ -161,7 +156,8 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
         // The world has not come to be: who is missing in it is a finding of its own.
         return None;
     }
-    let joined = model.world_joined.map(|at| at.plus(SEEN_WITHIN));
+    let grace = model.timing.unseen_rank_grace;
+    let joined = model.world_joined.map(|at| at.plus(grace));
     let due = joined.into_iter().chain(model.over()).min()?;
     if due > situation.now {
         return None;

@@ -397,7 +397,7 @@ fn of_stall(
         let Some(process) = model.member(stall.group, rank) else {
             continue;
         };
-        let still = outside::of(process).filter(|it| !it.moves);
+        let still = outside::of(process, &situation.model.timing).filter(|it| !it.moves);
         if let Some(still) = still
             && let Some(place) = where_it_is(process, &still)
         {

@@ -110,9 +110,10 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
             .filter(|it| it.device.is_none() && it.process.host == process.host);
         of_host.collect::<Vec<&Grower<'_>>>()
     };
+    let timing = &situation.model.timing;
     let filling = hosts
         .into_values()
-        .flat_map(|process| growth::filling(process).map(move |filling| (process, filling)))
+        .flat_map(|process| growth::filling(process, timing).map(move |filling| (process, filling)))
         .filter(|(process, (room, ..))| {
             let is_shm = room.kind == RoomKind::Shm;
             let is_no_matter = |it: &Grower<'_>| matches!(it.place, GrowsIn::Own | GrowsIn::Shm);

@@ -16,6 +16,7 @@ use super::{About, Detector, Draft, Explanation, order};
 use crate::diagnosis::model::{Group, Process};
 use crate::diagnosis::outside;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
+use crate::diagnosis::timing::Timing;
 use crate::diagnosis::words::{self, Ranks, number};
 
 static ABOUT: About = About {
@@ -115,7 +116,7 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
     let stall = *stalls.first()?;
     let absent = Absent::of(situation, busy, stall)?;
     let process = *absent.processes.first()?;
-    let work = work_of(process)?;
+    let work = work_of(process, &situation.model.timing)?;
     let timeout = timeout(situation.model.group(stall.group), &stall.waiting);
     let strikes = stall.since.plus(timeout.length);
 
@@ -199,7 +200,7 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
 }
 
 /// What a process is busy with.
-fn work_of(process: &Process) -> Option<Work> {
+fn work_of(process: &Process, timing: &Timing) -> Option<Work> {
     if let Some(phase) = process.phases.first() {
         let longest = process.phase_lengths.get(&phase.name);
         return Some(Work {
@@ -209,7 +210,7 @@ fn work_of(process: &Process) -> Option<Work> {
             marked: true,
         });
     }
-    let outside = outside::of(process)?;
+    let outside = outside::of(process, timing)?;
     Some(Work {
         name: outside.what.long_work()?.to_owned(),
         since: None,

@@ -2,7 +2,7 @@
 //! goes on elsewhere.
 
 use ddp_doctor_proto::catalogue;
-use ddp_doctor_proto::report::{Confidence, Timestamp};
+use ddp_doctor_proto::report::Confidence;
 
 use super::absent::{Absent, last_call_of};
 use super::{About, Detector, Draft, Explanation, order, rendezvous_incomplete, sequence_slip};
@@ -105,8 +105,9 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         let joining = rendezvous_incomplete::of(situation, process);
         draft.follows = draft.follows.or(joining);
     }
+    let timing = &situation.model.timing;
     // A wait that cannot be told apart may well be for the very ranks that wait here.
-    let unseen = |process: &&Process| outside::unseen_call(process).is_some();
+    let unseen = |process: &&Process| outside::unseen_call(process, timing).is_some();
     if processes
         .iter()
         .any(|process| process.is_inside_a_call() || unseen(process))
@@ -144,7 +145,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
             } else {
                 format!("; its process is {}", process.state)
             },
-            whereabouts(process, situation.now),
+            whereabouts(process, situation),
         ));
     }
     if situation.is_cut_short(stall) {
@@ -159,7 +160,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     }
     let known = processes
         .iter()
-        .any(|process| outside::of(process).is_some());
+        .any(|process| outside::of(process, timing).is_some());
     draft.next = vec![format!(
         "{}, and let {} reach the same calls as the others.",
         if absent.is_past || known {
@@ -174,7 +175,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         number(ranks, "it", "them"),
     )];
     let unseen = processes.iter().find_map(|process| {
-        let (called, line) = outside::unseen_call(process)?;
+        let (called, line) = outside::unseen_call(process, timing)?;
         Some((process.rank?, words::function(called), words::at(line)))
     });
     if let Some((rank, called, at)) = unseen {
@@ -189,11 +190,12 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
 }
 
 /// The call that the rank is inside of, or what its stacks say of it.
-fn whereabouts(process: &Process, now: Timestamp) -> String {
+fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
+    let timing = &situation.model.timing;
     let inside = process
         .threads
         .values()
-        .find_map(|thread| thread.inside(now));
+        .find_map(|thread| thread.inside(situation.now, timing));
     if let Some(call) = inside {
         return format!(
             " It is inside {}{}.",
@@ -201,14 +203,14 @@ fn whereabouts(process: &Process, now: Timestamp) -> String {
             words::at(call.place.as_deref())
         );
     }
-    if let Some((called, line)) = outside::unseen_call(process) {
+    if let Some((called, line)) = outside::unseen_call(process, timing) {
         return format!(
             " It stands in {} of PyTorch's{}, and for whom it waits there was not seen.",
             words::function(called),
             words::at(line),
         );
     }
-    match outside::of(process) {
+    match outside::of(process, timing) {
         Some(Outside {
             line: Some(line),
             moves: true,

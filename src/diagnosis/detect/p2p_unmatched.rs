@@ -362,7 +362,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
                 format!("its last call was {}{at}", words::call(call))
             },
         );
-        let still = outside::of(process).filter(|outside| !outside.moves);
+        let still = outside::of(process, &situation.model.timing).filter(|outside| !outside.moves);
         let told = still.and_then(|outside| {
             draft
                 .next

@@ -1,7 +1,5 @@
 //! DD203 rank-stopped: SIGSTOP, a debugger, a frozen container.
 
-use std::time::Duration;
-
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Fact, Severity, Timestamp,
@@ -11,9 +9,6 @@ use super::early_exit::victims;
 use super::{About, Detector, Draft, Explanation, KeyPlace, message, order};
 use crate::diagnosis::situation::{Inside, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
-
-/// A stopped rank may have done its part of a collective before.
-const PART_DONE: Duration = Duration::from_secs(3);
 
 static ABOUT: About = About {
     code: &catalogue::DD203,
@@ -106,7 +101,8 @@ fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stal
         parting: None,
         origin: Origin::Stopped(ranks.clone()),
     };
-    (ranks, stall, last.max(inside.since).plus(PART_DONE))
+    let grace = model.timing.stopped_member_grace;
+    (ranks, stall, last.max(inside.since).plus(grace))
 }
 
 fn draft(

@@ -14,10 +14,9 @@ use crate::diagnosis::model::{Process, libc_signal};
 use crate::diagnosis::outside::{self, Outside};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, by_launch, by_place};
+use crate::diagnosis::timing::Timing;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
-/// Whoever ends a job that hangs has noticed it by then.
-const MORE_THAN_A_MOMENT: Duration = Duration::from_secs(3);
 /// Whoever starts ranks may start one that has ended again, or the program proper after a check: its
 /// process is seen within that time.
 const STARTED_AGAIN: Duration = Duration::from_secs(5);
@@ -246,8 +245,9 @@ fn due(
         .filter_map(|it| it.process.known_until);
     let until = known.fold(situation.until, Timestamp::min);
     let overdue = (overdue <= until && !ended_before(forming, overdue)).then_some(overdue);
+    let noticeable = situation.model.timing.interrupted_wait;
     let cut_short = situation.until < situation.now
-        && forming.all_begun().plus(MORE_THAN_A_MOMENT) <= situation.until
+        && forming.all_begun().plus(noticeable) <= situation.until
         && !ended_before(forming, situation.until);
     let cut_short = cut_short.then_some(situation.until);
     gave_up
@@ -393,9 +393,10 @@ fn tell(
             "have"
         },
     )];
+    let shown = missing.iter().take(SHOWN);
     draft
         .why
-        .extend(missing.iter().take(SHOWN).filter_map(Missing::sentence));
+        .extend(shown.filter_map(|it| it.sentence(&situation.model.timing)));
     let launched = forming
         .joiners
         .iter()
@@ -441,9 +442,9 @@ fn tell(
 
 impl Missing<'_> {
     /// What it did, where it was looked at.
-    fn outside(&self) -> Option<Outside<'_>> {
+    fn outside(&self, timing: &Timing) -> Option<Outside<'_>> {
         match self.is {
-            Whereabouts::AtWork(started) => outside::of_looks(&started.looks, Timestamp(0)),
+            Whereabouts::AtWork(started) => outside::of_looks(&started.looks, Timestamp(0), timing),
             _ => None,
         }
     }
@@ -489,7 +490,7 @@ impl Missing<'_> {
         }
     }
 
-    fn sentence(&self) -> Option<String> {
+    fn sentence(&self, timing: &Timing) -> Option<String> {
         let rank = self.rank;
         let of = |started: &StartedRank| {
             format!("Process {} of rank {rank} on {}", started.pid, started.host)
@@ -500,7 +501,7 @@ impl Missing<'_> {
                 of(started),
                 self.how_it_ended().unwrap_or_default()
             ),
-            Whereabouts::AtWork(started) => match self.outside() {
+            Whereabouts::AtWork(started) => match self.outside(timing) {
                 Some(outside) => format!("{} {}.", of(started), what_it_does(&outside)),
                 None => format!("{} is alive{}.", of(started), words::at(self.line())),
             },

@@ -104,7 +104,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
     let stuck: Vec<(&Process, Outside<'_>)> = absent
         .processes
         .iter()
-        .filter_map(|process| Some((*process, outside::of(process)?)))
+        .filter_map(|process| Some((*process, outside::of(process, &situation.model.timing)?)))
         .collect();
     let (first, what) = stuck.first().map(|(p, outside)| (*p, outside.what))?;
     let seen_at = stuck.iter().map(|(_, outside)| outside.looks[1]).max()?;

@@ -53,6 +53,7 @@ pub(super) fn waiting_call(
 ) -> RankCall {
     let mut waits = situation.waits.blocked.get(&rank).into_iter().flatten();
     let further_on = waits.any(|wait| wait.came_back && wait.call.id == joined.call.id);
+    let timing = &situation.model.timing;
     let (state, until) = match joined.wait {
         _ if further_on => (CallState::Waiting, situation.now),
         // It waited until somebody ended the job.
@@ -64,7 +65,9 @@ pub(super) fn waiting_call(
         Wait::Over(_) if joined.is_under_way() => (CallState::Issued, situation.now),
         Wait::Over(at) => (CallState::Returned, at),
         Wait::Since(_) => (CallState::Waiting, situation.now),
-        Wait::NotSeen if joined.is_awaited() || process.is_held_in(&joined.call, situation.now) => {
+        Wait::NotSeen
+            if joined.is_awaited() || process.is_held_in(&joined.call, situation.now, timing) =>
+        {
             (CallState::Waiting, situation.now)
         }
         Wait::NotSeen => (CallState::Issued, situation.now),

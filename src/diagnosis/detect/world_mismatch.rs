@@ -1,7 +1,5 @@
 //! DD303 world-mismatch: ranks disagree on world size, master address or port.
 
-use std::time::Duration;
-
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
@@ -10,10 +8,6 @@ use super::{About, Detector, Draft, Explanation, KeyPlace, order};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, by_launch, by_place, ranks};
 use crate::diagnosis::words;
-
-/// Ranks that look at two addresses may find each other all the same, within that time: a host has
-/// several names.
-const MEETS_WITHIN: Duration = Duration::from_secs(5);
 
 static ABOUT: About = About {
     code: &catalogue::DD303,
@@ -122,7 +116,7 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
     let all_begun = forming.all_begun();
     let decided = match one_launcher {
         Some(_) => all_begun,
-        None => all_begun.plus(MEETS_WITHIN),
+        None => all_begun.plus(situation.model.timing.address_mismatch_grace),
     };
     if decided > situation.now {
         return None;

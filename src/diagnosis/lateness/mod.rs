@@ -22,6 +22,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::event::Call;
 use super::model::{GroupId, Model};
+use super::timing::Timing;
 
 mod blame;
 mod why;
@@ -29,10 +30,7 @@ mod why;
 pub use blame::{Blame, apart, blame};
 pub use why::{Host, Why};
 
-/// For so long a rank has to keep the others waiting, at least.
-const SHORTEST: Duration = Duration::from_secs(4);
-/// The shortest slice, and how often it is doubled until it is as long as a round.
-const SLICE: Duration = Duration::from_millis(500);
+/// How often the shortest slice is doubled until it is as long as a round.
 const DOUBLED: u32 = 5;
 /// The same, where it is not known how long a round is.
 const DOUBLED_BLINDLY: u32 = 3;
@@ -42,8 +40,6 @@ const SLICES: u32 = 24;
 const FEWEST_SLICES: u32 = 3;
 /// A slice in which it is not so is passed over once in so many.
 const PASSED_OVER: u32 = 7;
-/// For how long ranks have to have come together for it to be calm.
-const CALM_FOR: Duration = Duration::from_secs(8);
 /// Rounds it takes where it was calm before, …
 const AFTER_CALM: f64 = 3.0;
 /// … where it has been so from the beginning on, …
@@ -77,8 +73,6 @@ const SHORT_WAIT: f64 = 0.25;
 const CALM: f64 = 0.08;
 /// Steps in which programs compile, load and try out.
 const WARM_UP: u64 = 3;
-/// The same, where steps are not known.
-const WARM_UP_TIME: Duration = Duration::from_secs(2);
 /// Arrivals from which on it is looked less often at all of them.
 const MANY: usize = 4096;
 
@@ -142,10 +136,12 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     let begin = warmed_up(model)?;
     let end = model.arrivals.end();
     let step = step(model);
+    let timing = &model.timing;
     let lengths = match step {
         Some(step) => {
             // A little longer, so that a round ends in each.
-            let first = (0..=DOUBLED).find(|&it| SLICE * 2_u32.pow(it) * 4 >= step * 5)?;
+            let first =
+                (0..=DOUBLED).find(|&it| timing.straggler_slice * 2_u32.pow(it) * 4 >= step * 5)?;
             // What keeps a rank of short steps need not do so in each of them: collections, stops.
             first..=first.max(1)
         }
@@ -153,9 +149,13 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     };
     let mut in_turn = None;
     for length in lengths {
-        let slice = SLICE * 2_u32.pow(length);
-        let horizon = before(end, slice * SLICES + CALM_FOR + SHORTEST).max(begin);
-        if end.since(horizon) < SHORTEST.max(slice * FEWEST_SLICES) {
+        let slice = timing.straggler_slice * 2_u32.pow(length);
+        let horizon = before(
+            end,
+            slice * SLICES + timing.straggler_free + timing.straggler,
+        )
+        .max(begin);
+        if end.since(horizon) < timing.straggler.max(slice * FEWEST_SLICES) {
             break;
         }
         let losses = Losses::of(model, horizon, end);
@@ -209,11 +209,16 @@ pub fn warmed_up(model: &Model) -> Option<Timestamp> {
             warm = warm.max(*pace.steps.get(more as usize - 1)?);
         }
     }
-    Some(if steps { warm } else { warm.plus(WARM_UP_TIME) })
+    Some(if steps {
+        warm
+    } else {
+        warm.plus(model.timing.warm_up)
+    })
 }
 
 /// What ranks lost by waiting for one another.
 struct Losses {
+    timing: Timing,
     /// From when on and until when it is known.
     from: Timestamp,
     to: Timestamp,
@@ -224,17 +229,19 @@ struct Losses {
 
 impl Losses {
     fn of(model: &Model, from: Timestamp, to: Timestamp) -> Self {
+        let timing = model.timing;
         let recent = model.arrivals.latest().take_while(|encounter| {
             // In the order of hearing, which is nearly that of time.
             encounter
                 .last()
-                .is_some_and(|last| last.at.plus(SHORTEST) >= from)
+                .is_some_and(|last| last.at.plus(timing.straggler) >= from)
         });
         let ranks = recent.flat_map(|encounter| encounter.came.iter().map(|came| came.rank));
         let ranks = ranks.collect();
         let mut blames = blame(model, from);
         blames.retain(|blame| blame.from < to && !is_in_phase(model, blame));
         Self {
+            timing,
             from,
             to,
             ranks,
@@ -245,7 +252,7 @@ impl Losses {
     /// Who keeps the others waiting, by slices of this length.
     fn straggler(&self, model: &Model, slice: Duration) -> Option<Straggler> {
         let lately = (
-            before(self.to, SHORTEST.max(slice * FEWEST_SLICES)),
+            before(self.to, self.timing.straggler.max(slice * FEWEST_SLICES)),
             self.to,
         );
         let lost = self.by_rank(lately);
@@ -279,7 +286,7 @@ impl Losses {
             .iter()
             .all(|&rank| self.dominates(&[rank], window, 0.0, DOMINANCE_OF_EACH));
         if !each
-            || self.to.since(since) < SHORTEST
+            || self.to.since(since) < self.timing.straggler
             || share(&pair) < SHARE
             || !self.dominates(&pair, window, SHARE, DOMINANCE_IN_TURN)
             || !others
@@ -347,10 +354,10 @@ impl Losses {
     /// Whether it has been so for long enough.
     fn is_established(&self, late: &[u32], since: Timestamp, slice: Duration) -> bool {
         let window = (since, self.to);
-        if self.to.since(since) < SHORTEST.max(slice * FEWEST_SLICES) {
+        if self.to.since(since) < self.timing.straggler.max(slice * FEWEST_SLICES) {
             return false;
         }
-        let calm_from = before(since, CALM_FOR.max(slice * 4));
+        let calm_from = before(since, self.timing.straggler_free.max(slice * 4));
         let was_calm = calm_from >= self.from && self.is_calm((calm_from, since));
         // The warm-up was just over.
         let is_first = since.since(self.from) < slice * 2;
@@ -463,7 +470,10 @@ impl Losses {
             return None;
         }
         // What it is like now; what has been so for minutes may have had another reason.
-        let recent = before(self.to, (SHORTEST * 2).max(slice * FEWEST_SLICES * 2));
+        let recent = before(
+            self.to,
+            (self.timing.straggler * 2).max(slice * FEWEST_SLICES * 2),
+        );
         let window = (recent.max(since), self.to);
         let lost = self.by_rank(window);
         let by_them: Duration = ranks.iter().filter_map(|rank| lost.get(rank)).sum();
@@ -474,7 +484,9 @@ impl Losses {
         let told = self.tell(model, ranks, window, why, false)?;
         Some(Straggler {
             before: self.before(&told.ranks, since, slice),
-            known_at: since.plus(SHORTEST.max(slice * FEWEST_SLICES)).min(self.to),
+            known_at: since
+                .plus(self.timing.straggler.max(slice * FEWEST_SLICES))
+                .min(self.to),
             since,
             ..told
         })
@@ -507,7 +519,7 @@ impl Losses {
             in_turn,
             group: place.group,
             call: Arc::clone(&place.call),
-            known_at: window.0.plus(SHORTEST).min(window.1),
+            known_at: window.0.plus(self.timing.straggler).min(window.1),
             is_guessed: !model.group(place.group).holds_threads(place.call.op),
             ranks,
             why,
@@ -528,7 +540,7 @@ impl Losses {
 
     /// Who kept the others waiting before, and until when, if it was somebody else.
     fn before(&self, late: &[u32], since: Timestamp, slice: Duration) -> Option<u32> {
-        let length = (SHORTEST / 2).max(slice * FEWEST_SLICES);
+        let length = (self.timing.straggler / 2).max(slice * FEWEST_SLICES);
         let window = (before(since, length), since);
         if window.0 < self.from {
             return None;

@@ -364,7 +364,9 @@ impl Model {
                 at,
             } => {
                 if let Some(process) = self.processes.get_mut(&process) {
-                    process.pace.scheduled(sample, at);
+                    let covered = self.timing.scheduling_interval.as_nanos() as u64;
+                    let from = Timestamp(at.0.saturating_sub(covered));
+                    process.pace.scheduled(sample, from);
                 }
             }
             Event::Frontier {

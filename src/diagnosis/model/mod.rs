@@ -8,6 +8,7 @@ use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::report::{GroupRef, Timestamp};
 
 use super::event::{GroupInfo, ProcessId, StartedRank};
+use super::timing::Timing;
 
 mod accumulation;
 mod apply;
@@ -50,6 +51,8 @@ const REFLEX: Duration = Duration::from_millis(250);
 /// The job, its ranks and its groups.
 #[derive(Debug, Default)]
 pub struct Model {
+    /// Durations for all that is concluded from it.
+    pub timing: Timing,
     /// Id of the job.
     pub job: String,
     /// The n-th start of it.
@@ -118,6 +121,15 @@ pub struct Note {
 }
 
 impl Model {
+    /// An empty model.
+    #[must_use]
+    pub fn new(timing: Timing) -> Self {
+        Self {
+            timing,
+            ..Self::default()
+        }
+    }
+
     /// A group by its name.
     #[must_use]
     pub fn group(&self, id: GroupId) -> &Group {

@@ -13,8 +13,6 @@ use crate::diagnosis::event::{SchedulingSample, ThreadId};
 const KEPT_STEPS: usize = 256;
 /// Most of what else is kept of a process.
 const KEPT: usize = 1024;
-/// A sample tells of so long before it.
-const SAMPLED: Duration = Duration::from_secs(1);
 
 /// What is known of how a process goes on, oldest first.
 #[derive(Debug, Default)]
@@ -31,7 +29,7 @@ pub struct Pace {
     pub stops: VecDeque<(Timestamp, Option<Timestamp>)>,
     /// Marked phases that are over.
     pub phases: VecDeque<(Timestamp, Timestamp)>,
-    /// How its host let it run: each holds for a second before it.
+    /// Samples of scheduling, each with the start of the interval it covers.
     pub scheduled: VecDeque<(Timestamp, SchedulingSample)>,
 }
 
@@ -99,10 +97,10 @@ impl Pace {
         keep(&mut self.phases, (from, to));
     }
 
-    pub(super) fn scheduled(&mut self, sample: SchedulingSample, at: Timestamp) {
+    pub(super) fn scheduled(&mut self, sample: SchedulingSample, from: Timestamp) {
         // Samples are repeated to a coordinator that was lost.
-        if self.scheduled.back().is_none_or(|(last, _)| *last < at) {
-            keep(&mut self.scheduled, (at, sample));
+        if self.scheduled.back().is_none_or(|(last, _)| *last < from) {
+            keep(&mut self.scheduled, (from, sample));
         }
     }
 
@@ -115,12 +113,11 @@ impl Pace {
         from: Timestamp,
         to: Timestamp,
     ) -> Option<f64> {
-        let begins = |at: Timestamp| Timestamp(at.0.saturating_sub(SAMPLED.as_nanos() as u64));
         let (mut seen, mut sum) = (Duration::ZERO, 0.0);
-        for (i, (at, sample)) in self.scheduled.iter().enumerate() {
+        for (i, (begins, sample)) in self.scheduled.iter().enumerate() {
             let next = self.scheduled.get(i + 1);
-            let ends = next.map_or(to, |(next, _)| begins(*next)).min(to);
-            let part = ends.since(begins(*at).max(from));
+            let ends = next.map_or(to, |(next, _)| *next).min(to);
+            let part = ends.since((*begins).max(from));
             if let Some(value) = of(sample) {
                 seen += part;
                 sum += part.as_secs_f64() * f64::from(value) / 1000.0;
@@ -161,9 +158,9 @@ mod tests {
     #[test]
     fn a_sample_holds_until_the_next_one() {
         let mut pace = Pace::default();
-        pace.scheduled(queued(0), Timestamp(10 * SECOND));
-        pace.scheduled(queued(600), Timestamp(15 * SECOND));
-        pace.scheduled(queued(600), Timestamp(15 * SECOND));
+        pace.scheduled(queued(0), Timestamp(9 * SECOND));
+        pace.scheduled(queued(600), Timestamp(14 * SECOND));
+        pace.scheduled(queued(600), Timestamp(14 * SECOND));
         let of = |sample: &SchedulingSample| sample.queued_permille;
         let share =
             |from: u64, to: u64| pace.share(of, Timestamp(from * SECOND), Timestamp(to * SECOND));

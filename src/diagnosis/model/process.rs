@@ -20,6 +20,7 @@ use crate::diagnosis::event::{
     Call, CallId, GroupInfo, Guard, OomKills, ProcessId, Stacks, Standing, ThreadId, Transfer,
 };
 use crate::diagnosis::settings;
+use crate::diagnosis::timing::Timing;
 
 /// Most places of a process that are remembered.
 const KEPT_PLACES: usize = 4096;
@@ -266,9 +267,6 @@ pub struct Thread {
     last_sent: Option<(CallId, Timestamp)>,
 }
 
-/// An asynchronous call comes back without its peers, unless it makes a communicator or a connection first.
-const COMES_BACK: Duration = Duration::from_secs(3);
-
 impl Thread {
     /// Whether it is inside of a call or a wait.
     #[must_use]
@@ -278,9 +276,9 @@ impl Thread {
 
     /// The asynchronous call that has not come back for so long that something must hold it.
     #[must_use]
-    pub fn held_in(&self, now: Timestamp) -> Option<&Arc<Call>> {
+    pub fn held_in(&self, now: Timestamp, timing: &Timing) -> Option<&Arc<Call>> {
         let held = self.issuing.as_ref();
-        held.filter(|call| call.at.plus(COMES_BACK) <= now)
+        held.filter(|call| call.at.plus(timing.blocked_issue) <= now)
     }
 
     /// Since when it is inside of a function of the layer below, if that is long enough.
@@ -292,10 +290,10 @@ impl Thread {
 
     /// The call that it is inside of.
     #[must_use]
-    pub fn inside(&self, now: Timestamp) -> Option<&Arc<Call>> {
+    pub fn inside(&self, now: Timestamp, timing: &Timing) -> Option<&Arc<Call>> {
         match &self.doing {
             Doing::Call(call) => Some(call),
-            Doing::Nothing => self.held_in(now),
+            Doing::Nothing => self.held_in(now, timing),
             Doing::Wait(..) => None,
         }
     }
@@ -742,9 +740,9 @@ impl Process {
 
     /// Whether it stands in a call that it asked not to wait for, or did until it ended.
     #[must_use]
-    pub fn is_held_in(&self, call: &Call, now: Timestamp) -> bool {
+    pub fn is_held_in(&self, call: &Call, now: Timestamp, timing: &Timing) -> bool {
         let thread = self.threads.get(&call.thread);
-        let held = thread.and_then(|it| it.held_in(self.seen_until(now)));
+        let held = thread.and_then(|it| it.held_in(self.seen_until(now), timing));
         held.is_some_and(|it| it.id == call.id)
     }
 

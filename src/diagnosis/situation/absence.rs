@@ -2,10 +2,10 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{Inside, MORE_THAN_A_MOMENT, Situation, is_last_call};
+use super::{Inside, Situation, is_last_call};
 
 use crate::diagnosis::event::ThreadId;
-use crate::diagnosis::model::{Doing, Ending, Group, GroupId, Join, Process, Target};
+use crate::diagnosis::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread};
 use crate::diagnosis::{outside, waits};
 
 /// A member that has not come.
@@ -136,7 +136,9 @@ impl Situation<'_> {
         }
         let outside = || {
             let nothing = !process.is_inside_a_call();
-            nothing.then(|| outside::of(process)).flatten()
+            nothing
+                .then(|| outside::of(process, &self.model.timing))
+                .flatten()
         };
         if process.is_leaving() && outside().is_none() {
             return Absence::Leaving;
@@ -198,7 +200,11 @@ impl Situation<'_> {
         process
             .threads
             .iter()
-            .all(|(&id, thread)| stands(id) || thread.last_at.plus(MORE_THAN_A_MOMENT) <= self.now)
+            .all(|(&id, thread)| stands(id) || self.is_idle(thread))
+    }
+
+    fn is_idle(&self, thread: &Thread) -> bool {
+        thread.last_at.plus(self.model.timing.idle_thread) <= self.now
     }
 
     /// Whether a rank stands still because its call met others that do not match. A leaf, or one whose
@@ -239,14 +245,15 @@ impl Situation<'_> {
             && !joined.call.is_waited_for_unseen()
             && !joined.needs(rank, &unmatched).is_empty();
         let alone = || self.stands_still(process, |other| other == id);
-        (certain || thread.last_at.plus(MORE_THAN_A_MOMENT) <= self.now)
+        (certain || self.is_idle(thread))
             && (self.waits.stuck.contains(&rank) || self.waits.at_odds.contains(&rank) || alone())
     }
 
     /// The collective inside which a rank has waited for more than a moment.
     fn stuck_inside(&self, rank: u32) -> Option<&Inside> {
+        let enough = self.model.timing.interrupted_wait;
         self.inside.iter().find(|inside| {
-            inside.waiting.contains(&rank) && inside.since.plus(MORE_THAN_A_MOMENT) <= self.until
+            inside.waiting.contains(&rank) && inside.since.plus(enough) <= self.until
         })
     }
 }

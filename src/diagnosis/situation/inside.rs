@@ -43,6 +43,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     if group.diverged.is_some_and(|at| at <= seq) {
         return None;
     }
+    let timing = &situation.model.timing;
     let mut limit = situation.config.stall_after;
     let mut waiting = Vec::new();
     let mut begun = Vec::new();
@@ -64,7 +65,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
         // What is waited for on the way out is another matter.
         let lives = !process.has_ended() && !process.is_leaving();
         let since = match joined.wait {
-            _ if on_device => match device::progress(process, &joined.call) {
+            _ if on_device => match device::progress(process, &joined.call, timing) {
                 _ if !lives => continue,
                 Progress::Within(since) => since,
                 Progress::Complete => continue,

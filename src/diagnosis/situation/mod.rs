@@ -36,9 +36,6 @@ pub use stall::Stall;
 /// processes may be that late.
 const FAILED_FOR: Duration = Duration::from_millis(500);
 
-/// A wait that somebody who looks at the job may have noticed.
-const MORE_THAN_A_MOMENT: Duration = Duration::from_secs(3);
-
 /// The model at one moment, and what can be seen in it.
 pub struct Situation<'a> {
     /// What is known.

@@ -231,7 +231,8 @@ impl Situation<'_> {
         // Who waits for its device waits for others, where anything is known of these.
         let for_others = |rank: &u32| {
             let process = self.model.member(stall.group, *rank);
-            found.is_some() && process.is_some_and(device::is_waited_for)
+            let waits = |it| device::is_waited_for(it, &self.model.timing);
+            found.is_some() && process.is_some_and(waits)
         };
         let still: Vec<u32> = still.into_iter().filter(|it| !for_others(it)).collect();
         let kept = first(&[(Absence::Making, Origin::Making)])

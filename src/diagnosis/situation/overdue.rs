@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{FAILED_FOR, MORE_THAN_A_MOMENT, Situation, Stall};
+use super::{FAILED_FOR, Situation, Stall};
 use crate::diagnosis::model::GroupId;
 
 impl Situation<'_> {
@@ -69,6 +69,7 @@ impl Situation<'_> {
     /// who end a job end one that hangs, and want to know why.
     #[must_use]
     pub fn is_cut_short(&self, stall: &Stall) -> bool {
-        self.until < self.now && stall.since.plus(MORE_THAN_A_MOMENT) <= self.until
+        let noticeable = self.model.timing.interrupted_wait;
+        self.until < self.now && stall.since.plus(noticeable) <= self.until
     }
 }

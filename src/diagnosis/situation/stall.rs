@@ -258,7 +258,7 @@ impl Situation<'_> {
     #[must_use]
     pub fn is_held_in(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         let process = self.model.member(group.id, rank);
-        process.is_some_and(|it| it.is_held_in(&joined.call, self.now))
+        process.is_some_and(|it| it.is_held_in(&joined.call, self.now, &self.model.timing))
     }
 
     /// Whether a rank waits, or did so until its end. One that ended in order had not to.
@@ -350,7 +350,7 @@ impl Situation<'_> {
             Wait::Over(at) => failed = transport.waits_complete && self.model.is_own_doing(at),
             Wait::Since(_) | Wait::NotSeen => {
                 let at_once = lone.sure && (receives || transport.sends_wait);
-                if !at_once && !lasts(&lone, since, self.now) {
+                if !at_once && !lasts(self.model, &lone, since, self.now) {
                     return None;
                 }
             }

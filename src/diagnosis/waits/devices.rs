@@ -12,7 +12,7 @@ use super::super::device;
 use super::super::event::CallId;
 use super::super::model::{Model, Process, Side};
 use super::super::outside;
-use super::{Blocked, LASTING_WAIT, for_message, for_others, launches};
+use super::{Blocked, for_message, for_others, launches};
 
 /// What a process waits for that makes no call, and waits for none that is seen.
 pub(super) fn blocked(
@@ -25,12 +25,13 @@ pub(super) fn blocked(
     if process.threads.values().any(under_way) {
         return None;
     }
+    let timing = &model.timing;
     let within = process
         .threads
         .values()
-        .find_map(|it| it.within_since(now, LASTING_WAIT));
-    let inside = within.or_else(|| outside::unseen_call(process).map(|_| process.last_at));
-    if inside.is_none() && !device::is_waited_for(process) {
+        .find_map(|it| it.within_since(now, timing.uncertain_wait));
+    let inside = within.or_else(|| outside::unseen_call(process, timing).map(|_| process.last_at));
+    if inside.is_none() && !device::is_waited_for(process, timing) {
         return None;
     }
     let first = open(model, process, rank, now, inside);

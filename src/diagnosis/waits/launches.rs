@@ -11,7 +11,7 @@ use ddp_doctor_proto::report::Timestamp;
 
 use super::super::event::{Call, ThreadId};
 use super::super::model::{Doing, GroupId, JoinedCall, Lone, Model, Process, Side, Target};
-use super::{Blocked, LASTING_WAIT};
+use super::Blocked;
 
 /// The wait of a thread that is inside the launch of messages, of which the one that it made last has met
 /// its partner.
@@ -25,7 +25,7 @@ pub(super) fn blocked(
     let Doing::Call(call) = doing else {
         return None;
     };
-    if call.on_stream.is_none() || now.since(call.at) < LASTING_WAIT {
+    if call.on_stream.is_none() || now.since(call.at) < model.timing.uncertain_wait {
         return None;
     }
     match alone(model, process, call) {
@@ -51,7 +51,7 @@ pub(super) fn behind(
         let peer = call.peer.filter(|&peer| peer != rank)?;
         let partner = model.member(group, peer)?;
         let stands = |call: &Call| {
-            now.since(call.at) >= LASTING_WAIT
+            now.since(call.at) >= model.timing.uncertain_wait
                 && launched_with(partner, call).any(|it| it.peer == Some(rank))
                 && alone(model, partner, call).is_some_and(|(_, lone)| lone.peer == Some(rank))
         };

@@ -57,7 +57,8 @@ impl Scenario {
             host: format!("node-{node}"),
             // None that this could run on: nobody is to look for its processes here.
             boot_id: format!("boot of node-{node}"),
-            stall_after_s: self.stall_after as u32,
+            stall_after_s: self.stall_after.map_or(0, |seconds| seconds as u32),
+            time_scale: self.time_scale,
             ..v1::Hello::default()
         })
     }

@@ -57,6 +57,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ddp_doctor::diagnosis::event::Event;
+use ddp_doctor::diagnosis::timing::{TimeScale, Timing};
 use ddp_doctor::diagnosis::{Config, Engine, certificate};
 use ddp_doctor::report::text;
 use ddp_doctor_proto::report::{Confidence, Finding, Report, Role, Timestamp};
@@ -92,8 +93,10 @@ pub(crate) struct Scenario {
     /// Nobody has joined the world when it begins.
     #[serde(default)]
     starting: bool,
-    #[serde(default = "minute")]
-    stall_after: f64,
+    /// Seconds; the default, which is scaled, where nothing is said.
+    stall_after: Option<f64>,
+    /// Factor of all other durations.
+    time_scale: Option<f64>,
     events: String,
     /// How long to look on after the last event, in seconds.
     #[serde(default)]
@@ -151,10 +154,6 @@ fn c10d() -> String {
 
 fn gloo() -> String {
     "gloo".into()
-}
-
-const fn minute() -> f64 {
-    60.0
 }
 
 impl Scenario {
@@ -512,9 +511,12 @@ impl Script {
     }
 
     pub(crate) fn engine(scenario: &Scenario) -> Engine {
-        Engine::new(Config {
-            stall_after: Duration::from_secs_f64(scenario.stall_after),
-        })
+        let scale = scenario.time_scale.map(|it| TimeScale::new(it).unwrap());
+        let mut config = Config::with_timing(Timing::default().scaled(scale.unwrap_or_default()));
+        if let Some(seconds) = scenario.stall_after {
+            config.stall_after = Duration::from_secs_f64(seconds);
+        }
+        Engine::new(config)
     }
 
     /// Every event in its moment, and every timeout between. Returns also when the first finding

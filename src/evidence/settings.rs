@@ -1,0 +1,80 @@
+//! The settings of the engine that a node asks for in its first message.
+
+use std::time::Duration;
+
+use ddp_doctor_proto::v1;
+
+use crate::diagnosis::Config;
+use crate::diagnosis::timing::{TimeScale, Timing};
+
+/// The factor of all durations; 1 where none is named, or none that is in range.
+#[must_use]
+pub fn time_scale(hello: &v1::Hello) -> TimeScale {
+    hello
+        .time_scale
+        .and_then(TimeScale::new)
+        .unwrap_or_default()
+}
+
+/// `Hello.stall_after_s` for the limit that the user named: in seconds, rounded up. 0 is the default.
+#[must_use]
+pub fn stall_after_s(named: Option<Duration>) -> u32 {
+    let seconds = named.map_or(0.0, |limit| limit.as_secs_f64().ceil());
+    // Saturates.
+    seconds as u32
+}
+
+/// The engine's settings. A stall limit that is named is not scaled.
+#[must_use]
+pub fn config(hello: &v1::Hello) -> Config {
+    let mut config = Config::with_timing(Timing::default().scaled(time_scale(hello)));
+    if hello.stall_after_s > 0 {
+        config.stall_after = Duration::from_secs(u64::from(hello.stall_after_s));
+    }
+    config
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(stall_after_s: u32, time_scale: Option<f64>) -> v1::Hello {
+        v1::Hello {
+            stall_after_s,
+            time_scale,
+            ..v1::Hello::default()
+        }
+    }
+
+    #[test]
+    fn absent_settings_are_the_defaults() {
+        let config = config(&hello(0, None));
+        assert_eq!(config.stall_after, Duration::from_secs(60));
+        assert_eq!(config.timing, Timing::default());
+    }
+
+    #[test]
+    fn scale_applies_to_everything_but_a_named_stall_limit() {
+        let scaled = Timing::default().scaled(TimeScale::new(0.1).unwrap());
+        let default = config(&hello(0, Some(0.1)));
+        assert_eq!(default.stall_after, Duration::from_secs(6));
+        assert_eq!(default.timing, scaled);
+        let named = config(&hello(20, Some(0.1)));
+        assert_eq!(named.stall_after, Duration::from_secs(20));
+        assert_eq!(named.timing, scaled);
+    }
+
+    #[test]
+    fn stall_limit_is_rounded_up_to_seconds() {
+        let named = |seconds| stall_after_s(Some(Duration::from_secs_f64(seconds)));
+        assert_eq!([named(0.5), named(2.0), named(1e12)], [1, 2, u32::MAX]);
+        assert_eq!(stall_after_s(None), 0);
+    }
+
+    #[test]
+    fn scale_out_of_range_is_ignored() {
+        for factor in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-300] {
+            assert_eq!(time_scale(&hello(0, Some(factor))), TimeScale::default());
+        }
+    }
+}
