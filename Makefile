@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test lint bench build oracle loom nccl gpu
+.PHONY: demo test test-all recordings lint bench build oracle loom nccl gpu
 
 # Expanded only where it is needed: making the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -23,12 +23,33 @@ demo: build
 	status=$$?; \
 	if [ $$status -ne 75 ]; then echo "the demo ended with status $$status, not 75" >&2; exit 1; fi
 
+# What a change has to pass. Most jobs are replayed from recordings; the live ones are those marked `quick`.
 test:
-	$(CARGO) build --workspace --all-targets
-	venv=$(VENV) && DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
-	    CARGO="$(CARGO)" scripts/cargo-test --workspace --all-features
-	venv=$(VENV) && DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so" \
-	    "$$venv/bin/python" -m unittest discover -s agent/python/tests -t agent/python/tests
+	@$(TESTS)
+
+# Every live job as well, also those that run for a minute or want the machine for themselves.
+test-all: FLAGS = -- --include-ignored --skip a_million_programs --skip record_curves
+test-all:
+	@$(TESTS)
+
+# Many tests wait more than they compute, so there are more threads than processors. All parts use one set of
+# features: another one would compile the workspace again.
+define TESTS
+set -e; part() { local began=$$SECONDS; "$${@:2}"; echo "-- $$1: $$((SECONDS - began)) s"; }; \
+venv=$(VENV); \
+export DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" RUST_TEST_THREADS=$$((2 * $$(nproc))); \
+part "build" $(CARGO) build --workspace --all-targets --all-features; \
+part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAGS); \
+part "Python tests" env DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so" \
+    "$$venv/bin/python" -m unittest discover -s agent/python/tests -t agent/python/tests
+endef
+
+# Records anew the live jobs whose recording is missing or stale; RECORD=all records every one.
+RECORD ?= stale
+recordings:
+	$(CARGO) build --workspace --all-targets --all-features
+	venv=$(VENV) && DDP_DOCTOR_RECORD=$(RECORD) DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
+	    $(CARGO) test -p ddp-doctor --all-features --test truth
 
 lint:
 	$(CARGO) fmt --all -- --check

@@ -1,6 +1,6 @@
 """From the deciding call to the finding, seen from outside: the report file of `ddp-doctor run`.
 
-Every program of tests/jobs/faulty that stamps its deciding call is run several times under
+Every faulty program of tests/jobs that stamps its deciding call is run several times under
 `ddp-doctor run --report`; the file is read every 2 ms, and what counts is the moment at which the
 planted fault's finding stands in it. Beside it the program prints the latency of the finding's own
 account: from the last event it needs to its detection.
@@ -23,7 +23,7 @@ import time
 
 from common import ROOT, built, machine
 
-JOBS = os.path.join(ROOT, "tests", "jobs", "faulty")
+JOBS = os.path.join(ROOT, "tests", "jobs")
 PATIENCE = 90  # seconds
 
 
@@ -34,7 +34,8 @@ def truth(program):
     with open(program) as file:
         lines = file.read().splitlines()
     begin = lines.index("# /// truth") + 1
-    return tomllib.loads("\n".join(line[2:] for line in lines[begin : lines.index("# ///")]))
+    facts = tomllib.loads("\n".join(line[2:] for line in lines[begin : lines.index("# ///")]))
+    return {**facts, **facts.pop("faulty")}
 
 
 def run(program, facts):
@@ -85,10 +86,12 @@ def main():
     print(machine())
     print("%-34s %-6s %28s %28s" % ("", "", "stamp to report file (ms)", "own account (ms)"))
     outside = []
-    for program in sorted(glob.glob(os.path.join(JOBS, "*.py"))):
+    variants = tempfile.TemporaryDirectory()
+    subprocess.run([sys.executable, os.path.join(JOBS, "variants.py"), variants.name], check=True)
+    for program in sorted(glob.glob(os.path.join(variants.name, "faulty", "*.py"))):
         name = os.path.basename(program)[:-3]
         facts = truth(program)
-        if (options.jobs and name not in options.jobs) or "decisive" not in facts or "launcher" in facts:
+        if (options.jobs and name not in options.jobs) or "decisive" not in facts or facts.get("launcher") == "python":
             continue
         measured = [one for one in (run(program, facts) for _ in range(runs)) if one]
         if not measured:

@@ -1,9 +1,10 @@
 //! The ways in which people start jobs, and what may go wrong between us and a job: real PyTorch
 //! again, one small program each.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
-use crate::support::jobs::{jobs, variant, venv};
+use crate::support::jobs::{jobs, launch, variant, venv};
 use crate::support::process::{Finished, program, run_to_end};
 use crate::support::report::{initiating, is_healthy};
 
@@ -22,7 +23,7 @@ struct Job {
 }
 
 impl Job {
-    fn new(venv: &Path, options: &[&str], command: &[&str]) -> Self {
+    fn new(venv: &Path, options: &[&str], command: &[impl AsRef<OsStr>]) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let mut run = program(scratch.path());
         let path = std::env::var("PATH").unwrap_or_default();
@@ -54,6 +55,11 @@ impl Job {
             self.scratch,
         )
     }
+}
+
+/// The command that starts two ranks of a program where torchrun is not what is tested.
+fn forked(name: &str) -> Vec<PathBuf> {
+    launch(2, &variant(name))
 }
 
 fn job(name: &str) -> String {
@@ -110,19 +116,8 @@ fn accelerate_launch() {
 #[test]
 fn two_jobs_at_once() {
     let Some(venv) = venv() else { return };
-    let start = |name: &'static str| {
-        let program = job(name);
-        std::thread::spawn(move || {
-            let torchrun = [
-                "torchrun",
-                "--standalone",
-                "--nproc-per-node",
-                "2",
-                &program,
-            ];
-            Job::new(venv, &[], &torchrun).run()
-        })
-    };
+    let start =
+        |name: &'static str| std::thread::spawn(move || Job::new(venv, &[], &forked(name)).run());
     let (faulty, healthy) = (
         start("faulty/root_mismatch.py"),
         start("healthy/root_mismatch.py"),
@@ -156,15 +151,8 @@ fn the_diagnosis_of_another_coordinator_comes_over_the_wire() {
     let Some(venv) = venv() else { return };
     let coordinator = Coordinator::start();
     let options = ["--coordinator", coordinator.address()];
-    let program = job("faulty/two_groups_in_opposite_order.py");
-    let torchrun = [
-        "torchrun",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        &program,
-    ];
-    let (finished, report, _) = Job::new(venv, &options, &torchrun).run();
+    let command = forked("faulty/two_groups_in_opposite_order.py");
+    let (finished, report, _) = Job::new(venv, &options, &command).run();
     assert_eq!(finished.status, Some(75), "{finished}");
     assert_eq!(initiating(&report), ("DD111", &[0, 1][..]));
     assert!(finished.stderr.contains("[DD111]"), "{finished}");
@@ -173,16 +161,9 @@ fn the_diagnosis_of_another_coordinator_comes_over_the_wire() {
 #[test]
 fn without_a_coordinator_the_job_runs_and_is_diagnosed() {
     let Some(venv) = venv() else { return };
-    let program = job("faulty/op_mismatch.py");
-    let torchrun = [
-        "torchrun",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        &program,
-    ];
+    let command = forked("faulty/op_mismatch.py");
     let options = ["--coordinator", "127.0.0.1:1"];
-    let (finished, report, _) = Job::new(venv, &options, &torchrun).run();
+    let (finished, report, _) = Job::new(venv, &options, &command).run();
     assert_eq!(finished.status, Some(75), "{finished}");
     assert_eq!(initiating(&report), ("DD103", &[0, 1][..]));
     assert_eq!(
@@ -195,17 +176,11 @@ fn without_a_coordinator_the_job_runs_and_is_diagnosed() {
 #[test]
 fn a_person_who_ends_a_job_that_stood_still_is_told_why_it_did() {
     let Some(venv) = venv() else { return };
-    let program = job("faulty/asleep.py");
-    let torchrun = [
-        "torchrun",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        &program,
-    ];
-    let mut hung = Job::new(venv, &[], &torchrun);
+    let command = forked("faulty/asleep.py");
+    let mut hung = Job::new(venv, &[], &command);
     let stamp = hung.scratch.path().join("stamp");
     hung.command.env("DDP_DOCTOR_TEST_STAMP", &stamp);
+    hung.command.env("DDP_DOCTOR_TIME_SCALE", "0.25");
     let run = hung
         .command
         .stdout(Stdio::null())
@@ -222,7 +197,7 @@ fn a_person_who_ends_a_job_that_stood_still_is_told_why_it_did() {
         );
         std::thread::sleep(Duration::from_millis(100));
     }
-    std::thread::sleep(Duration::from_secs(8));
+    std::thread::sleep(Duration::from_secs(3));
     Command::new("kill")
         .args(["-TERM", &pid.to_string()])
         .status()
@@ -307,15 +282,8 @@ fn a_rank_with_a_reset_environment_is_not_seen_and_that_is_said() {
 #[test]
 fn nothing_is_captured_where_that_is_switched_off() {
     let Some(venv) = venv() else { return };
-    let program = job("healthy/op_mismatch.py");
-    let torchrun = [
-        "torchrun",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        &program,
-    ];
-    let mut off = Job::new(venv, &[], &torchrun);
+    let command = forked("healthy/op_mismatch.py");
+    let mut off = Job::new(venv, &[], &command);
     off.command.env("DDP_DOCTOR", "0");
     let finished = run_to_end(off.command);
     assert_eq!(finished.status, Some(0), "{finished}");

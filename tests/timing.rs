@@ -1,12 +1,12 @@
 //! `DDP_DOCTOR_TIME_SCALE`, by which tests shorten what is concluded from time.
 
 use std::fs;
+use std::path::Path;
 
 use ddp_doctor_proto::report::Report;
 
-use crate::pytorch::venv;
-use crate::run::program;
-use crate::support::process::run_to_end;
+use crate::support::jobs::{launch, venv};
+use crate::support::process::{program, run_to_end};
 
 /// Rank 1 keeps rank 0 waiting for less than half of the default stall limit, then both go on.
 const SLEEPS_FOR_A_WHILE: &str = r#"
@@ -36,7 +36,8 @@ fn scaled_stall_is_reported_killed_and_replayed_within_the_sleep() {
     let mut command = program(dir.path());
     command
         .args(["run", "--run-dir", "run", "--on-hang", "kill"])
-        .args(["--nproc-per-node", "2", "job.py"])
+        .arg("--")
+        .args(launch(2, Path::new("job.py")))
         .env("DDP_DOCTOR_TIME_SCALE", "0.05")
         .env("PATH", format!("{}:{path}", venv.join("bin").display()))
         .env("OMP_NUM_THREADS", "1");

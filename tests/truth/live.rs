@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use crate::check::Outcome;
 use crate::doubles::Doubles;
 use crate::program::{Case, Launcher, Variant};
+use crate::programs;
 use crate::support::analysis::is_as_live;
 use crate::support::artifact;
 use crate::support::jobs::{jobs, launch, variant, variants, venv};
@@ -130,19 +131,10 @@ fn python(case: &Case, command: &mut Command) -> Result<(), Unable> {
 fn compiled(case: &Case, command: &mut Command) -> Result<(), Unable> {
     let doubles = doubles()?;
     let source = &case.program.path;
-    let is_rust = source.extension().is_some_and(|it| it == "rs");
-    let is_faulty = case.variant == Variant::Faulty;
-    let options: &[&str] = match (is_faulty && case.scenario.is_none(), is_rust) {
-        (false, _) => &[],
-        (true, true) => &["--cfg=faulty"],
-        (true, false) => &["-DFAULTY"],
-    };
-    let name = format!("truth-{}-{}", case.variant.name(), case.program.name);
-    let name = case
-        .scenario
-        .as_ref()
-        .map_or(name, |it| format!("truth-{}-{it}", case.program.name));
-    let rank = doubles.compile(source, &name, options);
+    // A program with scenarios has both variants in one, and knows them by an argument.
+    let is_faulty = case.variant == Variant::Faulty && case.scenario.is_none();
+    let (name, options) = programs::variant(source, is_faulty);
+    let rank = doubles.compile(source, &format!("truth-{name}"), options);
     let truth = &case.truth;
     preload(case, command);
     command.args(&truth.run_options).arg("--");

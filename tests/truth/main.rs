@@ -21,6 +21,8 @@ mod doubles;
 mod extra;
 mod live;
 mod program;
+#[path = "../doubles/programs.rs"]
+mod programs;
 mod recording;
 mod schedule;
 #[path = "../support/mod.rs"]
@@ -39,8 +41,6 @@ use program::{Case, Variant, cases};
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(schedule::threads()));
-    // The default hook's output would stand between the lines of the tests; failures show the message.
-    std::panic::set_hook(Box::new(|_| {}));
     let cases = cases();
     let trials = match std::env::var("DDP_DOCTOR_RECORD") {
         Ok(which) => {
@@ -49,6 +49,8 @@ fn main() -> ExitCode {
         }
         Err(_) => tests(cases),
     };
+    // The default hook's output would stand between the lines of the tests; failures show the message.
+    std::panic::set_hook(Box::new(|_| {}));
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
@@ -68,7 +70,7 @@ fn tests(cases: Vec<Case>) -> Vec<Trial> {
     trials.extend(extra::trials(&cases));
     for case in &cases {
         let name = format!("live::{case}");
-        let (quick, case) = (case.truth.quick, Arc::clone(case));
+        let (quick, case) = (case.is_quick(), Arc::clone(case));
         let test = Trial::ignorable_test(name, move || test_live(&case));
         trials.push(test.with_ignored_flag(!quick));
     }

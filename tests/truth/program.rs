@@ -22,9 +22,9 @@ use crate::support::jobs::jobs;
 pub(crate) struct Truth {
     /// Number of ranks to start.
     pub(crate) nproc: u32,
-    /// Whether the live run belongs to the default tier.
+    /// Variants whose live run belongs to `make test`.
     #[serde(default)]
-    pub(crate) quick: bool,
+    pub(crate) quick: Vec<String>,
     /// Whether the live run needs the machine for itself, because it measures processor time.
     #[serde(default)]
     pub(crate) alone: bool,
@@ -57,9 +57,8 @@ pub(crate) struct Truth {
     pub(crate) or_code: Option<String>,
     pub(crate) verdict: Option<String>,
     pub(crate) confidence: Option<String>,
-    pub(crate) root: Option<Vec<u32>>,
+    pub(crate) ranks: Option<Ranks>,
     pub(crate) root_confidence: Option<String>,
-    pub(crate) victims: Option<Vec<u32>>,
     pub(crate) cause: Option<String>,
     /// Layer of the finding's group.
     pub(crate) layer: Option<String>,
@@ -68,11 +67,19 @@ pub(crate) struct Truth {
     pub(crate) says: Option<String>,
     /// Words of its summary with a number above zero in place of `{}`.
     pub(crate) measures: Option<String>,
-    /// Words of one of its reasons.
+    /// Words of one of its reasons; `{line}` is the line marked `LINE`.
     pub(crate) why: Option<String>,
     /// Whether the job never ends by itself, so that `--on-hang kill` ends it.
     #[serde(default)]
     pub(crate) hang: bool,
+}
+
+/// The ranks of the leading finding.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ranks {
+    pub(crate) root: Vec<u32>,
+    pub(crate) victims: Option<Vec<u32>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -130,6 +137,14 @@ impl fmt::Display for Case {
             write!(f, "::{scenario}")?;
         }
         write!(f, "::{}", self.variant.name())
+    }
+}
+
+impl Case {
+    /// Whether its live run belongs to `make test`.
+    pub(crate) fn is_quick(&self) -> bool {
+        let quick = &self.truth.quick;
+        quick.iter().any(|name| name == self.variant.name())
     }
 }
 

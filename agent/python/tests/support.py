@@ -89,8 +89,11 @@ def python(code, arguments=(), env=None, cwd=None, timeout=120):
     )
 
 
-def job(code, ranks=1, timeout=120, **changes):
-    """Runs a program once per rank, and reads the black boxes it left."""
+def job(code, ranks=1, timeout=120, forked=True, **changes):
+    """Runs a program once per rank, and reads the black boxes it left.
+
+    Where the outermost frame or the start of the interpreter matters, it must not be forked.
+    """
     folder = tempfile.mkdtemp(prefix="ddp-doctor-test-")
     try:
         os.mkdir(os.path.join(folder, "boxes"))
@@ -113,7 +116,7 @@ def job(code, ranks=1, timeout=120, **changes):
             for rank in range(ranks)
         ]
         # What changes the environment may matter while PyTorch is imported.
-        run = _run if changes else _run_forked
+        run = _run_forked if forked and not changes else _run
         statuses, outputs = run(file, folder, environments, timeout)
         kept = os.path.join(tempfile.gettempdir(), os.path.basename(folder) + ".py")
         shutil.copy(file, kept)

@@ -315,7 +315,7 @@ main()
                 {},
             ),
         ):
-            outcome = job(code, **changes)
+            outcome = job(code, forked=False, **changes)
             self.addCleanup(os.unlink, outcome.file)
             self.assertEqual(outcome.statuses, [status], (code, outcome.outputs))
             self.assertEqual(outcome.boxes, [], code)
@@ -657,7 +657,8 @@ run(batch).backward()  # again
 with model.no_sync():
     run(batch.clone()).backward()  # accumulate
 model(input=batch.clone()).sum().backward()  # plain
-"""
+""",
+            forked=False,
         )
         steps = o.box.of("step")
         run, plain = o.line("run"), o.line("plain")
@@ -702,7 +703,8 @@ def outer():
     inner()  # outer
 outer()  # first
 inner()  # second
-"""
+""",
+            forked=False,
         )
         first, second = self.issued(o.box, BARRIER)
         self.assertEqual(first.site[1], o.line("inner"))

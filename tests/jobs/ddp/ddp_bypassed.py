@@ -1,11 +1,11 @@
 # /// truth
 # nproc = 2
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD405"
-# root = [0, 1]
+# verdict = "wrong"
 # root_confidence = "supported"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """The loss is computed by the module inside the wrapper: nobody averages its gradients, and nothing fails.

@@ -1,13 +1,14 @@
 # /// truth
 # nproc = 2
+# alone = true
 # seconds = 16
 #
 # [faulty]
 # code = "DD605"
-# root = [0, 1]
+# verdict = "slow"
 # root_confidence = "supported"
 # says = "of the time goes into small all_reduce calls, 80 a round"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """The program averages its gradients by itself, one all_reduce for each of 80 small parameters.

@@ -3,11 +3,11 @@
 #
 # [faulty]
 # code = "DD402"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "rank 1 has no gradient for head.weight, head.bias"
 # why = "Rank 1 had all of them in 3 backwards before: what the forward uses there changes from step to step."
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """The second of two models of a program, with views of its buckets for gradients, a layer that it uses twice and a hook of

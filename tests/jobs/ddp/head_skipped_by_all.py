@@ -3,9 +3,9 @@
 #
 # [faulty]
 # code = "DD401"
-# root = [0, 1]
+# verdict = "crash"
 # says = "head.weight, head.bias"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """No rank uses the head: DDP raises at the next forward, with indices alone.

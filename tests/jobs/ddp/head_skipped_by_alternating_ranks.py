@@ -3,11 +3,11 @@
 #
 # [faulty]
 # code = "DD402"
-# root = [0]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "rank 0 has no gradient for head.weight, head.bias"
 # why = "Rank 0 had all of them in 2 backwards before: what the forward uses there changes from step to step."
-#
+# ranks = { root = [0], victims = [1] }
 # [healthy]
 # ///
 """From the third step on the ranks leave the head out by turns, rank 0 first.

@@ -1,13 +1,13 @@
 # /// truth
 # nproc = 2
-#
+# quick = ["faulty", "healthy"]
 # [faulty]
 # code = "DD402"
-# root = [1]
+# ranks = { root = [1] }
 # root_confidence = "supported"
 # cause = "data-dependent-path"
 # says = "rank 1 has no gradient for head.weight, head.bias"
-# why = "head.weight and head.bias are used at head_skipped_by_one_rank.py:25, which is reached only where `with_head` holds (line 25)."
+# why = "head.weight and head.bias are used at head_skipped_by_one_rank.py:{line}, which is reached only where `with_head` holds (line {line})."
 #
 # [healthy]
 # ///
@@ -29,7 +29,7 @@ class Model(torch.nn.Module):
 
     def forward(self, inputs, with_head):
         hidden = torch.relu(self.body(inputs))
-        return self.head(hidden) if with_head else hidden
+        return self.head(hidden) if with_head else hidden  # LINE
 
 
 dist.init_process_group("gloo")

@@ -3,11 +3,11 @@
 #
 # [faulty]
 # code = "DD402"
-# root = [1]
+# verdict = "hang"
 # says = "rank 1 has no gradient for head.weight, head.bias"
 # why = "Rank 1 had all of them in 3 backwards before: what the forward uses there changes from step to step."
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """In the last step rank 1 has nothing for the head to do. It goes on to a barrier, and there is no forward any more that could raise.

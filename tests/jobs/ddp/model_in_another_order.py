@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD404"
-# root = [0, 1]
+# verdict = "wrong"
 # root_confidence = "suspected"
 # says = "rank 1 has second.weight float32[16, 16]"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Rank 1 makes the same layers in another order: each gets the values and the gradients of the other, and nothing fails.

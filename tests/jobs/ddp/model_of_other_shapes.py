@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD404"
-# root = [1]
+# verdict = "crash"
 # root_confidence = "supported"
 # says = "2.weight float32[5, 32]"
-#
+# ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///
 """The head of rank 1 has a class more.

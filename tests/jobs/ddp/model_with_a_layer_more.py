@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD404"
-# root = [0, 1]
+# verdict = "crash"
 # root_confidence = "suspected"
 # says = "rank 1 has 6 parameters"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """The model of rank 1 has one layer more.

@@ -3,11 +3,11 @@
 #
 # [faulty]
 # code = "DD407"
-# root = [0, 1]
+# verdict = "slow"
 # says = "has found nothing unused"
 # measures = "the search takes up to {} ms of each"
 # why = "one all_reduce of 2 numbers more"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """DDP looks for unused parameters in each step, and there are none.

@@ -1,12 +1,12 @@
 # /// truth
 # nproc = 2
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD406"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "suspected"
 # says = "training forward 7"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Gradients are averaged after every third micro-batch. Rank 1 counts them from another start, and averages once more.

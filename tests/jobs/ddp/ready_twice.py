@@ -3,9 +3,9 @@
 #
 # [faulty]
 # code = "DD403"
-# root = [0, 1]
+# verdict = "crash"
 # says = "ready twice"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """A layer is checkpointed twice in one forward, by reentrant backwards, and DDP looks for unused parameters.

@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD403"
-# root = [0, 1]
+# verdict = "crash"
 # says = "static_graph=True promised that it would not (head.weight, head.bias)"
 # why = "which is reached only where `with_head` holds (line "
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """The graph was promised to stay the same, and from the third step on every rank leaves the head out.

@@ -3,9 +3,9 @@
 #
 # [faulty]
 # code = "DD403"
-# root = [0, 1]
+# verdict = "crash"
 # says = "static_graph=True promised that it would not"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """The graph was promised to stay the same, and from the third step on the head is used, that was not before.

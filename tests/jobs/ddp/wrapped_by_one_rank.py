@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD204"
-# root = [1]
+# verdict = "hang"
 # why = "constructor of DistributedDataParallel"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """One rank wraps its model, and waits there for the other one, which waits for something else.

@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD114"
-# root = [2]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [2], victims = [0, 1] }
 # [healthy]
 # ///
 """Two ranks make a group of their own; then all ranks make one, and find each other no more.

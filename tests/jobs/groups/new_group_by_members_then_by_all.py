@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD114"
-# root = [2]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [2], victims = [0, 1] }
 # [healthy]
 # ///
 """Members alone make their group, as they may; the name of the next one has shifted for them.

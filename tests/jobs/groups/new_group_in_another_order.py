@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD114"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///
 """One rank makes the same two groups the other way round.

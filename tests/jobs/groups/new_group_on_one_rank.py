@@ -4,10 +4,10 @@
 # [faulty]
 # nproc = 3
 # code = "DD114"
-# root = [0]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [0], victims = [1, 2] }
 # [healthy]
 # nproc = 4
 # ///

@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 4
-#
+# quick = ["healthy"]
 # [healthy]
 # ///
 """Two subgroups work on their own, at different speeds and with different calls."""

@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD111"
-# root = [0, 1, 2]
+# verdict = "hang"
 # root_confidence = "proved"
 # hang = true
-#
+# ranks = { root = [0, 1, 2], victims = [] }
 # [healthy]
 # ///
 """Three ranks each wait in a group of two for the next one.

@@ -1,13 +1,13 @@
 # /// truth
 # nproc = 2
 # decisive = "stamp"
-#
+# quick = ["faulty", "healthy"]
 # [faulty]
 # code = "DD111"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "proved"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Two ranks use two groups in opposite order, and wait each time.

@@ -3,9 +3,9 @@
 #
 # [faulty]
 # code = "DD115"
-# root = [0, 1]
+# verdict = "healthy"
 # root_confidence = "suspected"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """A thread that logs and one that trains use one group; which of them comes first is chance.

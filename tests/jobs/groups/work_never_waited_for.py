@@ -3,9 +3,9 @@
 #
 # [faulty]
 # code = "DD115"
-# root = [0, 1]
+# verdict = "healthy"
 # root_confidence = "supported"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Gradients are averaged asynchronously, and used without waiting for the result.

@@ -7,19 +7,19 @@
 # faulty = { layer = "c10d" }
 #
 # [scenario.reduction]
-# faulty = { code = "DD106", confidence = "proved", root = [1] }
+# faulty = { code = "DD106", confidence = "proved", ranks = { root = [1] } }
 # healthy = {}
 # [scenario.root]
-# faulty = { code = "DD107", confidence = "proved", root = [1], hang = true }
+# faulty = { code = "DD107", confidence = "proved", ranks = { root = [1] }, hang = true }
 # healthy = {}
 # [scenario.missing]
-# faulty = { code = "DD204", confidence = "supported", root = [1], hang = true }
+# faulty = { code = "DD204", confidence = "supported", ranks = { root = [1] }, hang = true }
 # healthy = {}
 # [scenario.first]
-# faulty = { code = "DD204", confidence = "supported", root = [1], seq = 1, why = "stand in ncclCommInitRank", hang = true }
+# faulty = { code = "DD204", confidence = "supported", ranks = { root = [1] }, seq = 1, why = "stand in ncclCommInitRank", hang = true }
 # healthy = {}
 # [scenario.exits]
-# faulty = { code = "DD102", confidence = "proved", root = [1], hang = true }
+# faulty = { code = "DD102", confidence = "proved", ranks = { root = [1] }, hang = true }
 # healthy = {}
 # [scenario.hangs]
 # environment = { DDP_DOCTOR_NCCL_COMPLETION = "1" }
@@ -30,19 +30,19 @@
 # faulty = { code = "DD111", confidence = "supported", hang = true }
 # healthy = {}
 # [scenario.of_two]
-# faulty = { code = "DD111", confidence = "supported", root = [0, 1], why = "by rank 1 at job.py:", hang = true }
+# faulty = { code = "DD111", confidence = "supported", ranks = { root = [0, 1] }, why = "by rank 1 at job.py:", hang = true }
 # healthy = {}
 # [scenario.pipeline]
-# faulty = { code = "DD112", confidence = "supported", root = [1, 2], why = "by rank 1 at job.py:", hang = true }
+# faulty = { code = "DD112", confidence = "supported", ranks = { root = [1, 2] }, why = "by rank 1 at job.py:", hang = true }
 # healthy = {}
 # [scenario.first_message]
-# faulty = { code = "DD112", confidence = "supported", root = [1, 2], why = "by rank 1 at job.py:", hang = true }
+# faulty = { code = "DD112", confidence = "supported", ranks = { root = [1, 2] }, why = "by rank 1 at job.py:", hang = true }
 # healthy = {}
 # [scenario.ring]
-# faulty = { code = "DD112", confidence = "supported", root = [1, 2], why = "by rank 1 at job.py:", hang = true }
+# faulty = { code = "DD112", confidence = "supported", ranks = { root = [1, 2] }, why = "by rank 1 at job.py:", hang = true }
 # healthy = {}
 # [scenario.own]
-# faulty = { code = "DD103", root = [1], layer = "nccl", hang = true }
+# faulty = { code = "DD103", ranks = { root = [1] }, layer = "nccl", hang = true }
 # healthy = {}
 # ///
 """A job of PyTorch's on NCCL, without a GPU: job.py SCENARIO faulty|healthy

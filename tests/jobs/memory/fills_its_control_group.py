@@ -4,11 +4,11 @@
 #
 # [faulty]
 # code = "DD502"
-# root = [1]
+# verdict = "healthy"
 # root_confidence = "supported"
 # says = "rank 1 runs out of memory in about"
 # why = "it was held at its limit"
-#
+# ranks = { root = [1], victims = [] }
 # [healthy]
 # ///
 """Rank 1 keeps 16 MB of every step and has a control group that is full after some ninety. The job ends before that. Pages

@@ -1,14 +1,15 @@
 # /// truth
 # nproc = 2
 # shared_memory = "600m"
-# seconds = 75
-#
+# seconds = 10
+# environment = { DDP_DOCTOR_TIME_SCALE = "0.1" }
+# quick = ["faulty"]
 # [faulty]
 # code = "DD506"
-# root = []
+# verdict = "healthy"
 # says = "/dev/shm of host"
 # why = "of 600 MiB"
-#
+# ranks = { root = [], victims = [0, 1] }
 # [healthy]
 # ///
 """Rank 1 leaves a file in /dev/shm at every step, which nobody removes. The job ends before there is no room left.
@@ -46,5 +47,5 @@ for step in range(340):
             for before in range(step - 99, step + 1):
                 os.remove("/dev/shm/batch-%d" % before)
         # end
-    time.sleep(max(0, start + 0.2 * (step + 1) - time.monotonic()))
+    time.sleep(max(0, start + 0.02 * (step + 1) - time.monotonic()))
 dist.destroy_process_group()

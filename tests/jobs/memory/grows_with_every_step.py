@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD503"
-# root = [1]
+# verdict = "healthy"
 # root_confidence = "supported"
 # says = "of rank 1 grows by"
-#
+# ranks = { root = [1], victims = [] }
 # [healthy]
 # ///
 """Rank 1 keeps 1.5 MB of every step, in the first epoch and in those after it. There is room for thousands of them.

@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD505"
-# root = [0]
+# verdict = "healthy"
 # root_confidence = "supported"
 # says = "rank 0 holds"
-#
+# ranks = { root = [0], victims = [] }
 # [healthy]
 # ///
 """Rank 0 keeps 2.5 GB beside what all ranks need.

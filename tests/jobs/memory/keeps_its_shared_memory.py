@@ -1,15 +1,16 @@
 # /// truth
 # nproc = 2
 # shared_memory = "600m"
-# seconds = 75
+# seconds = 10
+# environment = { DDP_DOCTOR_TIME_SCALE = "0.1" }
 #
 # [faulty]
 # code = "DD506"
-# root = [1]
+# verdict = "healthy"
 # root_confidence = "supported"
 # says = "/dev/shm of host"
 # why = "Nearly all of that is shared memory"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 keeps the tensors of every step in shared memory, which it has mapped itself: its own resident set grows by as
@@ -47,5 +48,5 @@ for step in range(340):
         if step % 100 == 99:
             kept.clear()
         # end
-    time.sleep(max(0, start + 0.2 * (step + 1) - time.monotonic()))
+    time.sleep(max(0, start + 0.02 * (step + 1) - time.monotonic()))
 dist.destroy_process_group()

@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD502"
-# root = [1]
+# verdict = "healthy"
 # root_confidence = "supported"
 # says = "rank 1 runs out of memory in about"
-#
+# ranks = { root = [1], victims = [] }
 # [healthy]
 # ///
 """Rank 1 keeps 20 MB of every step, and may take 1.4 GB more than it had in the beginning. The job ends before that.

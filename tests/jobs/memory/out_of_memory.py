@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD501"
-# root = [1]
+# verdict = "crash"
 # root_confidence = "proved"
 # says = "asking for 256 PiB"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """An allocation of rank 1 fails in the middle of the training, and nobody catches it.

@@ -3,11 +3,11 @@
 #
 # [faulty]
 # code = "DD501"
-# root = [2]
+# verdict = "crash"
 # root_confidence = "proved"
 # says = "caught that and went on"
 # hang = true
-#
+# ranks = { root = [2], victims = [0, 1] }
 # [healthy]
 # ///
 """One batch of rank 2 needs more memory than there is. It catches that, leaves the batch out and goes on, its peers

@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD112"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "proved"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [2] }
 # [healthy]
 # ///
 """Rank 0 is in the all_reduce of all ranks, rank 1 first waits for the message that rank 0 sends after it.

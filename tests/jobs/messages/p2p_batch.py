@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 4
-#
+# quick = ["healthy"]
 # [healthy]
 # ///
 """Rings of batch_isend_irecv, receives listed first, and objects sent around."""

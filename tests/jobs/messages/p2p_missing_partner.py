@@ -5,9 +5,9 @@
 # [faulty]
 # run_options = ["--stall-after", "3"]
 # code = "DD113"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "suspected"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 sends one message less than rank 0 expects, and computes on without any call. Rank 0's wait times out.

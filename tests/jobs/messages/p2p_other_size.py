@@ -4,9 +4,9 @@
 #
 # [faulty]
 # code = "DD113"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "suspected"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """The receiver expects the last batch to be as small as its own, the sender's is larger: Gloo aborts the receiver.

@@ -1,13 +1,13 @@
 # /// truth
 # nproc = 2
 # decisive = "stamp"
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD113"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "suspected"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Two pipeline stages number their messages by microbatch, one from 0 and the other from 1.

@@ -4,9 +4,9 @@
 #
 # [faulty]
 # code = "DD102"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "proved"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 sends one message less than rank 0 expects, and ends.

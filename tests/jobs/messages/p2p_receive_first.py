@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD112"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "proved"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Two ranks exchange tensors; from the third step on both receive before they send.

@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD112"
-# root = [0, 1, 2]
+# verdict = "hang"
 # root_confidence = "proved"
 # hang = true
-#
+# ranks = { root = [0, 1, 2], victims = [] }
 # [healthy]
 # ///
 """A ring in which every rank waits for its left neighbour before it sends to its right one.

@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD112"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Two ranks both send first. On Gloo a send waits for its receive, however small it is.

@@ -1,13 +1,13 @@
 # /// truth
 # nproc = 3
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD117"
-# root = [0]
+# verdict = "hang"
 # root_confidence = "supported"
 # cause = "rank-conditional"
 # hang = true
-#
+# ranks = { root = [0], victims = [1, 2] }
 # [healthy]
 # ///
 """Rank 0 alone enters a barrier in the middle of the training.

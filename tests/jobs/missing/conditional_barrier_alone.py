@@ -4,11 +4,11 @@
 # nproc = 2
 # run_options = ["--stall-after", "4"]
 # code = "DD117"
-# root = [0]
+# verdict = "hang"
 # root_confidence = "supported"
 # cause = "rank-conditional"
 # hang = true
-#
+# ranks = { root = [0], victims = [1] }
 # [healthy]
 # nproc = 4
 # ///

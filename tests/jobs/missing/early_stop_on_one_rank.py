@@ -3,11 +3,11 @@
 #
 # [faulty]
 # code = "DD103"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "suspected"
 # cause = "local-decision"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Each rank decides by its own loss when to stop: rank 1 stops first.

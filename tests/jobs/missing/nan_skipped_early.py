@@ -3,11 +3,11 @@
 #
 # [faulty]
 # code = "DD103"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "suspected"
 # cause = "skipped-iteration"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Rank 1 leaves out one of its last steps: too late for a relation of steps to be established again before it

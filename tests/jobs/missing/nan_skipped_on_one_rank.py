@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD110"
-# root = [1]
+# verdict = "wrong"
 # root_confidence = "supported"
 # cause = "skipped-iteration"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 leaves out a step whose loss is not finite, and goes on: all later gradients are paired one step off. At

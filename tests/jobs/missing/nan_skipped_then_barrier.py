@@ -3,11 +3,11 @@
 #
 # [faulty]
 # code = "DD110"
-# root = [2]
+# verdict = "wrong"
 # root_confidence = "supported"
 # cause = "skipped-iteration"
 # hang = true
-#
+# ranks = { root = [2], victims = [0, 1] }
 # [healthy]
 # ///
 """Rank 2 of three leaves out a step and goes on. The job hangs only at its end, when rank 2 is at the barrier.

@@ -4,11 +4,11 @@
 #
 # [faulty]
 # code = "DD117"
-# root = [0]
+# verdict = "hang"
 # root_confidence = "supported"
 # cause = "rank-conditional"
 # hang = true
-#
+# ranks = { root = [0], victims = [1] }
 # [healthy]
 # ///
 """Rank 0 alone saves a checkpoint, and saving contains a collective.

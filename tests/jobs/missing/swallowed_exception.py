@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD110"
-# root = [1]
+# verdict = "wrong"
 # root_confidence = "supported"
 # cause = "swallowed-exception"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 catches the exception of a bad sample and goes on with the next batch: from there on gradients are paired

@@ -4,11 +4,11 @@
 #
 # [faulty]
 # code = "DD103"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "suspected"
 # cause = "uneven-inputs"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Rank 1 has two batches less and goes on to a barrier while rank 0 still trains.

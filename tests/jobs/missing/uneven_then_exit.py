@@ -1,13 +1,13 @@
 # /// truth
 # nproc = 3
 # decisive = "stamp"
-#
+# quick = ["faulty", "healthy"]
 # [faulty]
 # code = "DD102"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "proved"
 # cause = "uneven-inputs"
-#
+# ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///
 """Rank 1 has two batches less and its program ends while the others still train.

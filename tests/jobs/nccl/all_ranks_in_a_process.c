@@ -6,8 +6,8 @@
  *
  * [faulty]
  * code = "DD901"
- * root = [0]
- *
+ * verdict = "insufficient"
+ * ranks = { root = [0], victims = [] }
  * [healthy]
  * ///
  * One process makes a communicator of all its devices, and is all ranks of it. Of those nothing is seen,

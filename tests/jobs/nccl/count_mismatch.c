@@ -6,9 +6,9 @@
  *
  * [faulty]
  * code = "DD104"
- * root = [1]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [1], victims = [0, 2] }
  * [healthy]
  * ///
  * Rank 1's last batch is smaller, and with it what it reduces.

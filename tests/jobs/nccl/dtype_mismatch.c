@@ -6,8 +6,8 @@
  *
  * [faulty]
  * code = "DD105"
- * root = [0]
- *
+ * verdict = "wrong"
+ * ranks = { root = [0], victims = [1, 2] }
  * [healthy]
  * ///
  * Rank 0 reduces as bfloat16 what the others take for float16: as many bytes, and wrong results. The job

@@ -6,9 +6,9 @@
  *
  * [faulty]
  * code = "DD102"
- * root = [1]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [1], victims = [0, 2] }
  * [healthy]
  * ///
  * Rank 1 has fewer batches, and ends without a word, its communicator undestroyed.

@@ -7,9 +7,9 @@
  *
  * [faulty]
  * code = "DD112"
- * root = [0, 1]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [0, 1], victims = [] }
  * [healthy]
  * ///
  * Both ranks send and receive; rank 0 groups the two, rank 1 does not. Its send waits for the other

@@ -6,8 +6,8 @@
  *
  * [faulty]
  * code = "DD105"
- * root = [2]
- *
+ * verdict = "wrong"
+ * ranks = { root = [2], victims = [0, 1] }
  * [healthy]
  * ///
  * Two ranks are joined by a third, which came later: it reduces as bfloat16 what they take for float16.

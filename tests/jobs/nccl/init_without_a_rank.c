@@ -7,9 +7,9 @@
  *
  * [faulty]
  * code = "DD301"
- * root = [2]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [2], victims = [0, 1] }
  * [healthy]
  * ///
  * Rank 2 never gets as far as the initialisation: the others wait for it there.

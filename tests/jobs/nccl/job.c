@@ -11,7 +11,7 @@
  * launcher = "doubles"
  * run_options = ["--stall-after", "4"]
  * layers = ["nccl"]
- * faulty = { root = [1], layer = "nccl" }
+ * faulty = { ranks = { root = [1] }, layer = "nccl" }
  *
  * [scenario.op]
  * faulty = { code = "DD103", confidence = "proved", hang = true }
@@ -59,11 +59,13 @@
  * faulty = { code = "DD105", confidence = "proved" }
  * healthy = {}
  * [scenario.children]
- * healthy = { quick = true }
+ * quick = ["healthy"]
+ * healthy = {}
  * [scenario.forking]
- * healthy = { quick = true }
+ * quick = ["healthy"]
+ * healthy = {}
  * [scenario.message]
- * faulty = { code = "DD113", hang = true }
+ * faulty = { code = "DD113", root_confidence = "suspected" }
  * healthy = {}
  * ///
  */

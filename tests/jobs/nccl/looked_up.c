@@ -4,12 +4,12 @@
  * launcher = "doubles"
  * nccl = "soname"
  * layers = ["nccl"]
- *
+ * quick = ["faulty"]
  * [faulty]
  * code = "DD104"
- * root = [1]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [1], victims = [0, 2] }
  * [healthy]
  * ///
  * The program is linked with no NCCL: it loads the library by its name and looks the functions up there, as

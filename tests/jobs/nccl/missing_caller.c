@@ -8,9 +8,9 @@
  * [faulty]
  * code = "DD101"
  * or_code = "DD204"
- * root = [1]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [1], victims = [0, 2] }
  * [healthy]
  * ///
  * Rank 1 looks for a solution that does not exist, while the others wait for it: busy, and never done.

@@ -8,9 +8,9 @@
  *
  * [faulty]
  * code = "DD116"
- * root = []
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [], victims = [0, 1, 2] }
  * [healthy]
  * ///
  * All ranks make the call, and what rank 1 should send never leaves it.

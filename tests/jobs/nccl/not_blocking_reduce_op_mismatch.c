@@ -3,11 +3,11 @@
  * nproc = 3
  * launcher = "doubles"
  * layers = ["nccl"]
- *
+ * quick = ["healthy"]
  * [faulty]
  * code = "DD106"
- * root = [0]
- *
+ * verdict = "wrong"
+ * ranks = { root = [0], victims = [1, 2] }
  * [healthy]
  * ///
  * No call waits for another rank: communicators are made, and divided, while the program asks whether they

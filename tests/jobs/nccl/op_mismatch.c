@@ -3,12 +3,12 @@
  * nproc = 3
  * launcher = "doubles"
  * layers = ["nccl"]
- *
+ * quick = ["faulty", "healthy"]
  * [faulty]
  * code = "DD103"
- * root = [2]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [2], victims = [0, 1] }
  * [healthy]
  * ///
  * Rank 2 gathers where the others reduce.

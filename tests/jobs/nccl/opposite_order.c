@@ -7,9 +7,9 @@
  *
  * [faulty]
  * code = "DD111"
- * root = [0, 1]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [0, 1], victims = [] }
  * [healthy]
  * ///
  * Two communicators in one stream: rank 0 uses the one first and rank 1 the other, in a step of all.

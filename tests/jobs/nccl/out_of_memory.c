@@ -4,12 +4,12 @@
  * launcher = "doubles"
  * environment = { DDP_DOCTOR_GPU_MEMORY = "1" }
  * layers = ["nccl"]
- *
+ * quick = ["faulty"]
  * [faulty]
  * why = "NCCL itself held 12.0 MiB of it."
  * code = "DD501"
- * root = [1]
- *
+ * verdict = "crash"
+ * ranks = { root = [1], victims = [0, 2] }
  * [healthy]
  * ///
  * Rank 1 keeps the activations of every step, until there is no memory for the next, and ends with that

@@ -3,11 +3,11 @@
  * nproc = 3
  * launcher = "doubles"
  * layers = ["nccl"]
- *
+ * quick = ["faulty"]
  * [faulty]
  * code = "DD106"
- * root = [2]
- *
+ * verdict = "wrong"
+ * ranks = { root = [2], victims = [0, 1] }
  * [healthy]
  * ///
  * All ranks reduce by a factor of their own, whose reduction has another number on every rank; rank 2

@@ -4,13 +4,13 @@
  * launcher = "doubles"
  * environment = { PATIENCE_MS = "8000" }
  * layers = ["nccl"]
- *
+ * quick = ["faulty", "healthy"]
  * [faulty]
  * code = "DD113"
- * root = [1, 2]
+ * verdict = "hang"
  * root_confidence = "suspected"
  * hang = true
- *
+ * ranks = { root = [1, 2], victims = [] }
  * [healthy]
  * ///
  * A pipeline in Rust: every stage takes the activations of the one before and hands its own on. The last

@@ -3,11 +3,11 @@
  * nproc = 3
  * launcher = "doubles"
  * layers = ["nccl"]
- *
+ * quick = ["faulty"]
  * [faulty]
  * code = "DD201"
- * root = [1]
- *
+ * verdict = "crash"
+ * ranks = { root = [1], victims = [0, 2] }
  * [healthy]
  * ///
  * Rank 1 is killed; the others wait for it in their streams, and are told nothing by NCCL,

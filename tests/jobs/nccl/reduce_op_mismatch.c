@@ -6,8 +6,8 @@
  *
  * [faulty]
  * code = "DD106"
- * root = [1]
- *
+ * verdict = "wrong"
+ * ranks = { root = [1], victims = [0, 2] }
  * [healthy]
  * ///
  * Rank 1 sums what the others average: every rank gets another result, and the job ends as if nothing

@@ -6,9 +6,9 @@
  *
  * [faulty]
  * code = "DD107"
- * root = [2]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [2], victims = [0, 1] }
  * [healthy]
  * ///
  * Rank 2 believes that rank 1 has the weights, which rank 0 broadcasts.

@@ -6,9 +6,9 @@
  *
  * [faulty]
  * code = "DD103"
- * root = [1]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [1], victims = [0, 2] }
  * [healthy]
  * ///
  * The ranks meet by two ids, one of which is rank 2's; the last shall be the first. Rank 1, which is rank 1

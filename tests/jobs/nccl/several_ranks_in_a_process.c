@@ -6,8 +6,8 @@
  *
  * [faulty]
  * code = "DD901"
- * root = [0]
- *
+ * verdict = "healthy"
+ * ranks = { root = [0], victims = [] }
  * [healthy]
  * ///
  * One process is two ranks of a communicator, with a device for each. One of them is seen, the other is

@@ -6,9 +6,9 @@
  *
  * [faulty]
  * code = "DD107"
- * root = [4]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [4], victims = [0, 2, 3] }
  * [healthy]
  * ///
  * Ranks leave a communicator, twice, and each time others remain; then all divide the first one, of whose

@@ -7,10 +7,10 @@
  *
  * [faulty]
  * code = "DD104"
- * root = [1, 3]
+ * verdict = "hang"
  * root_confidence = "suspected"
  * hang = true
- *
+ * ranks = { root = [1, 3], victims = [] }
  * [healthy]
  * ///
  * Ranks 3 and 1 are one half of the job, in that order, by their keys; rank 1 reduces fewer elements

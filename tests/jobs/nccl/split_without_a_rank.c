@@ -7,9 +7,9 @@
  *
  * [faulty]
  * code = "DD114"
- * root = [0]
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [0], victims = [1, 2] }
  * [healthy]
  * ///
  * Rank 0 thinks that it needs no communicator of the others, and does not take part in making it.

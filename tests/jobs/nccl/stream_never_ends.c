@@ -5,12 +5,12 @@
  * run_options = ["--stall-after", "4"]
  * environment = { DDP_DOCTOR_NCCL_COMPLETION = "1" }
  * layers = ["nccl"]
- *
+ * quick = ["faulty"]
  * [faulty]
  * code = "DD116"
- * root = []
+ * verdict = "hang"
  * hang = true
- *
+ * ranks = { root = [], victims = [0, 1, 2] }
  * [healthy]
  * ///
  * All ranks make the call. Rank 1's stream has a kernel before it that never ends.

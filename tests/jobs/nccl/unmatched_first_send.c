@@ -8,9 +8,9 @@
  *
  * [faulty]
  * code = "DD113"
- * root = [1]
+ * verdict = "hang"
  * root_confidence = "suspected"
- *
+ * ranks = { root = [1], victims = [0] }
  * [healthy]
  * ///
  * Rank 0's very first message is one that rank 1 does not expect: the call itself does not return, since

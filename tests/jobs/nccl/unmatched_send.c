@@ -8,9 +8,9 @@
  *
  * [faulty]
  * code = "DD113"
- * root = [1]
+ * verdict = "hang"
  * root_confidence = "suspected"
- *
+ * ranks = { root = [1], victims = [0] }
  * [healthy]
  * ///
  * Rank 0 sends one message more than rank 1 receives, and waits for it in its stream until it

@@ -1,12 +1,12 @@
 # /// truth
 # nproc = 2
 # decisive = "stamp"
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD201"
-# root = [1]
+# verdict = "crash"
 # root_confidence = "proved"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Native code on rank 1 aborts the process in the middle of the training.

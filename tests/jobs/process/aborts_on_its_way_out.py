@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD201"
-# root = [1]
+# verdict = "crash"
 # root_confidence = "proved"
 # says = "on its way out"
-#
+# ranks = { root = [1], victims = [] }
 # [healthy]
 # ///
 """Rank 1 aborts when its program has ended, and torchrun ends rank 0, which is still on its way out.

@@ -1,13 +1,13 @@
 # /// truth
 # nproc = 3
 # decisive = "stamp"
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD205"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///
 """Rank 1 is done early, and its atexit waits at a barrier while the others still train.

@@ -4,9 +4,9 @@
 #
 # [faulty]
 # code = "DD205"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
-#
+# ranks = { root = [1], victims = [] }
 # [healthy]
 # ///
 """Rank 1 alone has an atexit that waits at a barrier; the others have long ended.

@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 2
-#
+# quick = ["healthy"]
 # [healthy]
 # ///
 """Nobody destroys the process group, and nobody waits for anybody."""

@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD202"
-# root = [1]
+# verdict = "crash"
 # root_confidence = "proved"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """An exception ends rank 1, whose atexit waits at a barrier: its process never ends.

@@ -1,13 +1,13 @@
 # /// truth
 # nproc = 2
 # decisive = "stamp"
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD202"
-# root = [1]
+# verdict = "crash"
 # root_confidence = "proved"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 raises, and on its way out waits for everybody at a barrier.

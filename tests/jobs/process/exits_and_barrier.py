@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD205"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///
 """Rank 1 decides alone to stop by sys.exit, and its finally waits at a barrier.

@@ -3,10 +3,10 @@
 #
 # [faulty]
 # code = "DD506"
-# root = [1]
+# verdict = "crash"
 # root_confidence = "proved"
 # says = "the kernel killed rank 1 for want of memory"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 needs more memory than its control group may have, and the kernel kills it. Where no group can be made

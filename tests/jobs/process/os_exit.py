@@ -1,12 +1,12 @@
 # /// truth
 # nproc = 2
 # decisive = "stamp"
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD102"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "proved"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 leaves by os._exit(0) in the middle of the training: no handler runs, nothing is said.

@@ -4,9 +4,9 @@
 #
 # [faulty]
 # code = "DD201"
-# root = [1]
+# verdict = "crash"
 # root_confidence = "proved"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 leaves by os._exit(3) in the middle of the training.

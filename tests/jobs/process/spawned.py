@@ -1,7 +1,7 @@
 # /// truth
 # nproc = 1
 # launcher = "python"
-#
+# quick = ["healthy"]
 # [healthy]
 # ///
 """The ranks are started by torch.multiprocessing, not by a launcher."""

@@ -1,13 +1,13 @@
 # /// truth
 # nproc = 2
 # decisive = "stamp"
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD203"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "proved"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 is stopped in the middle of the training.

@@ -4,9 +4,9 @@
 #
 # [faulty]
 # code = "DD105"
-# root = [0, 1]
+# verdict = "wrong"
 # root_confidence = "suspected"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Both ranks reduce as many bytes, but floats meet integers: no error, wrong numbers.

@@ -1,13 +1,13 @@
 # /// truth
 # nproc = 2
 # decisive = "stamp"
-#
+# quick = ["faulty", "healthy"]
 # [faulty]
 # code = "DD103"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "suspected"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Rank 0 reduces to rank 0, rank 1 reduces to all.

@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD103"
-# root = [2]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [2], victims = [0, 1, 3] }
 # [healthy]
 # ///
 """One of four ranks gathers where the others reduce.

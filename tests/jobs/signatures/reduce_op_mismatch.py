@@ -4,9 +4,9 @@
 #
 # [faulty]
 # code = "DD106"
-# root = [0, 1]
+# verdict = "wrong"
 # root_confidence = "suspected"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """One rank sums, the other takes the maximum: no error, wrong numbers.

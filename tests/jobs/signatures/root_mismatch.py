@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD107"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "suspected"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Each rank expects the other one to broadcast.

@@ -4,9 +4,9 @@
 #
 # [faulty]
 # code = "DD104"
-# root = [0, 1]
+# verdict = "crash"
 # root_confidence = "suspected"
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """Both ranks reduce, but tensors of different sizes.

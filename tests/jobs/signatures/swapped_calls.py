@@ -3,11 +3,11 @@
 #
 # [faulty]
 # code = "DD109"
-# root = [0, 1]
+# verdict = "hang"
 # root_confidence = "suspected"
 # cause = "swapped-calls"
 # hang = true
-#
+# ranks = { root = [0, 1], victims = [] }
 # [healthy]
 # ///
 """The calls of a step come out of a dict, which rank 1 fills in another order once.

@@ -1,10 +1,11 @@
 # /// truth
 # nproc = 2
+# alone = true
 #
 # [faulty]
 # seconds = 32
 # code = "DD604"
-# root = []
+# ranks = { root = [] }
 # says = "averaging gradients"
 #
 # [healthy]

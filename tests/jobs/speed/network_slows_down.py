@@ -1,10 +1,11 @@
 # /// truth
 # nproc = 2
+# alone = true
 # seconds = 32
 #
 # [faulty]
 # code = "DD604"
-# root = []
+# ranks = { root = [] }
 # says = "communication is slow"
 #
 # [healthy]

@@ -1,5 +1,6 @@
 # /// truth
 # nproc = 2
+# alone = true
 # seconds = 30
 #
 # [healthy]

@@ -1,10 +1,11 @@
 # /// truth
 # nproc = 2
+# alone = true
 #
 # [faulty]
 # seconds = 14
 # code = "DD603"
-# root = [1]
+# ranks = { root = [1] }
 # root_confidence = "supported"
 # says = "because others use its processors"
 #

@@ -1,12 +1,14 @@
 # /// truth
 # nproc = 3
+# alone = true
 # seconds = 12
 #
 # [faulty]
 # code = "DD601"
-# root = [1]
+# verdict = "slow"
 # root_confidence = "supported"
 # says = "because its own work takes longer"
+# ranks = { root = [1], victims = [0, 2] }
 # ///
 """Rank 1 takes three times as long as the others for each step: all of them measure the same long step."""
 

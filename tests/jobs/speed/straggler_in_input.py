@@ -1,12 +1,14 @@
 # /// truth
 # nproc = 2
+# alone = true
 # seconds = 12
 #
 # [faulty]
 # code = "DD602"
-# root = [1]
+# verdict = "slow"
 # root_confidence = "supported"
 # says = "data loader is slow"
+# ranks = { root = [1], victims = [0] }
 # ///
 """Rank 1 reads its samples from somewhere slower: its loader takes three times as long as a step."""
 

@@ -1,13 +1,14 @@
 # /// truth
 # nproc = 3
+# alone = true
 # seconds = 18
 #
 # [faulty]
 # code = "DD601"
-# root = [1, 2]
+# verdict = "slow"
 # root_confidence = "supported"
 # says = "keep the others waiting in turn"
-#
+# ranks = { root = [1, 2], victims = [0] }
 # [healthy]
 # ///
 """Ranks 1 and 2 take turns at being slow, five steps each; rank 0 never is.

@@ -1,12 +1,14 @@
 # /// truth
 # nproc = 3
+# alone = true
 # seconds = 16
 #
 # [faulty]
 # code = "DD601"
-# root = [2]
+# verdict = "slow"
 # root_confidence = "supported"
 # says = "because its own work takes longer"
+# ranks = { root = [2], victims = [0, 1] }
 # ///
 """First rank 1 is slow, and then rank 2: what is named at the end is who is slow then."""
 

@@ -1,12 +1,14 @@
 # /// truth
 # nproc = 2
+# alone = true
 # seconds = 14
 #
 # [faulty]
 # code = "DD603"
-# root = [1]
+# verdict = "slow"
 # root_confidence = "supported"
 # says = "because it is stopped and continued"
+# ranks = { root = [1], victims = [0] }
 # ///
 """Somebody stops rank 1 and lets it go on, again and again, as a batch system does that shares nodes by time."""
 

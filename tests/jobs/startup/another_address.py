@@ -1,13 +1,14 @@
 # /// truth
 # nproc = 3
+# launcher = "torchrun"
 #
 # [faulty]
 # code = "DD303"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "address of the master"
 # hang = true
-#
+# ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///
 """One rank looks for the master at an address where nobody is (192.0.2.0/24 is kept free for

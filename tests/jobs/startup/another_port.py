@@ -1,14 +1,15 @@
 # /// truth
 # nproc = 3
+# launcher = "torchrun"
 # decisive = "stamp"
-#
+# quick = ["faulty"]
 # [faulty]
 # code = "DD303"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "port of the master"
 # hang = true
-#
+# ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///
 """The environment of one rank says another port, as a profile that sets MASTER_PORT does.

@@ -1,10 +1,11 @@
 # /// truth
 # nproc = 3
+# launcher = "torchrun"
 #
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD306"
-# root = [1]
+# ranks = { root = [1] }
 # root_confidence = "supported"
 # says = "rank 1 has TORCH_DISTRIBUTED_DEBUG=DETAIL"
 # hang = true

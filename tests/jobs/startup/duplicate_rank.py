@@ -4,10 +4,10 @@
 #
 # [faulty]
 # code = "DD302"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "proved"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """A launch script gives one rank to two processes, and nobody is rank 2.

@@ -1,9 +1,10 @@
 # /// truth
 # nproc = 3
+# launcher = "torchrun"
 #
 # [faulty]
 # code = "DD301"
-# root = [1]
+# ranks = { root = [1] }
 # root_confidence = "supported"
 # says = "rank 1 ended before joining the world, with status 0"
 # hang = true

@@ -1,12 +1,13 @@
 # /// truth
 # nproc = 3
+# launcher = "torchrun"
 #
 # [faulty]
 # code = "DD308"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "proved"
 # says = "nope0"
-#
+# ranks = { root = [1], victims = [0, 2] }
 # [healthy]
 # ///
 """One rank is told to use a network interface that its host does not have.

@@ -1,9 +1,10 @@
 # /// truth
 # nproc = 3
+# launcher = "torchrun"
 #
 # [faulty]
 # code = "DD301"
-# root = [1]
+# ranks = { root = [1] }
 # root_confidence = "supported"
 # says = "killed by SIGKILL"
 #

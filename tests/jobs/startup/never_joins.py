@@ -1,10 +1,11 @@
 # /// truth
 # nproc = 3
-#
+# launcher = "torchrun"
+# quick = ["faulty"]
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD301"
-# root = [1]
+# ranks = { root = [1] }
 # root_confidence = "supported"
 # says = "rank 1 is alive"
 # hang = true

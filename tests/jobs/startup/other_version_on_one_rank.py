@@ -1,12 +1,13 @@
 # /// truth
 # nproc = 3
+# launcher = "torchrun"
 #
 # [faulty]
 # code = "DD305"
-# root = [1]
+# verdict = "healthy"
 # root_confidence = "supported"
 # says = "rank 1 has PyTorch 2.14.1"
-#
+# ranks = { root = [1], victims = [] }
 # [healthy]
 # ///
 """The PyTorch of one rank is another one, by its own word, and the job runs on all the same.

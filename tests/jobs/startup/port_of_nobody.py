@@ -1,10 +1,11 @@
 # /// truth
 # nproc = 2
+# launcher = "torchrun"
 #
 # [faulty]
 # run_options = ["--stall-after", "4"]
 # code = "DD301"
-# root = [0, 1]
+# ranks = { root = [0, 1] }
 # root_confidence = "suspected"
 # says = "all ranks of the world have come"
 # hang = true

@@ -1,9 +1,10 @@
 # /// truth
 # nproc = 3
+# launcher = "torchrun"
 #
 # [faulty]
 # code = "DD202"
-# root = [1]
+# ranks = { root = [1] }
 # root_confidence = "proved"
 #
 # [healthy]

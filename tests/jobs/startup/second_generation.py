@@ -1,5 +1,6 @@
 # /// truth
 # nproc = 2
+# launcher = "torchrun"
 #
 # [healthy]
 # ///

@@ -1,14 +1,15 @@
 # /// truth
 # nproc = 3
+# launcher = "torchrun"
 # decisive = "stamp"
 #
 # [faulty]
 # code = "DD303"
-# root = [2]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "size of the world"
 # hang = true
-#
+# ranks = { root = [2], victims = [0, 1] }
 # [healthy]
 # ///
 """One rank believes that the world is larger than the launcher has made it.

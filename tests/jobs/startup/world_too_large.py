@@ -1,14 +1,15 @@
 # /// truth
 # nproc = 2
+# launcher = "torchrun"
 # run_options = ["--stall-after", "4"]
 #
 # [faulty]
 # code = "DD301"
-# root = [2]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "no process of rank 2 was seen"
 # hang = true
-#
+# ranks = { root = [2], victims = [0, 1] }
 # [healthy]
 # ///
 """The program is told of more ranks than the launcher starts.

@@ -1,14 +1,14 @@
 # /// truth
 # nproc = 2
 # decisive = "stamp"
-#
+# quick = ["faulty"]
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD204"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 sleeps outside any collective while rank 0 waits.

@@ -5,10 +5,10 @@
 # seconds = 40
 # run_options = ["--stall-after", "8"]
 # code = "DD206"
-# root = [0]
+# verdict = "slow"
 # root_confidence = "supported"
 # says = "checkpoint"
-#
+# ranks = { root = [0], victims = [1] }
 # [healthy]
 # seconds = 12
 # ///

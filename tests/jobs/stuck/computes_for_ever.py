@@ -5,10 +5,10 @@
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD101"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # seconds = 6
 # ///

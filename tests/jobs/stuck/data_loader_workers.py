@@ -1,6 +1,6 @@
 # /// truth
 # nproc = 2
-#
+# quick = ["healthy"]
 # [healthy]
 # ///
 """Batches come from two worker processes a rank, for two epochs."""

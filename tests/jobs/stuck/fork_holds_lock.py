@@ -4,11 +4,11 @@
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD204"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "a child process"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 forks while a thread of it holds a lock, and waits for the child, which waits for the lock.

@@ -1,14 +1,14 @@
 # /// truth
 # nproc = 2
-#
+# quick = ["faulty"]
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD204"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "keeps the interpreter's lock"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # seconds = 6
 # ///

@@ -4,9 +4,9 @@
 # [faulty]
 # seconds = 20
 # code = "DD204"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # seconds = 10
 # ///

@@ -4,11 +4,11 @@
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD204"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "a data-loader worker"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """A thread of rank 1 holds a lock while data-loader workers are forked; they wait for it for ever.

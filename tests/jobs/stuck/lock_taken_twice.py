@@ -4,11 +4,11 @@
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD204"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "a lock"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 takes a lock that it holds already.

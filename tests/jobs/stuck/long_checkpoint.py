@@ -5,9 +5,9 @@
 # [faulty]
 # run_options = ["--stall-after", "3"]
 # code = "DD206"
-# root = [0]
+# verdict = "slow"
 # root_confidence = "supported"
-#
+# ranks = { root = [0], victims = [1] }
 # [healthy]
 # ///
 """Rank 0 saves for longer than the others' barrier may take: they give up, and the launcher ends all.

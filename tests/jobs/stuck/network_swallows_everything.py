@@ -4,9 +4,9 @@
 # [faulty]
 # run_options = ["--stall-after", "6"]
 # code = "DD116"
-# root = []
+# verdict = "hang"
 # hang = true
-#
+# ranks = { root = [], victims = [0, 1, 2] }
 # [healthy]
 # run_options = ["--stall-after", "30"]
 # ///

@@ -4,11 +4,11 @@
 # [faulty]
 # run_options = ["--stall-after", "8"]
 # code = "DD204"
-# root = [1]
+# verdict = "hang"
 # root_confidence = "supported"
 # says = "the network"
 # hang = true
-#
+# ranks = { root = [1], victims = [0] }
 # [healthy]
 # ///
 """Rank 1 logs to a server that accepts the connection and never answers, without a timeout.
