@@ -9,7 +9,6 @@
 //! * `postmortem`: what `analyze` makes of what a job left behind, whole, in part or broken.
 //! * `pytorch`: real `torchrun` jobs with a planted fault, and healthy ones.
 //! * `recorded`: how the memory of real processes went, written down anew.
-//! * `recorder`: jobs that PyTorch's own recorder tells of, on a PyTorch without hooks.
 //! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
 //! * `screens`: the dashboard's pictures, on terminals of three sizes.
@@ -38,7 +37,6 @@ mod postmortem;
 mod programs;
 mod pytorch;
 mod recorded;
-mod recorder;
 mod run;
 mod scenarios;
 mod screens;

@@ -73,7 +73,7 @@ def differences(truth, marked, program, status, report, errors):
             yield "verdict %s" % report["verdict"]
         for finding in report["findings"]:
             yield finding["code"]
-        if sum("ddp-doctor" in line for line in errors.splitlines()) > 2:
+        if sum(line.startswith("ddp-doctor:") for line in errors.splitlines()) > 2:
             yield "not silent"
         return
     if (status == 75) != truth.get("hang", False):

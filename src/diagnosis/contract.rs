@@ -470,7 +470,7 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         let hidden = join
             .calls
             .iter()
-            .filter(|(_, joined)| joined.call.is_waited_for_unseen());
+            .filter(|(_, joined)| joined.call.hidden);
         let waiting: Vec<u32> = hidden.map(|(&rank, _)| rank).collect();
         Some((waiting, join.mismatched_at?))
     });

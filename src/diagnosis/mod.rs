@@ -378,7 +378,7 @@ impl Engine {
                     let last = thread
                         .last_call
                         .as_ref()
-                        .filter(|call| call.is_waited_for_unseen())?;
+                        .filter(|call| call.hidden)?;
                     let Some(Target::Join(group, seq)) = process.target(last.id) else {
                         return None;
                     };
@@ -446,7 +446,7 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
                 let hidden = thread
                     .last_call
                     .as_ref()
-                    .is_some_and(|call| call.is_waited_for_unseen());
+                    .is_some_and(|call| call.hidden);
                 thread.is_under_way() || hidden
             })
     });

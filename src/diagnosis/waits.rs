@@ -47,9 +47,6 @@ mod launches;
 /// that has written none for this long, is taken to wait for it.
 const HIDDEN_WAIT: Duration = Duration::from_secs(3);
 
-/// The same where PyTorch's recorder tells of the call: longer than it may take to be asked again.
-const RECORDED_WAIT: Duration = Duration::from_secs(10);
-
 /// A wait for a message that need not be one is believed after this long.
 pub(super) const LASTING_WAIT: Duration = Duration::from_secs(3);
 
@@ -250,13 +247,9 @@ fn blocked_threads(
                 let last = thread.last_call.as_ref();
                 let held = thread.held_in(process.seen_until(now));
                 let silent = |call: &Call| {
-                    let enough = match call.is_of_recorder() {
-                        true => RECORDED_WAIT,
-                        false => HIDDEN_WAIT,
-                    };
-                    call.is_waited_for_unseen()
+                    call.hidden
                         && call.at == thread.last_at
-                        && now.since(thread.last_at) >= enough
+                        && now.since(thread.last_at) >= HIDDEN_WAIT
                 };
                 match held.or(last.filter(|call| silent(call))) {
                     Some(call) => (process.target(call.id), call.at, false),
@@ -297,9 +290,6 @@ fn blocked_threads(
 fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<Blocked> {
     let group = model.group(group_id);
     let joined = group.join(seq)?.calls.get(&rank)?;
-    if joined.is_over_by_recorder() {
-        return None;
-    }
     let needs = joined.needs(rank, &model.missing(group, seq));
     (!needs.is_empty()).then(|| Blocked {
         rank,

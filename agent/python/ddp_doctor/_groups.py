@@ -8,7 +8,7 @@ destroys a hook after the interpreter.
 import ctypes
 import weakref
 
-from . import _box, _hooks, _kernels
+from . import _box, _hooks, _kernels, _words
 from ._native import text
 
 # Number of the world's initialisation that groups belong to now, and of the next one.
@@ -20,6 +20,8 @@ _groups = {}
 _by_id = {}
 # Calls are recorded by what is in the place of PyTorch's functions, since it has no hooks.
 intercepts = False
+# It was reported that calls are not captured.
+_noted = False
 # Groups whose hooks are still on, also after their destruction began.
 _hooked = []
 
@@ -110,6 +112,14 @@ def register(c10d, pg, ranks, name=None):
         tell_timeout(pg)
     except Exception:
         pass
+    try:
+        _capture(pg, group)
+    except Exception as error:
+        _note_uncaptured(error)
+
+
+def _capture(pg, group):
+    """Has the calls of a group recorded."""
     if intercepts:
         _by_id[id(pg)] = group
         _kernels.see()
@@ -119,6 +129,18 @@ def register(c10d, pg, ranks, name=None):
     pg.register_post_hook(_hooks.HOOK_ID, after)
     _hooked[:] = [other for other in _hooked if other.reference() is not None]
     _hooked.append(group)
+
+
+def _note_uncaptured(error):
+    """Says once that calls are not recorded, and why."""
+    global _noted
+    if not _noted:
+        _noted = True
+        import torch
+
+        what = "calls that C++ makes" if intercepts else "calls"
+        why = "%s: %s" % (type(error).__name__, error)
+        _box.note(_words.NO_HOOKS, "%s of PyTorch %s are not captured (%s)" % (what, torch.__version__, why))
 
 
 def find(pg):
@@ -197,8 +219,9 @@ def world_began():
 
 
 def _reset():
-    global epoch, _next_epoch
+    global epoch, _next_epoch, _noted
     epoch = _next_epoch = 0
+    _noted = False
     _groups.clear()
     _by_id.clear()
     _hooked.clear()

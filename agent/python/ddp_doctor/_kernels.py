@@ -202,7 +202,7 @@ def see_every_call():
 
 
 def see():
-    """Has calls from C++ recorded, from now on."""
+    """Has calls from C++ recorded, from now on. Raises where this PyTorch does not allow it."""
     global _C, _unbox, _tensor, _plain
     if _registered:
         return
