@@ -12,7 +12,6 @@ startup  what it adds to joining the world, and what each thing costs that a ran
 parameters  what it costs to know of a model's parameters, by their number
 memory   what it costs to look at the memory of a rank from outside
 allocator   what it costs a step to say what PyTorch's allocator holds
-recorder  what it costs to read PyTorch's own recorder, where there are no hooks
 shim     what the library that sees calls of NCCL adds to a call
 preload  what it costs to start a program that inherits it and calls no NCCL
 lateness what it costs to know why a rank comes late
@@ -37,7 +36,6 @@ PARTS = {
     "parameters": [sys.executable, os.path.join(HERE, "parameters.py")],
     "memory": ["cargo", "bench", "--quiet", "--bench", "memory"],
     "allocator": [sys.executable, os.path.join(HERE, "memory.py")],
-    "recorder": [sys.executable, os.path.join(HERE, "recorder.py")],
     "shim": [sys.executable, os.path.join(HERE, "shim.py")],
     "preload": [sys.executable, os.path.join(HERE, "preload.py")],
     "stacks": [sys.executable, os.path.join(HERE, "stacks.py")],

@@ -146,6 +146,25 @@ fn two_launches_under_one_command_are_two_worlds() {
     is_healthy(&report, 2);
 }
 
+/// As on a PyTorch without hooks.
+#[test]
+fn intercepted_calls_lead_to_the_same_findings() {
+    let Some(venv) = venv() else { return };
+    for (name, expected) in [
+        ("faulty/op_mismatch.py", Some(("DD103", &[0, 1][..]))),
+        ("healthy/op_mismatch.py", None),
+    ] {
+        let mut job = Job::new(venv, &[], &forked(name));
+        job.command.env("DDP_DOCTOR_CAPTURE", "interception");
+        let (_, report, _) = job.run();
+        assert_eq!(report.evidence.layers, ["c10d"], "{report:#?}");
+        match expected {
+            Some(expected) => assert_eq!(initiating(&report), expected),
+            None => is_healthy(&report, 2),
+        }
+    }
+}
+
 #[test]
 fn the_diagnosis_of_another_coordinator_comes_over_the_wire() {
     let Some(venv) = venv() else { return };
@@ -256,11 +275,14 @@ fn capture_is_lost(rank_1: &str, because: &str) {
     assert_eq!(finished.status, Some(0), "{finished}");
     assert_eq!(initiating(&report), ("DD901", &[1][..]), "{report:#?}");
     assert!(report.findings[0].summary.contains(because), "{report:#?}");
-    let line = format!("ddp-doctor: note[DD901] {}", report.findings[0].summary);
+    let line = format!(
+        "error[DD901] evidence-incomplete: {}",
+        report.findings[0].summary
+    );
     let said = finished.stderr.lines().filter(|said| *said == line).count();
     assert_eq!(said, 1, "{line}\n{finished}");
     assert_eq!(report.evidence.missing_ranks, [1]);
-    assert_eq!(report.verdict, Verdict::Healthy);
+    assert_eq!(report.verdict, Verdict::Insufficient);
 }
 
 #[test]

@@ -8,7 +8,6 @@
 //! * `packaging`: `pip install agent/python` in a fresh environment.
 //! * `postmortem`: what `analyze` makes of what a job left behind, whole, in part or broken.
 //! * `recorded`: how the memory of real processes went, written down anew.
-//! * `recorder`: jobs that PyTorch's own recorder tells of, on a PyTorch without hooks.
 //! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
 //! * `screens`: the dashboard's pictures, on terminals of three sizes.
@@ -36,7 +35,6 @@ mod packaging;
 mod postmortem;
 
 mod recorded;
-mod recorder;
 mod run;
 mod scenarios;
 mod screens;

@@ -10,10 +10,6 @@ use ddp_doctor_proto::{
     ReduceOp, Spending,
 };
 
-/// The layer of calls that PyTorch's own recorder tells of. It knows neither what waits for them, nor
-/// their places, operators and roots.
-pub const RECORDER: &str = "flight-recorder";
-
 /// Names a process within a job, across nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
@@ -39,11 +35,6 @@ pub struct ThreadId(pub u32);
 /// Names a call within its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
-
-impl CallId {
-    /// Calls that PyTorch's recorders tell of have numbers from here on, black boxes count from 1.
-    pub const FIRST_OF_RECORDERS: Self = Self(1 << 63);
-}
 
 /// One thing that happened, to or in one process where it has a `process`.
 ///
@@ -537,15 +528,6 @@ pub struct Beneath {
     pub on_stream: Option<OnStream>,
 }
 
-/// A call as the layer above has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Above {
-    /// Its group there.
-    pub group: Arc<GroupInfo>,
-    /// Its sequence number in that group, from 1.
-    pub seq: u64,
-}
-
 /// A transfer over the network, of those that a call is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Transfer {
@@ -623,8 +605,6 @@ pub struct Call {
     pub on_stream: Option<OnStream>,
     /// What it asks of the layer below, where that was seen.
     pub beneath: Option<Arc<Beneath>>,
-    /// What the layer above calls it, where that was told.
-    pub above: Option<Arc<Above>>,
     /// Issued by the framework (DDP's reducer, …), not by a call of the user's.
     pub hidden: bool,
     /// Split sizes of an `all_to_all`, input and output, where they were seen.
@@ -638,13 +618,6 @@ pub struct Call {
 }
 
 impl Call {
-    /// Whether nobody sees what waits for it, though something nearly always does: DDP waits for its own
-    /// calls, and of those that PyTorch's recorder tells of, waits are not told.
-    #[must_use]
-    pub fn is_waited_for_unseen(&self) -> bool {
-        self.hidden || self.is_of_recorder()
-    }
-
     /// Whether DDP averages gradients with it.
     #[must_use]
     pub fn is_bucket(&self) -> bool {
@@ -694,12 +667,5 @@ impl Call {
         // Of what c10d asks NCCL for, everything is, whether or not somebody is to wait for it.
         self.on_stream
             .filter(|_| !self.is_async || self.beneath.is_some())
-    }
-
-    /// Whether PyTorch's recorder tells of it.
-    #[must_use]
-    pub fn is_of_recorder(&self) -> bool {
-        let mut group = self.group.iter();
-        self.seq > 0 && group.any(|group| group.key.layer == RECORDER)
     }
 }

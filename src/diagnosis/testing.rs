@@ -91,7 +91,6 @@ pub(crate) fn call(op: Op) -> CallBuilder {
         tensors: 1,
         on_stream: None,
         beneath: None,
-        above: None,
         takes_all: false,
         is_async: false,
         hidden: false,

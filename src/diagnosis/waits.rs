@@ -30,7 +30,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
@@ -42,11 +41,6 @@ use super::model::{
 
 mod devices;
 mod launches;
-
-/// Replaces [`Timing::hidden_wait`] for calls from PyTorch's recorder: more than its polling interval.
-///
-/// [`Timing::hidden_wait`]: super::timing::Timing::hidden_wait
-const RECORDED_WAIT: Duration = Duration::from_secs(10);
 
 /// A thread that waits for ranks that have not come.
 #[derive(Clone, Debug)]
@@ -245,13 +239,9 @@ fn blocked_threads(
                 let last = thread.last_call.as_ref();
                 let held = thread.held_in(process.seen_until(now), &model.timing);
                 let silent = |call: &Call| {
-                    let enough = match call.is_of_recorder() {
-                        true => RECORDED_WAIT,
-                        false => model.timing.hidden_wait,
-                    };
-                    call.is_waited_for_unseen()
+                    call.hidden
                         && call.at == thread.last_at
-                        && now.since(thread.last_at) >= enough
+                        && now.since(thread.last_at) >= model.timing.hidden_wait
                 };
                 match held.or(last.filter(|call| silent(call))) {
                     Some(call) => (process.target(call.id), call.at, false),
@@ -292,9 +282,6 @@ fn blocked_threads(
 fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<Blocked> {
     let group = model.group(group_id);
     let joined = group.join(seq)?.calls.get(&rank)?;
-    if joined.is_over_by_recorder() {
-        return None;
-    }
     let needs = joined.needs(rank, &model.missing(group, seq));
     (!needs.is_empty()).then(|| Blocked {
         rank,

@@ -198,10 +198,6 @@ impl Decoder {
                 self.holding |= process.holds();
                 return taken;
             }
-            Kind::RecorderCall(call) => {
-                let (id, process, _) = self.process(call.process)?;
-                return process.recorder_call(id, call, out);
-            }
             Kind::GroupFrontier(frontier) => {
                 let (id, process, _) = self.process(frontier.process)?;
                 let group = process.group(frontier.group)?.clone();

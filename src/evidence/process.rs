@@ -13,14 +13,11 @@ use ddp_doctor_proto::{
 };
 
 use super::decode::{cut, name, text};
-use super::recorded::Recorders;
 use crate::diagnosis::event::{
     Beneath, Call, CallId, Event, Forward, GroupInfo, Guard, MemorySample, OnStream, Parameters,
-    ProcessId, RECORDER, Seat, Standing, ThreadId, Transfer, WaitsFor,
+    ProcessId, Seat, Standing, ThreadId, Transfer, WaitsFor,
 };
 
-/// The setting by which a process says that its calls are seen at NCCL, whoever makes them.
-const NCCL_CALLS: &str = "nccl calls";
 /// Most call sites of a process.
 const MAX_SITES: usize = 65_536;
 /// Most tests that are taken for one place.
@@ -118,12 +115,8 @@ pub(super) struct Process {
     creations: usize,
     /// How far its node's clock was ahead of ours when it joined, in nanoseconds.
     ahead: i64,
-    /// What PyTorch's recorders told of it.
-    recorders: Recorders,
     /// The training step that it is in.
     step: u64,
-    /// The thread of its first record.
-    first_thread: Option<ThreadId>,
 }
 
 impl Process {
@@ -146,35 +139,8 @@ impl Process {
             announced_by: 0,
             held_up: false,
             ended: false,
-            recorders: Recorders::default(),
             step: 0,
-            first_thread: None,
         }
-    }
-
-    /// Takes a call that one of PyTorch's recorders tells of; `None` where it makes no sense.
-    pub(super) fn recorder_call(
-        &mut self,
-        process: ProcessId,
-        call: v1::RecorderCall,
-        out: &mut Vec<Event>,
-    ) -> Option<()> {
-        if self.ended {
-            return None;
-        }
-        self.release(process, out);
-        let at = self.on_our_clock(call.unix_ns);
-        let over = call.over_unix_ns.map(|over| self.on_our_clock(over));
-        let groups = &self.groups;
-        self.recorders.take(
-            process,
-            call,
-            (at, over),
-            self.step,
-            self.first_thread.unwrap_or_default(),
-            |name| newest(groups, name),
-            out,
-        )
     }
 
     pub(super) const fn layer(&self) -> &Arc<str> {
@@ -365,7 +331,7 @@ impl Process {
     /// NCCL's own calls.
     fn layer_of(&self, seat: Option<Seat>) -> &str {
         match (&*self.layer, seat) {
-            ("c10d" | RECORDER, Some(_)) => "nccl",
+            ("c10d", Some(_)) => "nccl",
             (layer, _) => layer,
         }
     }
@@ -421,7 +387,6 @@ impl Process {
         self.latest = self.latest.max(at);
         self.hear_of_the_end(kind, &record, at);
         let thread = ThreadId(record.thread);
-        self.first_thread.get_or_insert(thread);
         if kind == RecordKind::Step {
             self.step = u64::from(record.step);
         }
@@ -430,11 +395,9 @@ impl Process {
         let place = self.place(record.site);
         let op = number(record.op, Op::from_number);
         let followed = record.flags & u32::from(flags::FOLLOWED) != 0;
-        let communicator = record.group;
         out.push(match kind {
             RecordKind::Issued => {
-                let mut call = self.call(record, limits)?;
-                self.recorders.name(communicator, &mut call);
+                let call = self.call(record, limits)?;
                 if call.op == Op::AllToAll {
                     self.held = Some(Box::new(call));
                     return Some(());
@@ -581,9 +544,6 @@ impl Process {
             },
             RecordKind::Setting => {
                 let (setting, value) = record.text.split_once('=')?;
-                if setting == NCCL_CALLS {
-                    self.recorders.nccl_is_seen();
-                }
                 Event::Setting {
                     process,
                     name: name(setting),
@@ -719,7 +679,6 @@ impl Process {
                 launch: on.launch,
             }),
             beneath: None,
-            above: None,
             splits: [Vec::new(), Vec::new()],
             step: u64::from(record.step),
             phase: self.phase(&record.phase, limits),
@@ -815,13 +774,6 @@ impl Process {
     pub(super) const fn on_our_clock(&self, unix_ns: u64) -> Timestamp {
         Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
-}
-
-/// The group that was made last under this name.
-fn newest(groups: &HashMap<u32, Arc<GroupInfo>>, name: &str) -> Option<Arc<GroupInfo>> {
-    let named = groups.values().filter(|group| group.key.name == name);
-    let newest = named.max_by_key(|group| (group.key.epoch, group.key.ordinal));
-    newest.cloned()
 }
 
 fn guard(guard: &v1::Guard) -> Guard {

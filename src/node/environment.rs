@@ -148,6 +148,20 @@ impl Environment {
         variables
     }
 
+    /// What a Python program cannot be captured without and was not found, with what to do; `None`: nothing.
+    #[must_use]
+    pub fn missing(&self) -> Option<String> {
+        let (what, variable) = match (&self.python, &self.library) {
+            (None, _) => ("the Python package ddp_doctor", PYTHON_VARIABLE),
+            (_, None) => (LIBRARY, LIBRARY_VARIABLE),
+            _ => return None,
+        };
+        Some(format!(
+            "collectives of Python programs will not be captured: {what} was not found beside this program. \
+             Run the ddp-doctor that `pip install agent/python` installs, or set {variable}"
+        ))
+    }
+
     /// The folder whose presence in `PYTHONPATH` switches capture on in Python.
     #[must_use]
     pub fn activation(&self) -> Option<PathBuf> {
@@ -333,6 +347,25 @@ mod tests {
         let next = (NEXT_PROFILER, OsString::from("inspector"));
         assert_eq!(with(Some("inspector"), None), [ours.clone(), next]);
         assert_eq!(with(Some("inspector"), Some("other")), [ours]);
+    }
+
+    #[test]
+    fn missing_package_or_library_is_named() {
+        let with = |python: Option<&str>, library: Option<&str>| Environment {
+            job: String::new(),
+            box_dir: PathBuf::new(),
+            run_dir: None,
+            coordinator: None,
+            library: library.map(PathBuf::from),
+            python: python.map(PathBuf::from),
+            nccl: None,
+        };
+        assert_eq!(with(Some("/p"), Some("/l")).missing(), None);
+        let message = with(None, None).missing().unwrap();
+        assert!(message.contains("package ddp_doctor"), "{message}");
+        assert!(message.contains(PYTHON_VARIABLE), "{message}");
+        let message = with(Some("/p"), None).missing().unwrap();
+        assert!(message.contains(LIBRARY_VARIABLE), "{message}");
     }
 
     #[test]

@@ -168,6 +168,9 @@ pub fn run(options: Options) -> Outcome {
         python: environment::find_python(),
         nccl: sees_nccl(options.nccl, boxes, &mut live),
     });
+    if let Some(missing) = environment.as_ref().and_then(Environment::missing) {
+        live.say(&missing);
+    }
     let connect = address.as_deref().unwrap_or("nowhere");
     let kept = run_dir
         .as_ref()

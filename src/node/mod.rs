@@ -21,7 +21,6 @@ pub mod outbox;
 pub mod places;
 pub mod proc;
 pub mod rank;
-pub mod recorder;
 pub mod reporter;
 pub mod rundir;
 pub mod scheduling;

@@ -11,7 +11,6 @@ use v1::event::Kind;
 use super::outbox::Outbox;
 use super::places::{Known, Places};
 use super::proc::{self, Watched};
-use super::recorder::{self, Recorder};
 use super::source::Sources;
 use super::stacks::taker::Wanted;
 use crate::diagnosis::event::OomKills;
@@ -62,12 +61,10 @@ impl Rank {
             reader,
             told: Told {
                 process,
-                anchor: (identity.anchor_mono_ns, identity.anchor_unix_ns),
                 places: Places::of(identity.pid, Arc::clone(known)),
                 sites: Vec::new(),
                 journaled: 0,
                 announced: None,
-                recorder: None,
             },
             last_change: None,
             stacks: Vec::new(),
@@ -169,10 +166,6 @@ impl Rank {
         }
         let Self { reader, told, .. } = self;
         let taken = reader.poll(BUDGET, &mut |item| told.pass(item, out));
-        let is_stopped = self.state() == ProcessState::Stopped;
-        if let Some(recorder) = &mut self.told.recorder {
-            recorder.poll(is_stopped, out);
-        }
         taken
     }
 
@@ -185,9 +178,6 @@ impl Rank {
     pub fn end(&mut self, mut exit: Exit, oom_kills: OomKills, at: Timestamp, out: &mut Outbox) {
         self.poll(out);
         self.drain(out);
-        if let Some(recorder) = &mut self.told.recorder {
-            recorder.finish(out);
-        }
         self.ended = true;
         if exit == Exit::default() {
             exit.code = self.told.announced.filter(|&code| code >= 0);
@@ -244,18 +234,12 @@ impl Rank {
     /// Says everything again to a coordinator that may know nothing.
     pub fn repeat(&mut self, out: &mut Outbox) {
         out.push_live(Kind::ProcessJoined(self.joined()));
-        if let Some(recorder) = &mut self.told.recorder {
-            recorder.rewind();
-        }
         self.reader.rewind();
         if self.ended {
             self.drain(out);
         } else {
             let Self { reader, told, .. } = self;
             while reader.poll(BUDGET, &mut |item| told.pass(item, out)) == BUDGET {}
-        }
-        if let Some(recorder) = &mut self.told.recorder {
-            recorder.repeat(out);
         }
         for stacks in &self.stacks {
             out.push_live(Kind::Stacks(stacks.clone()));
@@ -286,8 +270,6 @@ impl Rank {
 #[derive(Debug)]
 struct Told {
     process: u64,
-    /// A moment on the host's monotonic clock and in nanoseconds since the Unix epoch.
-    anchor: (u64, u64),
     /// Lines of its native code.
     places: Places,
     /// Sites that came up since they were last taken.
@@ -296,21 +278,14 @@ struct Told {
     journaled: u64,
     /// The status that the process announced.
     announced: Option<i32>,
-    /// Where its calls are, if the box has none of them.
-    recorder: Option<Recorder>,
 }
 
 impl Told {
     /// Hands on one item. What the journal has already goes to the coordinator alone.
     fn pass(&mut self, item: Item, out: &mut Outbox) {
         if let Item::Record(read) = &item {
-            match read.record.kind {
-                RecordKind::Exit => self.announced = Some(read.record.code),
-                RecordKind::Setting if self.recorder.is_none() => {
-                    self.recorder = recorder::named_by(&read.text)
-                        .map(|socket| Recorder::new(self.process, socket));
-                }
-                _ => {}
+            if read.record.kind == RecordKind::Exit {
+                self.announced = Some(read.record.code);
             }
         }
         let Some(mut kind) = blackbox::message(self.process, item) else {
@@ -323,26 +298,19 @@ impl Told {
             self.sites.push(site.clone());
             site.reading = Sources::are_of_use(site);
         }
-        let (ticket, mono_ns) = match &kind {
-            Kind::Record(record) => (Some(record.ticket), Some(record.mono_ns)),
-            Kind::MemorySample(sample) => (sample.ticket, Some(sample.mono_ns)),
-            _ => (None, None),
+        let ticket = match &kind {
+            Kind::Record(record) => Some(record.ticket),
+            Kind::MemorySample(sample) => sample.ticket,
+            _ => None,
         };
         let is_journaled = ticket.is_some_and(|ticket| ticket < self.journaled);
         if let Some(ticket) = ticket.filter(|_| !is_journaled) {
             self.journaled = ticket + 1;
         }
-        // What only gives a meaning to numbers has no time.
-        let happens =
-            mono_ns.is_some() || matches!(kind, Kind::RecordsLost(_) | Kind::GroupFrontier(_));
-        match &mut self.recorder {
-            Some(recorder) if happens => {
-                let (mono, unix) = self.anchor;
-                let at = mono_ns.map(|at| Timestamp(unix.saturating_add(at).saturating_sub(mono)));
-                recorder.hold(at, kind, is_journaled);
-            }
-            _ if is_journaled => out.push_live(kind),
-            _ => out.push(kind),
+        if is_journaled {
+            out.push_live(kind);
+        } else {
+            out.push(kind);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What tests share.
 
-pub(crate) mod analysis;
 pub(crate) mod coordinator;
 pub(crate) mod jobs;
 pub(crate) mod process;

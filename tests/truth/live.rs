@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 use ddp_doctor_proto::report::{Report, Timestamp};
 use tempfile::TempDir;
 
+use crate::analysis::is_as_live;
 use crate::check::Outcome;
 use crate::doubles::Doubles;
 use crate::program::{Case, Launcher, Variant};
 use crate::programs;
-use crate::support::analysis::is_as_live;
 use crate::support::artifact;
 use crate::support::jobs::{jobs, launch, variant, variants, venv};
 use crate::support::process::{program, run_to_end, without_our_variables};

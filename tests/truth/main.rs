@@ -15,6 +15,7 @@
     reason = "a test that cannot go on has failed, and may say why"
 )]
 
+mod analysis;
 mod check;
 #[path = "../doubles/harness.rs"]
 mod doubles;
@@ -41,17 +42,17 @@ use program::{Case, Variant, cases};
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(schedule::threads()));
-    let cases = cases();
     let trials = match std::env::var("DDP_DOCTOR_RECORD") {
-        Ok(which) => {
-            recording::keep_layout();
-            recordings(cases, which == "all")
-        }
-        Err(_) => tests(cases),
+        Ok(which) => recordings(cases(), which == "all"),
+        Err(_) => tests(cases()),
     };
     // The default hook's output would stand between the lines of the tests; failures show the message.
     std::panic::set_hook(Box::new(|_| {}));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if std::env::var_os("DDP_DOCTOR_RECORD").is_some() {
+        recording::keep_layout(&cases());
+    }
+    conclusion.exit_code()
 }
 
 /// Replays, and live runs in an order in which those that take long by intention begin early.

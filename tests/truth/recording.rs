@@ -1,13 +1,14 @@
 //! Recordings of live runs: the journal of a run, from which the engine makes the same report again.
 //!
 //! `tests/recordings/FAMILY/PROGRAM[.SCENARIO].VARIANT.gz` is gzip of one line of JSON ([`Meta`]) and the journal.
-//! `tests/recordings/layout.txt` lists the fields of the messages in the journals and the version of the black box.
-//! A recording is stale if its program has changed since, and all are if a listed field has changed.
+//! `tests/recordings/layout.txt` lists the fields that the recorded messages have, and the version of the black box.
+//! A recording is stale if its program has changed since, and all are if a listed field has changed or is gone.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use ddp_doctor::evidence::journal;
 use ddp_doctor::postmortem;
@@ -21,7 +22,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use protox::prost::Message;
 use protox::prost_reflect::{
-    DescriptorPool, DynamicMessage, EnumDescriptor, MessageDescriptor, Value,
+    DescriptorPool, DynamicMessage, FieldDescriptor, MessageDescriptor, Value,
 };
 use serde::{Deserialize, Serialize};
 
@@ -82,8 +83,7 @@ pub(crate) fn staleness(case: &Case) -> Option<String> {
     if meta.program != fingerprint(case) {
         return Some("the recording is stale: its program has changed".into());
     }
-    let changed = changed_layout();
-    let field = changed.first()?;
+    let field = changed_layout().first()?;
     Some(format!(
         "the recording is stale: the record layout has changed: {field}"
     ))
@@ -127,20 +127,27 @@ pub(crate) fn replay(case: &Case) -> Outcome {
 
 /// The records in the recording of a case.
 pub(crate) fn records(case: &Case) -> Vec<v1::Record> {
-    let (_, bytes) = read(fs::File::open(path(case)).unwrap());
+    let (_, journal) = read(fs::File::open(path(case)).unwrap());
+    let events = reports(&journal).into_iter().flat_map(|it| it.events);
+    let kinds = events.filter_map(|event| event.kind);
+    let records = kinds.filter_map(|kind| match kind {
+        Kind::Record(record) => Some(record),
+        _ => None,
+    });
+    records.collect()
+}
+
+/// All frames of a journal.
+fn reports(bytes: &[u8]) -> Vec<v1::Report> {
     let scratch = tempfile::tempdir().unwrap();
     let copy = scratch.path().join(JOURNAL);
     fs::write(&copy, bytes).unwrap();
     let mut journal = journal::Reader::open(&copy).unwrap();
-    let mut records = Vec::new();
+    let mut reports = Vec::new();
     while let Some(report) = journal.read().unwrap() {
-        let kinds = report.events.into_iter().filter_map(|event| event.kind);
-        records.extend(kinds.filter_map(|kind| match kind {
-            Kind::Record(record) => Some(record),
-            _ => None,
-        }));
+        reports.push(report);
     }
-    records
+    reports
 }
 
 /// Keeps the run in this run directory as the recording of a case. `hidden` are texts that belong to this machine
@@ -154,7 +161,7 @@ pub(crate) fn keep(
 ) {
     let scratch = tempfile::tempdir().unwrap();
     let copy = scratch.path().join(JOURNAL);
-    let frame = schema().get_message_by_name(FRAME).unwrap();
+    let frame = frame();
     let mut from = journal::Reader::open(&run_dir.join(JOURNAL)).unwrap();
     let mut to = journal::Writer::create(&copy).unwrap();
     while let Some(report) = from.read().unwrap() {
@@ -221,39 +228,37 @@ fn schema() -> DescriptorPool {
     compiler.descriptor_pool()
 }
 
-/// The black box's version, and fields and words of all messages that a journal may hold, one a line.
+fn frame() -> MessageDescriptor {
+    schema().get_message_by_name(FRAME).unwrap()
+}
+
+fn black_box() -> String {
+    format!("black box {LAYOUT_VERSION}")
+}
+
+/// Number, name and type of a field, as one line.
+fn describe(field: &FieldDescriptor) -> String {
+    let (message, name) = (field.parent_message(), field.name());
+    let (cardinality, kind) = (field.cardinality(), field.kind());
+    format!(
+        "{}.{name} = {} {cardinality:?} {kind:?}",
+        message.name(),
+        field.number()
+    )
+}
+
+/// All fields that a journal may have.
 fn layout() -> BTreeSet<String> {
-    let mut lines = BTreeSet::from([format!("black box {LAYOUT_VERSION}")]);
-    list_message(&schema().get_message_by_name(FRAME).unwrap(), &mut lines);
+    let mut lines = BTreeSet::from([black_box()]);
+    let mut open = vec![frame()];
+    while let Some(message) = open.pop() {
+        for field in message.fields() {
+            if lines.insert(describe(&field)) {
+                open.extend(field.kind().as_message().cloned());
+            }
+        }
+    }
     lines
-}
-
-fn list_message(message: &MessageDescriptor, lines: &mut BTreeSet<String>) {
-    for field in message.fields() {
-        let kind = field.kind();
-        let line = format!(
-            "{}.{} = {:?} {kind:?} {}",
-            message.name(),
-            field.name(),
-            field.cardinality(),
-            field.number()
-        );
-        if !lines.insert(line) {
-            continue;
-        }
-        if let Some(message) = kind.as_message() {
-            list_message(message, lines);
-        }
-        if let Some(words) = kind.as_enum() {
-            list_enum(words, lines);
-        }
-    }
-}
-
-fn list_enum(words: &EnumDescriptor, lines: &mut BTreeSet<String>) {
-    for word in words.values() {
-        lines.insert(format!("{} = {}", word.name(), word.number()));
-    }
 }
 
 fn recorded_layout() -> BTreeSet<String> {
@@ -261,14 +266,40 @@ fn recorded_layout() -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// What recordings rely on and is no longer so. An addition changes nothing for them.
-fn changed_layout() -> Vec<String> {
-    recorded_layout().difference(&layout()).cloned().collect()
+/// Fields that recordings have and that are different now, or gone.
+fn changed_layout() -> &'static [String] {
+    static CHANGED: OnceLock<Vec<String>> = OnceLock::new();
+    CHANGED.get_or_init(|| recorded_layout().difference(&layout()).cloned().collect())
 }
 
-/// Writes down the layout that recordings rely on from now on.
-pub(crate) fn keep_layout() {
-    fs::create_dir_all(root()).unwrap();
-    let lines: Vec<String> = layout().into_iter().collect();
+/// Lists the fields that the recordings of these cases have.
+pub(crate) fn keep_layout(cases: &[Case]) {
+    let frame = frame();
+    let mut lines = BTreeSet::from([black_box()]);
+    for case in cases {
+        let Ok(file) = fs::File::open(path(case)) else {
+            continue;
+        };
+        for report in reports(&read(file).1) {
+            let bytes = report.encode_to_vec();
+            let report = DynamicMessage::decode(frame.clone(), bytes.as_slice()).unwrap();
+            list_fields(&report, &mut lines);
+        }
+    }
+    let lines: Vec<String> = lines.into_iter().collect();
     fs::write(root().join("layout.txt"), lines.join("\n") + "\n").unwrap();
+}
+
+fn list_fields(message: &DynamicMessage, lines: &mut BTreeSet<String>) {
+    for (field, value) in message.fields() {
+        lines.insert(describe(&field));
+        match value {
+            Value::Message(message) => list_fields(message, lines),
+            Value::List(values) => {
+                let messages = values.iter().filter_map(Value::as_message);
+                messages.for_each(|message| list_fields(message, lines));
+            }
+            _ => {}
+        }
+    }
 }

@@ -499,13 +499,6 @@ fn say_which_libraries(sink: Sink) {
     }
 }
 
-/// Whether calls of NCCL come here whoever makes them: there is one that is loaded, and this library is before it.
-/// A program that has NCCL within itself has none that is loaded.
-#[unsafe(no_mangle)]
-extern "C" fn ddp_doctor_nccl_is_ahead() -> c_int {
-    guarded(|| c_int::from(!VERSION.address().is_null()))
-}
-
 // --- Questions to NCCL -------------------------------------------------------------------------
 
 static VERSION: Function = Function::new(c"pncclGetVersion");

@@ -1,11 +1,15 @@
 """What is replaced in torch.distributed.distributed_c10d, and in what it stands on."""
 
 import functools
+import os
 import sys
 
 # _exit and _garbage hook themselves in.
-from . import _box, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _recorder, _sites, _words  # noqa: F401
+from . import _box, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _kernels, _methods, _sites, _words  # noqa: F401
 from ._native import CallRecord
+
+# "interception" has PyTorch's hooks left alone where it has them.
+_CAPTURE = "DDP_DOCTOR_CAPTURE"
 
 _c10d = None
 _getframe = sys._getframe
@@ -138,7 +142,6 @@ def _begin_init(args, kwargs, frame):
     if not _box.join(rank, world_size):
         return None
     _groups.world_begins()
-    _recorder.start(_argument(args, kwargs, 0, "backend"))
     _init.say_gpu(kwargs.get("device_id"))
     try:
         _init.say(rank, world_size, _argument(args, kwargs, 0, "backend"), method, store)
@@ -346,9 +349,8 @@ def _replace(module, replacements, late):
 def patch(c10d, late):
     global _c10d
     _c10d = c10d
-    _hooks.prepare(c10d)
-    if _recorder.is_wanted(c10d):
-        _box.layer = _recorder.RECORDER
+    _groups.intercepts = not hasattr(c10d.ProcessGroup, "register_pre_hook") or os.environ.get(_CAPTURE) == "interception"
+    _hooks.prepare(c10d, _groups.intercepts)
 
     _replace(
         c10d,
@@ -367,15 +369,15 @@ def patch(c10d, late):
         ],
         late,
     )
+    if _groups.intercepts:
+        _methods.replace(c10d.ProcessGroup)
     work = c10d.Work
-    if _box.layer == _recorder.HOOKS:
-        work.wait = _hooks.wrap_wait(work.wait)
-        _hooks.wrap_looks(work)
+    work.wait = _hooks.wrap_wait(work.wait)
+    _hooks.wrap_looks(work)
     logger = sys.modules.get("torch.distributed.c10d_logger")
     if logger is not None:
         _replace(logger, [("_get_msg_dict", _wrap_message)], False)
     if late and c10d.is_initialized():
         if _box.join(c10d.get_rank(), c10d.get_world_size()):
-            _recorder.start("")
             _groups.register_missing(c10d)
             _groups.world_began()

@@ -9,7 +9,7 @@ import functools
 import sys
 import weakref
 
-from . import _box, _buckets, _data, _exceptions, _memory, _parameters, _sites, _words
+from . import _box, _buckets, _data, _exceptions, _kernels, _memory, _parameters, _sites, _words
 
 _automatic = True
 # The DDP module whose training forwards count; programs with several would count double.
@@ -18,6 +18,7 @@ _stepper = None
 _last_input = None
 _grad_enabled = None
 _compiling = None
+_inference = None
 _tensor = ()
 
 
@@ -83,6 +84,8 @@ def _wrap_forward(original):
         try:
             if _grad_enabled():
                 _parameters.forward_begins(self)
+            elif _inference():
+                _kernels.see_every_call()  # the buffers that it broadcasts
             _forward_begins(self, inputs, kwargs)
         except Exception:
             pass
@@ -110,10 +113,11 @@ def _wrap_swap(original):
 
 
 def patch(module, late):
-    global _grad_enabled, _compiling, _tensor
+    global _grad_enabled, _compiling, _inference, _tensor
     import torch
 
     _grad_enabled = torch.is_grad_enabled
+    _inference = torch.is_inference_mode_enabled
     _tensor = torch.Tensor
     _compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or (lambda: False)
     ddp = module.DistributedDataParallel

@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 
-from . import _box, _exceptions, _recorder, _words
+from . import _box, _exceptions, _words
 from ._native import text
 
 _hooked = False
@@ -123,7 +123,6 @@ def _hook_interpreter():
     def _exit(status):
         try:
             _record(_status(status), "os._exit")
-            _recorder.last_words()
         except Exception:
             pass
         leave_now(status)

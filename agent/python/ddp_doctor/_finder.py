@@ -104,13 +104,12 @@ def _watch_for_early_end():
 
 def _at_last():
     """Runs after all that the program registered with `atexit`: its collectives are seen until then."""
-    for name, last in (("_groups", "unhook_all"), ("_recorder", "end")):
-        module = sys.modules.get("ddp_doctor." + name)
-        if module is not None:
-            try:
-                getattr(module, last)()
-            except Exception:
-                pass
+    module = sys.modules.get("ddp_doctor._groups")
+    if module is not None:
+        try:
+            module.unhook_all()
+        except Exception:
+            pass
 
 
 def install():

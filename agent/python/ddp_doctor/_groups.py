@@ -8,7 +8,7 @@ destroys a hook after the interpreter.
 import ctypes
 import weakref
 
-from . import _box, _hooks, _recorder
+from . import _box, _hooks, _kernels, _words
 from ._native import text
 
 # Number of the world's initialisation that groups belong to now, and of the next one.
@@ -16,12 +16,18 @@ epoch = 0
 _next_epoch = 0
 # group name → Group
 _groups = {}
+# id(PyTorch's group) → Group, where calls are intercepted.
+_by_id = {}
+# Calls are recorded by what is in the place of PyTorch's functions, since it has no hooks.
+intercepts = False
+# It was reported that calls are not captured.
+_noted = False
 # Groups whose hooks are still on, also after their destruction began.
 _hooked = []
 
 
 class Group:
-    __slots__ = ("name", "number", "generation", "reference")
+    __slots__ = ("name", "number", "generation", "reference", "is_native")
 
     def __init__(self, name, number, pg):
         self.name = name
@@ -31,6 +37,16 @@ class Group:
             self.reference = weakref.ref(pg)
         except TypeError:
             self.reference = lambda: None
+        # None of its backends is written in Python.
+        self.is_native = intercepts and _is_native(pg)
+
+
+def _is_native(pg):
+    try:
+        backends = [pg._get_backend(device) for device in pg._device_types]
+    except Exception:  # a backend that is made when it is used
+        return False
+    return all(type(it).__module__.startswith(("torch._C.", "torch.distributed.")) for it in backends)
 
 
 def name_of(pg):
@@ -96,13 +112,43 @@ def register(c10d, pg, ranks, name=None):
         tell_timeout(pg)
     except Exception:
         pass
-    if _box.layer != _recorder.HOOKS or not hasattr(pg, "register_pre_hook"):
-        return _recorder.say_what_is_not_seen(backend)
+    try:
+        _capture(pg, group)
+    except Exception as error:
+        _note_uncaptured(error)
+
+
+def _capture(pg, group):
+    """Has the calls of a group recorded."""
+    if intercepts:
+        _by_id[id(pg)] = group
+        _kernels.see()
+        return
     before, after = _hooks.make(group)
     pg.register_pre_hook(_hooks.HOOK_ID, before)
     pg.register_post_hook(_hooks.HOOK_ID, after)
     _hooked[:] = [other for other in _hooked if other.reference() is not None]
     _hooked.append(group)
+
+
+def _note_uncaptured(error):
+    """Says once that calls are not recorded, and why."""
+    global _noted
+    if not _noted:
+        _noted = True
+        import torch
+
+        what = "calls that C++ makes" if intercepts else "calls"
+        why = "%s: %s" % (type(error).__name__, error)
+        _box.note(_words.NO_HOOKS, "%s of PyTorch %s are not captured (%s)" % (what, torch.__version__, why))
+
+
+def find(pg):
+    """The Group of PyTorch's group; `None`: it is not known."""
+    group = _by_id.get(id(pg))
+    if group is not None and group.generation == _box.generation and group.reference() is pg:
+        return group
+    return None
 
 
 def register_missing(c10d):
@@ -131,6 +177,8 @@ def leave(pg):
     for group in left:
         if group.generation == _box.generation:
             _box.lib.group_destroyed(group.number)
+    _by_id.clear()
+    _by_id.update((id(group.reference()), group) for group in _groups.values())
     return [(group, group.reference()) for group in left]
 
 
@@ -156,6 +204,8 @@ def unhook_all():
     for group in list(_hooked):
         _unhook(group, group.reference())
     _hooked.clear()
+    _by_id.clear()
+    _kernels.forget()
 
 
 def world_begins():
@@ -169,9 +219,11 @@ def world_began():
 
 
 def _reset():
-    global epoch, _next_epoch
+    global epoch, _next_epoch, _noted
     epoch = _next_epoch = 0
+    _noted = False
     _groups.clear()
+    _by_id.clear()
     _hooked.clear()
 
 

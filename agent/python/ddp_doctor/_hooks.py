@@ -1,11 +1,15 @@
-"""The hooks before and after every collective, and waits.
+"""Records collectives, messages and waits.
 
-They run in every collective of the training, so the straight path through `before` is short: a walk
+A call arrives here from PyTorch's own hooks (2.14 and later) or from the interception of earlier versions
+(`_methods`, `_kernels`). Both describe it with the attributes of PyTorch's `PreHookArgs`; `Arguments` is
+that description for a call that was intercepted. Everything after that is common.
+
+This code runs in every collective of the training, so the straight path through `issue` is short: a walk
 to the user's frame, the first tensor's shape and type, one look-up for a record prepared earlier,
-one call into the library. No tensor and no Work outlives the hook, and of a list of tensors only
-the first is touched (reading a hook's list makes a Python object of each of them).
+one call into the library. No tensor and no Work outlives the call, and only the first tensor of a list
+is touched (reading a hook's list creates a Python object for each of them).
 
-Nothing in here may raise: an exception in a hook surfaces in the user's collective.
+Nothing in here may raise: an exception would surface in the user's collective.
 """
 
 import ctypes
@@ -85,8 +89,10 @@ _ALL_REDUCE = _words.ALL_REDUCE
 _ALL_TO_ALL = _words.ALL_TO_ALL
 _P2P = (_words.SEND, _words.RECV)
 
-# int(HookOpName) → an entry of _OPS
+# Number of an operation → its entry in _OPS: PyTorch's HookOpName, or the position in _OPS where there is none.
 _ops = {}
+# Name of an operation → its number.
+numbers = {}
 # torch.dtype → number
 _dtypes = {}
 # id(ReduceOp.SUM) → number; the values are attributes of a class that lives as long as PyTorch.
@@ -94,8 +100,8 @@ _reduce_ops = {}
 _reduce_op_type = ()
 # Signature → (record, reference to it)
 _records = {}
-# Thread → its last call: [call, site, code, asynchronous, visible, inside]. `code` is that of the
-# function of c10d that waits for a synchronous call right after it, `inside` is true between the hooks.
+# Thread → its last call: [call, site, code, asynchronous, visible, inside, group]. `code` is that of the
+# function of c10d that waits for a synchronous call right after it, `inside` is true until the call returns.
 _last = {}
 # Address of a Work's C++ object → (call, site; 0: it may be waited for in ways that are not seen)
 _works = {}
@@ -119,16 +125,19 @@ _live = 0
 issued_at = returned = wait_begin = wait_end = None
 
 
-def prepare(c10d):
+def prepare(c10d, intercepts):
     """Learns PyTorch's numbers. `c10d` is torch.distributed.distributed_c10d."""
     global _reduce_op_type, _works_known, _gathered
     import torch
 
     bindings = torch._C._distributed_c10d
     names = getattr(bindings, "HookOpName", None)
-    for name, entry in _OPS.items():
-        value = getattr(names, name, None)
+    for position, (name, entry) in enumerate(_OPS.items()):
+        value = getattr(names, name, None) if names is not None else position
         if value is not None:
+            if intercepts and entry is not None:  # options say whether a call is asynchronous from 2.7 on
+                entry = entry[:3] + (True,)
+            numbers[name] = int(value)
             _ops[int(value)] = entry
     for name, number in _words.DTYPES.items():
         dtype = getattr(torch, name, None)
@@ -143,6 +152,23 @@ def prepare(c10d):
     work = c10d.Work
     # An instance of pybind11's begins with the address of the C++ object.
     _works_known = getattr(work, "__basicsize__", 0) >= _offset + ctypes.sizeof(ctypes.c_void_p)
+
+
+class Arguments:
+    """An intercepted call, described like PyTorch's `PreHookArgs`, with what those lack."""
+
+    __slots__ = ("name", "async_op", "input_tensors", "output_tensors", "root", "reduce_op", "tag", "splits")
+
+    def __init__(self, name, inputs, outputs=(), root=-1, async_op=True, reduce_op=None, tag=None, splits=()):
+        self.name = name
+        self.input_tensors = inputs
+        self.output_tensors = outputs
+        self.root = root
+        self.async_op = async_op
+        self.reduce_op = reduce_op
+        self.tag = tag
+        # Sizes of the input's and the output's parts.
+        self.splits = splits
 
 
 def _bind():
@@ -223,9 +249,12 @@ def _at_place(code, args):
     return what
 
 
-def _splits(call, values):
-    for output, name in ((0, "input_split_sizes"), (1, "output_split_sizes")):
-        sizes = values.get(name)
+def _splits(call, values, args):
+    if values is not None:
+        both = values.get("input_split_sizes"), values.get("output_split_sizes")
+    else:
+        both = getattr(args, "splits", ())
+    for output, sizes in enumerate(both):
         if sizes:
             _box.lib.splits(call, output, (ctypes.c_int64 * len(sizes))(*sizes), len(sizes))
 
@@ -265,21 +294,27 @@ def _signature(what, args, frame, values, flags):
     reduce_op = 0
     tag = None
     asynchronous = False
-    value = values.get("op") if values is not None else None
+    many = values.get("op_list") if values is not None and op != _ALL_TO_ALL else None
+    value = values.get("op") if values is not None and not many else None
     if value is not None:
         reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
         asynchronous = values.get("async_op")
     elif op in _P2P:
-        if values is not None:
+        if values is None:
+            tag = getattr(args, "tag", None)
+        else:
             tag = values.get("tag")
-            # send() and recv() wait for what isend() and irecv() return.
+            # send() and recv() wait for what isend() and irecv() return; they call the group themselves before 2.7.
             outer = frame.f_back
-            name = outer.f_code.co_name if outer is not None else ""
-            asynchronous = name != "send" and name != "recv"
+            names = frame.f_code.co_name, outer.f_code.co_name if outer is not None else ""
+            asynchronous = "send" not in names and "recv" not in names
     else:
-        asynchronous = args.async_op
-        many = values.get("op_list") if values is not None and op != _ALL_TO_ALL else None
+        asynchronous = values.get("async_ops" if many else "async_op") if values is not None else None
+        if asynchronous is None:
+            asynchronous = args.async_op
         value = many[0].redop if many else None
+        if value is None:
+            value = getattr(args, "reduce_op", None)
         if value is not None:
             reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
     if asynchronous:
@@ -301,115 +336,127 @@ def make(group):
         try:
             if generation != _live:
                 return
-            thread = get_ident()
             try:
                 frame = _getframe(1)
             except ValueError:  # no Python on this thread
-                frame = places = None
-            else:
-                code = frame.f_code
-                try:
-                    places = _codes[id(code)][3]
-                except KeyError:
-                    places = _learn(code)[3]
-
-            values = None
-            if places is None:
-                site, flags = _locate(frame)
-                code = None
-                what = _ops.get(int(args.name), _UNKNOWN)
-            else:
-                # `_locate`, as far as it was here before: the call costs as much as passing a frame.
-                flags = 0
-                user = frame.f_back
-                try:
-                    entry = _codes[id(user.f_code)]
-                    while entry[1]:
-                        flags |= entry[1]
-                        user = user.f_back
-                        entry = _codes[id(user.f_code)]
-                    site = entry[2][user.f_lasti]
-                    flags &= _HIDDEN
-                except (KeyError, AttributeError):  # something new, or no user
-                    site, flags = _locate(frame.f_back)
-                try:
-                    what = places[frame.f_lasti]
-                except KeyError:
-                    what = places[frame.f_lasti] = _at_place(code, args)
-            if what is None:
-                return
-            op, _, rooted, more = what
-            if more and places is not None:
-                values = frame.f_locals
-
-            if more is _ARGUMENTS:
-                tensor = values["tensor"]
-                value = values["op"]
-                if values["async_op"]:
-                    flags |= _ASYNC
-                reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
-                key = (op, tensor.dtype, tensor.shape, flags, reduce_op, args.root if rooted else None, None, 1)
-                tensor = None
-            else:
-                key = _signature(what, args, frame, values, flags)
-                flags = key[3]
-                if op in _P2P:  # c10d waits for those from another function
-                    code = None
-            try:
-                prepared = _records[key]
-            except KeyError:
-                prepared = _record(key)
-                _init.look(args)
-
-            exception = _exception()
-            if exception is not None:
-                _exceptions.in_flight(exception)
-                exception = None
-
-            try:
-                last = _last[thread]
-            except KeyError:
-                last = _last[thread] = [None] * 6
-            else:
-                if last[5]:  # the call before raised before its second hook
-                    returned(last[0])
-            last[0] = call = issued_at(prepared, number, site)
-            last[1] = site
-            last[2] = code
-            last[3] = flags & (_ASYNC | _HIDDEN) if flags & _ASYNC else 0
-            last[4] = places is not None or not flags & _HIDDEN  # the reducer's own Works are never seen by Python
-            last[5] = True
-            if not last[4] and op == _ALL_REDUCE:
-                _buckets.sent(thread)
-            if op == _ALL_TO_ALL and values is not None:
-                _splits(call, values)
+                frame = None
+            issue(args, number, frame)
         except Exception:
             pass
 
     def after(args):
         try:
-            thread = get_ident()
-            last = _last.get(thread)
-            if last is None or not last[5]:
-                return
-            last[5] = False
-            call = last[0]
-            returned(call)
-            if last[2] is not None and not last[3]:
-                if _checks_left:
-                    work = args.work
-                    if work is not None:
-                        _to_check[thread] = _address(id(work) + _offset).value
-            else:
-                # Only what the user asked c10d for is the user's to wait for.
-                site = last[1] if last[2] is not None and not last[3] & _HIDDEN else 0
-                last[2] = None
-                if last[4]:
-                    _remember(args.work, call, site)
+            finish(args.work)
         except Exception:
             pass
 
     return before, after
+
+
+def issue(args, number, frame):
+    """Records a call that begins, on the group of that number. `frame` made it; `None`: there is no Python there."""
+    thread = get_ident()
+    if frame is None:
+        places = None
+    else:
+        code = frame.f_code
+        try:
+            places = _codes[id(code)][3]
+        except KeyError:
+            places = _learn(code)[3]
+
+    values = None
+    if places is None:
+        site, flags = _locate(frame)
+        code = None
+        what = _ops.get(int(args.name), _UNKNOWN)
+    else:
+        # `_locate`, as far as it was here before: the call costs as much as passing a frame.
+        flags = 0
+        user = frame.f_back
+        try:
+            entry = _codes[id(user.f_code)]
+            while entry[1]:
+                flags |= entry[1]
+                user = user.f_back
+                entry = _codes[id(user.f_code)]
+            site = entry[2][user.f_lasti]
+            flags &= _HIDDEN
+        except (KeyError, AttributeError):  # something new, or no user
+            site, flags = _locate(frame.f_back)
+        try:
+            what = places[frame.f_lasti]
+        except KeyError:
+            what = places[frame.f_lasti] = _at_place(code, args)
+    if what is None:
+        return
+    op, _, rooted, more = what
+    if more and places is not None:
+        values = frame.f_locals
+
+    if more is _ARGUMENTS:
+        tensor = values["tensor"]
+        value = values["op"]
+        if values["async_op"]:
+            flags |= _ASYNC
+        reduce_op = _reduce_ops.get(id(value)) or _reduce_op(value)
+        key = (op, tensor.dtype, tensor.shape, flags, reduce_op, args.root if rooted else None, None, 1)
+        tensor = None
+    else:
+        key = _signature(what, args, frame, values, flags)
+        flags = key[3]
+        if op in _P2P:  # c10d waits for those from another function
+            code = None
+    try:
+        prepared = _records[key]
+    except KeyError:
+        prepared = _record(key)
+        _init.look(args)
+
+    exception = _exception()
+    if exception is not None:
+        _exceptions.in_flight(exception)
+        exception = None
+
+    try:
+        last = _last[thread]
+    except KeyError:
+        last = _last[thread] = [None] * 7
+    else:
+        if last[5]:  # the call before raised before its second hook
+            returned(last[0])
+    last[0] = call = issued_at(prepared, number, site)
+    last[1] = site
+    last[2] = code
+    last[3] = flags & (_ASYNC | _HIDDEN) if flags & _ASYNC else 0
+    last[4] = places is not None or not flags & _HIDDEN  # the reducer's own Works are never seen by Python
+    last[5] = True
+    last[6] = number
+    if not last[4] and op == _ALL_REDUCE:
+        _buckets.sent(thread)
+    if op == _ALL_TO_ALL:
+        _splits(call, values, args)
+
+
+def finish(work):
+    """Records that this thread's call returned. `work` is what it returned."""
+    thread = get_ident()
+    last = _last.get(thread)
+    if last is None or not last[5]:
+        return
+    last[5] = False
+    call = last[0]
+    returned(call)
+    if last[2] is not None and not last[3]:
+        if _checks_left:
+            if work is not None:
+                _to_check[thread] = _address(id(work) + _offset).value
+    else:
+        # Only what the user asked c10d for is the user's to wait for.
+        site = last[1] if last[2] is not None and not last[3] & _HIDDEN else 0
+        last[2] = None
+        if last[4]:
+            _remember(work, call, site)
 
 
 def _remember(work, call, site):
@@ -480,6 +527,12 @@ def _looked_at(work):
     if site:
         _awaited.add(site)
         _works[address] = (call, 0)
+
+
+def is_inside(number):
+    """Whether this thread is inside of a recorded call on the group of that number."""
+    last = _last.get(get_ident())
+    return last is not None and last[5] and last[6] == number
 
 
 def interrupted():

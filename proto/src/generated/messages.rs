@@ -705,7 +705,7 @@ pub struct Report {
 pub struct Event {
     #[prost(
         oneof = "event::Kind",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50, 70"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 25, 50"
     )]
     pub kind: ::core::option::Option<event::Kind>,
 }
@@ -747,8 +747,6 @@ pub mod event {
         RankStarted(super::RankStarted),
         #[prost(message, tag = "50")]
         SchedulingSample(super::SchedulingSample),
-        #[prost(message, tag = "70")]
-        RecorderCall(super::RecorderCall),
     }
 }
 /// The first event of every stream and journal.
@@ -1019,51 +1017,6 @@ pub struct Record {
     /// Of a call that was put on a stream of a device: which, and with what.
     #[prost(message, optional, tag = "60")]
     pub on_stream: ::core::option::Option<OnStream>,
-}
-/// A call as PyTorch's own recorder of collectives (its Flight Recorder) has it. Sent when it is first
-/// seen there, and again when it is over. What the recorder does not know (reduction operator, root,
-/// the place in the program, who waits for it) is not here.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct RecorderCall {
-    #[prost(uint64, tag = "1")]
-    pub process: u64,
-    /// Which recorder of the process: "gloo", "nccl", …
-    #[prost(string, tag = "2")]
-    pub recorder: ::prost::alloc::string::String,
-    /// Names the call within its recorder: they are counted from 0.
-    #[prost(uint64, tag = "3")]
-    pub id: u64,
-    /// PyTorch's name of the process group …
-    #[prost(string, tag = "4")]
-    pub group: ::prost::alloc::string::String,
-    /// … and what tells it from an earlier one of that name in this recorder.
-    #[prost(uint64, tag = "14")]
-    pub group_number: u64,
-    /// Sequence number in the group, from 1.
-    #[prost(uint64, tag = "5")]
-    pub seq: u64,
-    #[prost(enumeration = "Op", tag = "6")]
-    pub op: i32,
-    #[prost(enumeration = "DType", tag = "7")]
-    pub dtype: i32,
-    /// Elements and dimensions of the first input, or of the first output where the inputs are a list;
-    /// absent, and meaningless, where the call has no tensor.
-    #[prost(uint64, optional, tag = "8")]
-    pub numel: ::core::option::Option<u64>,
-    #[prost(uint32, repeated, tag = "9")]
-    pub dims: ::prost::alloc::vec::Vec<u32>,
-    /// Number of tensors.
-    #[prost(uint32, tag = "10")]
-    pub tensors: u32,
-    /// When it was made, in nanoseconds since the Unix epoch.
-    #[prost(fixed64, tag = "11")]
-    pub unix_ns: u64,
-    /// Names the thread that made it within its process; 0: unknown.
-    #[prost(fixed64, tag = "12")]
-    pub thread: u64,
-    /// When it was found to be over, well or badly; absent: it is under way.
-    #[prost(fixed64, optional, tag = "13")]
-    pub over_unix_ns: ::core::option::Option<u64>,
 }
 /// How a call was put on a stream of a device. What is on a stream runs in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

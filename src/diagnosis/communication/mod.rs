@@ -9,7 +9,6 @@ use std::time::Duration;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::vocabulary::Direction;
 
-use super::event::RECORDER;
 use super::lateness::apart;
 use super::model::{Encounter, Model};
 
@@ -75,9 +74,8 @@ struct Took {
 /// What a collective took, the last of DDP's buckets together with those before it; `None`: that is not seen.
 fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
     let group = model.group(encounter.group);
-    let is_seen = encounter.direction == Direction::Symmetric
-        && group.holds_threads(encounter.call.op)
-        && &*group.info.key.layer != RECORDER;
+    let is_seen =
+        encounter.direction == Direction::Symmetric && group.holds_threads(encounter.call.op);
     if !is_seen {
         return None;
     }

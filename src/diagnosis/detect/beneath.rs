@@ -6,10 +6,9 @@ use std::sync::Arc;
 use ddp_doctor_proto::{Op, ReduceOp};
 
 use super::Draft;
-use crate::diagnosis::event::{Above, Call};
 use crate::diagnosis::model::Target;
 use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{self, Capital, Ranks, number};
+use crate::diagnosis::words::{Capital, Ranks, number};
 
 /// Sentences for the reasoning of a finding.
 pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
@@ -49,7 +48,6 @@ pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     }
     let calls = situation.model.group(group).join(seq);
     let calls = || calls.into_iter().flat_map(|join| join.calls.values());
-    why.extend(above(calls().map(|joined| &*joined.call)));
     let by_nccl = calls().filter(|joined| {
         joined.call.reduce_op == ReduceOp::Unspecified
             && joined.call.told_reduce_op() != ReduceOp::Unspecified
@@ -62,18 +60,4 @@ pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
         );
     }
     why
-}
-
-/// What PyTorch calls a call of NCCL's, by which its own messages name it. Where ranks say different things, none is it.
-fn above<'a>(calls: impl Iterator<Item = &'a Call>) -> Option<String> {
-    let mut above = calls.filter_map(|call| call.above.as_deref());
-    let first = above.next()?;
-    let same = |it: &Above| it.seq == first.seq && it.group.key == first.group.key;
-    above.all(same).then(|| {
-        format!(
-            "PyTorch has it as collective {} of {}.",
-            first.seq,
-            words::group(&first.group),
-        )
-    })
 }

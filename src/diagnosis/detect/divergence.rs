@@ -212,7 +212,7 @@ pub(super) fn is_blocked(situation: &Situation<'_>, join: &Join) -> bool {
         let until = |since: Timestamp| situation.now.since(since) >= BLOCKED_AFTER;
         match joined.wait {
             Wait::Since(since) => until(since),
-            Wait::NotSeen => joined.call.is_waited_for_unseen() && until(joined.call.at),
+            Wait::NotSeen => joined.call.hidden && until(joined.call.at),
             Wait::Over(_) => false,
         }
     })

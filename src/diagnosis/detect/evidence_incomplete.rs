@@ -22,7 +22,7 @@ static ABOUT: About = About {
          said of ranks whose end nobody watched. If that leaves nothing to judge by, the exit \
          status of `analyze` is 4.",
         example: "\
-note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are not seen: python was started with -I
+error[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are not seen: python was started with -I
     proved 0 ms after the deciding event
 
     why    The capture is switched on by environment variables, which this process did not get or
@@ -32,8 +32,9 @@ note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are no
     more   ddp-doctor explain DD901
 ",
         causes: &[
-            "PyTorch before 2.10, or before 2.14 with its Flight Recorder switched off \
-             (`TORCH_FR_BUFFER_SIZE=0`): it tells nobody about its collectives.",
+            "A PyTorch that the capture does not work with: before 2.4, or patched by another tool.",
+            "A `ddp-doctor` that was copied without its Python package and libraries. It reports \
+             this when it starts.",
             "Python started with `-I`, `-E` or `-S`, or by a wrapper that rebuilds the \
              environment: the capture is switched on by `PYTHONPATH` and `DDP_DOCTOR_*`.",
             "Ranks on another node that were not started under `ddp-doctor run`.",
@@ -45,14 +46,15 @@ note[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are no
         ],
         fix: &[
             "Start every rank on every node under `ddp-doctor run`, and keep the environment.",
-            "PyTorch 2.10 or later, better 2.14; in C, C++ and Rust link the agent.",
+            "PyTorch 2.4 or later; in C, C++ and Rust link the agent.",
             "Name a directory with room in `DDP_DOCTOR_BOX_DIR`, or the library in \
              `DDP_DOCTOR_LIBRARY`, where the note says so.",
             "Give `analyze` all there is: the run directory of every node, whose journal knows how \
              long nothing moved, and black boxes left in /dev/shm.",
         ],
         not: &[
-            "It says nothing about the health of the job: a job with this note alone may be fine.",
+            "It says nothing about the health of the job: a job with this finding alone may be fine. \
+             Its verdict is `insufficient`, never `healthy`, if a rank was not captured.",
             "A rank that was seen and merely makes no calls is not meant.",
         ],
     },
@@ -97,6 +99,8 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     if is_blind(situation) {
         draft.severity = Severity::Error;
     }
+    // Without a rank it is a process beside the ranks.
+    draft.leaves_open = note.rank.is_some();
     let who = match (note.rank, note.pid) {
         (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
         (Some(rank), None) => format!("rank {rank}"),
@@ -111,7 +115,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     };
     draft.why = vec![match note.kind {
         NoteKind::NoHooks => {
-            "Before 2.14, PyTorch tells of its collectives by its Flight Recorder alone.".into()
+            "Collectives are recorded by hooks of PyTorch, or by replacing its functions: neither works here.".into()
         }
         NoteKind::CaptureLost => {
             "The capture is switched on by environment variables, which this process did not get or was told to ignore.".into()
@@ -129,7 +133,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     }];
     draft.next = vec![match note.kind {
         NoteKind::NoHooks => {
-            "Run the job with PyTorch 2.14 or later; or with 2.10 or later, and TORCH_FR_BUFFER_SIZE not set to 0.".into()
+            "Run the job with PyTorch 2.4 or later, and without other tools that patch torch.distributed.".into()
         }
         NoteKind::CaptureLost => {
             "Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the environment is rebuilt.".into()
@@ -189,6 +193,7 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     ];
     draft.next =
         vec!["Start every rank under ddp-doctor run, on other nodes with --coordinator.".into()];
+    draft.leaves_open = true;
     draft.root = unseen;
     Some(missing(draft, None, None, "ranks that never reported"))
 }
@@ -205,7 +210,9 @@ fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     draft.summary =
         "no process of this job joined a process group: there is nothing to judge".into();
     draft.next = vec![
-        "If this was a training job: start it with PyTorch 2.14 or later, or link the agent."
+        "If this was a training job with PyTorch: keep PYTHONPATH and DDP_DOCTOR_*, start Python without -I, -E \
+         or -S, and install the package ddp_doctor if ddp-doctor reported at the start that it is missing. \
+         In other programs, link the agent."
             .into(),
     ];
     Some(missing(draft, None, None, "any rank"))
@@ -303,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_gap_is_a_note_about_its_rank() {
+    fn rank_without_capture_makes_the_verdict_insufficient() {
         holds(
             r#"
             world = 2
@@ -313,10 +320,10 @@ mod tests {
             1.0 0 barrier @train.py:5
             """
             look-on = 100
-            verdict = "healthy"
+            verdict = "insufficient"
             [[expect]]
             code = "DD901"
-            severity = "note"
+            severity = "error"
             root = [1]
             "#,
         );

@@ -11,7 +11,7 @@ use super::{
     Announced, Asked, Averaged, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint,
     Member, Model, Note, Process, Target, Thread, Wait, World,
 };
-use crate::diagnosis::event::{Call, CallId, Event, GroupInfo, ProcessId, RECORDER};
+use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
 
 /// The layer of the calls that a program makes of NCCL.
 pub(super) const NCCL: &str = "nccl";
@@ -168,26 +168,19 @@ impl Model {
                 let complete = process.completed(call, at);
                 let complete = complete.into_iter();
                 let targets: Vec<_> = complete.filter_map(|it| process.target(it)).collect();
-                if call >= CallId::FIRST_OF_RECORDERS {
-                    process.forget(call);
-                }
                 let rank = process.rank;
                 for target in targets.into_iter().map(Some) {
                     self.completed(rank, target);
                     if let (Some(rank), Some(Target::Join(id, seq))) = (rank, target) {
                         self.groups[id.0 as usize].set_complete(rank, seq);
                     }
-                    // On a device nobody is seen to wait for a call, nor where PyTorch's recorder tells of it: that
-                    // it is complete ends what waits.
-                    let unseen = target.is_some_and(|target| {
-                        let layer = &self.group(target.group()).info.key.layer;
-                        matches!(&**layer, NCCL | RECORDER)
-                    });
-                    let waited = match unseen {
-                        true => self.set_wait(rank, target, Wait::Over(at), false),
-                        false => None,
-                    };
-                    if let Some((group, rank, call)) = waited {
+                    // Waits on a device are not seen: completion ends them.
+                    let on_device = target
+                        .is_some_and(|target| &*self.group(target.group()).info.key.layer == NCCL);
+                    if on_device
+                        && let Some((group, rank, call)) =
+                            self.set_wait(rank, target, Wait::Over(at), false)
+                    {
                         self.waited(group, rank, &call, at);
                     }
                 }
@@ -513,10 +506,6 @@ impl Model {
             list.retain(|&other| other != id);
         }
         process.rank = Some(rank);
-        // Its calls are told by another clock than its steps: at the edge they may change sides.
-        if &*process.layer == RECORDER {
-            process.turns.lost();
-        }
         let layer = Arc::clone(&process.layer);
         let world = Arc::clone(&process.world.name);
         // A world has each rank once, and nobody joins it any more once one of its ranks has failed:

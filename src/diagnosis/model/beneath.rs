@@ -97,7 +97,7 @@ impl JoinedCall {
     pub(super) fn is_expected(&self, told: bool) -> bool {
         let undescribed = told && self.call.beneath.is_none() && self.returned.is_none();
         // The waits for DDP's own calls are never seen.
-        let unheard = !self.call.is_waited_for_unseen() && !self.is_done();
+        let unheard = !self.call.hidden && !self.is_done();
         undescribed || unheard || self.is_under_way()
     }
 

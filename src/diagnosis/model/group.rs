@@ -15,7 +15,7 @@ use super::process::World;
 use super::threads::Crossings;
 use crate::diagnosis::align::{self, Mismatch};
 use crate::diagnosis::backends;
-use crate::diagnosis::event::{Call, GroupInfo, ProcessId, RECORDER};
+use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
 /// Calls under way that a group keeps, over all its members …
 const KEPT_CALLS: usize = 4096;
@@ -207,7 +207,7 @@ impl Group {
     pub fn holds_threads(&self, op: Op) -> bool {
         let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
         match &*self.info.key.layer {
-            "c10d" | RECORDER => on_host || op == Op::Barrier,
+            "c10d" => on_host || op == Op::Barrier,
             "nccl" => op.creates_group(),
             _ => true,
         }
@@ -514,18 +514,11 @@ impl JoinedCall {
         matches!(self.wait, Wait::Over(_)) && !self.failed
     }
 
-    /// Whether PyTorch's recorder says that it is over. Recorders are asked one after the other: that a peer
-    /// has not come is then old news, unless the call failed.
-    #[must_use]
-    pub fn is_over_by_recorder(&self) -> bool {
-        self.call.is_of_recorder() && matches!(self.wait, Wait::Over(_))
-    }
-
     /// Whether the program surely waits for this call: it asked to, or waits, or did; or DDP issued
     /// it, which waits before its backward pass or its forward goes on.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
-        !self.call.is_async || self.call.is_waited_for_unseen() || self.wait != Wait::NotSeen
+        !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
     }
 
     /// Which of the members that have not come this rank's call must wait for.

@@ -616,8 +616,7 @@ impl Process {
         if !call.is_async {
             thread.doing = Doing::Call(Arc::clone(call));
         }
-        let comes_back = call.is_async && !call.is_of_recorder();
-        thread.issuing = comes_back.then(|| Arc::clone(call));
+        thread.issuing = call.is_async.then(|| Arc::clone(call));
         self.last_call = Some(Arc::clone(call));
         let is_empty = matches!(call.op, Op::Barrier | Op::Broadcast | Op::Scatter);
         if !call.hidden && call.seq > 0 && !is_empty {
@@ -636,12 +635,7 @@ impl Process {
         if let Some(target) = target {
             self.calls.insert(call.id, target);
             if self.calls.len() > KEPT_CALLS {
-                // A recorder does not always tell that a call is over: such must not crowd out others.
-                let mut recorded = self.calls.range(CallId::FIRST_OF_RECORDERS..);
-                match recorded.next().map(|(&call, _)| call) {
-                    Some(call) => self.calls.remove(&call),
-                    None => self.calls.pop_first().map(|(_, target)| target),
-                };
+                self.calls.pop_first();
             }
         }
     }
@@ -703,11 +697,6 @@ impl Process {
         if let Some(init) = self.init.as_mut().filter(|init| init.call.id == call) {
             init.over.get_or_insert(at);
         }
-    }
-
-    /// Nothing more is said of a call.
-    pub(super) fn forget(&mut self, call: CallId) {
-        self.calls.remove(&call);
     }
 
     /// A transfer of a call does not move, or does again.

@@ -45,7 +45,7 @@ impl Crossings {
             return;
         }
         let calls = join.calls.iter().take(KEPT_RANKS);
-        let calls = calls.filter(|(_, joined)| !joined.call.is_waited_for_unseen());
+        let calls = calls.filter(|(_, joined)| !joined.call.hidden);
         let calls = calls.filter_map(|(&rank, joined)| {
             let place = joined.call.place.as_ref()?;
             Some((rank, (Arc::clone(place), joined.call.thread)))

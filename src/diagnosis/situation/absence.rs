@@ -224,9 +224,7 @@ impl Situation<'_> {
         let target = match &thread.doing {
             Doing::Call(call) => process.target(call.id),
             Doing::Wait(target, ..) => *target,
-            Doing::Nothing
-                if joined.call.is_waited_for_unseen() && is_last_call(process, joined) =>
-            {
+            Doing::Nothing if joined.call.hidden && is_last_call(process, joined) => {
                 Some(Target::Join(group.id, joined.call.seq))
             }
             Doing::Nothing => None,
@@ -242,7 +240,7 @@ impl Situation<'_> {
         let awaited = awaited.unwrap_or(joined);
         let unmatched = waits::unmatched(join, joined);
         let certain = group.holds_threads(awaited.call.op)
-            && !joined.call.is_waited_for_unseen()
+            && !joined.call.hidden
             && !joined.needs(rank, &unmatched).is_empty();
         let alone = || self.stands_still(process, |other| other == id);
         (certain || self.is_idle(thread))

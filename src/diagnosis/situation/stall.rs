@@ -263,9 +263,6 @@ impl Situation<'_> {
 
     /// Whether a rank waits, or did so until its end. One that ended in order had not to.
     fn is_waiter(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
-        if joined.is_over_by_recorder() && !self.has_raised(group, rank, joined) {
-            return false;
-        }
         let process = self.model.member(group.id, rank);
         process.is_none_or(|process| self.model.ending_of(process) != Ending::InOrder)
             || self.has_failed(group, rank, joined)
@@ -274,9 +271,6 @@ impl Situation<'_> {
     /// Whether a rank's wait ended although those it needs have not come, or ended its process.
     fn has_failed(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         let holds = group.holds_threads(joined.call.op);
-        if joined.is_over_by_recorder() && !self.has_raised(group, rank, joined) {
-            return false;
-        }
         if holds && matches!(joined.wait, Wait::Over(at) if self.model.is_own_doing(at)) {
             return true;
         }
@@ -296,14 +290,6 @@ impl Situation<'_> {
             Ending::Died(exit) => exit.signal == Some(libc_signal::ABRT),
             Ending::InOrder | Ending::None => false,
         }
-    }
-
-    /// Whether this rank has seen an exception since it made its call: out of a collective, or out of a backward
-    /// that waits for one.
-    fn has_raised(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
-        let process = self.model.member(group.id, rank);
-        let mut exceptions = process.iter().flat_map(|it| it.exceptions.iter());
-        exceptions.any(|exception| exception.at >= joined.call.at)
     }
 
     /// Ranks that wait for the partner of a point-to-point call: the first such call of each.

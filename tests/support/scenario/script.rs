@@ -922,7 +922,6 @@ fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
         is_async: false,
         on_stream: None,
         beneath: None,
-        above: None,
         hidden: false,
         splits: [Vec::new(), Vec::new()],
         step: 0,

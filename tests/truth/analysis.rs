@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::process::program;
+use crate::support::process::program;
 
 /// Fails unless `analyze` makes the report of a finished run again, but for the times of detection.
 #[track_caller]

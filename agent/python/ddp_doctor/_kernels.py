@@ -1,0 +1,230 @@
+"""Calls from C++ on a PyTorch without hooks (before 2.14): kernels for the operators of c10d.
+
+All calls of a process group go through the dispatcher: those of DDP's reducer, of functional collectives and of
+PyTorch's other C++ code, too. A kernel at the Autograd keys records them and passes them on; calls from Python skip
+it (`_methods`). Those keys are absent in inference mode, and functional collectives of newer versions skip them as
+well. A program that uses either gets kernels at BackendSelect, too, which every call passes, also those from Python:
+that costs each call 8 µs more, and what is recorded already is passed on.
+
+The kernels are registered with the dispatcher itself: torch.library refuses a second kernel from Python for one
+operator, and the first one is the program's to have.
+"""
+
+import sys
+
+from . import _groups, _hooks
+
+_getframe = sys._getframe
+
+# Operator → name in _hooks._OPS.
+_OPERATORS = {
+    "allreduce_": "ALLREDUCE",
+    "allreduce_coalesced_": "ALLREDUCE_COALESCED",
+    "broadcast_": "BROADCAST",
+    "reduce_": "REDUCE",
+    "allgather_": "ALLGATHER",
+    "_allgather_base_": "ALLGATHER_BASE",
+    "allgather_coalesced_": "ALLGATHER_COALESCED",
+    "allgather_into_tensor_coalesced_": "ALLGATHER_INTO_TENSOR_COALESCED",
+    "gather_": "GATHER",
+    "scatter_": "SCATTER",
+    "reduce_scatter_": "REDUCE_SCATTER",
+    "_reduce_scatter_base_": "REDUCE_SCATTER_BASE",
+    "reduce_scatter_tensor_coalesced_": "REDUCE_SCATTER_TENSOR_COALESCED",
+    "alltoall_": "ALLTOALL",
+    "alltoall_base_": "ALLTOALL_BASE",
+    "send": "SEND",
+    "recv_": "RECV",
+    "recv_any_source_": "RECV",
+    "barrier": "BARRIER",
+}
+# Names of the operators' arguments.
+_INPUTS = ("tensors", "input_tensors", "input_tensor", "input_list", "inputs", "input")
+_OUTPUTS = ("tensors", "output_tensors", "output_tensor", "output_lists", "outputs", "output")
+_ROOTS = ("root_rank", "dst", "src")
+_FUNCTIONAL = "_c10d_functional"
+_AUTOGRAD, _EVERY = "Autograd", "BackendSelect"
+
+_C = None
+_unbox = None
+_tensor = ()
+_plain = ()
+# Kernels are registered as long as these live: those at the keys of the same name, and of functional collectives.
+_registered = {}
+
+
+def _tensors(value):
+    return (value,) if isinstance(value, _tensor) else value or ()
+
+
+def _is_real(value):
+    """Whether this is no stand-in that a compiler traces with. `value` is a tensor, or a list of them."""
+    while isinstance(value, (list, tuple)):
+        if not value:
+            return True
+        value = value[0]
+    return type(value) in _plain or not (type(value).__name__ == "FakeTensor" or value.device.type == "meta")
+
+
+def _keys_of(values, keys):
+    """The dispatch keys of all tensors in the arguments of an operator."""
+    for value in values:
+        if isinstance(value, _tensor):
+            keys = keys | _C._dispatch_keys(value)
+        elif isinstance(value, (list, tuple)):
+            keys = _keys_of(value, keys)
+    return keys
+
+
+def _passes_on(operator, key):
+    """A function that calls the operator at the keys behind this one."""
+    handle = getattr(operator, "_handle", None)
+    if handle is None:
+        # Before 2.4. Five times slower.
+        def call_below(args, kwargs):
+            with _C._AutoDispatchBelowAutograd():
+                return operator(*args, **kwargs)
+
+        return call_below
+
+    below = _C._dispatch_keyset_full_after(_C.DispatchKey.AutogradOther if key == _AUTOGRAD else _C.DispatchKey.BackendSelect)
+    # None of these has a kernel of its own for the operator.
+    for passed in (_C.DispatchKey.ADInplaceOrView, _C.DispatchKey.BackendSelect, _C.DispatchKey.PythonDispatcher):
+        below = below.remove(passed)
+    included, excluded = _C._dispatch_tls_local_include_set, _C._dispatch_tls_local_exclude_set
+    redispatch = handle.redispatch_boxed
+
+    def pass_on(args, kwargs):
+        return redispatch((_keys_of(args, included()) - excluded()) & below, *args, **kwargs)
+
+    return pass_on
+
+
+def _kernel(operator, name, key):
+    positions = {argument.name: position for position, argument in enumerate(operator._schema.arguments)}
+
+    def position(names):
+        return next((positions[it] for it in names if it in positions), len(positions))
+
+    group_at = positions["process_group"]
+    # A receive has no input.
+    inputs_at = position(_INPUTS) if name != _hooks.numbers["RECV"] else len(positions)
+    outputs_at, root_at, tag_at = position(_OUTPUTS), position(_ROOTS), position(("tag",))
+    splits_at = position(("input_split_sizes",)), position(("output_split_sizes",))
+    pass_on = _passes_on(operator, key)
+
+    def argument(args, at, default=None):
+        return args[at] if at < len(args) else default
+
+    def begins(args, frame):
+        group = _groups.find(_unbox(args[group_at]))
+        if group is None or _hooks.is_inside(group.number) or not _is_real(args[0]):
+            return False
+        described = _hooks.Arguments(
+            name,
+            _tensors(argument(args, inputs_at)),
+            _tensors(argument(args, outputs_at)),
+            argument(args, root_at, -1),
+            tag=argument(args, tag_at),
+            splits=tuple(argument(args, at) for at in splits_at),
+        )
+        _hooks.issue(described, group.number, frame)
+        return True
+
+    def kernel(*args, **kwargs):
+        recorded = False
+        try:
+            try:
+                frame = _getframe(1)
+            except ValueError:  # no Python on this thread
+                frame = None
+            recorded = begins(args, frame)
+            frame = None
+        except Exception:
+            pass
+        if not recorded:
+            return pass_on(args, kwargs)
+        try:
+            return pass_on(args, kwargs)
+        finally:
+            try:
+                _hooks.finish(None)
+            except Exception:
+                pass
+
+    return kernel
+
+
+def _functional_kernel(operator):
+    pass_on = _passes_on(operator, _EVERY)
+
+    def kernel(*args, **kwargs):
+        see_every_call()
+        return pass_on(args, kwargs)
+
+    return kernel
+
+
+def _operators(namespace, names):
+    import torch
+
+    for name in names:
+        packet = getattr(getattr(torch.ops, namespace), name, None)
+        if packet is not None:
+            yield name, packet.default
+
+
+def _register(namespace, key, kernels):
+    library = _C._dispatch_library("IMPL", namespace, key, __file__, 0)
+    for name, kernel in kernels:
+        library.impl(name, key, kernel)
+    return library
+
+
+def _see(key):
+    if key in _registered:
+        return
+    _registered[key] = None  # once, also where it fails
+    kernels = []
+    for name, operator in _operators("c10d", _OPERATORS):
+        kernels.append((name, _kernel(operator, _hooks.numbers[_OPERATORS[name]], key)))
+    _registered[key] = _register("c10d", key, kernels)
+
+
+def see_every_call():
+    """Has calls recorded that skip the Autograd keys."""
+    if _EVERY in _registered or _FUNCTIONAL not in _registered:
+        return
+    try:
+        _see(_EVERY)
+    except Exception:
+        pass
+
+
+def see():
+    """Has calls from C++ recorded, from now on. Raises where this PyTorch does not allow it."""
+    global _C, _unbox, _tensor, _plain
+    if _registered:
+        return
+    import torch
+
+    _C = torch._C
+    _tensor = torch.Tensor
+    _plain = (torch.Tensor, torch.nn.Parameter)
+    _unbox = torch._C._distributed_c10d.ProcessGroup.unbox
+    taken = any(_C._dispatch_has_kernel_for_dispatch_key("c10d::" + name, "AutogradCPU") for name in _OPERATORS)
+    _see(_AUTOGRAD)
+    if not hasattr(torch._ops.OpOverload, "redispatch"):
+        return  # nothing can be passed on from BackendSelect
+    prefix = _FUNCTIONAL + "::"
+    names = [name[len(prefix) :] for name in _C._dispatch_get_all_op_names() if name.startswith(prefix)]
+    names = [name for name in names if "." not in name and name != "wait_tensor"]
+    kernels = [(name, _functional_kernel(operator)) for name, operator in _operators(_FUNCTIONAL, names)]
+    _registered[_FUNCTIONAL] = _register(_FUNCTIONAL, _EVERY, kernels)
+    if taken:  # kernels of the program's, which may hide ours
+        see_every_call()
+
+
+def forget():
+    """Takes the kernels off again: the interpreter is about to go away."""
+    _registered.clear()

@@ -1,0 +1,172 @@
+"""Calls from Python on a PyTorch without hooks (before 2.14): the methods of `ProcessGroup` are replaced.
+
+Each replacement records the call and passes it on. The operator of c10d behind the method is a call that `_kernels`
+would record again, so the method enters the guard that skips Autograd's kernels. Backends written in Python run in
+the calling thread and might notice the guard; theirs is passed on without it.
+"""
+
+import functools
+import sys
+
+from . import _groups, _hooks
+
+_getframe = sys._getframe
+
+# Method → (name in _hooks._OPS, what its arguments are, in order). A last argument may be the options, or in
+# other overloads the operator of the reduction or the root.
+_METHODS = {
+    "broadcast": ("BROADCAST", ("input", "options")),
+    "allreduce": ("ALLREDUCE", ("input", "options")),
+    "allreduce_coalesced": ("ALLREDUCE_COALESCED", ("input", "options")),
+    "reduce": ("REDUCE", ("input", "options", "op")),
+    "allgather": ("ALLGATHER", ("output", "input", "options")),
+    "_allgather_base": ("ALLGATHER_BASE", ("output", "input", "options")),
+    "allgather_coalesced": ("ALLGATHER_COALESCED", ("output", "input", "options")),
+    "allgather_into_tensor_coalesced": ("ALLGATHER_INTO_TENSOR_COALESCED", ("output", "input", "options")),
+    "gather": ("GATHER", ("output", "input", "options")),
+    "scatter": ("SCATTER", ("output", "input", "options")),
+    "reduce_scatter": ("REDUCE_SCATTER", ("output", "input", "options")),
+    "_reduce_scatter_base": ("REDUCE_SCATTER_BASE", ("output", "input", "options")),
+    "reduce_scatter_tensor_coalesced": ("REDUCE_SCATTER_TENSOR_COALESCED", ("output", "input", "options")),
+    "alltoall_base": ("ALLTOALL_BASE", ("output", "input", "output_splits", "input_splits", "options")),
+    "alltoall": ("ALLTOALL", ("output", "input", "options")),
+    "send": ("SEND", ("input", "root", "tag")),
+    "recv": ("RECV", ("output", "root", "tag")),
+    "recv_anysource": ("RECV", ("output", "tag")),
+    "barrier": ("BARRIER", ("options",)),
+}
+# What PyTorch calls them where they are passed by name.
+_NAMES = {
+    "tensors": ("input", "output"),
+    "tensor": ("input",),
+    "opts": ("options",),
+    "op": ("op",),
+    "root": ("root",),
+    "dstRank": ("root",),
+    "srcRank": ("root",),
+    "tag": ("tag",),
+    "output_split_sizes": ("output_splits",),
+    "input_split_sizes": ("input_splits",),
+}
+_tensor = ()
+_below_autograd = None
+
+
+class _Call:
+    """The arguments of a method, read only where they are needed; as `_hooks.Arguments`."""
+
+    __slots__ = ("name", "_roles", "_args", "_kwargs")
+
+    def __init__(self, name, roles, args, kwargs):
+        self.name = name
+        self._roles = roles
+        self._args = args
+        self._kwargs = kwargs
+
+    def _get(self, role):
+        for found, value in zip(self._roles, self._args):
+            if found == role:
+                return value
+        for name, value in self._kwargs.items():
+            known = _NAMES.get(name) or (name[: name.find("put") + 3],)  # output_tensors, inputTensor, …
+            if role in known:
+                return value
+        return None
+
+    def _tensors(self, role):
+        value = self._get(role)
+        if value is None:
+            return ()
+        return (value,) if isinstance(value, _tensor) else value
+
+    @property
+    def input_tensors(self):
+        return self._tensors("input")
+
+    @property
+    def output_tensors(self):
+        return self._tensors("output")
+
+    @property
+    def root(self):
+        root = self._get("root")
+        if root is None:
+            options = self._get("options")
+            root = options if isinstance(options, int) else getattr(options, "rootRank", -1)
+        return root
+
+    @property
+    def async_op(self):
+        return getattr(self._get("options"), "asyncOp", True)
+
+    @property
+    def reduce_op(self):
+        op = self._get("op")
+        if op is None:
+            options = self._get("options")
+            op = getattr(options, "reduceOp", None)
+            if op is None and isinstance(options, (_hooks._reduce_op_type, type(_hooks._reduce_op_type.SUM))):
+                op = options
+        return op
+
+    @property
+    def tag(self):
+        return self._get("tag")
+
+    @property
+    def splits(self):
+        return self._get("input_splits"), self._get("output_splits")
+
+
+def _replacement(original, name, roles):
+    @functools.wraps(original)
+    def method(self, *args, **kwargs):
+        group = None
+        try:
+            group = _groups.find(self)
+            if group is not None:
+                try:
+                    frame = _getframe(1)
+                except ValueError:  # no Python on this thread
+                    frame = None
+                _hooks.issue(_Call(name, roles, args, kwargs), group.number, frame)
+                frame = None
+        except Exception:
+            pass
+        if group is None:
+            return original(self, *args, **kwargs)
+        work = None
+        try:
+            if group.is_native:
+                with _below_autograd():
+                    work = original(self, *args, **kwargs)
+            else:
+                work = original(self, *args, **kwargs)
+        finally:
+            _finish(work)
+        return work
+
+    return method
+
+
+def _finish(work):
+    try:
+        if work is None:
+            _hooks.interrupted()
+        else:
+            _hooks.finish(work)
+    except Exception:
+        pass
+
+
+def replace(process_group):
+    """Replaces the methods of `ProcessGroup`."""
+    global _tensor, _below_autograd
+    import torch
+
+    _tensor = torch.Tensor
+    _below_autograd = torch._C._AutoDispatchBelowAutograd
+    for method, (name, roles) in _METHODS.items():
+        original = getattr(process_group, method, None)
+        if original is not None:
+            setattr(process_group, method, _replacement(original, _hooks.numbers[name], roles))
