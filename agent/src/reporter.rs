@@ -90,7 +90,10 @@ fn start_program(path: &Path) -> io::Result<()> {
 
 fn find() -> io::Result<PathBuf> {
     if let Some(program) = env::var_os(PROGRAM).filter(|it| !it.is_empty()) {
-        return fs::canonicalize(&program);
+        return fs::canonicalize(&program).map_err(|error| {
+            let shown = program.display();
+            io::Error::new(error.kind(), format!("{PROGRAM}={shown}: {error}"))
+        });
     }
     // The loader knows a program that contains this code by the name it was called by.
     let own = sys::own_file().filter(|it| it.is_absolute() && it.is_file());
