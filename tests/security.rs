@@ -418,3 +418,54 @@ fn truncation_of_a_box_in_use_is_reported() {
     let last = report(&path).unwrap();
     assert_eq!(last.verdict, Verdict::Insufficient, "{last:#?}");
 }
+
+/// What `run` of a program in `target/debug` below `shared` adds to PYTHONPATH, and what it prints.
+fn python_path(shared: &Path) -> (String, String) {
+    let folder = shared.join("target/debug");
+    fs::create_dir_all(&folder).unwrap();
+    let copy = folder.join("ddp-doctor");
+    fs::copy(env!("CARGO_BIN_EXE_ddp-doctor"), &copy).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let clean = program(dir.path());
+    let mut command = Command::new(copy);
+    for (variable, _) in clean.get_envs() {
+        command.env_remove(variable);
+    }
+    let output = command
+        .current_dir(dir.path())
+        .env_remove("PYTHONPATH")
+        .args(["run", "--", "sh", "-c", "echo $PYTHONPATH"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), said)
+}
+
+fn plant_package(folder: &Path) {
+    let activation = folder.join("ddp_doctor/activate");
+    fs::create_dir_all(&activation).unwrap();
+    fs::write(activation.join("sitecustomize.py"), "").unwrap();
+}
+
+#[test]
+fn python_package_that_others_can_write_to_is_not_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = dir.path().join("shared");
+    plant_package(&shared.join("agent/python"));
+    let (path, said) = python_path(&shared);
+    assert!(path.contains("agent/python"), "{said}");
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let (path, said) = python_path(&shared);
+    assert_eq!(path, "\n", "{said}");
+    assert!(said.contains("shared is writable by other users"), "{said}");
+    assert!(said.contains("set DDP_DOCTOR_PYTHON"), "{said}");
+}
+
+#[test]
+fn python_package_around_a_program_outside_of_it_is_not_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = dir.path().join("shared");
+    plant_package(&shared);
+    let (path, said) = python_path(&shared);
+    assert_eq!(path, "\n", "{said}");
+}

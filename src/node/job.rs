@@ -158,8 +158,8 @@ pub fn run(options: Options) -> Outcome {
         box_dir: boxes.path().to_owned(),
         run_dir: run_dir.clone(),
         coordinator: address.clone(),
-        library: environment::find_library(),
-        python: environment::find_python(),
+        library: environment::find_library(&mut |why| live.say(why)),
+        python: environment::find_python(&mut |why| live.say(why)),
         nccl: sees_nccl(options.nccl, boxes, &mut live),
     });
     let connect = address.as_deref().unwrap_or("nowhere");
@@ -252,15 +252,17 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
 
 /// What sees calls of NCCL in the job's processes. What has to be made for it goes with the boxes.
 fn sees_nccl(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<SeesNccl> {
+    let mut refused = |why: &str| live.say(why);
     let sees = match when {
         Nccl::Auto => {
-            let found = environment::has_nvidia_driver().then(environment::find_nccl);
+            let has_driver = environment::has_nvidia_driver();
+            let found = has_driver.then(|| environment::find_nccl(&mut refused));
             return found.flatten().map(SeesNccl::Preloaded);
         }
         Nccl::Never => return None,
-        Nccl::Always => environment::find_nccl().map(SeesNccl::Preloaded),
-        Nccl::Profiler => environment::find_nccl().map(SeesNccl::Profiler),
-        Nccl::InItsPlace => environment::find_nccl_by_name().and_then(|library| {
+        Nccl::Always => environment::find_nccl(&mut refused).map(SeesNccl::Preloaded),
+        Nccl::Profiler => environment::find_nccl(&mut refused).map(SeesNccl::Profiler),
+        Nccl::InItsPlace => environment::find_nccl_by_name(&mut refused).and_then(|library| {
             let folder = boxes.path().join(NCCL_FOLDER);
             let made = environment::name_nccl(&folder, &library);
             made.is_ok()
