@@ -459,7 +459,7 @@ fn what_cannot_be_reported_is_one_line() {
         (
             "DDP_DOCTOR_PROGRAM",
             "/no/such/program",
-            "nothing is reported to 127.0.0.1:1: No such file or directory",
+            "nothing is reported to 127.0.0.1:1: DDP_DOCTOR_PROGRAM=/no/such/program: No such file",
         ),
         (
             "DDP_DOCTOR_COORDINATOR",

@@ -138,6 +138,7 @@ fn unsafe_code_is_fenced() {
         "agent/nccl/src/real.rs",
         "agent/nccl/src/search.rs",
         "agent/nccl/src/sink.rs",
+        "agent/src/blackbox/faults.rs",
         "agent/src/blackbox/map.rs",
         "agent/src/current.rs",
         "agent/src/detach.rs",

@@ -11,6 +11,7 @@
 //! * `run`: the command `run` as a shell sees it, on real processes.
 //! * `scenarios`: the engine on evidence written down by hand, one file each.
 //! * `screens`: the dashboard's pictures, on terminals of three sizes.
+//! * `security`: what other users of the machine and hostile files can do.
 //! * `stacks`: where real ranks stand, taken by `run` and by `dump`.
 //! * `structure`: who may depend on whom, and other invariants of the architecture.
 //! * `timing`: that tests can scale what is concluded from time.
@@ -38,6 +39,7 @@ mod recorded;
 mod run;
 mod scenarios;
 mod screens;
+mod security;
 mod stacks;
 mod structure;
 mod support;

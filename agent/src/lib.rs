@@ -57,6 +57,7 @@ mod reporter;
 pub mod shared;
 mod sync;
 mod sys;
+pub mod trust;
 
 pub use agent::{Agent, Builder, Group, PhaseGuard, StartError};
 pub use call::{CallBuilder, CallGuard, CallId, WaitGuard};

@@ -14,6 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::blackbox::{FollowedBy, Following, RUN_DIR};
+use crate::trust::{self, Origin};
 use crate::{detach, sys};
 
 /// Where the coordinator is: `HOST:PORT`.
@@ -90,7 +91,10 @@ fn start_program(path: &Path) -> io::Result<()> {
 
 fn find() -> io::Result<PathBuf> {
     if let Some(program) = env::var_os(PROGRAM).filter(|it| !it.is_empty()) {
-        return fs::canonicalize(&program);
+        return fs::canonicalize(&program).map_err(|error| {
+            let shown = program.display();
+            io::Error::new(error.kind(), format!("{PROGRAM}={shown}: {error}"))
+        });
     }
     // The loader knows a program that contains this code by the name it was called by.
     let own = sys::own_file().filter(|it| it.is_absolute() && it.is_file());
@@ -102,9 +106,11 @@ fn find() -> io::Result<PathBuf> {
     let path = env::split_paths(&path)
         .take(MAX_PATHS)
         .filter(|it| it.is_absolute());
-    near.chain(path)
-        .map(|folder| folder.join(NAME))
-        .find(|it| is_program(it))
+    let mut near = near.filter_map(|folder| fs::canonicalize(folder.join(NAME)).ok());
+    let found = near.find(|it| is_program(it) && is_trusted(it, own.as_deref()));
+    let mut path = path.map(|folder| folder.join(NAME));
+    found
+        .or_else(|| path.find(|it| is_program(it)))
         .ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::NotFound,
@@ -113,6 +119,11 @@ fn find() -> io::Result<PathBuf> {
                 ),
             )
         })
+}
+
+/// Whether nobody but this user, root and the owner of the library can have put the program there.
+fn is_trusted(program: &Path, own: Option<&Path>) -> bool {
+    own.is_some_and(|own| trust::check(program, Origin::Installation, own).is_ok())
 }
 
 fn is_program(path: &Path) -> bool {

@@ -66,6 +66,24 @@ fn valid(directory: &Path) -> Vec<u8> {
     bytes
 }
 
+#[test]
+fn box_of_another_user_is_no_evidence_about_a_live_job() {
+    let directory = scratch();
+    let path = directory.path().join("1.2.c10d.box");
+    fs::write(&path, valid(directory.path())).unwrap();
+    assert!(Reader::open_own(&path).is_ok());
+    let link = directory.path().join("1.3.c10d.box");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    assert!(Reader::open(&link).is_ok());
+    assert!(Reader::open_own(&link).is_err());
+    if std::os::unix::fs::chown(&path, Some(65534), None).is_err() {
+        return; // Only root can give a file away.
+    }
+    let error = Reader::open_own(&path).unwrap_err().to_string();
+    assert!(error.contains("belongs to another user"), "{error}");
+    assert!(Reader::open(&path).is_ok());
+}
+
 /// Asks a reader everything.
 fn read(path: &Path) -> Result<usize, OpenError> {
     let mut reader = Reader::open(path)?;

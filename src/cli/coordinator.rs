@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -17,7 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Global, stderr_is_terminal};
 use crate::coordinator::{Begun, Hub, serve};
-use crate::node::{boxes, names, sys};
+use crate::node::socket::{self, Socket};
+use crate::node::{boxes, job, names, sys};
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::{self, Style};
 
@@ -60,9 +61,9 @@ impl Coordinator {
             boxes::private_dir(dir).with_context(|| format!("no reports in {}", dir.display()))?;
         }
         sys::block_interrupts();
-        let listener = TcpListener::bind(self.listen)
-            .with_context(|| format!("cannot listen on {}", self.listen))?;
-        writeln!(io::stdout(), "{}", listener.local_addr()?)?;
+        let (socket, listener, address) =
+            Socket::at(self.listen).with_context(|| format!("cannot listen on {}", self.listen))?;
+        writeln!(io::stdout(), "{address}")?;
         io::stdout().flush()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -74,7 +75,9 @@ impl Coordinator {
         });
         let (begin, begun) = mpsc::channel(BEGINNING);
         let (stop_serving, stopped_serving) = oneshot::channel::<()>();
-        let serving = runtime.spawn(serve(listener, Arc::new(Hub::telling(begin)), async {
+        let hub = Arc::new(Hub::telling(begin));
+        runtime.spawn(socket::sweep());
+        let serving = runtime.spawn(serve(listener, job::access(), hub, async {
             stopped_serving.await.ok();
         }));
         let mut screens = Screens {
@@ -97,6 +100,7 @@ impl Coordinator {
         })?;
         // What shows a job ends when its updates do.
         runtime.shutdown_timeout(GOODBYE);
+        drop(socket);
         screens.end();
         Ok(0)
     }

@@ -1,15 +1,15 @@
 //! TARGET on a command line → a coordinator, and a job there.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
-use crate::node::attach::check_address;
 use crate::node::boxes::{self, BoxDir};
 use crate::node::environment;
-use crate::node::names;
 use crate::node::rundir::Description;
+use crate::node::{names, socket, sys};
 
 /// What a viewer looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Live {
         if path.exists() || !target.contains(':') {
             bail!("{target} is neither a run directory nor HOST:PORT");
         }
-        check_address(target)?;
+        socket::check(target)?;
         Ok(Self {
             address: target.to_owned(),
             job: String::new(),
@@ -142,11 +142,15 @@ fn newest(run_dirs: &[PathBuf]) -> anyhow::Result<Live> {
     )
 }
 
-/// Directories in which runs of this user may go on.
+/// Directories in which runs of this user may go on. Another user may have made some in a directory
+/// that both can write to.
 fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
     let mut dirs = BoxDir::run_dirs(shared_memory);
     let here = std::fs::read_dir(runs).into_iter().flatten();
     dirs.extend(here.flatten().map(|entry| entry.path()));
+    let user = sys::user_id();
+    let owner = |path: &Path| std::fs::symlink_metadata(path).ok().map(|it| it.uid());
+    dirs.retain(|dir| owner(dir) == Some(user));
     dirs
 }
 
@@ -215,7 +219,7 @@ mod tests {
             ("nonsense", "neither a run directory nor HOST:PORT"),
             ("/dev/null", "neither a run directory nor HOST:PORT"),
             ("192.0.2.1:7077", "only a loopback address"),
-            ("127.0.0.1:notaport", "is no address"),
+            ("127.0.0.1:notaport", "is not an address"),
         ] {
             let error = format!("{:#}", Live::find(Some(target)).unwrap_err());
             assert!(error.contains(reason), "{error}");

@@ -25,6 +25,8 @@ const REQUESTS: usize = 16;
 const MAX_VIEWERS: usize = 64;
 /// Questions where ranks stand at one time.
 const MAX_DUMPS: usize = 8;
+/// Time limit for the first report on a new stream.
+const FIRST_REPORT: Duration = Duration::from_secs(10);
 /// Longest job id.
 const MAX_JOB_ID: usize = 128;
 
@@ -139,12 +141,16 @@ impl Hub {
     where
         S: Stream<Item = v1::Report> + Send + Unpin + 'static,
     {
-        let first = loop {
-            let report = reports.next().await.ok_or(AttachError::NoHello)?;
-            if !report.events.is_empty() {
-                break report;
+        let first = async {
+            loop {
+                let report = reports.next().await?;
+                if !report.events.is_empty() {
+                    return Some(report);
+                }
             }
         };
+        let first = tokio::time::timeout(FIRST_REPORT, first).await;
+        let first = first.ok().flatten().ok_or(AttachError::NoHello)?;
         let Some(Kind::Hello(hello)) = first.events.first().and_then(|event| event.kind.clone())
         else {
             return Err(AttachError::NoHello);

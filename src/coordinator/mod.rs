@@ -10,22 +10,23 @@
 //! which is counted.
 
 use std::future::Future;
-use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ddp_doctor_proto::v1::agent_service_server::AgentServiceServer;
 use ddp_doctor_proto::v1::viewer_service_server::ViewerServiceServer;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 
 mod clock;
+mod connections;
 mod dump;
 pub mod hub;
 mod services;
 mod session;
 pub mod updates;
 
+pub use connections::Access;
 pub use hub::{AttachError, Begun, Hub};
 pub use updates::Updates;
 
@@ -50,18 +51,20 @@ pub enum ServeError {
     Server(#[from] tonic::transport::Error),
 }
 
-/// Serves nodes and viewers until `shutdown` is ready.
+/// Serves the nodes and viewers of one user until `shutdown` is ready.
 ///
 /// # Errors
 ///
 /// When the socket cannot be used.
 pub async fn serve(
-    listener: TcpListener,
+    listener: UnixListener,
+    access: Access,
     hub: Arc<Hub>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     listener.set_nonblocking(true)?;
-    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    let connections = connections::accept(listener, access);
     let services = services::Services::new(hub);
     let agents = AgentServiceServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE);
     let viewers = ViewerServiceServer::new(services).max_decoding_message_size(64 << 10);
@@ -71,7 +74,7 @@ pub async fn serve(
         .http2_keepalive_timeout(Some(Duration::from_secs(20)))
         .add_service(agents)
         .add_service(viewers)
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown)
+        .serve_with_incoming_shutdown(connections, shutdown)
         .await?;
     Ok(())
 }

@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use v1::agent_service_server::AgentService;
 use v1::viewer_service_server::ViewerService;
 
+use super::connections::Requested;
 use super::hub::{AttachError, Hub};
 
 /// Requests of one node or updates of one viewer on their way out.
@@ -34,6 +35,7 @@ impl AgentService for Services {
         &self,
         request: Request<Streaming<v1::Report>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
+        note(&request);
         // A broken stream has ended: the node attaches again.
         let reports = request
             .into_inner()
@@ -42,9 +44,15 @@ impl AgentService for Services {
         let mut requests = self.hub.attach(Box::pin(reports)).await?;
         let (sender, receiver) = mpsc::channel(OUTGOING);
         tokio::spawn(async move {
-            while let Some(request) = requests.recv().await {
-                if sender.send(Ok(request)).await.is_err() {
-                    return;
+            loop {
+                tokio::select! {
+                    request = requests.recv() => {
+                        let Some(request) = request else { return };
+                        if sender.send(Ok(request)).await.is_err() {
+                            return;
+                        }
+                    }
+                    () = sender.closed() => return,
                 }
             }
         });
@@ -61,6 +69,7 @@ impl ViewerService for Services {
         &self,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        note(&request);
         let mut updates = self.hub.watch(&request.into_inner().job, true)?;
         let (sender, receiver) = mpsc::channel(OUTGOING);
         tokio::spawn(async move {
@@ -83,9 +92,17 @@ impl ViewerService for Services {
         &self,
         request: Request<v1::DumpRequest>,
     ) -> Result<Response<Self::DumpStream>, Status> {
+        note(&request);
         let parts = self.hub.dump(&request.into_inner().job).await?;
         let parts: Vec<_> = parts.into_iter().map(Ok).collect();
         Ok(Response::new(tokio_stream::iter(parts)))
+    }
+}
+
+/// Lifts the deadline of the connection's first request.
+fn note<T>(request: &Request<T>) {
+    if let Some(requested) = request.extensions().get::<Requested>() {
+        requested.note();
     }
 }
 

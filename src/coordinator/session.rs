@@ -173,7 +173,9 @@ impl Session {
             } => {
                 let key = (hello.host, hello.boot_id, hello.started_unix_ns);
                 let known = self.by_key.get(&key).copied();
-                if known.is_none() && self.nodes.len() >= MAX_NODES {
+                // A node belongs to its stream: another one may continue it, and not take it over.
+                let is_taken = known.is_some_and(|index| self.nodes[index].is_attached());
+                if is_taken || known.is_none() && self.nodes.len() >= MAX_NODES {
                     return;
                 }
                 let index = known.unwrap_or_else(|| {
@@ -429,6 +431,12 @@ impl Node {
 }
 
 impl Node {
+    /// Whether the peer at the other end of its stream still listens.
+    fn is_attached(&self) -> bool {
+        let stream = self.attached.as_ref();
+        stream.is_some_and(|(_, requests)| !requests.is_closed())
+    }
+
     /// Asks what time it is there, unless it listens so badly that other questions need the room.
     fn ask_time(&mut self, requests: &mpsc::Sender<v1::Request>) {
         if requests.capacity() * 2 > requests.max_capacity() {

@@ -1,3 +1,4 @@
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use ddp_doctor_proto::{Op, ProcessState, RecordKind, v1};
@@ -136,6 +137,12 @@ fn finds(update: &v1::Update, code: &str) -> bool {
     update.findings.iter().any(|finding| finding.code == code)
 }
 
+fn dead_ranks(update: &v1::Update) -> Vec<u32> {
+    let findings = update.findings.iter().filter(|it| it.code == "DD201");
+    let ranks = findings.filter_map(|it| it.ranks.as_ref());
+    ranks.flat_map(|ranks| ranks.root.clone()).collect()
+}
+
 #[tokio::test]
 async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
     let hub = Arc::new(Hub::new());
@@ -176,6 +183,9 @@ async fn a_node_that_attaches_again_repeats_itself_without_effect() {
     let (first, _requests) = attach(&hub, report(all.clone())).await;
     let mut updates = hub.watch("j", false).unwrap();
     drop(first);
+    while hub.attached("j") > 0 {
+        tokio::task::yield_now().await;
+    }
     all.extend([joined(1, 2), ended(1, 9)]);
     let (_second, _requests) = attach(&hub, report(all)).await;
     let update = until(&mut updates, |update| finds(update, "DD201")).await;
@@ -239,6 +249,36 @@ async fn launches_of_one_name_are_told_apart_and_nodes_of_one_launch_are_not() {
     let two = attach(&hub, starts("k", "a", 2, "")).await;
     assert_eq!(count(&mut begun), 1);
     drop((attached, one, two));
+}
+
+#[tokio::test]
+async fn stream_of_a_node_is_not_taken_over_while_it_is_open() {
+    let hub = Arc::new(Hub::new());
+    let mut all = vec![hello("j", "a")];
+    all.extend(waiting_rank(0, 2));
+    let (node, _requests) = attach(&hub, report(all.clone())).await;
+    let mut updates = hub.watch("j", false).unwrap();
+    all.push(ended(0, 9));
+    let (_forged, mut refused) = attach(&hub, report(all)).await;
+    assert!(refused.recv().await.is_none());
+    node.send(report(vec![joined(1, 2), ended(1, 15)]))
+        .await
+        .unwrap();
+    let update = until(&mut updates, |update| finds(update, "DD201")).await;
+    assert_eq!(dead_ranks(&update), [1]);
+}
+
+#[tokio::test]
+async fn node_says_nothing_about_processes_of_another_node() {
+    let hub = Arc::new(Hub::new());
+    let mut first = vec![hello("j", "a")];
+    first.extend(waiting_rank(0, 2));
+    let (_a, _requests_a) = attach(&hub, report(first)).await;
+    let mut updates = hub.watch("j", false).unwrap();
+    let second = vec![hello("j", "b"), ended(0, 11), joined(1, 2), ended(1, 9)];
+    let (_b, _requests_b) = attach(&hub, report(second)).await;
+    let update = until(&mut updates, |update| finds(update, "DD201")).await;
+    assert_eq!(dead_ranks(&update), [1]);
 }
 
 #[tokio::test]
@@ -346,10 +386,16 @@ async fn viewers_are_bounded_and_forgotten_when_they_leave() {
 
 #[tokio::test]
 async fn it_all_works_over_the_wire() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let url = format!("unix:{}", path.display());
+    let access = Access {
+        user: path.metadata().unwrap().uid(),
+        descriptors: 1024,
+    };
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(serve(listener, Arc::new(Hub::new()), async {
+    let serving = tokio::spawn(serve(listener, access, Arc::new(Hub::new()), async {
         stopped.await.ok();
     }));
     let mut viewer = ViewerServiceClient::connect(url.clone()).await.unwrap();

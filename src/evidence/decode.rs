@@ -351,13 +351,22 @@ impl Decoder {
             0 => None,
             process => Some(self.process(process)?.0),
         };
+        let at = self.time(note.unix_ns);
+        // Nothing is known of the process from then on.
+        if let (Some(process), NoteKind::Unreadable) = (process, kind) {
+            out.push(Event::Unwatched {
+                process,
+                since: at,
+                read_whole: false,
+            });
+        }
         out.push(Event::Note {
             process,
             kind,
             rank: note.rank,
             pid: (note.pid != 0).then_some(note.pid),
             text: text(&note.text),
-            at: self.time(note.unix_ns),
+            at,
         });
         Some(())
     }

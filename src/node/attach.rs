@@ -1,6 +1,5 @@
 //! Keeps a node attached to its coordinator, wherever that is and however often it is lost.
 
-use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,7 +7,6 @@ use std::time::Duration;
 use anyhow::Context;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -18,6 +16,7 @@ use v1::viewer_service_client::ViewerServiceClient;
 
 use super::Say;
 use super::follow::{Command, Commander};
+use super::socket;
 use crate::coordinator::{Hub, MAX_UPDATE, Updates};
 
 /// Batches on their way to the coordinator.
@@ -38,42 +37,8 @@ const HERE: Duration = Duration::from_millis(5);
 pub enum Coordinator {
     /// In this process.
     Here(Arc<Hub>),
-    /// In another one: `host:port`.
+    /// In another one, with this address ([`socket::check`]).
     There(String),
-}
-
-/// Why a coordinator cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum CoordinatorError {
-    /// It has no address.
-    #[error("{address} is no address: {error}")]
-    Unresolved {
-        /// What was given.
-        address: String,
-        /// Why not.
-        error: std::io::Error,
-    },
-    /// It is on another machine, and what we send is not encrypted.
-    #[error("{0} is not on this machine: only a loopback address can be used without encryption")]
-    NotLoopback(String),
-}
-
-/// Checks that a coordinator's address names this machine.
-///
-/// # Errors
-///
-/// When it names none, or another.
-pub fn check_address(address: &str) -> Result<(), CoordinatorError> {
-    let unresolved = |error| CoordinatorError::Unresolved {
-        address: address.to_owned(),
-        error,
-    };
-    let mut addresses = address.to_socket_addrs().map_err(unresolved)?;
-    if addresses.all(|address| address.ip().is_loopback()) {
-        Ok(())
-    } else {
-        Err(CoordinatorError::NotLoopback(address.to_owned()))
-    }
 }
 
 impl Coordinator {
@@ -85,7 +50,7 @@ impl Coordinator {
         };
         let answers = async {
             let mut backoff = BACKOFF.0;
-            while TcpStream::connect(address).await.is_err() {
+            while socket::reach(address).await.is_err() {
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(BACKOFF.1);
             }
@@ -237,9 +202,9 @@ fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
 ///
 /// When nobody answers there.
 pub async fn connect(address: &str) -> anyhow::Result<Channel> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))?
+    let path = socket::find(address)?;
+    let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))?
         .connect_timeout(CONNECT)
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(Duration::from_secs(20));
     endpoint
         .connect()

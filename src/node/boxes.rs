@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following};
 
-use super::{proc, sys};
+use super::{proc, socket, sys};
 
 /// Where shared memory is mounted.
 pub const SHARED_MEMORY: &str = "/dev/shm";
@@ -228,7 +228,7 @@ fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Resul
         return Err(io::ErrorKind::StorageFull.into());
     }
     let user = user_dir(base);
-    private_dir(&user)?;
+    socket::ensure_private(&user)?;
     sweep(&user);
     let pid = std::process::id();
     // Two runs of one job on one node (two tasks of one batch job, say) have one directory each.
@@ -250,7 +250,8 @@ fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Resul
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-fn user_dir(shared_memory: &Path) -> PathBuf {
+/// The directory of this user in shared memory.
+pub fn user_dir(shared_memory: &Path) -> PathBuf {
     shared_memory.join(format!("ddp-doctor-{}", sys::user_id()))
 }
 

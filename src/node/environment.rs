@@ -6,6 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+use ddp_doctor_agent::trust::{self, Origin};
+
 /// File name of the agent's library.
 const LIBRARY: &str = "libddp_doctor.so";
 /// File name of the library that sees calls of NCCL.
@@ -206,24 +208,24 @@ fn is_shared(python: &Path) -> bool {
 /// Finds the agent's library: where the environment says, beside this program, or where an
 /// installation puts it.
 #[must_use]
-pub fn find_library() -> Option<PathBuf> {
-    find_file(LIBRARY_VARIABLE, LIBRARY)
+pub fn find_library(refused: Refused<'_>) -> Option<PathBuf> {
+    find_file(LIBRARY_VARIABLE, LIBRARY, refused)
 }
 
 /// Finds the library that sees calls of NCCL likewise. The loader divides what it is told at spaces and
 /// colons: where the path has one, there is none.
 #[must_use]
-pub fn find_nccl() -> Option<PathBuf> {
+pub fn find_nccl(refused: Refused<'_>) -> Option<PathBuf> {
     let divides = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
-    find_file(NCCL_LIBRARY_VARIABLE, NCCL_LIBRARY)
+    find_file(NCCL_LIBRARY_VARIABLE, NCCL_LIBRARY, refused)
         .filter(|path| !path.as_os_str().as_bytes().iter().any(divides))
 }
 
 /// The library that does so under NCCL's own name, which stands beside the other one. It is made for
 /// x86-64 alone.
 #[must_use]
-pub fn find_nccl_by_name() -> Option<PathBuf> {
-    let named = find_nccl()?.with_file_name(NCCL_NAMED_LIBRARY);
+pub fn find_nccl_by_name(refused: Refused<'_>) -> Option<PathBuf> {
+    let named = find_nccl(refused)?.with_file_name(NCCL_NAMED_LIBRARY);
     (cfg!(target_arch = "x86_64") && named.is_file()).then_some(named)
 }
 
@@ -251,7 +253,7 @@ pub fn has_nvidia_driver() -> bool {
     tells.iter().any(|path| Path::new(path).exists())
 }
 
-fn find_file(variable: &str, name: &str) -> Option<PathBuf> {
+fn find_file(variable: &str, name: &str, refused: Refused<'_>) -> Option<PathBuf> {
     if let Some(path) = env::var_os(variable) {
         return absolute(Path::new(&path)).filter(|path| path.is_file());
     }
@@ -261,28 +263,49 @@ fn find_file(variable: &str, name: &str) -> Option<PathBuf> {
         ours.join("../lib/ddp-doctor"),
         ours.join(".."),
     ];
-    places
+    let found = places
         .iter()
-        .find_map(|place| absolute(&place.join(name)).filter(|path| path.is_file()))
+        .find_map(|place| absolute(&place.join(name)).filter(|path| path.is_file()))?;
+    is_trusted(&found, Origin::Installation, variable, refused).then_some(found)
 }
 
 /// Finds the folder of the Python package likewise; in a source tree it is `agent/python`.
 #[must_use]
-pub fn find_python() -> Option<PathBuf> {
+pub fn find_python(refused: Refused<'_>) -> Option<PathBuf> {
     if let Some(path) = env::var_os(PYTHON_VARIABLE) {
         return absolute(Path::new(&path)).filter(|path| has_package(path));
     }
     let ours = program_dir()?;
-    let places = [
-        "../lib/ddp-doctor/python",
-        "../../agent/python",
-        "../../../agent/python",
-        // Installed by pip: this program is in the package.
-        "../..",
+    let mut places = vec![
+        ("../lib/ddp-doctor/python", Origin::Installation),
+        ("../../agent/python", Origin::SourceTree),
+        ("../../../agent/python", Origin::SourceTree),
     ];
-    places
-        .iter()
-        .find_map(|place| absolute(&ours.join(place)).filter(|path| has_package(path)))
+    // Installed by pip: this program is in the package.
+    if ours.ends_with("ddp_doctor/bin") {
+        places.push(("../..", Origin::Installation));
+    }
+    let mut found = places.into_iter().filter_map(|(place, origin)| {
+        let path = absolute(&ours.join(place)).filter(|path| has_package(path))?;
+        Some((path, origin))
+    });
+    let (path, origin) = found.next()?;
+    let starts = path.join(ACTIVATION).join("sitecustomize.py");
+    is_trusted(&starts, origin, PYTHON_VARIABLE, refused).then_some(path)
+}
+
+/// Told why code that was found is not used.
+pub type Refused<'a> = &'a mut dyn FnMut(&str);
+
+fn is_trusted(path: &Path, origin: Origin, variable: &str, refused: Refused<'_>) -> bool {
+    let checked = trust::check(path, origin, Path::new("/proc/self/exe"));
+    if let Err(why) = &checked {
+        refused(&format!(
+            "{} is not used, because {why} (set {variable} to use it all the same)",
+            path.display()
+        ));
+    }
+    checked.is_ok()
 }
 
 fn has_package(path: &Path) -> bool {

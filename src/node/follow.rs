@@ -513,7 +513,7 @@ impl Follower {
     /// Whether that is settled: opened, given up, or somebody else's.
     fn open(&mut self, path: &Path, now: Instant) -> bool {
         if let Some(launch) = &mut self.launch
-            && let Ok(reader) = Reader::open(path)
+            && let Ok(reader) = Reader::open_own(path)
             && !launch.takes(&reader)
         {
             return true;

@@ -11,7 +11,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::io::Write;
-use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use ddp_doctor_proto::{VERSION, v1};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, oneshot};
 
-use super::attach::{Coordinator, check_address};
+use super::attach::Coordinator;
 use super::boxes::{self, BoxDir, NCCL_FOLDER};
 use super::descendants::Descendants;
 use super::environment::{self, Environment, SeesNccl};
@@ -34,10 +34,11 @@ use super::kill::Patience;
 use super::outbox::{Journal, Outbox};
 use super::rundir::RunDir;
 use super::screen::{self, Message, Screen};
+use super::socket::Socket;
 use super::stacks::taker::{Taker, When};
 use super::sys::{self, PidFd, Signals};
-use super::{Say, names, proc};
-use crate::coordinator::{Hub, serve};
+use super::{Say, names, proc, socket};
+use crate::coordinator::{Access, Hub, serve};
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
 use crate::report::live::{Live, Verbosity};
@@ -154,18 +155,15 @@ pub fn run(options: Options) -> Outcome {
     let (coordinator, listener) = place_of_diagnosis(options.coordinator, &mut live);
     let address = match &coordinator {
         Some(Coordinator::There(address)) => Some(address.clone()),
-        _ => listener
-            .as_ref()
-            .and_then(|it| it.local_addr().ok())
-            .map(|it| it.to_string()),
+        _ => listener.as_ref().map(|(socket, _)| socket.address()),
     };
     let environment = boxes.as_ref().ok().map(|boxes| Environment {
         job: job.clone(),
         box_dir: boxes.path().to_owned(),
         run_dir: run_dir.clone(),
         coordinator: address.clone(),
-        library: environment::find_library(),
-        python: environment::find_python(),
+        library: environment::find_library(&mut |why| live.say(why)),
+        python: environment::find_python(&mut |why| live.say(why)),
         nccl: sees_nccl(options.nccl, boxes, &mut live),
     });
     if let Some(missing) = environment.as_ref().and_then(Environment::missing) {
@@ -262,15 +260,17 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
 
 /// What sees calls of NCCL in the job's processes. What has to be made for it goes with the boxes.
 fn sees_nccl(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<SeesNccl> {
+    let mut refused = |why: &str| live.say(why);
     let sees = match when {
         Nccl::Auto => {
-            let found = environment::has_nvidia_driver().then(environment::find_nccl);
+            let has_driver = environment::has_nvidia_driver();
+            let found = has_driver.then(|| environment::find_nccl(&mut refused));
             return found.flatten().map(SeesNccl::Preloaded);
         }
         Nccl::Never => return None,
-        Nccl::Always => environment::find_nccl().map(SeesNccl::Preloaded),
-        Nccl::Profiler => environment::find_nccl().map(SeesNccl::Profiler),
-        Nccl::InItsPlace => environment::find_nccl_by_name().and_then(|library| {
+        Nccl::Always => environment::find_nccl(&mut refused).map(SeesNccl::Preloaded),
+        Nccl::Profiler => environment::find_nccl(&mut refused).map(SeesNccl::Profiler),
+        Nccl::InItsPlace => environment::find_nccl_by_name(&mut refused).and_then(|library| {
             let folder = boxes.path().join(NCCL_FOLDER);
             let made = environment::name_nccl(&folder, &library);
             made.is_ok()
@@ -294,9 +294,9 @@ fn sees_nccl(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<SeesNccl> {
 fn place_of_diagnosis(
     asked: Option<String>,
     live: &mut Live,
-) -> (Option<Coordinator>, Option<TcpListener>) {
+) -> (Option<Coordinator>, Option<(Socket, UnixListener)>) {
     if let Some(address) = asked {
-        return match check_address(&address) {
+        return match socket::check(&address) {
             Ok(()) => (Some(Coordinator::There(address)), None),
             Err(error) => {
                 live.say(&format!("{error}; the diagnosis is made here"));
@@ -304,10 +304,10 @@ fn place_of_diagnosis(
             }
         };
     }
-    let listener = TcpListener::bind(("127.0.0.1", 0));
+    let listener = Socket::unnamed();
     if let Err(error) = &listener {
         live.say(&format!(
-            "nobody can watch from outside: cannot listen: {error}"
+            "`ddp-doctor watch`, `status` and `dump` cannot connect to this run: no socket: {error}"
         ));
     }
     (Some(Coordinator::Here(Arc::new(Hub::new()))), listener.ok())
@@ -348,7 +348,7 @@ struct WatchParts<'a> {
     run_dir: Option<&'a Path>,
     activation: Option<PathBuf>,
     coordinator: Option<Coordinator>,
-    listener: Option<TcpListener>,
+    listener: Option<(Socket, UnixListener)>,
     live: Live,
     kill: Option<Patience>,
     stacks: When,
@@ -417,11 +417,15 @@ impl Watch {
         let no_more_time = Arc::new(Notify::new());
         let mut updates = None;
         if let (Some(runtime), Some(coordinator)) = (&runtime, parts.coordinator) {
-            if let (Some(listener), Coordinator::Here(hub)) = (parts.listener, &coordinator) {
+            if let (Some((socket, listener)), Coordinator::Here(hub)) =
+                (parts.listener, &coordinator)
+            {
                 let (hub, say) = (hub.clone(), say.clone());
+                runtime.spawn(socket::sweep());
                 runtime.spawn(async move {
+                    let _removed_at_the_end = socket;
                     let stop = async { drop(stop.await) };
-                    if let Err(error) = serve(listener, hub, stop).await {
+                    if let Err(error) = serve(listener, access(), hub, stop).await {
                         say.say(&error.to_string());
                     }
                 });
@@ -497,6 +501,15 @@ impl Watch {
             runtime.shutdown_timeout(GOODBYE);
         }
         shown
+    }
+}
+
+/// Who may connect to a coordinator in this process.
+#[must_use]
+pub fn access() -> Access {
+    Access {
+        user: sys::user_id(),
+        descriptors: sys::descriptor_limit(),
     }
 }
 

@@ -25,6 +25,7 @@ pub mod reporter;
 pub mod rundir;
 pub mod scheduling;
 pub mod screen;
+pub mod socket;
 pub mod source;
 pub mod stacks;
 pub mod started;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ddp_doctor_agent::blackbox::{Item, OpenError, Reader};
+use ddp_doctor_agent::blackbox::{Identity, Item, OpenError, Reader};
 use ddp_doctor_proto::report::{Exit, Timestamp};
-use ddp_doctor_proto::{ProcessState, RecordKind, v1};
+use ddp_doctor_proto::{NoteKind, ProcessState, RecordKind, v1};
 use v1::event::Kind;
 
 use super::outbox::Outbox;
@@ -27,6 +27,8 @@ pub struct Rank {
     path: PathBuf,
     reader: Reader,
     identity_version: u64,
+    /// As the box said when its version was `identity_version`.
+    identity: Identity,
     /// `None`: the process was gone when its box was found.
     watched: Option<Watched>,
     told: Told,
@@ -37,6 +39,8 @@ pub struct Rank {
     over: bool,
     /// Its end was reported.
     ended: bool,
+    /// The note that its box was damaged, once it was.
+    damage: Option<v1::Note>,
 }
 
 impl Rank {
@@ -46,8 +50,12 @@ impl Rank {
     ///
     /// When it is no box, or not one yet.
     pub fn open(process: u64, path: &Path, known: &Arc<Known>) -> Result<Self, OpenError> {
-        let reader = Reader::open(path)?;
+        let reader = Reader::open_own(path)?;
         let identity = reader.identity();
+        if reader.is_damaged() {
+            let path = path.to_owned();
+            return Err(OpenError::NotABox { path });
+        }
         let us = std::process::id();
         if let Ok(stat) = proc::Stat::of(us) {
             reader.claim(us, stat.start_ticks);
@@ -59,6 +67,7 @@ impl Rank {
             identity_version: reader.identity_version().wrapping_sub(1),
             watched: Watched::new(identity.pid, identity.start_ticks),
             reader,
+            identity: identity.clone(),
             told: Told {
                 process,
                 places: Places::of(identity.pid, Arc::clone(known)),
@@ -70,6 +79,7 @@ impl Rank {
             stacks: Vec::new(),
             over: false,
             ended: false,
+            damage: None,
         })
     }
 
@@ -89,7 +99,7 @@ impl Rank {
     /// has a world of its own, such as one that writes checkpoints.
     #[must_use]
     pub fn is_helper_of(&self, other: &Self) -> bool {
-        let (own, theirs) = (self.reader.identity(), other.reader.identity());
+        let (own, theirs) = (&self.identity, &other.identity);
         // Its parent is known also when both are gone; who was between them only as long as they live.
         let descends = || {
             let (Some(own), Some(theirs)) = (&self.watched, &other.watched) else {
@@ -160,13 +170,41 @@ impl Rank {
     /// Takes what is new in the box; how many records that was.
     pub fn poll(&mut self, out: &mut Outbox) -> usize {
         let version = self.reader.identity_version();
-        if version != self.identity_version {
+        let identity = (version != self.identity_version).then(|| self.reader.identity());
+        if self.is_damaged(out) {
+            return 0;
+        }
+        if let Some(identity) = identity {
             self.identity_version = version;
+            self.identity = identity;
             out.push(Kind::ProcessJoined(self.joined()));
         }
         let Self { reader, told, .. } = self;
         let taken = reader.poll(BUDGET, &mut |item| told.pass(item, out));
         taken
+    }
+
+    /// Whether somebody cut or cleared the box, which is then read no further.
+    fn is_damaged(&mut self, out: &mut Outbox) -> bool {
+        if self.damage.is_none() && self.reader.is_damaged() {
+            let note = v1::Note {
+                process: self.process,
+                kind: i32::from(NoteKind::Unreadable.number()),
+                rank: self.identity.rank,
+                pid: self.watched.as_ref().map_or(0, Watched::pid),
+                text: format!(
+                    "{} was cut or cleared while it was in use",
+                    self.path.display()
+                ),
+                unix_ns: Timestamp::now().0,
+            };
+            out.push(Kind::ProcessJoined(self.joined()));
+            for kind in damage(&note) {
+                out.push(kind);
+            }
+            self.damage = Some(note);
+        }
+        self.damage.is_some()
     }
 
     /// The sites that came up since it was last asked.
@@ -235,7 +273,11 @@ impl Rank {
     pub fn repeat(&mut self, out: &mut Outbox) {
         out.push_live(Kind::ProcessJoined(self.joined()));
         self.reader.rewind();
-        if self.ended {
+        if let Some(note) = &self.damage {
+            for kind in damage(note) {
+                out.push_live(kind);
+            }
+        } else if self.ended {
             self.drain(out);
         } else {
             let Self { reader, told, .. } = self;
@@ -257,13 +299,25 @@ impl Rank {
     }
 
     fn drain(&mut self, out: &mut Outbox) {
+        if self.damage.is_some() {
+            return;
+        }
         let Self { reader, told, .. } = self;
         reader.finish(&mut |item| told.pass(item, out));
     }
 
     fn joined(&self) -> v1::ProcessJoined {
-        blackbox::joined(self.process, self.reader.identity())
+        blackbox::joined(self.process, self.identity.clone())
     }
+}
+
+/// What is reported about a damaged box: some of its records, though not how many, and nothing further.
+fn damage(note: &v1::Note) -> [Kind; 2] {
+    let lost = v1::RecordsLost {
+        process: note.process,
+        count: 1,
+    };
+    [Kind::RecordsLost(lost), Kind::Note(note.clone())]
 }
 
 /// What of a box was handed on.

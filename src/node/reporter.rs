@@ -19,7 +19,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::{VERSION, v1};
 use tokio::sync::oneshot;
 
-use super::attach::{Coordinator, check_address};
+use super::attach::Coordinator;
 use super::boxes::{self, BoxDir};
 use super::follow::{Command, Commander, Follower};
 use super::launch::Launch;
@@ -27,7 +27,7 @@ use super::outbox::{Journal, Outbox};
 use super::rundir::RunDir;
 use super::stacks::taker::{Taker, When};
 use super::timing::Timing;
-use super::{Say, names, proc, sys};
+use super::{Say, names, proc, socket, sys};
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
 
@@ -47,7 +47,7 @@ const LOG: &str = "reporter.log";
 pub struct Options {
     /// The black box of the rank that started it.
     pub black_box: PathBuf,
-    /// Where the coordinator is: `host:port`.
+    /// Address of the coordinator.
     pub coordinator: String,
     /// Where evidence goes; `None`: nowhere, and what the coordinator has taken in is removed.
     pub run_dir: Option<PathBuf>,
@@ -67,12 +67,12 @@ pub struct Options {
 /// is said in the log beside the boxes.
 pub fn report(options: Options) -> anyhow::Result<()> {
     let directory = options.black_box.parent().context("not a black box")?;
-    let first = Reader::open(&options.black_box)?;
+    let first = Reader::open_own(&options.black_box)?;
     let Some(following) = take_over(directory, &first) else {
         return Ok(());
     };
     let identity = first.identity();
-    if let Err(error) = check_address(&options.coordinator) {
+    if let Err(error) = socket::check(&options.coordinator) {
         // Once for each node, not for each rank.
         if identity.local_rank.unwrap_or(0) == 0 {
             return Err(error.into());
@@ -219,7 +219,7 @@ fn hello(options: &Options, identity: &Identity, started: Timestamp) -> v1::Hell
 fn forget(directory: &Path) {
     let us = std::process::id();
     for file in boxes::boxes_in(directory).unwrap_or_default() {
-        let Ok(reader) = Reader::open(&file) else {
+        let Ok(reader) = Reader::open_own(&file) else {
             continue;
         };
         let identity = reader.identity();

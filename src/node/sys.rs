@@ -333,6 +333,18 @@ pub fn user_id() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Descriptors that this process may have.
+#[must_use]
+pub fn descriptor_limit() -> usize {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to a live value.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
 /// This host's name.
 #[must_use]
 pub fn host_name() -> String {

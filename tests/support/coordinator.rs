@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,25 @@ impl Coordinator {
     /// Starts one at an address.
     pub(crate) fn start_at(address: &str) -> Self {
         let scratch = tempfile::tempdir().unwrap();
-        let mut command = program(scratch.path());
+        let command = program(scratch.path());
+        Self::spawn(scratch, command, address)
+    }
+
+    /// Starts one on a free port that may have so many descriptors.
+    pub(crate) fn start_with_descriptors(count: u32) -> Self {
+        let scratch = tempfile::tempdir().unwrap();
+        let program = program(scratch.path());
+        let mut limited = Command::new("sh");
+        for (variable, _) in program.get_envs() {
+            limited.env_remove(variable);
+        }
+        let script = format!("ulimit -n {count}; exec \"$0\" \"$@\"");
+        limited.args(["-c", &script]).arg(program.get_program());
+        limited.current_dir(scratch.path());
+        Self::spawn(scratch, limited, "127.0.0.1:0")
+    }
+
+    fn spawn(scratch: TempDir, mut command: Command, address: &str) -> Self {
         command
             .args([
                 "coordinator",
@@ -56,6 +74,16 @@ impl Coordinator {
     /// Where it listens.
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// The socket that its address names.
+    pub(crate) fn socket(&self) -> PathBuf {
+        ddp_doctor::node::socket::find(&self.address).unwrap()
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// What it has said so far.

@@ -155,6 +155,8 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: the masks are live values, and the first call fills what the second one reads.
     unsafe {
         libc::sigfillset(every.as_mut_ptr());
+        // A fault of the thread itself, which the agent handles where a black box was cut.
+        libc::sigdelset(every.as_mut_ptr(), libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
     }
     let started = start();

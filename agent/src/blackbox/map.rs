@@ -16,6 +16,7 @@ use std::sync::atomic::AtomicU64;
 
 use ddp_doctor_proto::blackbox::WORD;
 
+use super::faults::Protected;
 use crate::sys;
 
 /// The first words of a file, or words that begin as zeros.
@@ -26,6 +27,8 @@ use crate::sys;
 pub(super) struct Map {
     start: NonNull<AtomicU64>,
     words: usize,
+    /// `None`: there is no file that could become shorter.
+    protected: Option<Protected>,
 }
 
 // SAFETY: the memory is shared with other processes anyway, and is only lent as atomic words.
@@ -77,7 +80,21 @@ impl Map {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { start, words })
+        let mut map = Self {
+            start,
+            words,
+            protected: None,
+        };
+        if file.is_some() {
+            let protected = Protected::new(start.as_ptr() as usize, bytes);
+            map.protected = Some(protected.ok_or(io::ErrorKind::OutOfMemory)?);
+        }
+        Ok(map)
+    }
+
+    /// Whether the file became shorter and words were lost.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.protected.as_ref().is_some_and(Protected::is_damaged)
     }
 
     /// The words of the file.
@@ -91,6 +108,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
+        self.protected = None;
         // SAFETY: unmaps exactly what `new` mapped; nothing borrowed from `self` is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * WORD) };
     }
@@ -106,6 +124,23 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         assert!(Map::create(&file, 1 << 50).is_err());
         assert!(Map::create(&file, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn map_outlives_the_end_of_its_file() {
+        let file = tempfile::tempfile().unwrap();
+        let writer = Map::create(&file, 2048).unwrap();
+        let reader = Map::read_only(&file, 2048).unwrap();
+        writer.words()[2000].store(7, Ordering::Relaxed);
+        assert_eq!(reader.words()[2000].load(Ordering::Relaxed), 7);
+        file.set_len(4096).unwrap();
+        assert!(!writer.is_damaged() && !reader.is_damaged());
+        assert_eq!(reader.words()[2000].load(Ordering::Relaxed), 0);
+        writer.words()[2000].store(8, Ordering::Relaxed);
+        assert_eq!(writer.words()[2000].load(Ordering::Relaxed), 8);
+        assert!(writer.is_damaged() && reader.is_damaged());
+        writer.words()[0].store(9, Ordering::Relaxed);
+        assert_eq!(reader.words()[0].load(Ordering::Relaxed), 9);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! outside, or reads one that a dead process left. The layout they share is
 //! [`ddp_doctor_proto::blackbox`].
 
+mod faults;
 mod followed;
 mod map;
 mod nesting;

@@ -1,9 +1,9 @@
 //! Opening a file that may be a black box, and finding the tables in it.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ddp_doctor_proto::blackbox::{
@@ -12,6 +12,7 @@ use ddp_doctor_proto::blackbox::{
 };
 
 use super::{MAX_ENTRIES, MAX_STRINGS, MAX_WORDS};
+use crate::sys;
 
 /// Why a file cannot be read as a black box.
 #[derive(Debug)]
@@ -95,31 +96,50 @@ pub(super) struct Tables {
     pub(super) threads: Table,
 }
 
-/// Opens a file for reading, and for writing too where that is permitted: a reader may say who it
-/// is.
-pub(super) fn file(path: &Path) -> Result<File, OpenError> {
+/// Which files are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Any file that the path leads to.
+    Any,
+    /// Files of this user, and no symbolic links.
+    Own,
+}
+
+/// Opens a file for reading, and for writing too where that is permitted: a reader records its process
+/// in the box.
+pub(super) fn file(path: &Path, trust: Trust) -> Result<File, OpenError> {
+    let no_link = match trust {
+        Trust::Any => 0,
+        Trust::Own => libc::O_NOFOLLOW,
+    };
     let open = |write| {
         OpenOptions::new()
             .read(true)
             .write(write)
-            // The name may lead to a pipe or a terminal, which must not hold us up.
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
+            // Opening a pipe or a terminal must not block.
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC | no_link)
             .open(path)
     };
-    let regular = |metadata: io::Result<std::fs::Metadata>| {
-        if metadata?.is_file() {
-            Ok(())
+    let refuse = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let check = |metadata: io::Result<Metadata>| {
+        let metadata = metadata?;
+        if !metadata.is_file() {
+            refuse("it is not a regular file")
+        } else if trust == Trust::Own && metadata.uid() != sys::effective_uid() {
+            refuse("it belongs to another user")
         } else {
-            Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "it is not a regular file",
-            ))
+            Ok(())
         }
     };
-    // Twice, for what the name leads to may change in between; and opening some things does harm.
-    regular(path.metadata())
+    // Checked before it is opened, since opening some files has effects, and again afterwards, since the
+    // path may lead to another file by then.
+    let found = match trust {
+        Trust::Any => path.metadata(),
+        Trust::Own => path.symlink_metadata(),
+    };
+    check(found)
         .and_then(|()| open(true).or_else(|_| open(false)))
-        .and_then(|file| regular(file.metadata()).map(|()| file))
+        .and_then(|file| check(file.metadata()).map(|()| file))
         .map_err(|source| OpenError::Io {
             path: path.to_owned(),
             source,

@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
-use ddp_doctor_proto::blackbox::{GROUP_WORDS, THREAD_WORDS, WORD, header, string};
+use ddp_doctor_proto::blackbox::{GROUP_WORDS, MAGIC, THREAD_WORDS, WORD, header, string};
 
 pub use items::{Frontier, GroupCreation, Item, ReadRecord};
 pub use state::{Identity, Inside, ThreadState};
@@ -26,7 +26,7 @@ pub use state::{Identity, Inside, ThreadState};
 use self::definitions::Progress;
 use self::records::{BATCH, Copied};
 use super::map::Map;
-use super::open::{self, OpenError, Table, Tables};
+use super::open::{self, OpenError, Table, Tables, Trust};
 use super::protocol::{ring::Cursor, strings::Strings};
 use super::text;
 
@@ -56,9 +56,18 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a box.
+    /// Opens a box, whoever it belongs to.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let file = open::file(path)?;
+        Self::open_trusted(path, Trust::Any)
+    }
+
+    /// Opens a box of this user: evidence about a live job is accepted from nobody else.
+    pub fn open_own(path: &Path) -> Result<Self, OpenError> {
+        Self::open_trusted(path, Trust::Own)
+    }
+
+    fn open_trusted(path: &Path, trust: Trust) -> Result<Self, OpenError> {
+        let file = open::file(path, trust)?;
         let (tables, words) = open::check(path, &file)?;
         let map = Map::read_only(&file, words).map_err(|source| OpenError::Io {
             path: path.to_owned(),
@@ -138,6 +147,12 @@ impl Reader {
     pub fn begin_at(&mut self, ticket: u64) {
         self.cursor.next = ticket.min(self.head());
         self.cursor.passed = self.cursor.passed.max(self.cursor.next);
+    }
+
+    /// Whether the file was cut or cleared while it was read: what is missing of it says nothing.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.map.is_damaged() || self.header(header::MAGIC) != MAGIC
     }
 
     /// Records lost so far.

@@ -1,0 +1,186 @@
+//! Keeps a process alive when a file that it maps becomes shorter.
+//!
+//! Access to a page beyond the end of a mapped file raises SIGBUS, which kills the process. Anybody with
+//! write access to a black box could so kill its rank, and whoever reads the box. The handler here replaces
+//! such a page with an empty one of this process and marks the map as damaged. Every other SIGBUS goes to
+//! the handler that was there before.
+//!
+//! The signal is raised by the faulting instruction itself, so no other thread is interrupted. A thread that
+//! blocks SIGBUS is not protected: the kernel kills it.
+#![expect(
+    unsafe_code,
+    reason = "handles a signal, and maps pages in its handler"
+)]
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Maps of one process at a time. A follower has one for each of its black boxes.
+const MAX_MAPS: usize = 8192;
+
+/// A map of a file.
+struct Mapped {
+    /// Address of the first byte; 0: the entry is free, [`TAKEN`]: it is being filled.
+    start: AtomicUsize,
+    /// Address behind the last byte.
+    end: AtomicUsize,
+    is_damaged: AtomicBool,
+}
+
+/// Above every address, so that an entry that is being filled contains none.
+const TAKEN: usize = usize::MAX;
+
+static MAPS: [Mapped; MAX_MAPS] = [const {
+    Mapped {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        is_damaged: AtomicBool::new(false),
+    }
+}; MAX_MAPS];
+
+/// Entries of [`MAPS`] that were ever used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+static PAGE: AtomicUsize = AtomicUsize::new(0);
+static INSTALL: Once = Once::new();
+static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::zeroed()));
+
+/// What SIGBUS did before. Written once, before the handler can run.
+struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
+
+// SAFETY: it is written under `INSTALL`, before the handler that reads it is installed.
+unsafe impl Sync for Previous {}
+
+/// A map that survives when its file becomes shorter, as long as this value exists.
+#[derive(Debug)]
+pub(super) struct Protected(usize);
+
+impl Protected {
+    /// Protects the map of a file. `None`: there are too many.
+    pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
+        INSTALL.call_once(install);
+        let index = MAPS.iter().position(|map| {
+            map.start
+                .compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        })?;
+        let map = &MAPS[index];
+        map.is_damaged.store(false, Ordering::Relaxed);
+        map.end.store(start + bytes, Ordering::Relaxed);
+        map.start.store(start, Ordering::Release);
+        USED.fetch_max(index + 1, Ordering::Release);
+        Some(Self(index))
+    }
+
+    /// Whether a page was missing when it was accessed.
+    pub(super) fn is_damaged(&self) -> bool {
+        MAPS[self.0].is_damaged.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Protected {
+    fn drop(&mut self) {
+        let map = &MAPS[self.0];
+        map.start.store(TAKEN, Ordering::Relaxed);
+        map.end.store(0, Ordering::Relaxed);
+        map.start.store(0, Ordering::Release);
+    }
+}
+
+fn install() {
+    // SAFETY: `sysconf` takes a number. The pointers given to `sigaction` are to live values; nobody else
+    // accesses `PREVIOUS` yet; the handler makes async-signal-safe calls only.
+    unsafe {
+        let page = libc::sysconf(libc::_SC_PAGESIZE);
+        PAGE.store(usize::try_from(page).unwrap_or(4096), Ordering::Relaxed);
+        if libc::sigaction(libc::SIGBUS, ptr::null(), (*PREVIOUS.0.get()).as_mut_ptr()) != 0 {
+            return;
+        }
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        action.sa_sigaction = handle as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut());
+    }
+}
+
+/// Runs in the thread that accessed the page; the instruction is repeated afterwards.
+extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a valid `siginfo_t`. `errno` is restored before the interrupted code goes on.
+    unsafe {
+        let errno = *libc::__errno_location();
+        let is_missing_page = (*info).si_code == libc::BUS_ADRERR;
+        let is_replaced = is_missing_page && replace((*info).si_addr() as usize);
+        if !is_replaced {
+            pass_on(signal, info, context);
+        }
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// Puts an empty page where one of a protected map is missing; whether it could.
+fn replace(address: usize) -> bool {
+    let used = USED.load(Ordering::Acquire).min(MAX_MAPS);
+    let mut maps = MAPS[..used].iter();
+    let Some(map) = maps.find(|map| {
+        let (start, end) = (
+            map.start.load(Ordering::Acquire),
+            map.end.load(Ordering::Relaxed),
+        );
+        start <= address && address < end
+    }) else {
+        return false;
+    };
+    map.is_damaged.store(true, Ordering::Relaxed);
+    let page = PAGE.load(Ordering::Relaxed);
+    let start = address & !(page - 1);
+    // SAFETY: replaces one page of a map of ours, of which nothing is left, by one that holds zeros: valid
+    // words, which code of this folder accesses as atomic words.
+    let replaced = unsafe {
+        libc::mmap(
+            start as *mut c_void,
+            page,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+    replaced != libc::MAP_FAILED
+}
+
+/// Does what would have happened without this handler.
+///
+/// # Safety
+///
+/// `info` and `context` are those that the kernel passed.
+unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: `PREVIOUS` was written before this handler was installed. A handler in it has the signature
+    // that its flags say, as the kernel demands as well.
+    unsafe {
+        let previous = (*PREVIOUS.0.get()).assume_init_ref();
+        let was_sent = (*info).si_code <= 0;
+        match previous.sa_sigaction {
+            libc::SIG_IGN if was_sent => {}
+            libc::SIG_DFL | libc::SIG_IGN => {
+                let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+                action.sa_sigaction = libc::SIG_DFL;
+                libc::sigaction(signal, &raw const action, ptr::null_mut());
+                // The instruction is repeated and faults again; a signal that was sent is sent again.
+                if was_sent {
+                    libc::raise(signal);
+                }
+            }
+            handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+                type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+                std::mem::transmute::<usize, Handler>(handler)(signal, info, context);
+            }
+            handler => {
+                std::mem::transmute::<usize, unsafe extern "C" fn(c_int)>(handler)(signal);
+            }
+        }
+    }
+}

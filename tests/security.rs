@@ -1,0 +1,471 @@
+//! What another user of the same machine, or a hostile file, can do to a job and its diagnosis.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ddp_doctor::coordinator::{Access, serve};
+use ddp_doctor_agent::blackbox::{Call, Options, Place, Writer};
+use ddp_doctor_proto::Op;
+use ddp_doctor_proto::report::{Finding, Report, Verdict};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::process::program;
+use crate::support::coordinator::Coordinator;
+
+/// Time limit for anything that has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Another user, with a directory and a copy of the program.
+struct OtherUser {
+    dir: TempDir,
+}
+
+impl OtherUser {
+    /// `None` where this process may not become another user, which is reported.
+    fn new() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = dir.path().join("ddp-doctor");
+        fs::copy(env!("CARGO_BIN_EXE_ddp-doctor"), copy).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let other = Self { dir };
+        let possible = other.command("ddp-doctor").arg("--version").output();
+        if possible.is_ok_and(|output| output.status.success()) {
+            return Some(other);
+        }
+        eprintln!("skipped: this process cannot become another user (it has to be root)");
+        None
+    }
+
+    fn program(&self) -> PathBuf {
+        self.dir.path().join("ddp-doctor")
+    }
+
+    /// A command of that user, in its directory; `ddp-doctor` stands for its copy.
+    fn command(&self, name: &str) -> Command {
+        let clean = program(self.dir.path());
+        let mut command = Command::new("setpriv");
+        for (variable, _) in clean.get_envs() {
+            command.env_remove(variable);
+        }
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .current_dir(self.dir.path());
+        match name {
+            "ddp-doctor" => command.arg(self.program()),
+            name => command.arg(name),
+        };
+        command
+    }
+}
+
+/// A running command; killed when the test ends.
+struct Running {
+    child: Child,
+    dir: TempDir,
+}
+
+impl Running {
+    /// `ddp-doctor` with these arguments.
+    fn start(args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = program(dir.path());
+        command.args(args);
+        Self::spawn(dir, &mut command)
+    }
+
+    fn spawn(dir: TempDir, command: &mut Command) -> Self {
+        let said = fs::File::create(dir.path().join("said")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(said).spawn().unwrap();
+        Self { child, dir }
+    }
+
+    /// What `run.json` says, once it is there.
+    fn description(&self) -> Value {
+        let runs = self.dir.path().join("ddp-doctor-runs");
+        let mut found = None;
+        eventually("run.json is written", || {
+            let dirs = fs::read_dir(&runs).into_iter().flatten().flatten();
+            let texts = dirs.filter_map(|dir| fs::read(dir.path().join("run.json")).ok());
+            found = texts
+                .filter_map(|text| serde_json::from_slice(&text).ok())
+                .next();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    fn address(&self) -> String {
+        self.description()["coordinator"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        eventually("it ends", || self.child.try_wait().unwrap().is_some());
+        self.child.wait().unwrap().code()
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.dir.path().join("said")).unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn text(output: &Output) -> String {
+    let all = [output.stdout.as_slice(), &output.stderr].concat();
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// TCP ports on which a process listens.
+fn listening_ports(pid: u32) -> Vec<String> {
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let own: BTreeSet<String> = links
+        .filter_map(|link| fs::read_link(link.ok()?.path()).ok())
+        .filter_map(|target| {
+            let target = target
+                .to_str()?
+                .strip_prefix("socket:[")?
+                .strip_suffix(']')?;
+            Some(target.to_owned())
+        })
+        .collect();
+    let mut ports = Vec::new();
+    for table in ["tcp", "tcp6"] {
+        let table = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        for line in table.lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if words[3] == "0A" && own.contains(words[9]) {
+                ports.push(words[1].to_owned());
+            }
+        }
+    }
+    ports
+}
+
+#[test]
+fn run_and_coordinator_do_not_listen_on_tcp() {
+    let run = Running::start(&["run", "--", "sleep", "60"]);
+    assert!(run.address().starts_with("unix:/"), "{}", run.address());
+    assert_eq!(listening_ports(run.child.id()), [""; 0]);
+    let coordinator = Coordinator::start();
+    assert_eq!(listening_ports(coordinator.pid()), [""; 0]);
+}
+
+#[test]
+fn other_user_cannot_see_a_job() {
+    let Some(other) = OtherUser::new() else {
+        return;
+    };
+    let run = Running::start(&["run", "--job", "secret-name", "--", "sleep", "60"]);
+    let address = run.address();
+    let status = || {
+        program(run.dir.path())
+            .args(["status", &address])
+            .output()
+            .unwrap()
+    };
+    eventually("its own user sees the job", || {
+        text(&status()).contains("secret-name")
+    });
+    for command in ["status", "dump"] {
+        let refused = other
+            .command("ddp-doctor")
+            .args([command, &address])
+            .output()
+            .unwrap();
+        assert_eq!(
+            refused.status.code(),
+            Some(3),
+            "{command}: {}",
+            text(&refused)
+        );
+        assert!(
+            !text(&refused).contains("secret-name"),
+            "{}",
+            text(&refused)
+        );
+    }
+}
+
+/// Connects to a socket and begins HTTP/2. Status 0: there was an answer, 1: no connection, 2: it was
+/// closed without an answer.
+const CONNECT: &str = r#"
+$SIG{PIPE} = 'IGNORE';
+my $socket = IO::Socket::UNIX->new(Peer => $ARGV[0]) or exit 1;
+print {$socket} "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0";
+$socket->flush;
+exit(sysread($socket, my $answer, 1) ? 0 : 2);
+"#;
+
+#[test]
+fn other_user_gets_no_answer_from_a_socket_that_it_can_reach() {
+    let Some(other) = OtherUser::new() else {
+        return;
+    };
+    let path = other.dir.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let access = Access {
+        user: 0,
+        descriptors: 1024,
+    };
+    let serving = serve(listener, access, Arc::default(), std::future::pending());
+    runtime.spawn(serving);
+    let connect = |command: &mut Command| {
+        let output = command
+            .args(["-MIO::Socket::UNIX", "-e", CONNECT])
+            .arg(&path)
+            .output();
+        output.unwrap().status.code()
+    };
+    assert_eq!(connect(&mut Command::new("perl")), Some(0));
+    assert_eq!(connect(&mut other.command("perl")), Some(2));
+}
+
+#[test]
+fn forged_evidence_of_another_user_does_not_end_a_job() {
+    let Some(other) = OtherUser::new() else {
+        return;
+    };
+    let coordinator = Coordinator::start();
+    let mut healthy = Running::start(&[
+        "run",
+        "--job",
+        "healthy",
+        "--coordinator",
+        coordinator.address(),
+        "--on-hang",
+        "kill",
+        "--kill-after",
+        "0.1",
+        "--",
+        "sh",
+        "-c",
+        "until [ -e stop ]; do sleep 0.05; done",
+    ]);
+    eventually("the job is known", || {
+        !coordinator.reports("healthy").is_empty()
+    });
+    // A hang of four ranks, as a second node of the same job.
+    let forged = other
+        .command("ddp-doctor")
+        .args([
+            "run",
+            "--job",
+            "healthy",
+            "--on-hang",
+            "kill",
+            "--kill-after",
+            "1",
+        ])
+        .args(["--coordinator", coordinator.address(), "--"])
+        .arg(other.program())
+        .args(["demo-rank", "op-mismatch"])
+        .output()
+        .unwrap();
+    assert_eq!(forged.status.code(), Some(75), "{}", text(&forged));
+    fs::write(healthy.dir.path().join("stop"), "").unwrap();
+    assert_eq!(healthy.wait(), Some(0), "{}", healthy.said());
+    for report in coordinator.reports("healthy") {
+        let is_forged = |finding: &Finding| finding.code == "DD103";
+        assert!(!report.findings.iter().any(is_forged), "{report:#?}");
+        assert!(report.ranks.is_empty(), "{report:#?}");
+    }
+}
+
+#[test]
+fn half_open_connections_are_closed() {
+    let coordinator = Coordinator::start();
+    let mut silent = UnixStream::connect(coordinator.socket()).unwrap();
+    let mut idle = UnixStream::connect(coordinator.socket()).unwrap();
+    idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    for connection in [&mut silent, &mut idle] {
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut answer = Vec::new();
+        let end = connection.read_to_end(&mut answer);
+        let is_over = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+        assert!(end.as_ref().map_or_else(is_over, |_| true), "{end:?}");
+    }
+}
+
+#[test]
+fn flood_of_connections_leaves_descriptors_for_jobs_and_reports() {
+    let coordinator = Coordinator::start_with_descriptors(48);
+    let connect = |_| UnixStream::connect(coordinator.socket());
+    let flood: Vec<_> = (0..200).map(connect).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let output = program(dir.path())
+        .args([
+            "run",
+            "--job",
+            "flooded",
+            "--on-hang",
+            "kill",
+            "--kill-after",
+            "0.1",
+        ])
+        .args([
+            "--coordinator",
+            coordinator.address(),
+            "--",
+            env!("CARGO_BIN_EXE_ddp-doctor"),
+        ])
+        .args(["demo-rank", "op-mismatch"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(75), "{}", text(&output));
+    let report = coordinator.until("flooded", |report| !report.findings.is_empty());
+    assert_eq!(report.findings[0].code, "DD103");
+    drop(flood);
+}
+
+/// Cuts every black box of the job as soon as it is there, while the job runs.
+const CUT_BOXES: &str = r#"
+cut() {
+    while :; do
+        for box in "$DDP_DOCTOR_BOX_DIR"/*.box; do
+            [ -s "$box" ] && : > "$box"
+        done
+    done
+}
+cut & cutter=$!
+"$0" "$@"; status=$?
+kill $cutter
+exit $status
+"#;
+
+#[test]
+fn truncated_boxes_end_neither_ranks_nor_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = program(dir.path())
+        .args(["run", "--report", "r.json", "--", "sh", "-c", CUT_BOXES])
+        .args([env!("CARGO_BIN_EXE_ddp-doctor"), "demo-rank", "healthy"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let verdict = report(&dir.path().join("r.json")).unwrap().verdict;
+    assert_eq!(verdict, Verdict::Insufficient, "{}", text(&output));
+}
+
+fn report(path: &Path) -> Option<Report> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+#[test]
+fn truncation_of_a_box_in_use_is_reported() {
+    let script = "echo $DDP_DOCTOR_BOX_DIR > place.new; mv place.new place; \
+                  until [ -e stop ]; do sleep 0.05; done";
+    let mut run = Running::start(&["run", "--report", "r.json", "--", "sh", "-c", script]);
+    let place = run.dir.path().join("place");
+    eventually("the job runs", || place.exists());
+    // This process is the rank.
+    let boxes = fs::read_to_string(&place).unwrap();
+    let options = Options {
+        layer: "c".into(),
+        job: "job".into(),
+        rank: Some(0),
+        world_size: Some(1),
+        ..Options::default()
+    };
+    let writer = Writer::create(&Place::within(boxes.trim()), &options).unwrap();
+    let group = writer.group(b"0", b"all", b"gloo", 0, &[0]);
+    let call = Call {
+        op: Op::Barrier,
+        group,
+        ..Call::default()
+    };
+    writer.issued(&call);
+    let path = run.dir.path().join("r.json");
+    let known = || report(&path).filter(|it| it.evidence.records > 0);
+    eventually("the rank is known", || known().is_some());
+    fs::File::create(writer.path()).unwrap();
+    for _ in 0..100_000 {
+        writer.issued(&call);
+    }
+    let is_reported = |finding: &Finding| finding.summary.contains("was cut or cleared");
+    eventually("it is reported", || {
+        report(&path).is_some_and(|it| it.findings.iter().any(is_reported))
+    });
+    fs::write(run.dir.path().join("stop"), "").unwrap();
+    assert_eq!(run.wait(), Some(0), "{}", run.said());
+    let last = report(&path).unwrap();
+    assert_eq!(last.verdict, Verdict::Insufficient, "{last:#?}");
+}
+
+/// What `run` of a program in `target/debug` below `shared` adds to PYTHONPATH, and what it prints.
+fn python_path(shared: &Path) -> (String, String) {
+    let folder = shared.join("target/debug");
+    fs::create_dir_all(&folder).unwrap();
+    let copy = folder.join("ddp-doctor");
+    fs::copy(env!("CARGO_BIN_EXE_ddp-doctor"), &copy).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let clean = program(dir.path());
+    let mut command = Command::new(copy);
+    for (variable, _) in clean.get_envs() {
+        command.env_remove(variable);
+    }
+    let output = command
+        .current_dir(dir.path())
+        .env_remove("PYTHONPATH")
+        .args(["run", "--", "sh", "-c", "echo $PYTHONPATH"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), said)
+}
+
+fn plant_package(folder: &Path) {
+    let activation = folder.join("ddp_doctor/activate");
+    fs::create_dir_all(&activation).unwrap();
+    fs::write(activation.join("sitecustomize.py"), "").unwrap();
+}
+
+#[test]
+fn python_package_that_others_can_write_to_is_not_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = dir.path().join("shared");
+    plant_package(&shared.join("agent/python"));
+    let (path, said) = python_path(&shared);
+    assert!(path.contains("agent/python"), "{said}");
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    let (path, said) = python_path(&shared);
+    assert_eq!(path, "\n", "{said}");
+    assert!(said.contains("shared is writable by other users"), "{said}");
+    assert!(said.contains("set DDP_DOCTOR_PYTHON"), "{said}");
+}
+
+#[test]
+fn python_package_around_a_program_outside_of_it_is_not_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let shared = dir.path().join("shared");
+    plant_package(&shared);
+    let (path, said) = python_path(&shared);
+    assert_eq!(path, "\n", "{said}");
+}
