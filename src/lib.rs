@@ -10,6 +10,7 @@ pub mod coordinator;
 pub mod demo;
 pub mod diagnosis;
 pub mod evidence;
+pub mod files;
 pub mod node;
 pub mod postmortem;
 pub mod report;

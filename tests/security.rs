@@ -11,11 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ddp_doctor::coordinator::{Access, serve};
+use ddp_doctor::evidence::journal::Writer as Journal;
 use ddp_doctor_agent::blackbox::{Call, Options, Place, Writer};
-use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Finding, Report, Verdict};
+use ddp_doctor_proto::{Op, v1};
 use serde_json::Value;
 use tempfile::TempDir;
+use v1::event::Kind;
 
 use crate::support::process::program;
 use crate::support::coordinator::Coordinator;
@@ -468,4 +470,121 @@ fn python_package_around_a_program_outside_of_it_is_not_loaded() {
     plant_package(&shared);
     let (path, said) = python_path(&shared);
     assert_eq!(path, "\n", "{said}");
+}
+
+/// A journal of a job on this host that has these events.
+fn journal(dir: &Path, events: Vec<Kind>) -> PathBuf {
+    let hello = Kind::Hello(v1::Hello {
+        job: "forged".into(),
+        host: "a".into(),
+        started_unix_ns: 1_000_000_000,
+        ..v1::Hello::default()
+    });
+    let events = std::iter::once(hello).chain(events);
+    let events: Vec<v1::Event> = events.map(|kind| v1::Event { kind: Some(kind) }).collect();
+    let path = dir.join("journal.ddpj");
+    let mut writer = Journal::create(&path).unwrap();
+    for events in events.chunks(1000) {
+        let report = v1::Report {
+            sent_unix_ns: 2_000_000_000,
+            events: events.to_vec(),
+            pong: None,
+        };
+        writer.append(&report).unwrap();
+    }
+    path
+}
+
+fn joined(rank: u32, world_size: u32) -> Kind {
+    Kind::ProcessJoined(v1::ProcessJoined {
+        process: u64::from(rank) + 1,
+        pid: 100 + rank,
+        rank: Some(rank),
+        world_size: Some(world_size),
+        layer: "c10d".into(),
+        anchor_unix_ns: 1_500_000_000,
+        ..v1::ProcessJoined::default()
+    })
+}
+
+fn analyze(path: &Path) -> (Report, Output) {
+    let dir = tempfile::tempdir().unwrap();
+    let output = program(dir.path())
+        .args(["analyze", "--format", "json"])
+        .arg(path)
+        .output()
+        .unwrap();
+    let report = serde_json::from_slice(&output.stdout);
+    (
+        report.unwrap_or_else(|error| panic!("{error}: {}", text(&output))),
+        output,
+    )
+}
+
+#[test]
+fn claimed_world_size_is_no_list_of_ranks() {
+    for size in [u32::MAX, 20_000_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let (report, output) = analyze(&journal(dir.path(), vec![joined(0, size)]));
+        assert!(output.stdout.len() < 100_000, "{}", output.stdout.len());
+        assert_eq!(report.job.world_size, None);
+        let is_claim = |finding: &Finding| finding.summary.contains("claims a world of");
+        assert!(report.findings.iter().any(is_claim), "{report:#?}");
+        assert!(
+            !report.findings.iter().any(|it| it.code == "DD201"),
+            "{report:#?}"
+        );
+    }
+}
+
+#[test]
+fn sixteen_thousand_processes_are_analyzed() {
+    const RANKS: u32 = 16_384;
+    let dir = tempfile::tempdir().unwrap();
+    let events = (0..RANKS).map(|rank| joined(rank, RANKS)).collect();
+    let path = journal(dir.path(), events);
+    let (report, _) = analyze(&path);
+    assert_eq!(report.evidence.ranks_reporting, RANKS);
+    assert_eq!(report.evidence.missing_ranks, [0; 0]);
+}
+
+#[test]
+fn fifo_in_place_of_a_file_blocks_no_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("ddp-doctor-runs/a");
+    fs::create_dir_all(&run).unwrap();
+    for name in ["run.json", "journal.ddpj", "1.2.c10d.box"] {
+        let made = Command::new("mkfifo").arg(run.join(name)).status();
+        assert!(made.unwrap().success());
+    }
+    let path = run.to_str().unwrap();
+    for args in [
+        &["status"][..],
+        &["status", path],
+        &["dump", path],
+        &["watch", "--once", path],
+        &["analyze", path],
+        &["run", "--run-dir", path, "--", "true"],
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = program(dir.path());
+        let mut running = Running::spawn(scratch, command.args(args));
+        assert!(running.wait().is_some(), "{args:?}");
+    }
+}
+
+#[test]
+fn run_watches_the_job_although_a_directory_for_boxes_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let boxes = dir.path().join("boxes");
+    fs::create_dir(&boxes).unwrap();
+    let output = program(dir.path())
+        .env("DDP_DOCTOR_BOX_DIR", &boxes)
+        .args(["run", "--report", "r.json", "--"])
+        .args([env!("CARGO_BIN_EXE_ddp-doctor"), "demo-rank", "healthy"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let report = report(&dir.path().join("r.json")).unwrap();
+    assert_eq!(report.evidence.ranks_reporting, 4, "{}", text(&output));
 }

@@ -219,8 +219,6 @@ impl Engine {
     pub fn report(&self) -> Report {
         let model = &self.model;
         let world_size = model.world_size();
-        let expected = world_size.unwrap_or(0);
-        let missing = (0..expected).filter(|rank| !model.ranks.contains_key(rank));
         let mut layers: Vec<String> = model
             .processes
             .values()
@@ -257,7 +255,7 @@ impl Engine {
             evidence: Evidence {
                 ranks_expected: world_size,
                 ranks_reporting: model.ranks.len() as u32,
-                missing_ranks: missing.collect(),
+                missing_ranks: model.unseen(),
                 layers,
                 records: model
                     .processes

@@ -32,6 +32,8 @@ const OUT_OF: char = '/';
 #[derive(Debug, Default)]
 pub struct Roster {
     processes: BTreeMap<ProcessId, Process>,
+    /// Those of which events are held.
+    waiting: BTreeSet<ProcessId>,
     communicators: BTreeMap<Key, Communicator>,
     /// By the address of what the evidence calls them, with what they are, once that is known.
     groups: BTreeMap<usize, Known>,
@@ -119,6 +121,7 @@ impl Roster {
                 known.since = now;
             }
             known.held.push_back(event);
+            self.waiting.insert(process);
             full = known.held.len() >= MOST_HELD;
         }
         if settled {
@@ -132,10 +135,9 @@ impl Roster {
     /// Gives out what has waited for too long.
     pub fn release(&mut self, now: Timestamp, out: &mut Vec<Event>) {
         let due: BTreeSet<ProcessId> = self
-            .processes
-            .iter()
-            .filter(|(_, it)| !it.held.is_empty() && it.since.plus(PATIENCE) <= now)
-            .map(|(&id, _)| id)
+            .waiting_since()
+            .filter(|(_, since)| since.plus(PATIENCE) <= now)
+            .map(|(id, _)| id)
             .collect();
         if !due.is_empty() {
             self.give_up(|process| due.contains(&process), out);
@@ -145,8 +147,15 @@ impl Roster {
     /// When [`Roster::release`] is due.
     #[must_use]
     pub fn next_release(&self) -> Option<Timestamp> {
-        let waiting = self.processes.values().filter(|it| !it.held.is_empty());
-        waiting.map(|it| it.since.plus(PATIENCE)).min()
+        self.waiting_since()
+            .map(|(_, since)| since.plus(PATIENCE))
+            .min()
+    }
+
+    /// Processes of which events are held, and since when.
+    fn waiting_since(&self) -> impl Iterator<Item = (ProcessId, Timestamp)> {
+        let waiting = self.waiting.iter();
+        waiting.filter_map(|&id| Some((id, self.processes.get(&id)?.since)))
     }
 
     /// Groups that the model was told of and that are none: their members were assumed, and are others.
@@ -209,7 +218,7 @@ impl Roster {
 
     /// Gives out what waited for seats that are taken now.
     fn drain(&mut self, out: &mut Vec<Event>) {
-        let waiting: Vec<ProcessId> = self.processes.keys().copied().collect();
+        let waiting: Vec<ProcessId> = self.waiting.iter().copied().collect();
         for process in waiting {
             self.drain_process(process, out);
         }
@@ -219,6 +228,7 @@ impl Roster {
         loop {
             let known = self.processes.get_mut(&process);
             let Some(event) = known.and_then(|it| it.held.pop_front()) else {
+                self.waiting.remove(&process);
                 return;
             };
             if let Some(event) = self.understand(process, event, out) {
@@ -232,7 +242,7 @@ impl Roster {
 
     /// Processes go on without knowing what they wait for.
     fn give_up(&mut self, whose: impl Fn(ProcessId) -> bool, out: &mut Vec<Event>) {
-        let waiting: Vec<ProcessId> = self.processes.keys().copied().collect();
+        let waiting: Vec<ProcessId> = self.waiting.iter().copied().collect();
         for process in waiting.into_iter().filter(|&it| whose(it)) {
             loop {
                 self.drain_process(process, out);

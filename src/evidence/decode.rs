@@ -18,6 +18,7 @@ use v1::event::Kind;
 use super::process::{Limits, Process};
 use super::stacks;
 use crate::diagnosis::event::{Event, OomKills, ProcessId, SchedulingSample, StartedRank};
+use crate::diagnosis::model::MAX_WORLD;
 
 /// Most processes one node may name over the life of a job.
 const MAX_PROCESSES: usize = 65_536;
@@ -58,6 +59,8 @@ pub struct Decoder {
     processes: HashMap<u32, Process>,
     rejected: u64,
     limits: Limits,
+    /// The first world size that cannot be was noted.
+    told_of_size: bool,
     holding: bool,
     /// How far the node's clock is ahead of ours, in nanoseconds.
     ahead: i64,
@@ -73,6 +76,7 @@ impl Decoder {
             processes: HashMap::new(),
             rejected: 0,
             limits: Limits::default(),
+            told_of_size: false,
             holding: false,
             ahead: 0,
         }
@@ -279,11 +283,24 @@ impl Decoder {
             .processes
             .entry(number)
             .or_insert_with(|| Process::new(name(&joined.layer), ahead));
+        let claimed = joined.world_size;
+        let believed = believed_size(claimed);
         if process.join(joined, is_new) {
+            if let (Some(size), None, false) = (claimed, believed, self.told_of_size) {
+                self.told_of_size = true;
+                out.push(Event::Note {
+                    process: None,
+                    kind: NoteKind::Unreadable,
+                    rank: None,
+                    pid: None,
+                    text: impossible_size(joined, size).into(),
+                    at: process.on_our_clock(joined.anchor_unix_ns),
+                });
+            }
             out.push(Event::ProcessJoined {
                 process: ProcessId::of(self.node, number),
                 rank: joined.rank,
-                world_size: joined.world_size,
+                world_size: believed,
                 host: self.host.clone(),
                 pid: joined.pid,
                 layer: process.layer().clone(),
@@ -312,7 +329,7 @@ impl Decoder {
             pid: started.pid,
             start_ticks: started.start_ticks,
             rank: started.rank,
-            world_size: started.world_size,
+            world_size: believed_size(started.world_size),
             seen: self.time(started.seen_unix_ns),
             end: started.ended_unix_ns.map(|at| (self.time(at), exit)),
             looks: started.looks.iter().take(LOOKS).map(look).collect(),
@@ -376,6 +393,21 @@ impl Decoder {
         let process = self.processes.get_mut(&number)?;
         Some((ProcessId::of(self.node, number), process, &mut self.limits))
     }
+}
+
+/// A claimed world size, unless there can be no such world.
+fn believed_size(claimed: Option<u32>) -> Option<u32> {
+    claimed.filter(|&size| size <= MAX_WORLD)
+}
+
+fn impossible_size(joined: &v1::ProcessJoined, size: u32) -> String {
+    let who = match joined.rank {
+        Some(rank) => format!("rank {rank} (process {})", joined.pid),
+        None => format!("process {}", joined.pid),
+    };
+    format!(
+        "{who} claims a world of {size} ranks, and none has more than {MAX_WORLD}: its size is taken as unknown"
+    )
 }
 
 /// The number of the node, and the name of the process in its stream.

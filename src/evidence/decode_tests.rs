@@ -550,3 +550,42 @@ fn tables_are_bounded() {
     assert_eq!(kept, 65_536);
     assert!(started.elapsed() < Duration::from_secs(60));
 }
+
+#[test]
+fn impossible_world_size_is_noted_once_and_not_believed() {
+    let claim = |process: u64, size: u32| {
+        let Kind::ProcessJoined(joined) = joined() else {
+            unreachable!("it is one")
+        };
+        Kind::ProcessJoined(v1::ProcessJoined {
+            process,
+            rank: Some(process as u32),
+            world_size: Some(size),
+            ..joined
+        })
+    };
+    let mut decoder = Decoder::new(0);
+    let mut events = Vec::new();
+    let claims = vec![claim(1, u32::MAX), claim(2, 20_000_000), claim(3, 1 << 17)];
+    decoder.decode(report(claims), &mut events);
+    let sizes: Vec<Option<u32>> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::ProcessJoined { world_size, .. } => Some(*world_size),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(sizes, [None, None, Some(1 << 17)]);
+    let notes: Vec<&str> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Note { text, .. } => Some(&**text),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("claims a world of 4294967295 ranks"),
+        "{notes:?}"
+    );
+}

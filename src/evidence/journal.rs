@@ -154,7 +154,7 @@ impl Reader<BufReader<File>> {
     ///
     /// When the file cannot be read or is no journal of a known version.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        Self::new(BufReader::new(File::open(path)?))
+        Self::new(BufReader::new(crate::files::open(path)?))
     }
 }
 

@@ -6,13 +6,14 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ddp_doctor_agent::blackbox::{FOLLOWED, FollowedBy, Following};
 
 use super::{proc, socket, sys};
+use crate::files;
 
 /// Where shared memory is mounted.
 pub const SHARED_MEMORY: &str = "/dev/shm";
@@ -20,6 +21,8 @@ pub const SHARED_MEMORY: &str = "/dev/shm";
 const MIN_FREE: u64 = 32 << 20;
 /// File that says whose directory it is.
 const OWNER: &str = "owner";
+/// Longest such file, in bytes.
+const MAX_OWNER: u64 = 64 << 10;
 /// The folder there in which programs find NCCL, where it is to be found in ours.
 pub const NCCL_FOLDER: &str = "nccl";
 /// How long boxes lie that nobody has taken: ranks that no `run` started left them.
@@ -110,7 +113,7 @@ impl BoxDir {
     ) -> impl Iterator<Item = PathBuf> + use<'a> {
         let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
         entries.flatten().map(|entry| entry.path()).filter(|dir| {
-            fs::read_to_string(dir.join(OWNER))
+            files::read_text(&dir.join(OWNER), MAX_OWNER)
                 .is_ok_and(|owner| owner.lines().nth(1).map(Path::new) == Some(run_dir))
         })
     }
@@ -120,7 +123,7 @@ impl BoxDir {
     pub fn run_dirs(shared_memory: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(user_dir(shared_memory)).into_iter().flatten();
         let owners = entries.flatten().filter_map(|entry| {
-            let owner = fs::read_to_string(entry.path().join(OWNER)).ok()?;
+            let owner = files::read_text(&entry.path().join(OWNER), MAX_OWNER).ok()?;
             let dir = owner.lines().nth(1).filter(|dir| !dir.is_empty());
             dir.map(PathBuf::from)
         });
@@ -264,7 +267,7 @@ fn sweep(user: &Path) {
         return;
     };
     for dir in entries.flatten().map(|entry| entry.path()) {
-        let Ok(owner) = fs::read_to_string(dir.join(OWNER)) else {
+        let Ok(owner) = files::read_text(&dir.join(OWNER), MAX_OWNER) else {
             if is_forgotten(&dir) {
                 // If it cannot be removed now, the next run tries again.
                 drop(fs::remove_dir_all(&dir));
@@ -334,6 +337,7 @@ fn writer_is_alive(file: &Path) -> bool {
 pub fn boxes_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut boxes: Vec<PathBuf> = fs::read_dir(dir)?
         .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|it| it.is_file()))
         .map(|entry| entry.path())
         .filter(|path| {
             path.as_os_str()
@@ -363,8 +367,15 @@ fn copy(file: &Path, to: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     let half = to.join(format!("{}.part", name.display()));
-    fs::copy(file, &half)?;
-    File::open(&half)?.sync_data()?;
+    let mut from = files::open(file)?;
+    let mut kept = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&half)?;
+    io::copy(&mut from, &mut kept)?;
+    kept.sync_data()?;
     fs::rename(half, to.join(name))
 }
 

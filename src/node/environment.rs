@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+use ddp_doctor_agent::blackbox::{FollowedBy, Following};
 use ddp_doctor_agent::trust::{self, Origin};
 
 /// File name of the agent's library.
@@ -50,10 +51,12 @@ pub fn is_switched_off() -> bool {
     env::var_os(SWITCH).is_some_and(|value| value == "0")
 }
 
-/// Whether an outer `run` watches this process already.
+/// Whether an outer `run` watches this process already. The variable alone does not say so: users set it to
+/// say where black boxes go.
 #[must_use]
 pub fn is_watched_already() -> bool {
-    env::var_os(BOX_DIR).is_some_and(|dir| Path::new(&dir).is_dir())
+    let dir = env::var_os(BOX_DIR);
+    dir.is_some_and(|dir| Following::found(Path::new(&dir)) == Some(FollowedBy::Run))
 }
 
 /// How the library comes into the job's processes that sees their calls of NCCL.

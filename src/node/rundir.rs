@@ -14,6 +14,7 @@ use serde::Deserialize;
 
 use super::boxes::BoxDir;
 use super::{boxes, names, proc, sys};
+use crate::files;
 
 /// What a run leaves, the description last: as long as it is there, the rest is not all put aside.
 const LEFT: [&str; 4] = ["boxes", "journal.ddpj", "report.json", names::DESCRIPTION];
@@ -142,13 +143,16 @@ impl Description {
     /// When it cannot be read.
     pub fn of(dir: &Path) -> io::Result<Option<Self>> {
         let file = dir.join(names::DESCRIPTION);
-        let description = match fs::metadata(&file) {
-            Ok(metadata) if metadata.len() <= MAX_DESCRIPTION => fs::read(&file)?,
-            Ok(_) => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        Ok(serde_json::from_slice(&description).ok())
+        match files::read_text(&file, MAX_DESCRIPTION) {
+            Ok(description) => Ok(serde_json::from_str(&description).ok()),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound
+                | io::ErrorKind::InvalidInput
+                | io::ErrorKind::InvalidData
+                | io::ErrorKind::FileTooLarge => Ok(None),
+                _ => Err(error),
+            },
+        }
     }
 
     /// Whether the run still goes on, on this machine.

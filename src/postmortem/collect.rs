@@ -1,7 +1,7 @@
 //! Paths → the evidence that lies there. What a file is, its content says, not its name.
 
 use std::collections::HashSet;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -281,7 +281,9 @@ const NO_FLIGHT_RECORDER: &str = "Flight Recorder dumps are not read yet";
 /// The beginning of a file tells what it is.
 fn kind_of(path: &Path) -> io::Result<FileKind> {
     let mut head = Vec::new();
-    File::open(path)?.take(HEAD as u64).read_to_end(&mut head)?;
+    crate::files::open(path)?
+        .take(HEAD as u64)
+        .read_to_end(&mut head)?;
     let text = String::from_utf8_lossy(&head);
     let has = |key: &str| text.contains(&format!("\"{key}\""));
     Ok(match head.as_slice() {

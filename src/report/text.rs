@@ -2,7 +2,8 @@
 //! their lines, why, and what to change.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
+use std::path::Path;
 
 use ddp_doctor_proto::report::{Finding, Rank, Report, Severity, Where};
 
@@ -215,7 +216,7 @@ fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::R
 pub(super) fn short_path(place: &Where) -> String {
     let here = std::env::current_dir().ok();
     let below = here.as_ref().and_then(|here| {
-        std::path::Path::new(&place.file)
+        Path::new(&place.file)
             .strip_prefix(here)
             .ok()?
             .to_str()
@@ -247,14 +248,7 @@ impl Sources {
 /// The text of a source file, if it is a regular file of moderate size: its name comes from the job.
 #[must_use]
 pub fn read(file: &str) -> Option<String> {
-    let meta = std::fs::metadata(file).ok()?;
-    if !meta.is_file() || meta.len() > LARGEST_SOURCE {
-        return None;
-    }
-    let mut text = String::new();
-    let file = std::fs::File::open(file).ok()?;
-    file.take(LARGEST_SOURCE).read_to_string(&mut text).ok()?;
-    Some(text)
+    crate::files::read_text(Path::new(file), LARGEST_SOURCE).ok()
 }
 
 #[cfg(test)]

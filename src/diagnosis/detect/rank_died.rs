@@ -187,7 +187,8 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     // Of those whose processes were seen to end, the end is known.
     unseen.retain(|&rank| situation.model.not_joined(rank).is_empty());
     let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
-    if asked && !unseen.is_empty() && draft.victims.is_empty() {
+    let is_inferred = asked && !unseen.is_empty() && draft.victims.is_empty();
+    if is_inferred {
         let event = "probably failed before joining: the launcher ended the other ranks";
         draft.summary = format!("{} {event}", Ranks(&unseen));
         draft.event = Some(event.into());
@@ -213,7 +214,8 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
         None => format!("Look at the output of rank {rank}: it chose to end with that status."),
     }];
-    if exit.signal.is_none() && exit.code.is_none() {
+    // What nobody saw, or what is inferred from the end of another rank, is not proved.
+    if is_inferred || exit.signal.is_none() && exit.code.is_none() {
         draft.confidence = Confidence::Supported;
         return Some(draft);
     }

@@ -396,6 +396,10 @@ impl Model {
                         exit,
                         oom_kills,
                     });
+                    if process.ending() != Ending::InOrder {
+                        let world = (process.layer.clone(), process.world.name.clone());
+                        self.worlds.failed(world, process.world.generation, at);
+                    }
                 }
             }
             Event::Stacks { process, stacks } => {
@@ -497,35 +501,28 @@ impl Model {
     ) {
         let id = process.id;
         let process = self.processes.entry(id).or_insert(process);
-        process.world_size = world_size.or(process.world_size);
+        let claimed = world_size.or(process.world_size);
+        self.worlds.resized(process.world_size, claimed);
+        process.world_size = claimed;
         let Some(rank) = rank else { return };
         if process.rank == Some(rank) {
             return;
         }
-        if let Some(list) = process.rank.and_then(|old| self.ranks.get_mut(&old)) {
-            list.retain(|&other| other != id);
+        let layer = Arc::clone(&process.layer);
+        let world = (Arc::clone(&layer), Arc::clone(&process.world.name));
+        if let Some(old) = process.rank {
+            self.worlds.left(&world, old, process.world.generation);
+            if let Some(list) = self.ranks.get_mut(&old) {
+                list.retain(|&other| other != id);
+            }
         }
         process.rank = Some(rank);
-        let layer = Arc::clone(&process.layer);
-        let world = Arc::clone(&process.world.name);
-        // A world has each rank once, and nobody joins it any more once one of its ranks has failed:
+        // A world has each rank once, and no process joins it any more once one of its ranks has failed:
         // where the launcher starts all of them again, some may not have come to join the first time.
-        let failed = |other: &Process| {
-            other.end.is_some_and(|end| end.at < at) && other.ending() != Ending::InOrder
-        };
-        let generation = self
-            .processes
-            .values()
-            .filter(|other| other.id != id && other.layer == layer && other.world.name == world)
-            .filter(|other| other.rank == Some(rank) || failed(other))
-            .map(|other| other.world.generation + 1)
-            .max()
-            .unwrap_or(0);
-        self.ranks.entry(rank).or_default().push(id);
-        let Some(process) = self.processes.get_mut(&id) else {
-            return;
-        };
+        let generation = self.worlds.next_generation(&world, rank, at);
         process.world.generation = generation;
+        self.worlds.joined(world, rank, generation);
+        self.ranks.entry(rank).or_default().push(id);
         for (group, timeout) in std::mem::take(&mut process.early_groups) {
             self.group_joined(id, &group);
             self.group_timeout(id, &group, timeout);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
+use super::MAX_WORLD;
 use super::apply::NCCL;
 use crate::diagnosis::event::Call;
 
@@ -57,7 +58,7 @@ impl Init {
             nth,
             call: Arc::clone(call),
             rank: number("init.rank"),
-            world_size: number("init.world_size").filter(|&size| size > 0),
+            world_size: number("init.world_size").filter(|size| (1..=MAX_WORLD).contains(size)),
             place: text("init.address").map(|address| Place {
                 address: Arc::clone(address),
                 port: number("init.port"),

@@ -26,6 +26,7 @@ mod process;
 mod series;
 mod threads;
 mod transport;
+mod worlds;
 
 pub use accumulation::Accumulation;
 pub use arrivals::{Arrivals, Averaged, Buckets, Came, Encounter};
@@ -45,6 +46,9 @@ pub use series::{KEPT_OF_SHARED, Sample, Series};
 pub use threads::{Crossing, Crossings};
 pub use transport::{Matching, Transport};
 
+/// Largest world that is believed. A larger one is a claim that no evidence could bear: the members of its
+/// group would have no room in a black box.
+pub const MAX_WORLD: u32 = 1 << 17;
 /// A request to end reaches the ranks this much before it is told, at most.
 const REFLEX: Duration = Duration::from_millis(250);
 
@@ -74,6 +78,7 @@ pub struct Model {
     pub started_ranks: BTreeMap<(u32, u32, u64), StartedRank>,
     /// The processes of each rank, oldest first: restarts and layers make several.
     pub ranks: BTreeMap<u32, Vec<ProcessId>>,
+    worlds: worlds::Worlds,
     /// Its groups.
     groups: Vec<Group>,
     /// By what they are, so that nothing depends on the order in which they are heard of.
@@ -255,13 +260,11 @@ impl Model {
         self.ended.or(self.evidence_ended)
     }
 
-    /// The number of ranks there should be.
+    /// The number of ranks there should be, as far as processes claim one that can be. No more than
+    /// [`MAX_WORLD`].
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {
-        self.processes
-            .values()
-            .filter_map(|process| process.world_size)
-            .max()
+        self.worlds.size()
     }
 
     /// How much the times of two hosts may be apart, at most, as far as that was measured; zero for one
@@ -306,10 +309,15 @@ impl Model {
     /// Ranks of the world that no probe has seen.
     #[must_use]
     pub fn unseen(&self) -> Vec<u32> {
-        let world = 0..self.world_size().unwrap_or(0);
-        world
-            .filter(|rank| !self.ranks.contains_key(rank))
-            .collect()
+        let size = self.world_size().unwrap_or(0);
+        let mut unseen = Vec::new();
+        let mut next = 0;
+        for &rank in self.ranks.range(..size).map(|(rank, _)| rank) {
+            unseen.extend(next..rank);
+            next = rank + 1;
+        }
+        unseen.extend(next..size);
+        unseen
     }
 }
 

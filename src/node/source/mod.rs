@@ -5,8 +5,8 @@
 //! name comes from the job.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -146,18 +146,19 @@ fn serve(asked: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefined>
 
 /// A regular file of moderate size.
 fn read(file: &str) -> Option<Source> {
-    let meta = fs::metadata(file).ok()?;
-    if !meta.is_file() || meta.len() > LARGEST {
+    let file = crate::files::open(Path::new(file)).ok()?;
+    if file.metadata().ok()?.len() > LARGEST {
         return None;
     }
     let mut bytes = Vec::new();
-    let file = fs::File::open(file).ok()?;
     file.take(LARGEST).read_to_end(&mut bytes).ok()?;
     Some(Source::parse(&String::from_utf8_lossy(&bytes)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn site(file: &str, line: u32) -> v1::SiteDefined {
