@@ -299,7 +299,10 @@ fn capture_is_lost(rank_1: &str, because: &str) {
     assert_eq!(finished.status, Some(0), "{finished}");
     assert_eq!(initiating(&report), ("DD901", &[1][..]), "{report:#?}");
     assert!(report.findings[0].summary.contains(because), "{report:#?}");
-    let line = format!("error[DD901] evidence-incomplete: {}", report.findings[0].summary);
+    let line = format!(
+        "error[DD901] evidence-incomplete: {}",
+        report.findings[0].summary
+    );
     let said = finished.stderr.lines().filter(|said| *said == line).count();
     assert_eq!(said, 1, "{line}\n{finished}");
     assert_eq!(report.evidence.missing_ranks, [1]);

@@ -467,10 +467,7 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     let diverged = situation.divergences.iter().find(|it| it.group == group.id);
     let met = diverged.and_then(|it| {
         let join = situation.join(group.id, it.seq)?;
-        let hidden = join
-            .calls
-            .iter()
-            .filter(|(_, joined)| joined.call.hidden);
+        let hidden = join.calls.iter().filter(|(_, joined)| joined.call.hidden);
         let waiting: Vec<u32> = hidden.map(|(&rank, _)| rank).collect();
         Some((waiting, join.mismatched_at?))
     });

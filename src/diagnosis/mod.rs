@@ -375,10 +375,7 @@ impl Engine {
                 }
                 Doing::Nothing => {
                     // DDP waits for its own calls unseen: one that peers have not joined is a wait.
-                    let last = thread
-                        .last_call
-                        .as_ref()
-                        .filter(|call| call.hidden)?;
+                    let last = thread.last_call.as_ref().filter(|call| call.hidden)?;
                     let Some(Target::Join(group, seq)) = process.target(last.id) else {
                         return None;
                     };
@@ -443,10 +440,7 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
     let busy = model.processes.values().any(|process| {
         !process.has_ended()
             && process.threads.values().any(|thread| {
-                let hidden = thread
-                    .last_call
-                    .as_ref()
-                    .is_some_and(|call| call.hidden);
+                let hidden = thread.last_call.as_ref().is_some_and(|call| call.hidden);
                 thread.is_under_way() || hidden
             })
     });

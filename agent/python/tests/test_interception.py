@@ -10,7 +10,7 @@ import unittest
 import boxreader as b
 from support import PACKAGE, job
 
-ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BARRIER, BROADCAST = range(1, 7)
+ALL_REDUCE, ALL_GATHER, BARRIER, BROADCAST, ALL_GATHER_COALESCED = 1, 2, 5, 6, 13
 HEAD = """
 import os, pickle, sys, threading, time
 import torch, torch.distributed as dist
@@ -54,7 +54,8 @@ dist.barrier()
         calls = [(r.op, r.shape, r.reduce_op, r.root if r.flags & b.ROOT else None) for r in self.issued(o.box)]
         self.assertEqual(
             calls,
-            [(ALL_REDUCE, [4], 1, None), (ALL_REDUCE, [4], 1, None), (ALL_REDUCE, [4], 5, None)]
+            # Options that are not passed are not seen.
+            [(ALL_REDUCE, [4], 1, None), (ALL_REDUCE, [4], 0, None), (ALL_REDUCE, [4], 5, None)]
             + [(BROADCAST, [4], 0, 0)] * 3
             + [(BARRIER, None, 0, None)],
         )
@@ -158,16 +159,9 @@ with joined.no_sync():
         # Five models average three times each; Join adds calls of its own, no_sync none.
         self.assertGreaterEqual(len(calls), 15)
 
-    def test_sharded_models(self):
+    def test_sharded_tensors(self):
         o = self.run_job(
             """
-try:
-    from torch.distributed.fsdp import fully_shard
-except ImportError:
-    try:
-        from torch.distributed._composable.fsdp import fully_shard
-    except ImportError:
-        fully_shard = None
 from torch.distributed.device_mesh import init_device_mesh
 mesh = init_device_mesh("cpu", (world,))
 try:
@@ -177,13 +171,16 @@ except ImportError:
 sharded = distribute_tensor(torch.ones(4, 2), mesh, [Shard(0)])
 assert sharded.redistribute(mesh, [Replicate()]).to_local().shape == (4, 2)
 with torch.inference_mode():
-    assert sharded.redistribute(mesh, [Replicate()]).to_local().shape == (4, 2)
-dist.barrier()
+    try:
+        assert sharded.redistribute(mesh, [Replicate()]).to_local().shape == (4, 2)
+    except RuntimeError as error:  # Gloo of 2.4, also without capture
+        assert "inference tensor" in str(error), error
 """,
             2,
         )
         for box in o.boxes:
-            self.assertEqual(len([r for r in self.issued(box, ALL_GATHER) if r.shape == [2, 2]]), 2)
+            gathers = self.issued(box, ALL_GATHER, ALL_GATHER_COALESCED)
+            self.assertEqual([r.shape for r in gathers], [[2, 2]] * 2)
 
     def test_a_program_that_replaces_the_same_functions(self):
         o = self.run_job(

@@ -74,8 +74,8 @@ struct Took {
 /// What a collective took, the last of DDP's buckets together with those before it; `None`: that is not seen.
 fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
     let group = model.group(encounter.group);
-    let is_seen = encounter.direction == Direction::Symmetric
-        && group.holds_threads(encounter.call.op);
+    let is_seen =
+        encounter.direction == Direction::Symmetric && group.holds_threads(encounter.call.op);
     if !is_seen {
         return None;
     }

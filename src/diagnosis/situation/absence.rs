@@ -218,9 +218,7 @@ impl Situation<'_> {
         let target = match &thread.doing {
             Doing::Call(call) => process.target(call.id),
             Doing::Wait(target, ..) => *target,
-            Doing::Nothing
-                if joined.call.hidden && is_last_call(process, joined) =>
-            {
+            Doing::Nothing if joined.call.hidden && is_last_call(process, joined) => {
                 Some(Target::Join(group.id, joined.call.seq))
             }
             Doing::Nothing => None,
