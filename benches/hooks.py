@@ -1,4 +1,4 @@
-"""What the capture adds to one collective of Python's: a one-rank Gloo job, paired.
+"""What capture adds to one collective called from Python: a one-rank Gloo job, paired.
 
 Every variant is a process of its own, all started at once and asleep but for the one whose turn it
 is. In every round each variant runs one short block of the same calls, in random order; what is
@@ -9,7 +9,7 @@ Flight Recorder, are so compared like all others.
     python benches/hooks.py
     python benches/hooks.py --rounds 20 --calls all_reduce
 
-Needs PyTorch >= 2.14 and the release build.
+Needs the release build. On PyTorch before 2.14 there are no hooks, and calls are intercepted.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import warnings
+from importlib.metadata import version
 
 from common import PACKAGE, built, interval, machine
 
@@ -31,7 +32,10 @@ DEFAULT_BLOCK = 100
 WARM_UP = 0.2
 
 BASE = "without us"
-VARIANTS = [BASE, "two empty hooks", "ours", "ours, no call site", "Flight Recorder"]
+HOOKS = tuple(int(part) for part in version("torch").split(".")[:2]) >= (2, 14)
+VARIANTS = [BASE, "ours", "ours, no call site", "Flight Recorder"]
+if HOOKS:
+    VARIANTS += ["two empty hooks", "ours, intercepted"]
 LISTS = (1, 16, 1024)
 
 
@@ -44,6 +48,7 @@ class Variant:
         environment = dict(os.environ, DDP_DOCTOR_JOB="bench", DDP_DOCTOR_BOX_DIR=boxes, OMP_NUM_THREADS="1")
         environment["DDP_DOCTOR_LIBRARY"] = built("libddp_doctor.so")
         environment["TORCH_FR_BUFFER_SIZE"] = "2000" if name == "Flight Recorder" else "0"
+        environment["DDP_DOCTOR_CAPTURE"] = "interception" if name == "ours, intercepted" else ""
         environment.pop("PYTHONPATH", None)
         command = [sys.executable, os.path.abspath(__file__), "--variant", name]
         self.process = subprocess.Popen(
@@ -65,6 +70,8 @@ class Variant:
 
 def serve(name):
     """One variant: answers requests on its standard input until that ends."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Gloo prints
     ours = name.startswith("ours")
     if ours:
         sys.path.insert(0, PACKAGE)
@@ -83,12 +90,13 @@ def serve(name):
             dist.group.WORLD.register_pre_hook(1, nothing)
             dist.group.WORLD.register_post_hook(1, nothing)
         if name == "ours, no call site":
-            from ddp_doctor import _hooks
+            from ddp_doctor import _hooks, _kernels, _methods
 
             def no_frame(depth):
                 raise ValueError
 
-            _hooks._getframe = no_frame
+            for module in (_hooks, _kernels, _methods):
+                module._getframe = no_frame
         calls = programs(torch, dist)
         for line in sys.stdin:
             request = json.loads(line)
@@ -102,7 +110,7 @@ def serve(name):
                 for _ in range(count):
                     call()
                 answer = (time.perf_counter_ns() - begin) / count / 1000
-            print(json.dumps(answer), flush=True)
+            print(json.dumps(answer), file=answers, flush=True)
         dist.destroy_process_group()
 
 
@@ -187,7 +195,7 @@ def warm(torch, dist):
         thread = _hooks.get_ident()
 
         def waits():
-            _hooks._last[thread] = [_hooks.NO_CALL, 1, waits.__code__, 0, True, False]
+            _hooks._last[thread] = [_hooks.NO_CALL, 1, waits.__code__, 0, True, False, 1]
             wait(None)
 
         total.append(cost(waits))
@@ -241,9 +249,10 @@ def main():
                 print("    %-20s adds %6.2f us (95 %%: %.2f to %.2f), ratio %.3f" % ((name,) + added + (ratio,)))
             versus = interval([a - b for a, b in zip(took["ours"], took["Flight Recorder"])])
             print("    %-20s      %+6.2f us (95 %%: %+.2f to %+.2f)" % (("ours against it",) + versus))
-        print("\nthe hooks and the wait alone, warm:")
-        for call, micros in variants["ours"].ask("warm").items():
-            print("    %-28s %.2f us" % (call, micros))
+        if HOOKS:
+            print("\nthe hooks and the wait alone, warm:")
+            for call, micros in variants["ours"].ask("warm").items():
+                print("    %-28s %.2f us" % (call, micros))
         for variant in variants.values():
             variant.end()
 
