@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test test-all recordings lint bench build oracle loom nccl gpu
+.PHONY: demo test test-all test-versions recordings lint bench build oracle loom nccl gpu
 
 # Expanded only where it is needed: making the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -43,6 +43,11 @@ part "Rust tests" $(CARGO) test --workspace --all-features --no-fail-fast $(FLAG
 part "Python tests" env DDP_DOCTOR_LIBRARY="$$PWD/target/debug/libddp_doctor.so" \
     "$$venv/bin/python" -m unittest discover -s agent/python/tests -t agent/python/tests
 endef
+
+# The live jobs with older versions of PyTorch: make test-versions VERSIONS="2.4.1 2.8.0". Each takes 5 GB of disk.
+VERSIONS ?= 2.4.1 2.8.0 2.15.0
+test-versions:
+	python3 tests/versions.py --versions $(VERSIONS) $(VERSION_FLAGS)
 
 # Records anew the live jobs whose recording is missing or stale; RECORD=all records every one.
 RECORD ?= stale
