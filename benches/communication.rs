@@ -97,7 +97,6 @@ fn model(number: u64) -> Model {
                 tensors: 1,
                 on_stream: None,
                 beneath: None,
-                above: None,
                 takes_all: false,
                 is_async: false,
                 hidden: false,
