@@ -1,5 +1,6 @@
 //! One integration binary.
 //!
+//! * `copied`: the program without its Python package and libraries.
 //! * `framework`: that a scenario which expects the wrong thing fails, and says why.
 //! * `launchers`: the ways in which people start jobs, and what may go wrong between us and them.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
@@ -25,6 +26,7 @@
     reason = "a test that cannot go on has failed, and may say why"
 )]
 
+mod copied;
 #[path = "doubles/harness.rs"]
 mod doubles;
 mod framework;

@@ -180,8 +180,7 @@ impl Rank {
             out.push(Kind::ProcessJoined(self.joined()));
         }
         let Self { reader, told, .. } = self;
-        let taken = reader.poll(BUDGET, &mut |item| told.pass(item, out));
-        taken
+        reader.poll(BUDGET, &mut |item| told.pass(item, out))
     }
 
     /// Whether somebody cut or cleared the box, which is then read no further.
@@ -337,10 +336,10 @@ struct Told {
 impl Told {
     /// Hands on one item. What the journal has already goes to the coordinator alone.
     fn pass(&mut self, item: Item, out: &mut Outbox) {
-        if let Item::Record(read) = &item {
-            if read.record.kind == RecordKind::Exit {
-                self.announced = Some(read.record.code);
-            }
+        if let Item::Record(read) = &item
+            && read.record.kind == RecordKind::Exit
+        {
+            self.announced = Some(read.record.code);
         }
         let Some(mut kind) = blackbox::message(self.process, item) else {
             return;

@@ -1,0 +1,30 @@
+//! A program that was copied, or installed by cargo, without its Python package and libraries.
+
+use std::fs;
+use std::process::Command;
+
+use ddp_doctor_proto::report::{Report, Verdict};
+
+use crate::support::process::run_to_end;
+
+#[test]
+fn copied_program_reports_that_python_is_not_captured() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("ddp-doctor");
+    fs::copy(env!("CARGO_BIN_EXE_ddp-doctor"), &copy).unwrap();
+    let mut run = Command::new(copy);
+    run.current_dir(dir.path())
+        .args(["run", "--run-dir", "run", "--report", "report.json", "true"])
+        .env_remove("DDP_DOCTOR_PYTHON")
+        .env_remove("DDP_DOCTOR_LIBRARY");
+    let finished = run_to_end(run);
+    assert_eq!(finished.status, Some(0), "{finished}");
+    let first = finished.stderr.lines().next().unwrap_or_default();
+    assert!(
+        first.contains("will not be captured") && first.contains("pip install"),
+        "{finished}"
+    );
+    let report = fs::read_to_string(dir.path().join("report.json")).unwrap();
+    let report: Report = serde_json::from_str(&report).unwrap();
+    assert_eq!(report.verdict, Verdict::Insufficient);
+}
