@@ -257,12 +257,27 @@ fn wrapper(folder: &Path, rank_1: &str, program: &str) -> String {
     path.display().to_string()
 }
 
+/// Runs for longer than it takes to notice that a process has PyTorch and no capture.
+const STEPS: &str = "
+import time
+import torch
+import torch.distributed as dist
+
+dist.init_process_group('gloo')
+for _ in range(30):
+    dist.all_reduce(torch.ones(256))
+    time.sleep(0.3)
+dist.destroy_process_group()
+";
+
 #[track_caller]
 fn capture_is_lost(rank_1: &str, because: &str) {
     let Some(venv) = venv() else { return };
     let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("train.py");
+    fs::write(&program, STEPS).unwrap();
     // Rank 0 waits for rank 1 in every step, and rank 1 is never seen.
-    let launch = wrapper(folder.path(), rank_1, &job("healthy/asleep.py"));
+    let launch = wrapper(folder.path(), rank_1, &program.display().to_string());
     let torchrun = [
         "torchrun",
         "--standalone",

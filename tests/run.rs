@@ -270,7 +270,7 @@ fn an_interrupt_of_the_terminal_is_left_to_the_job() {
     // A job that does not care dies of it, as it would without us.
     let mut job = Running::start(
         program(dir.path())
-            .args(["run", "--", "sh", "-c", "echo ready; sleep 60"])
+            .args(["run", "--", "sh", "-c", "echo ready; exec sleep 60"])
             .process_group(0),
     );
     assert_eq!(job.first_line(), "ready");

@@ -19,8 +19,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use v1::event::Kind;
 
-use crate::support::process::program;
 use crate::support::coordinator::Coordinator;
+use crate::support::process::program;
 
 /// Time limit for anything that has to happen.
 const PATIENCE: Duration = Duration::from_secs(60);

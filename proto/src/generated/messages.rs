@@ -498,7 +498,7 @@ impl ExceptionKind {
 #[repr(i32)]
 pub enum NoteKind {
     Unspecified = 0,
-    /// This PyTorch has no c10d hooks (before 2.14): its collectives are not seen.
+    /// The capture does not work with this PyTorch: its collectives, or some of them, are not seen.
     NoHooks = 1,
     /// A descendant runs PyTorch, but the capture was not switched on in it.
     CaptureLost = 2,

@@ -3,7 +3,7 @@
 # shared_memory = "600m"
 # seconds = 10
 # environment = { DDP_DOCTOR_TIME_SCALE = "0.1" }
-# quick = ["faulty"]
+#
 # [faulty]
 # code = "DD506"
 # verdict = "healthy"

@@ -6,7 +6,7 @@
  *
  * [faulty]
  * code = "DD901"
- * verdict = "healthy"
+ * verdict = "insufficient"
  * ranks = { root = [0], victims = [] }
  * [healthy]
  * ///
