@@ -137,7 +137,7 @@ def run_once(binary, venv, program):
             command += ["--nproc-per-node", str(truth["nproc"])]
         environment = dict(os.environ, OMP_NUM_THREADS="1", DDP_DOCTOR_TEST_STAMP=os.path.join(scratch, "stamp"))
         environment["PATH"] = "%s/bin:%s" % (venv, environment["PATH"])
-        environment["PET_MASTER_PORT"] = str(free_port())  # torchrun's default is one port for all jobs before 2.14
+        environment["PET_MASTER_PORT"] = str(free_port())  # torchrun's default was one port for all jobs
         done = subprocess.run(
             [*command, str(program)], cwd=scratch, env=environment, capture_output=True, text=True, timeout=400
         )
