@@ -6,6 +6,7 @@ destroys a hook after the interpreter.
 """
 
 import ctypes
+import sys
 import weakref
 
 from . import _box, _hooks, _kernels, _words
@@ -52,6 +53,10 @@ def _is_native(pg):
 def name_of(pg):
     try:
         return str(pg.group_name)
+    except Exception:
+        pass
+    try:  # before 2.4
+        return sys.modules["torch.distributed.distributed_c10d"]._world.pg_names[pg]
     except Exception:
         return None
 
@@ -138,9 +143,9 @@ def _note_uncaptured(error):
         _noted = True
         import torch
 
-        what = "calls that C++ makes" if intercepts else "calls"
+        what = "calls from C++" if intercepts else "calls"
         why = "%s: %s" % (type(error).__name__, error)
-        _box.note(_words.NO_HOOKS, "%s of PyTorch %s are not captured (%s)" % (what, torch.__version__, why))
+        _box.note(_words.NO_HOOKS, "with PyTorch %s %s are not captured (%s)" % (torch.__version__, what, why))
 
 
 def find(pg):
