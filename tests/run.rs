@@ -14,7 +14,7 @@ use ddp_doctor::evidence::journal::Reader as Journal;
 use ddp_doctor_proto::report::{RankState, Report, Timestamp, Verdict};
 use tempfile::TempDir;
 
-use crate::support::process::{PROGRAM, eventually, program};
+use crate::support::process::{PROGRAM, eventually, program, without_our_variables};
 
 fn dir() -> TempDir {
     tempfile::tempdir().unwrap()
@@ -235,6 +235,16 @@ fn switched_off_it_is_not_there_at_all() {
     assert!(output.stderr.is_empty() && !dir.path().join("ddp-doctor-runs").exists());
 }
 
+/// `ddp-doctor` with the signals of a terminal as a terminal leaves them: a job in the background of a script
+/// starts with them ignored.
+fn interruptible(dir: &Path) -> Command {
+    let mut command = Command::new("env");
+    without_our_variables(&mut command);
+    command.arg("--default-signal=INT,QUIT").arg(PROGRAM);
+    command.current_dir(dir);
+    command
+}
+
 #[test]
 fn signals_sent_to_us_reach_the_job() {
     let dir = dir();
@@ -247,7 +257,8 @@ fn signals_sent_to_us_reach_the_job() {
     ] {
         let script =
             format!("trap 'exit {status}' {signal}; echo ready; while :; do sleep 0.05; done");
-        let mut job = Running::start(program(dir.path()).args(["run", "--", "sh", "-c", &script]));
+        let mut job =
+            Running::start(interruptible(dir.path()).args(["run", "--", "sh", "-c", &script]));
         assert_eq!(job.first_line(), "ready");
         job.signal(signal);
         assert_eq!(job.end(), Some(status), "{signal}");
@@ -260,7 +271,7 @@ fn an_interrupt_of_the_terminal_is_left_to_the_job() {
     // The job takes its time to end, and is not abandoned meanwhile.
     let script = "trap 'sleep 0.3; exit 21' INT; echo ready; while :; do sleep 0.05; done";
     let mut job = Running::start(
-        program(dir.path())
+        interruptible(dir.path())
             .args(["run", "--", "sh", "-c", script])
             .process_group(0),
     );
@@ -269,7 +280,7 @@ fn an_interrupt_of_the_terminal_is_left_to_the_job() {
     assert_eq!(job.end(), Some(21));
     // A job that does not care dies of it, as it would without us.
     let mut job = Running::start(
-        program(dir.path())
+        interruptible(dir.path())
             .args(["run", "--", "sh", "-c", "echo ready; exec sleep 60"])
             .process_group(0),
     );
