@@ -1,6 +1,5 @@
 //! The dashboard on a terminal, beside real jobs, and what `watch --once` and `status` say of them.
 
-use crate::support::process::program;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::support::coordinator::Coordinator;
 use crate::support::jobs::{launch, variant, venv};
+use crate::support::process::{eventually, program};
 use crate::support::tmux::Terminal;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
@@ -36,10 +36,14 @@ impl Job {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(scratch.path().join("said")).unwrap());
-        Self {
+        let job = Self {
             run: run.spawn().unwrap(),
             scratch,
-        }
+        };
+        // Before that there is nothing to watch.
+        let described = job.scratch.path().join("run/run.json");
+        eventually("a run directory", || described.exists());
+        job
     }
 
     fn run_dir(&self) -> String {
