@@ -68,7 +68,7 @@ pub(crate) fn live(alone: bool) -> Turn {
             |running| running.live -= 1,
         );
     }
-    // Whoever comes later waits from now on.
+    // Tests that come later wait from now on.
     let turn = enter(
         |running| !running.alone,
         |running| running.alone = true,

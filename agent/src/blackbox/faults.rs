@@ -1,7 +1,7 @@
 //! Keeps a process alive when a file that it maps becomes shorter.
 //!
-//! Access to a page beyond the end of a mapped file raises SIGBUS, which kills the process. Anybody with
-//! write access to a black box could so kill its rank, and whoever reads the box. The handler here replaces
+//! Access to a page beyond the end of a mapped file raises SIGBUS, which kills the process. Without
+//! this module, write access to a black box is enough to kill its rank and every reader of the box. The handler here replaces
 //! such a page with an empty one of this process and marks the map as damaged. Every other SIGBUS goes to
 //! the handler that was there before.
 //!

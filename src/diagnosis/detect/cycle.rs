@@ -162,8 +162,8 @@ pub(super) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Cert
     })
 }
 
-/// Two ranks that wait in collectives of each other's next group: the same two calls, swapped. Whoever waits
-/// further on went past where a call of its may be missing: it may as well have been left out.
+/// Two ranks that wait in collectives of each other's next group: the same two calls, swapped. A rank
+/// that waits behind its device has gone past the place where it may have left out a call, so it does not count.
 fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
     let [a, b] = cycle else { return false };
     if !are_in_their_calls(cycle) {
