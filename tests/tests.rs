@@ -32,6 +32,7 @@ mod doubles;
 mod framework;
 mod launchers;
 mod linking;
+mod lost_coordinator;
 mod nccl;
 mod oracle;
 mod packaging;

@@ -1,14 +1,17 @@
-//! Keeps a node attached to its coordinator, wherever that is and however often it is lost.
+//! Keeps a node diagnosed: by its coordinator, and by this process while the coordinator is out of reach.
 
+use std::future::pending;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use v1::agent_service_client::AgentServiceClient;
 use v1::request::Kind;
@@ -21,156 +24,308 @@ use crate::coordinator::{Hub, MAX_UPDATE, Updates};
 
 /// Batches on their way to the coordinator.
 const QUEUE: usize = 1024;
-/// How long a connection may take.
+/// Time limit for a connection, and for the answer to a request.
 const CONNECT: Duration = Duration::from_secs(5);
-/// First and longest time between two attempts.
+/// Interval of keep-alive pings, and time limit for their answers.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+/// First and maximum pause between two attempts to attach.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-
-/// A coordinator that does not answer for so long, from the start, is none.
-const NOBODY_THERE: Duration = Duration::from_secs(10);
-
-/// Time until our own coordinator is asked again for a job that it does not know yet.
+/// First and maximum pause before a lost coordinator is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+/// Pause before the coordinator of this process is asked again for a job that it does not know yet.
 const HERE: Duration = Duration::from_millis(5);
+/// Time limit for the conclusion after the end of the job.
+pub const CONCLUSION: Duration = Duration::from_secs(5);
+/// Time limit for the last update of another coordinator after that.
+const LAST_UPDATE: Duration = Duration::from_millis(500);
 
 /// Where the diagnosis is made.
 #[derive(Clone, Debug)]
 pub enum Coordinator {
     /// In this process.
     Here(Arc<Hub>),
-    /// In another one, with this address ([`socket::check`]).
+    /// In another process, at this address ([`socket::check`]).
     There(String),
 }
 
-impl Coordinator {
-    /// The coordinator itself once it answers; our own where it does not for too long, or until
-    /// there is no more time to wait.
-    pub async fn settle(self, say: &Say, no_more_time: &Notify) -> Self {
-        let Self::There(address) = &self else {
-            return self;
+/// Which coordinator has accepted the end of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Concluded {
+    /// The one in this process.
+    Here,
+    /// The one in another process.
+    There,
+    /// None.
+    Nowhere,
+}
+
+/// A node and the diagnosis of its job.
+pub struct Diagnosis<T> {
+    /// Reads the black boxes of the node.
+    pub follower: Commander,
+    /// Logs what happens to the coordinator.
+    pub say: Say,
+    /// Id of the job.
+    pub job: String,
+    /// Accepts an update; false if no more are wanted.
+    pub take: T,
+    /// Whether the updates of another coordinator are wanted as well.
+    pub takes_remote: bool,
+    /// Maximum time without a coordinator before the diagnosis is made in this process.
+    pub patience: Duration,
+    /// Becomes true when the job has ended.
+    pub ending: watch::Receiver<bool>,
+}
+
+/// State of the connection to a coordinator in another process.
+enum Link {
+    Attached,
+    /// Not attached, with the last error.
+    Apart(Option<String>),
+}
+
+impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
+    /// Follows the diagnosis to the end of the job.
+    pub async fn run(self, coordinator: Coordinator) -> Concluded {
+        let address = match coordinator {
+            Coordinator::Here(hub) => return self.here(&hub).await,
+            Coordinator::There(address) => address,
         };
-        let answers = async {
+        let mut pause = RETRY.0;
+        loop {
+            match self.there(&address).await {
+                End::Finished => return Concluded::There,
+                End::FollowerGone => return Concluded::Nowhere,
+                End::Lost => {}
+            }
+            let hub = Arc::new(Hub::new());
+            tokio::select! {
+                concluded = self.here(&hub) => return concluded,
+                () = self.answers_again(&address, pause) => {}
+            }
+            pause = (pause * 2).min(RETRY.1);
+            self.say.say(&format!(
+                "the coordinator at {address} answers again and continues the diagnosis"
+            ));
+        }
+    }
+
+    /// The diagnosis in this process.
+    async fn here(&self, hub: &Arc<Hub>) -> Concluded {
+        let attach = async {
+            loop {
+                match attach_here(hub, &self.follower).await {
+                    Ok(End::Lost) | Err(_) => sleep(BACKOFF.0).await,
+                    Ok(end) => return end,
+                }
+            }
+        };
+        let updates = async {
+            loop {
+                match hub.watch(&self.job, false) {
+                    Ok(updates) => return hand_on(updates, &self.take).await,
+                    Err(_) => sleep(HERE).await,
+                }
+            }
+        };
+        match beside(attach, updates, CONCLUSION).await {
+            End::Finished => Concluded::Here,
+            End::FollowerGone | End::Lost => Concluded::Nowhere,
+        }
+    }
+
+    /// The diagnosis by another coordinator, until it is lost for too long.
+    async fn there(&self, address: &str) -> End {
+        let (link, state) = watch::channel(Link::Apart(None));
+        let attach = async {
             let mut backoff = BACKOFF.0;
-            while socket::reach(address).await.is_err() {
-                tokio::time::sleep(backoff).await;
+            loop {
+                let error = match attach_there(address, &self.follower, &link).await {
+                    Ok(End::Lost) => None,
+                    Ok(end) => return end,
+                    Err(error) => Some(error.to_string()),
+                };
+                if let Link::Attached = link.send_replace(Link::Apart(error)) {
+                    backoff = BACKOFF.0;
+                }
+                sleep(backoff).await;
                 backoff = (backoff * 2).min(BACKOFF.1);
             }
         };
-        tokio::select! {
-            biased;
-            () = answers => return self,
-            () = tokio::time::sleep(NOBODY_THERE) => {}
-            () = no_more_time.notified() => {}
-        }
-        say.say(&format!(
-            "no coordinator answers at {address}; the diagnosis is made here, of this node alone"
-        ));
-        Self::Here(Arc::new(Hub::new()))
-    }
-
-    /// Keeps the node attached until the coordinator has taken in the end of the job. `attached`
-    /// says whether it is at the moment.
-    pub async fn keep_attached(
-        self,
-        follower: Commander,
-        say: Say,
-        attached: Arc<AtomicBool>,
-        finished: oneshot::Sender<()>,
-    ) {
-        let mut backoff = BACKOFF.0;
-        let mut complained = false;
-        loop {
-            let end = self.attach(&follower, &attached).await;
-            if attached.swap(false, Ordering::Relaxed) {
-                backoff = BACKOFF.0;
-            }
-            match end {
-                Ok(End::Finished) => break,
-                Ok(End::FollowerGone) => return,
-                Ok(End::Lost) => {}
-                Err(error) => {
-                    if !std::mem::replace(&mut complained, true) {
-                        say.say(&format!("{error}; the job runs on, and so do the attempts"));
-                    }
-                }
-            }
-            tokio::time::sleep(backoff).await;
-            backoff = (backoff * 2).min(BACKOFF.1);
-        }
-        // Nobody waits for it any more: no harm.
-        finished.send(()).ok();
-    }
-
-    async fn attach(&self, follower: &Commander, attached: &AtomicBool) -> anyhow::Result<End> {
-        let (reports, queue) = mpsc::channel(QUEUE);
-        let reports = Command::Attached(reports);
-        match self {
-            Self::Here(hub) => {
-                if !follower.tell(reports) {
-                    return Ok(End::FollowerGone);
-                }
-                let mut requests = hub.attach(ReceiverStream::new(queue)).await?;
-                attached.store(true, Ordering::Relaxed);
-                while let Some(request) = requests.recv().await {
-                    if let Some(end) = obey(request, follower) {
-                        return Ok(end);
-                    }
-                }
-            }
-            Self::There(address) => {
-                // Connected first: the follower repeats everything for every new stream.
-                let mut client = AgentServiceClient::new(connect(address).await?);
-                if !follower.tell(reports) {
-                    return Ok(End::FollowerGone);
-                }
-                let requests = client.attach(ReceiverStream::new(queue)).await;
-                let mut requests = requests
-                    .map_err(|status| {
-                        anyhow::anyhow!("coordinator {address}: {}", status.message())
-                    })?
-                    .into_inner();
-                attached.store(true, Ordering::Relaxed);
-                while let Ok(Some(request)) = requests.message().await {
-                    if let Some(end) = obey(request, follower) {
-                        return Ok(end);
-                    }
-                }
-            }
-        }
-        Ok(End::Lost)
-    }
-
-    /// Follows the diagnosis of a job and hands on every update, until the job has ended or nobody
-    /// takes them.
-    pub async fn follow_updates(self, job: String, take: impl Fn(v1::Update) -> bool) {
-        loop {
-            let ended = match &self {
-                Self::Here(hub) => match hub.watch(&job, false) {
-                    Ok(updates) => hand_on(updates, &take).await,
-                    Err(_) => false,
-                },
-                Self::There(address) => watch(address, &job, &take).await.unwrap_or(false),
-            };
-            if ended {
+        let updates = async {
+            if !self.takes_remote {
                 return;
             }
-            // It does not know the job yet, or was lost.
-            let pause = match &self {
-                Self::Here(_) => HERE,
-                Self::There(_) => BACKOFF.0,
+            while !watch_there(address, &self.job, &self.take)
+                .await
+                .unwrap_or(false)
+            {
+                // The coordinator does not know the job yet, or was lost.
+                sleep(BACKOFF.0).await;
+            }
+        };
+        tokio::select! {
+            end = beside(attach, updates, LAST_UPDATE) => end,
+            why = self.lost(address, state) => {
+                self.say.say(&format!(
+                    "{why}: the diagnosis continues on this node, without the ranks of other nodes"
+                ));
+                End::Lost
+            }
+        }
+    }
+
+    /// Why the coordinator is given up, once it has been out of reach for too long.
+    async fn lost(&self, address: &str, mut state: watch::Receiver<Link>) -> String {
+        let mut ending = self.ending.clone();
+        loop {
+            let is_attached = matches!(*state.borrow_and_update(), Link::Attached);
+            let is_ending = *ending.borrow_and_update();
+            let patience = match (is_attached, is_ending) {
+                (true, false) => None,
+                (true, true) => Some(CONCLUSION),
+                // A coordinator that is out of reach now will hardly be back a moment later.
+                (false, true) => Some(LAST_UPDATE.min(self.patience)),
+                (false, false) => Some(self.patience),
             };
-            tokio::time::sleep(pause).await;
+            let expired = async {
+                match patience {
+                    Some(patience) => sleep(patience).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = expired => break,
+                () = changed(&mut state) => {}
+                () = changed(&mut ending) => {}
+            }
+        }
+        match &*state.borrow() {
+            Link::Attached => {
+                format!("the coordinator at {address} did not accept the end of the job")
+            }
+            Link::Apart(Some(error)) => error.clone(),
+            Link::Apart(None) => format!("no coordinator answers at {address}"),
+        }
+    }
+
+    /// Returns when a lost coordinator answers requests again while the job runs.
+    async fn answers_again(&self, address: &str, pause: Duration) {
+        loop {
+            sleep(pause).await;
+            if *self.ending.borrow() {
+                pending::<()>().await;
+            }
+            if answers(address, &self.job).await {
+                return;
+            }
         }
     }
 }
 
 /// How an attachment ended.
 enum End {
-    /// The coordinator has taken in the end of the job.
+    /// The coordinator has accepted the end of the job.
     Finished,
-    /// There is nobody left to report.
+    /// The follower has ended: there is nothing more to report.
     FollowerGone,
     /// The stream broke.
     Lost,
+}
+
+/// Runs `updates` beside `attach`, and after its end until the last update or the limit.
+async fn beside(
+    attach: impl Future<Output = End>,
+    updates: impl Future<Output = ()>,
+    limit: Duration,
+) -> End {
+    let (mut attach, mut updates) = (pin!(attach), pin!(updates));
+    tokio::select! {
+        end = &mut attach => {
+            if let End::Finished = end {
+                drop(timeout(limit, updates).await);
+            }
+            end
+        }
+        () = &mut updates => attach.await,
+    }
+}
+
+/// Waits for a change of a value whose sender may be gone.
+async fn changed<V>(value: &mut watch::Receiver<V>) {
+    if value.changed().await.is_err() {
+        pending::<()>().await;
+    }
+}
+
+async fn attach_here(hub: &Arc<Hub>, follower: &Commander) -> anyhow::Result<End> {
+    let (reports, queue) = mpsc::channel(QUEUE);
+    if !follower.tell(Command::Attached(reports)) {
+        return Ok(End::FollowerGone);
+    }
+    let mut requests = hub.attach(ReceiverStream::new(queue)).await?;
+    while let Some(request) = requests.recv().await {
+        if let Some(end) = obey(request, follower) {
+            return Ok(end);
+        }
+    }
+    Ok(End::Lost)
+}
+
+async fn attach_there(
+    address: &str,
+    follower: &Commander,
+    link: &watch::Sender<Link>,
+) -> anyhow::Result<End> {
+    let no_answer = || format!("no coordinator answers at {address}");
+    // Connected first: the follower repeats everything for every new stream.
+    let mut client = AgentServiceClient::new(connect(address).await?);
+    let (reports, queue) = mpsc::channel(QUEUE);
+    if !follower.tell(Command::Attached(reports)) {
+        return Ok(End::FollowerGone);
+    }
+    let attach = client.attach(ReceiverStream::new(queue));
+    let answer = timeout(CONNECT, attach).await.with_context(no_answer)?;
+    let mut requests = match answer {
+        Ok(requests) => requests.into_inner(),
+        Err(status) if is_answer(&status) => {
+            anyhow::bail!(
+                "the coordinator at {address} refuses this job ({})",
+                status.message()
+            )
+        }
+        Err(_) => anyhow::bail!(no_answer()),
+    };
+    link.send_replace(Link::Attached);
+    while let Ok(Some(request)) = requests.message().await {
+        if let Some(end) = obey(request, follower) {
+            return Ok(end);
+        }
+    }
+    Ok(End::Lost)
+}
+
+/// Whether a coordinator answers requests: one that is stopped still accepts connections.
+async fn answers(address: &str, job: &str) -> bool {
+    let ask = async {
+        let mut client = ViewerServiceClient::new(connect(address).await?);
+        let request = v1::WatchRequest {
+            job: job.to_owned(),
+        };
+        match client.watch(request).await {
+            Err(status) if !is_answer(&status) => Err(anyhow::Error::from(status)),
+            _ => Ok(()),
+        }
+    };
+    matches!(timeout(CONNECT, ask).await, Ok(Ok(())))
+}
+
+/// Whether a coordinator sent this status; the others are failures of the connection.
+fn is_answer(status: &tonic::Status) -> bool {
+    matches!(
+        status.code(),
+        Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::ResourceExhausted
+    )
 }
 
 fn obey(request: v1::Request, follower: &Commander) -> Option<End> {
@@ -205,24 +360,25 @@ pub async fn connect(address: &str) -> anyhow::Result<Channel> {
     let path = socket::find(address)?;
     let endpoint = Endpoint::from_shared(format!("unix:{}", path.display()))?
         .connect_timeout(CONNECT)
-        .http2_keep_alive_interval(Duration::from_secs(20));
+        .http2_keep_alive_interval(KEEP_ALIVE.0)
+        .keep_alive_timeout(KEEP_ALIVE.1);
     endpoint
         .connect()
         .await
         .with_context(|| format!("no coordinator answers at {address}"))
 }
 
-/// Whether there is nothing more to come, or nobody to take it.
-async fn hand_on(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) -> bool {
+/// Hands on updates until there are no more, or none are wanted.
+async fn hand_on(mut updates: Updates, take: &impl Fn(v1::Update) -> bool) {
     while let Some(update) = updates.next().await {
         if !take(update) {
-            return true;
+            return;
         }
     }
-    true
 }
 
-async fn watch(
+/// Hands on the updates of another coordinator; whether there are no more, or none are wanted.
+async fn watch_there(
     address: &str,
     job: &str,
     take: &impl Fn(v1::Update) -> bool,

@@ -15,7 +15,6 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,9 +22,9 @@ use std::time::Duration;
 use ddp_doctor_proto::report::{Exit, Job, Report, Timestamp};
 use ddp_doctor_proto::{VERSION, v1};
 use tokio::runtime::Runtime;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{oneshot, watch};
 
-use super::attach::Coordinator;
+use super::attach::{self, Concluded, Coordinator, Diagnosis};
 use super::boxes::{self, BoxDir, NCCL_FOLDER};
 use super::descendants::Descendants;
 use super::environment::{self, Environment, SeesNccl};
@@ -37,6 +36,7 @@ use super::screen::{self, Message, Screen};
 use super::socket::Socket;
 use super::stacks::taker::{Taker, When};
 use super::sys::{self, PidFd, Signals};
+use super::timing::Timing;
 use super::{Say, names, proc, socket};
 use crate::coordinator::{Access, Hub, serve};
 use crate::diagnosis::timing::TimeScale;
@@ -46,10 +46,8 @@ use crate::report::text::Style;
 
 /// Status of a run that was ended because it hung.
 pub const KILLED_STATUS: u8 = 75;
-/// How long the coordinator may take to conclude after the end of the job.
-const CONCLUSION: Duration = Duration::from_secs(5);
-/// How long its last words may take to arrive after that.
-const LAST_UPDATE: Duration = Duration::from_millis(500);
+/// Time limit for the conclusion, whichever coordinator makes it.
+const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);
 /// How long viewers of our own coordinator have to take their last update.
 const GOODBYE: Duration = Duration::from_millis(100);
 
@@ -229,6 +227,9 @@ pub fn run(options: Options) -> Outcome {
         live,
         kill: options.kill,
         stacks: options.stacks,
+        patience: Timing::default()
+            .scaled(options.time_scale)
+            .coordinator_patience,
     });
     let exit = sys::wait_without_reaping(child.id()).unwrap_or_default();
     let ended = watch.end(shell_status(exit), run_dir.as_deref());
@@ -352,18 +353,16 @@ struct WatchParts<'a> {
     live: Live,
     kill: Option<Patience>,
     stacks: When,
+    /// Maximum time without a coordinator before the diagnosis is made in this process.
+    patience: Duration,
 }
 
 /// Everything that runs beside the command.
 struct Watch {
     runtime: Option<Runtime>,
-    finished: oneshot::Receiver<()>,
-    attached: Arc<AtomicBool>,
-    updates: Option<tokio::task::JoinHandle<()>>,
-    /// Where the diagnosis is made: in another process?
-    settled: oneshot::Receiver<bool>,
-    /// Ends the waiting for a coordinator that does not answer.
-    no_more_time: Arc<Notify>,
+    diagnosis: Option<tokio::task::JoinHandle<Concluded>>,
+    /// Set when the command has ended.
+    ending: watch::Sender<bool>,
     follower: Commander,
     following: Option<JoinHandle<io::Result<()>>>,
     screen: Sender<Message>,
@@ -410,12 +409,9 @@ impl Watch {
         let runtime = runtime
             .map_err(|error| say.say(&format!("no diagnosis: {error}")))
             .ok();
-        let (finish, finished) = oneshot::channel();
-        let attached = Arc::new(AtomicBool::new(false));
         let (stop_serving, stop) = oneshot::channel();
-        let (settle, settled) = oneshot::channel();
-        let no_more_time = Arc::new(Notify::new());
-        let mut updates = None;
+        let (ending, has_ended) = watch::channel(false);
+        let mut diagnosis = None;
         if let (Some(runtime), Some(coordinator)) = (&runtime, parts.coordinator) {
             if let (Some((socket, listener)), Coordinator::Here(hub)) =
                 (parts.listener, &coordinator)
@@ -432,27 +428,21 @@ impl Watch {
             }
             let to_screen = screen.clone();
             let take = move |update| to_screen.send(Message::Update(Box::new(update))).is_ok();
-            let (attached, follower, time) =
-                (attached.clone(), follower.clone(), no_more_time.clone());
-            updates = Some(runtime.spawn(async move {
-                let coordinator = coordinator.settle(&say, &time).await;
-                settle
-                    .send(matches!(coordinator, Coordinator::There(_)))
-                    .ok();
-                let keep = coordinator
-                    .clone()
-                    .keep_attached(follower, say, attached, finish);
-                tokio::spawn(keep);
-                coordinator.follow_updates(job, take).await;
-            }));
+            let it = Diagnosis {
+                follower: follower.clone(),
+                say,
+                job,
+                take,
+                takes_remote: true,
+                patience: parts.patience,
+                ending: has_ended,
+            };
+            diagnosis = Some(runtime.spawn(it.run(coordinator)));
         }
         Self {
             runtime,
-            finished,
-            attached,
-            updates,
-            settled,
-            no_more_time,
+            diagnosis,
+            ending,
             follower,
             following,
             screen,
@@ -467,23 +457,14 @@ impl Watch {
         // Whoever is not there any more needs no message.
         drop(self.screen.send(Message::CommandEnded));
         self.follower.tell(follow::Command::CommandEnded(status));
-        if let (Some(runtime), Some(updates), true) =
-            (&self.runtime, self.updates, self.following.is_some())
+        if let (Some(runtime), Some(diagnosis), true) =
+            (&self.runtime, self.diagnosis, self.following.is_some())
         {
-            let concluded = runtime.block_on(async {
-                self.no_more_time.notify_one();
-                let is_remote = self.settled.await.unwrap_or(false);
-                // One that cannot be reached now is hardly there a moment later.
-                let is_there = !is_remote || self.attached.load(Ordering::Relaxed);
-                let patience = if is_there { CONCLUSION } else { LAST_UPDATE };
-                let finished = tokio::time::timeout(patience, self.finished).await;
-                // A remote coordinator's job may go on: on other nodes.
-                let last = if is_remote { LAST_UPDATE } else { CONCLUSION };
-                drop(tokio::time::timeout(last, updates).await);
-                matches!(finished, Ok(Ok(())))
-            });
-            if !concluded {
-                say("the coordinator did not take in the end of the job".into());
+            self.ending.send_replace(true);
+            let end = async { tokio::time::timeout(MAX_CONCLUSION, diagnosis).await };
+            let concluded = runtime.block_on(end);
+            if !matches!(concluded, Ok(Ok(Concluded::Here | Concluded::There))) {
+                say("the diagnosis was not concluded in time: the report may be incomplete".into());
             }
         }
         self.follower.tell(follow::Command::Stop);

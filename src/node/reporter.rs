@@ -8,18 +8,17 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ddp_doctor_agent::blackbox::{FollowedBy, Following, Identity, Reader};
-use ddp_doctor_proto::report::Timestamp;
+use ddp_doctor_proto::report::{Job, Timestamp};
 use ddp_doctor_proto::{VERSION, v1};
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 
-use super::attach::Coordinator;
+use super::attach::{self, Concluded, Coordinator, Diagnosis};
 use super::boxes::{self, BoxDir};
 use super::follow::{Command, Commander, Follower};
 use super::launch::Launch;
@@ -30,13 +29,15 @@ use super::timing::Timing;
 use super::{Say, names, proc, socket, sys};
 use crate::diagnosis::timing::TimeScale;
 use crate::evidence::settings;
+use crate::report::live::{Live, Verbosity};
+use crate::report::text::Style;
 
 /// How often a reporter that is not needed, as it seems, looks again.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How long it does so for a rank that has ended.
 const LAST_LOOK: Duration = Duration::from_secs(30);
-/// How long a coordinator may take to take in the end, or to be there at all by then.
-const CONCLUSION: Duration = Duration::from_secs(10);
+/// Time limit for the conclusion, whichever coordinator makes it.
+const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);
 /// Most of what is said that is kept.
 const MAX_LOG: u64 = 64 << 10;
 /// What is said goes here, beside the boxes: there is no terminal.
@@ -80,6 +81,21 @@ pub fn report(options: Options) -> anyhow::Result<()> {
         return Ok(());
     }
     drop(first);
+    if !socket::is_open(&options.coordinator) {
+        let until_then = options.run_dir.as_ref().map_or_else(
+            || "start one with `ddp-doctor coordinator`".to_owned(),
+            |dir| {
+                format!(
+                    "until then the report is in {}",
+                    dir.join("report.json").display()
+                )
+            },
+        );
+        eprintln!(
+            "ddp-doctor: no coordinator answers at {}, attempts continue; {until_then}",
+            options.coordinator
+        );
+    }
     // The terminal and its pipes are the job's.
     sys::close_standard_error();
     let log = directory.join(LOG);
@@ -154,7 +170,7 @@ fn follow(
     let launch = Launch::of(identity, over, &timing);
     let out = Outbox::new(journal);
     let stacks = Taker::new(options.stacks);
-    let it = Follower::of_launch(hello, boxes, out, commands, launch, stacks);
+    let it = Follower::of_launch(hello.clone(), boxes, out, commands, launch, stacks);
     let thread = std::thread::Builder::new().name("ddp-follow".into());
     let thread = match thread.spawn(move || it.run()) {
         Ok(thread) => thread,
@@ -168,15 +184,30 @@ fn follow(
     let mut is_taken_in = false;
     match runtime {
         Ok(runtime) => {
-            let (finish, finished) = oneshot::channel();
+            let (ending, has_ended) = watch::channel(false);
+            let live = Mutex::new(live(&hello.job, run_dir.as_deref()));
+            let take = move |update| {
+                let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
+                live.apply(update, Instant::now());
+                true
+            };
+            let diagnosis = Diagnosis {
+                follower: follower.clone(),
+                say: say.clone(),
+                job: hello.job.clone(),
+                take,
+                takes_remote: false,
+                patience: timing.coordinator_patience,
+                ending: has_ended,
+            };
             let coordinator = Coordinator::There(options.coordinator.clone());
-            let attached = Arc::new(AtomicBool::new(false));
-            let keep = coordinator.keep_attached(follower.clone(), say.clone(), attached, finish);
-            runtime.spawn(keep);
+            let diagnosis = runtime.spawn(diagnosis.run(coordinator));
             // An error means that the follower is gone: nothing is left to wait for.
             if ended.recv().is_ok() {
-                let end = async { tokio::time::timeout(CONCLUSION, finished).await };
-                is_taken_in = matches!(runtime.block_on(end), Ok(Ok(())));
+                ending.send_replace(true);
+                let end = async { tokio::time::timeout(MAX_CONCLUSION, diagnosis).await };
+                let concluded = runtime.block_on(end);
+                is_taken_in = matches!(concluded, Ok(Ok(Concluded::There)));
             }
             runtime.shutdown_timeout(LOOK_EVERY);
         }
@@ -198,6 +229,29 @@ fn follow(
         Ok(Ok(())) if is_taken_in && run_dir.is_none() => forget(directory),
         _ => {}
     }
+}
+
+/// The report of the diagnosis in this process: a file in the run directory, no terminal.
+fn live(job: &str, run_dir: Option<&Path>) -> Live {
+    let about = Job {
+        id: job.to_owned(),
+        nodes: 1,
+        started_at: Some(Timestamp::now()),
+        ..Job::default()
+    };
+    let quiet = Verbosity {
+        quiet: 2,
+        verbose: 0,
+    };
+    let files = run_dir.map(|dir| dir.join("report.json"));
+    let out = Box::new(std::io::sink());
+    Live::new(
+        out,
+        Style::default(),
+        quiet,
+        about,
+        files.into_iter().collect(),
+    )
 }
 
 fn hello(options: &Options, identity: &Identity, started: Timestamp) -> v1::Hello {

@@ -82,17 +82,6 @@ pub fn find(address: &str) -> Result<PathBuf, AddressError> {
         Err(AddressError::NotPrivate { path })
     }
 }
-
-/// Connects to the socket that an address names.
-///
-/// # Errors
-///
-/// As [`find`], or when nobody listens there.
-pub async fn reach(address: &str) -> anyhow::Result<()> {
-    UnixStream::connect(find(address)?).await?;
-    Ok(())
-}
-
 /// Every path at which the socket with that address may be.
 fn candidates(address: &str) -> Result<Vec<PathBuf>, AddressError> {
     if let Some(path) = address.strip_prefix(SCHEME) {
@@ -120,6 +109,12 @@ pub struct Socket {
     path: PathBuf,
     /// Keeps the port of a loopback address from being used by anything else.
     _port: Option<TcpSocket>,
+}
+
+/// Whether a coordinator accepts connections at that address.
+#[must_use]
+pub fn is_open(address: &str) -> bool {
+    find(address).is_ok_and(|path| std::os::unix::net::UnixStream::connect(path).is_ok())
 }
 
 impl Socket {

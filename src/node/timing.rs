@@ -38,6 +38,8 @@ scalable! {
         /// Maximum time between two entries of a journal. What has not moved up to the last entry is
         /// known to have been blocked until then.
         pub journal_heartbeat: seconds(5),
+        /// Maximum time without a coordinator before a node diagnoses its ranks by itself.
+        pub coordinator_patience: seconds(10),
         /// Time that a launch without `run` goes on after the end of its last rank, while the process
         /// that started the ranks lives and may restart them.
         pub restart_window: seconds(20),

@@ -1,0 +1,169 @@
+//! A coordinator that goes away does not take the diagnosis with it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use ddp_doctor_proto::report::{Report, Verdict};
+use tempfile::TempDir;
+
+use crate::support::process::{PROGRAM, eventually, program};
+
+/// A process that is killed at the end of the test.
+struct Process(Child);
+
+impl Process {
+    fn signal(&self, signal: &str) {
+        let pid = self.0.id().to_string();
+        let status = Command::new("kill").args([signal, &pid]).status();
+        assert!(status.unwrap().success());
+    }
+
+    fn end(&mut self) -> Option<i32> {
+        eventually("the process ends", || self.0.try_wait().unwrap().is_some());
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// A job that hangs once it is allowed to start, under a `run` that reports to a coordinator.
+struct Watched {
+    dir: TempDir,
+    address: String,
+    coordinator: Process,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap().to_string();
+        let coordinator = coordinator(dir.path(), &address);
+        Self {
+            dir,
+            address,
+            coordinator,
+        }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Starts the job; its ranks hang after [`Self::hang`].
+    fn run(&self, options: &[&str]) -> Process {
+        let script = format!(
+            "while [ ! -e hang ]; do sleep 0.05; done; exec {PROGRAM} demo-rank early-exit"
+        );
+        let mut run = program(self.dir.path());
+        run.args(["run", "--coordinator", &self.address, "--time-scale", "0.2"])
+            .args(["--report", "r.json"])
+            .args(options)
+            .args(["--", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(self.file("said")).unwrap());
+        Process(run.spawn().unwrap())
+    }
+
+    fn hang(&self) {
+        fs::write(self.file("hang"), "").unwrap();
+    }
+
+    fn said(&self, words: &str) -> bool {
+        fs::read_to_string(self.file("said"))
+            .unwrap()
+            .contains(words)
+    }
+
+    fn wait_until_reported(&self) {
+        eventually("the job is attached", || self.file("r.json").exists());
+    }
+
+    fn wait_until_continued(&self) {
+        eventually("the node continues", || {
+            self.said("the diagnosis continues on this node")
+        });
+    }
+
+    fn report(&self) -> Option<Report> {
+        let text = fs::read(self.file("r.json")).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn wait_until_diagnosed(&self) {
+        eventually("the hang is found", || {
+            self.report()
+                .is_some_and(|it| it.verdict == Verdict::Hang && it.findings[0].code == "DD102")
+        });
+    }
+}
+
+fn coordinator(dir: &Path, address: &str) -> Process {
+    let mut command = program(dir);
+    command
+        .args(["coordinator", "--listen", address])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    Process(command.spawn().unwrap())
+}
+
+#[test]
+fn killed_coordinator_leaves_the_diagnosis_to_the_node() {
+    let watched = Watched::new();
+    let mut run = watched.run(&[]);
+    watched.wait_until_reported();
+    watched.coordinator.signal("-KILL");
+    watched.wait_until_continued();
+    watched.hang();
+    watched.wait_until_diagnosed();
+
+    // A coordinator that is back gets everything and makes the diagnosis again.
+    let _second = coordinator(watched.dir.path(), &watched.address);
+    eventually("the coordinator continues", || {
+        watched.said("answers again")
+    });
+    fs::remove_file(watched.file("r.json")).unwrap();
+    run.signal("-TERM");
+    assert_eq!(run.end(), Some(143));
+    assert_eq!(watched.report().unwrap().evidence.records_lost, 0);
+    assert_eq!(watched.report().unwrap().findings[0].code, "DD102");
+}
+
+#[test]
+fn stopped_coordinator_does_not_switch_on_hang_kill_off() {
+    let watched = Watched::new();
+    let mut run = watched.run(&["--on-hang", "kill", "--kill-after", "1"]);
+    watched.wait_until_reported();
+    watched.coordinator.signal("-STOP");
+    watched.hang();
+    assert_eq!(run.end(), Some(75));
+    assert!(watched.said("the diagnosis continues on this node"));
+    assert_eq!(watched.report().unwrap().findings[0].code, "DD102");
+}
+
+#[test]
+fn coordinator_stopped_from_the_start_does_not_delay_the_job() {
+    let watched = Watched::new();
+    eventually("the coordinator listens", || {
+        let mut status = program(watched.dir.path());
+        status
+            .args(["status", &watched.address])
+            .stdout(Stdio::null());
+        let said = status.stderr(Stdio::piped()).output().unwrap();
+        !String::from_utf8_lossy(&said.stderr).contains("no coordinator")
+    });
+    watched.coordinator.signal("-STOP");
+    let mut run = watched.run(&[]);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    run.signal("-TERM");
+    assert_eq!(run.end(), Some(143));
+    assert!(watched.said("the diagnosis continues on this node"));
+    assert!(watched.report().is_some());
+}
