@@ -186,7 +186,10 @@ fn without_a_coordinator_the_job_runs_and_is_diagnosed() {
     assert_eq!(finished.status, Some(75), "{finished}");
     assert_eq!(initiating(&report), ("DD103", &[0, 1][..]));
     assert_eq!(
-        finished.stderr.matches("no coordinator answers").count(),
+        finished
+            .stderr
+            .matches("no coordinator of this user listens")
+            .count(),
         1,
         "{finished}"
     );

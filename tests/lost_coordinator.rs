@@ -1,12 +1,13 @@
 //! A coordinator that goes away does not take the diagnosis with it.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use ddp_doctor_proto::report::{Report, Verdict};
 use tempfile::TempDir;
 
+use crate::support::coordinator::Coordinator;
 use crate::support::process::{PROGRAM, eventually, program};
 
 /// A process that is killed at the end of the test.
@@ -14,9 +15,7 @@ struct Process(Child);
 
 impl Process {
     fn signal(&self, signal: &str) {
-        let pid = self.0.id().to_string();
-        let status = Command::new("kill").args([signal, &pid]).status();
-        assert!(status.unwrap().success());
+        send(signal, self.0.id());
     }
 
     fn end(&mut self) -> Option<i32> {
@@ -35,21 +34,19 @@ impl Drop for Process {
 /// A job that hangs once it is allowed to start, under a `run` that reports to a coordinator.
 struct Watched {
     dir: TempDir,
-    address: String,
-    coordinator: Process,
+    coordinator: Coordinator,
 }
 
 impl Watched {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap().to_string();
-        let coordinator = coordinator(dir.path(), &address);
         Self {
-            dir,
-            address,
-            coordinator,
+            dir: tempfile::tempdir().unwrap(),
+            coordinator: Coordinator::start(),
         }
+    }
+
+    fn signal_coordinator(&self, signal: &str) {
+        send(signal, self.coordinator.pid());
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -62,13 +59,19 @@ impl Watched {
             "while [ ! -e hang ]; do sleep 0.05; done; exec {PROGRAM} demo-rank early-exit"
         );
         let mut run = program(self.dir.path());
-        run.args(["run", "--coordinator", &self.address, "--time-scale", "0.2"])
-            .args(["--report", "r.json"])
-            .args(options)
-            .args(["--", "sh", "-c", &script])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(fs::File::create(self.file("said")).unwrap());
+        run.args([
+            "run",
+            "--coordinator",
+            self.coordinator.address(),
+            "--time-scale",
+            "0.2",
+        ])
+        .args(["--report", "r.json"])
+        .args(options)
+        .args(["--", "sh", "-c", &script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(self.file("said")).unwrap());
         Process(run.spawn().unwrap())
     }
 
@@ -105,27 +108,25 @@ impl Watched {
     }
 }
 
-fn coordinator(dir: &Path, address: &str) -> Process {
-    let mut command = program(dir);
-    command
-        .args(["coordinator", "--listen", address])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    Process(command.spawn().unwrap())
+fn send(signal: &str, pid: u32) {
+    let status = Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
 }
 
 #[test]
 fn killed_coordinator_leaves_the_diagnosis_to_the_node() {
-    let watched = Watched::new();
+    let mut watched = Watched::new();
     let mut run = watched.run(&[]);
     watched.wait_until_reported();
-    watched.coordinator.signal("-KILL");
+    watched.coordinator.kill();
     watched.wait_until_continued();
     watched.hang();
     watched.wait_until_diagnosed();
 
     // A coordinator that is back gets everything and makes the diagnosis again.
-    let _second = coordinator(watched.dir.path(), &watched.address);
+    let _second = Coordinator::start_at(watched.coordinator.address());
     eventually("the coordinator continues", || {
         watched.said("answers again")
     });
@@ -141,7 +142,7 @@ fn stopped_coordinator_does_not_switch_on_hang_kill_off() {
     let watched = Watched::new();
     let mut run = watched.run(&["--on-hang", "kill", "--kill-after", "1"]);
     watched.wait_until_reported();
-    watched.coordinator.signal("-STOP");
+    watched.signal_coordinator("-STOP");
     watched.hang();
     assert_eq!(run.end(), Some(75));
     assert!(watched.said("the diagnosis continues on this node"));
@@ -151,15 +152,7 @@ fn stopped_coordinator_does_not_switch_on_hang_kill_off() {
 #[test]
 fn coordinator_stopped_from_the_start_does_not_delay_the_job() {
     let watched = Watched::new();
-    eventually("the coordinator listens", || {
-        let mut status = program(watched.dir.path());
-        status
-            .args(["status", &watched.address])
-            .stdout(Stdio::null());
-        let said = status.stderr(Stdio::piped()).output().unwrap();
-        !String::from_utf8_lossy(&said.stderr).contains("no coordinator")
-    });
-    watched.coordinator.signal("-STOP");
+    watched.signal_coordinator("-STOP");
     let mut run = watched.run(&[]);
     std::thread::sleep(std::time::Duration::from_millis(500));
     run.signal("-TERM");

@@ -362,7 +362,11 @@ fn without_a_coordinator_the_job_runs_and_is_journaled() {
         .unwrap();
     assert_eq!(output.status.code(), Some(5));
     let said = stderr(&output);
-    assert_eq!(said.matches("no coordinator answers").count(), 1, "{said}");
+    assert_eq!(
+        said.matches("no coordinator of this user listens").count(),
+        1,
+        "{said}"
+    );
     assert_eq!(
         report(&dir.path().join("r.json")).verdict,
         Verdict::Insufficient

@@ -6,6 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ddp_doctor::diagnosis::detect;
+use ddp_doctor::report::explain::{self, Page};
+use ddp_doctor_proto::catalogue;
+
 /// Names of the crates that a package needs to be built, without those for tests only.
 fn crates_of(package: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
@@ -182,7 +186,7 @@ fn unsafe_code_is_fenced() {
 
 #[test]
 fn every_finding_has_a_file_a_place_in_the_list_and_words() {
-    let abouts: Vec<_> = ddp_doctor::diagnosis::detect::ALL
+    let abouts: Vec<_> = detect::ALL
         .iter()
         .map(|detector| detector.about().code)
         .collect();
@@ -203,48 +207,43 @@ fn every_finding_has_a_file_a_place_in_the_list_and_words() {
             "{} has tests",
             file.display()
         );
-        assert!(
-            !about.says.is_empty() && !about.says.ends_with('.'),
-            "{}",
-            about.code
-        );
     }
 }
 
 #[test]
 fn every_finding_is_explained() {
-    for detector in ddp_doctor::diagnosis::detect::ALL {
-        let about = detector.about();
-        let (code, it) = (about.code, &about.explanation);
-        let source = root()
-            .join("src/diagnosis/detect")
-            .join(code.name.replace('-', "_") + ".rs");
+    let pages = files_below("docs/findings", "md");
+    // One for each code, and the index.
+    assert_eq!(pages.len(), catalogue::ALL.len() + 1);
+    for code in catalogue::ALL {
+        let page = Page::of(code);
+        let summary = page.summary();
+        assert!(summary.len() > 20, "{}: {summary:?}", code.code);
+        if detect::about(code.code).is_none() {
+            continue;
+        }
+        let source = code.name.replace('-', "_") + ".rs";
+        let source = root().join("src/diagnosis/detect").join(source);
         let source = fs::read_to_string(source).unwrap();
-        let is_held = source.contains("shows(") && source.contains("&ABOUT,");
-        assert!(is_held, "{}: no test holds its example", code.code);
+        let is_tested = source.contains("shows(") && source.contains("&ABOUT,");
+        assert!(is_tested, "{}: no test prints its example", code.code);
         let head = format!("[{}] {}: ", code.code, code.name);
-        assert!(
-            it.example.contains(&head),
-            "{}: the example shows it",
-            code.code
-        );
+        assert!(page.example().contains(&head), "{}: example", code.code);
         for (section, items) in [
-            ("means", &[it.means][..]),
-            ("causes", it.causes),
-            ("fix", it.fix),
-            ("not", it.not),
+            ("meaning", page.meaning()),
+            ("causes", page.causes()),
+            ("fix", page.fix()),
+            ("not", page.exclusions()),
         ] {
             assert!(!items.is_empty(), "{}: {section} is empty", code.code);
             for item in items {
-                let is_sentence = item.split_whitespace().count() >= 3
-                    && item.ends_with(['.', '`'])
-                    && !item.contains("  ");
+                let is_sentence =
+                    item.split_whitespace().count() >= 3 && item.ends_with(['.', '`']);
                 assert!(is_sentence, "{}: {section}: {item:?}", code.code);
-                // Whoever is sent to another finding must find it.
                 for word in item.split(|c: char| !c.is_ascii_alphanumeric()) {
                     let number = word.strip_prefix("DD").unwrap_or_default();
                     let is_code = number.len() == 3 && number.parse::<u16>().is_ok();
-                    let is_known = ddp_doctor_proto::catalogue::Code::of(word).is_some();
+                    let is_known = catalogue::Code::of(word).is_some();
                     assert!(!is_code || is_known, "{}: {word} is no code", code.code);
                 }
             }
@@ -253,16 +252,28 @@ fn every_finding_is_explained() {
 }
 
 #[test]
-fn the_page_about_findings_is_what_explain_says() {
-    let file = root().join("docs/findings.md");
-    let page = ddp_doctor::report::explain::page();
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        fs::write(&file, &page).unwrap();
+fn tables_of_findings_are_those_of_their_pages() {
+    is_generated("docs/findings/README.md", &explain::table(""));
+    is_generated("README.md", &explain::table("docs/findings/"));
+}
+
+/// Panics unless a file has that text between its markers; or updates it.
+fn is_generated(file: &str, text: &str) {
+    const MARKERS: [&str; 2] = ["<!-- findings -->\n", "<!-- /findings -->\n"];
+    let path = root().join(file);
+    let page = fs::read_to_string(&path).unwrap();
+    let (head, rest) = page.split_once(MARKERS[0]).unwrap();
+    let (table, tail) = rest.split_once(MARKERS[1]).unwrap();
+    if table == text {
+        return;
     }
+    let update = std::env::var_os("UPDATE_DOCS").is_some();
     assert!(
-        fs::read_to_string(&file).unwrap_or_default() == page,
-        "docs/findings.md is out of date; run the test with UPDATE_DOCS=1"
+        update,
+        "{file} is out of date; run the test with UPDATE_DOCS=1"
     );
+    let [begin, end] = MARKERS;
+    fs::write(&path, format!("{head}{begin}{text}{end}{tail}")).unwrap();
 }
 
 fn files_below(folder: &str, extension: &str) -> Vec<PathBuf> {

@@ -22,14 +22,14 @@ pub(crate) fn holds(scenario: &str) {
     }
 }
 
-/// What the terminal shows of a scenario, given without its sentence, is the example in the finding's
-/// explanation. With `UPDATE_DOCS=1` in the environment, the file that calls this gets it written.
+/// Panics unless the example on the finding's page is what the terminal shows of a scenario, given
+/// without its sentence. With `UPDATE_DOCS=1` in the environment, updates the page instead.
 #[track_caller]
 pub(crate) fn shows(about: &About, scenario: &str) {
     let scenario = format!("about = \"the example of a finding\"\n{scenario}");
     let shown = scenario::Scenario::parse(&scenario).and_then(|s| s.shown(about.code.code));
     let shown = shown.unwrap_or_else(|failure| panic!("{failure}"));
-    example::compare(about.explanation.example, &shown);
+    example::compare(about.code.code, &shown);
 }
 
 /// Two calls that meet and cannot match are found, proved, where and when they meet.

@@ -9,7 +9,7 @@ use anyhow::Context;
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
@@ -178,9 +178,15 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
     /// Why the coordinator is given up, once it has been out of reach for too long.
     async fn lost(&self, address: &str, mut state: watch::Receiver<Link>) -> String {
         let mut ending = self.ending.clone();
+        let mut since = Instant::now();
+        let mut last = None;
         loop {
             let is_attached = matches!(*state.borrow_and_update(), Link::Attached);
             let is_ending = *ending.borrow_and_update();
+            // Another failed attempt does not start the time again.
+            if last.replace((is_attached, is_ending)) != Some((is_attached, is_ending)) {
+                since = Instant::now();
+            }
             let patience = match (is_attached, is_ending) {
                 (true, false) => None,
                 (true, true) => Some(CONCLUSION),
@@ -190,7 +196,7 @@ impl<T: Fn(v1::Update) -> bool> Diagnosis<T> {
             };
             let expired = async {
                 match patience {
-                    Some(patience) => sleep(patience).await,
+                    Some(patience) => sleep_until(since + patience).await,
                     None => pending().await,
                 }
             };

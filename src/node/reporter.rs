@@ -7,6 +7,7 @@
 //! ended, or a while later.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
@@ -91,10 +92,10 @@ pub fn report(options: Options) -> anyhow::Result<()> {
                 )
             },
         );
-        eprintln!(
-            "ddp-doctor: no coordinator answers at {}, attempts continue; {until_then}",
-            options.coordinator
-        );
+        let at = &options.coordinator;
+        let line =
+            format!("ddp-doctor: no coordinator answers at {at}, attempts continue; {until_then}");
+        writeln!(io::stderr(), "{line}").ok();
     }
     // The terminal and its pipes are the job's.
     sys::close_standard_error();
@@ -194,7 +195,7 @@ fn follow(
             let diagnosis = Diagnosis {
                 follower: follower.clone(),
                 say: say.clone(),
-                job: hello.job.clone(),
+                job: hello.job,
                 take,
                 takes_remote: false,
                 patience: timing.coordinator_patience,
@@ -244,7 +245,7 @@ fn live(job: &str, run_dir: Option<&Path>) -> Live {
         verbose: 0,
     };
     let files = run_dir.map(|dir| dir.join("report.json"));
-    let out = Box::new(std::io::sink());
+    let out = Box::new(io::sink());
     Live::new(
         out,
         Style::default(),
@@ -284,8 +285,7 @@ fn forget(directory: &Path) {
     }
 }
 
-fn append(log: &Path, line: &str) -> std::io::Result<()> {
-    use std::io::Write;
+fn append(log: &Path, line: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().create(true).append(true).open(log)?;
     if file.metadata()?.len() > MAX_LOG {
         return Ok(());

@@ -9,6 +9,7 @@ use ddp_doctor_proto::catalogue::Code;
 use ddp_doctor_proto::report::{Finding, RankCall, Report, Severity, Where};
 use serde_json::{Map, Value, json};
 
+use super::explain::{self, Page};
 use super::text::plain;
 use crate::diagnosis::detect;
 
@@ -65,25 +66,18 @@ fn rule(code: &str, report: &Report) -> Value {
     let mut rule = json!({
         "id": code,
         "name": pascal(name.unwrap_or_default()),
-        "shortDescription": { "text": sentence(known.map_or(code, |it| it.says)) },
+        "shortDescription": { "text": sentence(&known.map_or_else(|| code.to_owned(), |it| Page::of(it).summary())) },
         "defaultConfiguration": { "level": level(severity.unwrap_or(Severity::Error)) },
     });
-    if let Some(about) = detect::about(code) {
-        let it = &about.explanation;
-        let list = |items: &[&str]| {
-            items
-                .iter()
-                .map(|item| format!("- {item}\n"))
-                .collect::<String>()
-        };
-        let help = format!(
-            "{}\n\nUsual causes:\n\n{}\nWhat to change:\n\n{}\nWhat it is not:\n\n{}",
-            it.means,
-            list(it.causes),
-            list(it.fix),
-            list(it.not)
-        );
-        rule["fullDescription"] = json!({ "text": it.means });
+    if let Some(code) = known.filter(|it| detect::about(it.code).is_some()) {
+        let page = Page::of(code);
+        let meaning = page.meaning().join("\n\n");
+        let mut help = meaning.clone();
+        for (title, items) in explain::sections(page) {
+            help += &format!("\n\n{title}:\n\n- {}", items.join("\n- "));
+        }
+        help.push('\n');
+        rule["fullDescription"] = json!({ "text": meaning });
         rule["help"] = json!({ "text": help, "markdown": help });
     }
     rule

@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::early_exit::victims;
 use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::model::Process;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{Ranks, number};
@@ -15,37 +15,6 @@ use crate::diagnosis::words::{Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD904,
     order: order::EVIDENCE,
-    explanation: Explanation {
-        means: "A node has said nothing for ten seconds, though it says at least once a second \
-         that it lives. Its ranks may go on as before; nobody sees them. Their state is unknown, \
-         and no rank of it is blamed for not coming.",
-        example: "\
-note[DD904] agent-silent: nothing is heard of ranks 2 and 3 on host node-b any more, since 2027-01-15T08:00:01.200Z
-    supported
-
-    ▸ rank 2, 3   elsewhere   train.py:31      last call all_reduce #1
-
-    why    A node that lives says so every second. Its ranks may well go on: what they have done
-           since then is not seen, and findings that rest on it are not made. Ranks 0 and 1 wait for
-           them.
-    fix    Look whether host node-b is up and reached, and whether ddp-doctor runs there.
-    more   ddp-doctor explain DD904
-",
-        causes: &[
-            "`ddp-doctor run` on that node was killed or stopped, or its host went down.",
-            "The network between the node and the coordinator is interrupted.",
-        ],
-        fix: &[
-            "Look whether the host is up and reached, and whether `ddp-doctor` runs there. A node \
-             that comes back attaches again by itself and tells everything that its black boxes \
-             still hold.",
-        ],
-        not: &[
-            "A rank that merely makes no calls is none: its node says that it lives.",
-            "It is withdrawn as soon as the node speaks again.",
-            "A process that died is DD201: its node saw it.",
-        ],
-    },
 };
 
 /// DD904: what is not heard of any more.

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 
 use super::joining::{blame, contradiction, describe_joiners, pair, who};
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::certificate::never_meet;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, by_place, ranks};
@@ -12,39 +12,6 @@ use crate::diagnosis::words;
 static ABOUT: About = About {
     code: &catalogue::DD304,
     order: order::START,
-    explanation: Explanation {
-        means: "Ranks of one world ask for different backends. Each backend finds its peers in its \
-         own way: they never meet, and those that wait for peers inside `init_process_group` wait \
-         for ever. Others come back at once, and hang or fail in their first collective.",
-        example: "\
-error[DD304] backend-mismatch: ranks use different backends: ranks 0 and 1 at train.py:12 ask for nccl, rank 2 at train.py:12 asks for gloo
-    proved 0 ms after the deciding event
-
-      rank 0, 1   waiting 600 ms   train.py:12      init_process_group
-    ▸ rank 2      waiting 0 ms     train.py:12      init_process_group
-
-    why    All of them join the world at node-a:29500, and what runs on nccl never meets what runs
-           on gloo.
-    fix    Name one backend for all ranks; look why these ones chose another (a GPU that is not seen
-           there?).
-    more   ddp-doctor explain DD304
-",
-        causes: &[
-            "`backend=\"nccl\" if torch.cuda.is_available() else \"gloo\"` where one rank sees no \
-             GPU: a broken driver, an empty `CUDA_VISIBLE_DEVICES`, a container without devices.",
-            "A configuration file or an argument that differs between nodes.",
-            "A helper or a test that joins the world of the job.",
-        ],
-        fix: &[
-            "Name one backend for all ranks, and fail where a rank cannot use it.",
-            "Look why these ranks chose another one: `nvidia-smi` and `CUDA_VISIBLE_DEVICES` there.",
-        ],
-        not: &[
-            "Backends that meet on some device are none: `gloo` and `cpu:gloo,cuda:nccl` meet on \
-             the CPU.",
-            "A rank that names no backend gets PyTorch's choice, which is not compared.",
-        ],
-    },
 };
 
 /// DD304: backends that never meet.

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence, Effect, Severity};
 
-use super::{About, Detector, Draft, Explanation, divergence, order};
+use super::{About, Detector, Draft, divergence, order};
 use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::cause::Reading;
 use crate::diagnosis::model::Join;
@@ -14,45 +14,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD109,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "Collectives are matched by order alone: the 24th call of a group is one operation \
-         for all its ranks. Here every rank makes the same calls within the step, but not in the \
-         same order, so that each meets another one than its own. Where the calls can never match, \
-         all of them hang; where only types or operators differ, results are exchanged.",
-        example: "\
-error[DD109] call-order: The same calls in another order meet as #1 to #2 of the default group: rank 0 calls all_reduce float32[8] sum at train.py:31, then broadcast float32[8], root 0 at train.py:32, rank 1 calls broadcast float32[8], root 0 at train.py:35, then all_reduce float32[8] sum at train.py:36
-    group default_pg, 2 ranks · step 19 · proved 0 ms after the deciding event
-
-    ▸ rank 0   waiting 1.0 s   train.py:31      all_reduce #1 float32[8] sum
-    ▸ rank 1   issued          train.py:35      broadcast #1 float32[8] root 0
-
-    why    Calls of a group are matched by order alone. 2 of its calls, from #1 to #2, are the same
-           on all ranks, and do not come in the same order.
-           In one order all of them would match: nothing but the order has to change.
-    cause  the same calls in another order (supported)
-    fix    Make the calls in one order on all ranks: sort what a loop runs over, and give both
-           branches of a test the same order.
-    more   ddp-doctor explain DD109
-",
-        causes: &[
-            "The two branches of a test make the same calls in different orders.",
-            "A loop over a set, or over a dict that was filled in another order, makes a call for \
-             each of its entries.",
-            "Hooks or threads that issue the calls run in an order that nobody has fixed.",
-        ],
-        fix: &[
-            "Make the calls in one order on all ranks: sort what a loop runs over, and give both \
-             branches of a test the same order.",
-            "Put what is reduced call by call into one tensor: one call has no order.",
-        ],
-        not: &[
-            "Calls of different groups in another order are DD111, where that blocks.",
-            "Calls from one step to the next that are shifted by one are no other order: that is \
-             DD110, or the mismatch that it leads to.",
-            "Only what was seen counts: of a call that blocks at once nobody can say what would \
-             have followed it, and the finding is DD103 or DD104.",
-        ],
-    },
 };
 
 /// DD109: calls changed places.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact, Timestamp};
 
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::model::{Clock, Model};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::Ranks;
@@ -22,31 +22,6 @@ const BEARABLE: Duration = Duration::from_millis(500);
 static ABOUT: About = About {
     code: &catalogue::DD903,
     order: order::EVIDENCE,
-    explanation: Explanation {
-        means: "The hosts of the job do not agree what time it is. What happened first on \
-         different hosts can then not be told from their times. While the job runs, the \
-         coordinator asks every node for its time and corrects for the difference; logs of the \
-         ranks and what a job left behind are as their hosts' clocks were.",
-        example: "\
-note[DD903] clock-skew: the clock of host node-a is 12.3 s ahead of that of host node-b
-    proved 0 ms after the deciding event
-
-    why    Measured by asking both hosts for the time, give or take 1.3 ms. The times in this report
-           are corrected by it; those in the logs of ranks 0 and 1 and ranks 2 and 3 are not.
-    fix    Let all hosts take their time from one server (chronyc tracking, timedatectl).
-    more   ddp-doctor explain DD903
-",
-        causes: &[
-            "No time server is reached, or hosts use different ones.",
-            "A virtual machine that was paused or moved and has not caught up.",
-        ],
-        fix: &["Let all hosts take their time from one server: `chronyc tracking`, `timedatectl`."],
-        not: &[
-            "Differences below half a second, or below what the way to a host takes, are none.",
-            "Ranks on one host have one clock.",
-            "It changes nothing for the job.",
-        ],
-    },
 };
 
 /// DD903: the hosts do not agree what time it is.

@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::catalogue;
 
-use super::{About, Detector, Draft, Explanation, breach, order};
+use super::{About, Detector, Draft, breach, order};
 use crate::diagnosis::contract::{self, Kind};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
@@ -10,44 +10,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD405,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "The model is wrapped, but the loss does not come out of the wrapper's `forward`: \
-         step after step a backward leaves gradients that DDP was not told to expect, the optimizer \
-         uses them up, and nobody averages them. Every rank trains a model of its own on its share \
-         of the data, and nothing fails.",
-        example: "\
-error[DD405] ddp-bypassed: the gradients of ranks 0 and 1 come from a backward that DDP's forward had no part in at train.py:19: nobody averages them
-    group default_pg, 2 ranks · supported
-
-    ▸ rank 0, 1   elsewhere   train.py:19      last call all_gather #1
-
-    why    In three steps in a row ranks 0 and 1 made no forward of the wrapped model before the
-           backward, and the backward left gradients all the same. DDP averages what follows from
-           its own forward.
-    fix    Call the wrapped model itself, not its .module or a method of that.
-           Go on from a checkpoint of before: the parameters of the ranks have drifted apart.
-    more   ddp-doctor explain DD405
-",
-        causes: &[
-            "`model.module(x)` instead of `model(x)`.",
-            "Another method of the inner module computes the loss \
-             (`model.module.training_step(batch)`).",
-            "The model is unwrapped by a framework or a helper before the loss is computed.",
-        ],
-        fix: &[
-            "Call the wrapper: `model(x)`. What another method does can be done by `forward`, told \
-             by an argument.",
-            "Go on from a checkpoint of before, or from the parameters of one rank: those of the \
-             ranks have drifted apart.",
-        ],
-        not: &[
-            "Gradients that the program averages by itself are none: it is silent where the program \
-             makes a call as large as the largest parameter.",
-            "Forwards under `no_sync`, and several backwards of one forward, are none.",
-            "It is told after three steps in a row, and only where gradients are set to `None` \
-             between them, as `zero_grad()` does.",
-        ],
-    },
 };
 
 /// DD405: gradients come from outside DDP's forward.

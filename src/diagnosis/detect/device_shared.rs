@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
-use super::{About, Detector, Draft, Explanation, Key, KeyPlace, order, skew};
+use super::{About, Detector, Draft, Key, KeyPlace, order, skew};
 use crate::diagnosis::model::{Exception, Process};
 use crate::diagnosis::settings::{self, Peers};
 use crate::diagnosis::situation::Situation;
@@ -23,49 +23,6 @@ const LISTED: usize = 8;
 static ABOUT: About = About {
     code: &catalogue::DD307,
     order: order::SETTINGS,
-    explanation: Explanation {
-        means: "Several ranks exchange data from the memory of one GPU, while each should have one for \
-         itself. NCCL refuses that when it connects them (`Duplicate GPU detected`, `Multiple Ranks are \
-         using the same GPU`); where it does not, kernels of the ranks wait for each other on a device \
-         that runs one of them at a time.",
-        example: "\
-error[DD307] device-shared: ranks 0 and 1 use one GPU (GPU-8a9f2c31-77d0-4b1e-9c55-0d6f3b2a1e44) of node-a
-    proved 0 ms after the deciding event
-
-      rank 0   ended, status 1   train.py:12      init_process_group
-    ▸ rank 1   ended, status 1   train.py:12      init_process_group
-
-    why    NCCL needs a GPU for each rank: it refuses to connect ranks on one, or their kernels wait
-           for each other there.
-           Rank 0 (local rank 0) is on device 0.
-           Rank 1 (local rank 1) is on device 0.
-           Rank 1 took another device than that of the local rank.
-    fix    Choose the device by the local rank before anything else:
-           torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"])), and start no more ranks on a node
-           than it has GPUs.
-    more   ddp-doctor explain DD307
-",
-        causes: &[
-            "No `torch.cuda.set_device(local_rank)`: every process takes device 0, and `.cuda()` or \
-             `device=\"cuda\"` means that one.",
-            "More ranks on a node than it has GPUs.",
-            "`CUDA_VISIBLE_DEVICES` set to one and the same device for all ranks, and the device chosen by \
-             `LOCAL_RANK` modulo their number.",
-            "The global rank in place of the local one, or two launchers on one host.",
-        ],
-        fix: &[
-            "`torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"]))` before anything else, and the \
-             model on that device; or `init_process_group(…, device_id=…)`.",
-            "Start no more ranks on a node than it has GPUs: `--nproc-per-node=gpu`.",
-        ],
-        not: &[
-            "MIG devices of one GPU are GPUs of their own.",
-            "Ranks that are on one GPU on purpose say so to NCCL, by a `NCCL_HOSTID` of their own or by \
-             `NCCL_MULTI_RANK_GPU_ENABLE=1`, and are not told of. Nor are ranks that use Gloo alone.",
-            "A process that only has a context on another rank's GPU, or memory there, does not use it to \
-             communicate.",
-        ],
-    },
 };
 
 /// DD307: a GPU is that of several ranks.

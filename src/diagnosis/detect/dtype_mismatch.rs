@@ -4,51 +4,13 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::CertificateKind;
 
 use super::divergence::{self, Words};
-use super::{About, Detector, Draft, Explanation, order};
+use super::{About, Detector, Draft, order};
 use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::situation::Situation;
 
 static ABOUT: About = About {
     code: &catalogue::DD105,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "Ranks made the same collective with different element types. The transport moves \
-         bytes: where their number agrees, the call completes and the bytes of one type are read \
-         as the other. The job runs on with garbage in its gradients or metrics, and no error is \
-         raised anywhere.",
-        example: "\
-error[DD105] dtype-mismatch: Tensors of different dtypes meet as #1 of the default group: ranks 0 and 1 call all_reduce float32[1] sum at train.py:48, rank 2 calls all_reduce int32[1] sum at train.py:48
-    group default_pg, 3 ranks · proved 0 ms after the deciding event
-
-      rank 0, 1   waiting 200 ms   train.py:48      all_reduce #1 float32[1] sum
-    ▸ rank 2      waiting 0 ms     train.py:48      all_reduce #1 int32[1] sum
-
-    why    Call #1 of a group is one collective for all its ranks, matched by order alone. The bytes
-           of one type are taken for the other: where the byte counts agree, the job goes on with
-           garbage in the result.
-           Rank 2 stands apart from 2 others that agree.
-    fix    Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a
-           default dtype that differs between ranks is the usual reason.
-    more   ddp-doctor explain DD105
-",
-        causes: &[
-            "Mixed precision switched on for some ranks only: a flag, an environment variable or a \
-             device check that differs.",
-            "A metric built from a Python number: `torch.tensor(0)` is int64, `torch.tensor(0.0)` \
-             is float32.",
-            "A rank that took an error path, and sends a placeholder.",
-        ],
-        fix: &[
-            "Cast to one dtype on every rank right before the call, or give the dtype where the \
-             tensor is made.",
-            "Compare the configuration of the ranks that are named with the others'.",
-            "Results since this call are not to be trusted: go back to a checkpoint from before.",
-        ],
-        not: &[
-            "A dtype that could not be seen matches every other: nothing is guessed.",
-            "Calls that differ in operation or size, too, are told as that (DD103, DD104).",
-        ],
-    },
 };
 
 /// DD105: the element types of two calls of one collective differ.

@@ -7,7 +7,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::joining::{contradiction, describe_joiners};
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, by_place};
 use crate::diagnosis::words::{self, Ranks};
@@ -18,49 +18,6 @@ const MOST_RANKS: u32 = 1 << 16;
 static ABOUT: About = About {
     code: &catalogue::DD302,
     order: order::START,
-    explanation: Explanation {
-        means: "Two processes join one world under one rank. A world has each rank once: whoever \
-         comes second is refused (`EADDRINUSE`, for rank 0), takes the other's place, or waits for \
-         peers that talk to its double. As a rule another rank is missing, and everybody waits \
-         for it.",
-        example: "\
-error[DD302] duplicate-rank: two processes join the world at node-a:29500 as rank 1: processes 1001 and 1101 on node
-    proved 0 ms after the deciding event
-
-      rank 0      waiting 600 ms   train.py:12      init_process_group
-    ▸ rank 1, 1   waiting 600 ms   train.py:12      init_process_group
-
-    why    A world has each rank once. Whoever comes second is refused, or takes the place of the
-           other.
-           Nobody has come as rank 2 of 3 so far.
-    fix    Give every process a rank of its own: look at what sets RANK (or --node-rank) for these
-           processes.
-           If one of them is left of an earlier start, end it, or use another port.
-    more   ddp-doctor explain DD302
-",
-        causes: &[
-            "`RANK`, `--node-rank` or `SLURM_PROCID` that is the same on two nodes, or that was \
-             expanded too early, on the node that submits.",
-            "A rank that is computed in the program (`local_rank + 8 * node`) with a wrong number \
-             per node.",
-            "A process of an earlier start that is still there.",
-            "The job was started twice, with one address and port.",
-        ],
-        fix: &[
-            "Take `RANK` from the launcher; where the program computes it, print host, local rank \
-             and rank of every process.",
-            "With torchrun give each node another `--node-rank`, or use `--rdzv-backend=c10d`, \
-             which deals ranks out by itself.",
-            "End what is left of an earlier start, or let the second job use another \
-             `MASTER_PORT`.",
-        ],
-        not: &[
-            "A rank that was started again after it had ended is none.",
-            "Helpers of a rank inherit its `RANK`: they are none unless they join its world.",
-            "Processes with one rank that look for each other at different places are of \
-             different worlds.",
-        ],
-    },
 };
 
 /// DD302: two processes have one rank.

@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
 
-use super::{About, Detector, Draft, Explanation, creates, issued, message, order, sequence_slip};
+use super::{About, Detector, Draft, creates, issued, message, order, sequence_slip};
 use crate::diagnosis::cause;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{JoinedCall, Process, Side};
@@ -13,49 +13,6 @@ use crate::diagnosis::words::{self, Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD102,
     order: order::LEFT,
-    explanation: Explanation {
-        means: "A rank has ended without an error, or destroyed the process group, while its peers \
-         are in a collective that needs it. It can never come. Without this finding one sees only \
-         the victims: they hang, or fail with `Connection closed by peer`, while the rank that \
-         left has long exited with status 0.",
-        example: "\
-error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #2
-    group default_pg, 3 ranks · step 8 · proved 0 ms after the deciding event
-
-      rank 0, 2   waiting 200 ms    train.py:9      all_reduce #2 float32[4680]
-    ▸ rank 1      ended, status 0   train.py:9      last call all_reduce #1, step 7
-
-    why    all_reduce #2 of the default group needs all its ranks. Ranks 0 and 2 have started it;
-           rank 1's last call there was #1, and it can never come.
-    cause  uneven inputs: one rank ran out of batches before the others (supported)
-    fix    Give every rank the same number of batches (DistributedSampler(…, drop_last=True)), or
-           run the loop inside Join([model]).
-           Where a rank may stop early, let all ranks agree first: all_reduce the decision.
-    more   ddp-doctor explain DD102
-",
-        causes: &[
-            "Uneven inputs: this rank ran out of batches first. A sampler without `drop_last`, an \
-             `IterableDataset` that is not sharded evenly, a filter that drops samples.",
-            "An early stop decided on one rank alone: patience, a time limit, a signal.",
-            "A `sys.exit` or `return` under a condition on the rank, or `destroy_process_group` \
-             before the last collective of the others.",
-        ],
-        fix: &[
-            "Give every rank the same number of batches: `DistributedSampler(…, drop_last=True)`, \
-             or as many steps as the smallest rank has (all_reduce the length with MIN). Or run \
-             the loop inside `with Join([model]):`.",
-            "Where a rank may stop early, let all agree: all_reduce the flag with MAX at every \
-             step. A barrier alone makes them meet, but does not carry the decision.",
-        ],
-        not: &[
-            "A rank that ends after all calls it owes is none, however early that is: nobody waits \
-             for it.",
-            "An end by a signal or with a non-zero status is DD201, one by an exception DD202.",
-            "A leaf of a gather may complete before its root has come: such a call is not taken to \
-             wait.",
-            "A send whose receiver has ended is supported, not proved: it may have been done early.",
-        ],
-    },
 };
 
 /// DD102: ranks wait for one that has left for good.

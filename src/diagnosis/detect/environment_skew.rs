@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Effect, Severity};
 
-use super::{About, Detector, Draft, Explanation, Key, order, rendezvous_incomplete, skew};
+use super::{About, Detector, Draft, Key, order, rendezvous_incomplete, skew};
 use crate::diagnosis::model::Process;
 use crate::diagnosis::settings::{self, Peers, Skew};
 use crate::diagnosis::situation::Situation;
@@ -15,46 +15,6 @@ const WAIT_IN_INIT: [&str; 2] = ["TORCH_DISTRIBUTED_DEBUG", "TORCH_DIST_INIT_BAR
 static ABOUT: About = About {
     code: &catalogue::DD306,
     order: order::SETTINGS,
-    explanation: Explanation {
-        means: "Ranks of one world have different values of a variable that changes what they say to \
-         each other. Each rank reads its own environment and nobody compares: ranks then make calls \
-         that others do not make, or choose different algorithms for one call, and wait for each \
-         other.",
-        example: "\
-warning[DD306] environment-skew: settings that must agree differ between ranks: ranks 0–2 have no NCCL_ALGO, rank 3 has NCCL_ALGO=Tree
-    proved 0 ms after the deciding event
-
-      rank 0–2   waiting 600 ms   train.py:12      init_process_group
-    ▸ rank 3     waiting 0 ms     train.py:12      init_process_group
-
-    why    NCCL decides on each rank by itself how a call is carried out. Ranks that decide
-           differently do not meet.
-    fix    Set NCCL_ALGO alike on all ranks: in the launch script, not per node, and have the
-           launcher pass it on.
-    more   ddp-doctor explain DD306
-",
-        causes: &[
-            "Variables that are set in a shell profile, a module or a container image of some nodes only.",
-            "A launcher that does not pass the environment on: `mpirun` without `-x`, `ssh`, a \
-             scheduler's own environment.",
-            "`os.environ[…] = …` under a test on the rank or on the host.",
-            "`/etc/nccl.conf` or `~/.nccl.conf` in place of a variable on some hosts: files are not \
-             read here, so that a variable may seem to be missing there.",
-        ],
-        fix: &[
-            "Set them in one place, for all ranks: in the launch script, and passed on by the launcher.",
-            "Remove what was left over from an experiment.",
-        ],
-        not: &[
-            "It need not be why a job hangs: it is told beside whatever else is found. Only where ranks do \
-             not come back from joining the world, and they are those with a variable that makes ranks \
-             wait there, is it the cause.",
-            "What may well differ is not compared: interfaces and adapters (`*_IFNAME`, `NCCL_IB_HCA`), \
-             `NCCL_HOSTID`, files and addresses, `NCCL_DEBUG`, `CUDA_VISIBLE_DEVICES`, and levels of \
-             `TORCH_DISTRIBUTED_DEBUG` below `DETAIL`.",
-            "NCCL's variables are compared only where ranks use NCCL, Gloo's only where they use Gloo.",
-        ],
-    },
 };
 
 /// DD306: variables differ.

@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{
 };
 
 use super::view::{last_call, made_call};
-use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
+use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
 use crate::diagnosis::model::{Note, Process, Target};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Ranks, number};
@@ -15,49 +15,6 @@ use crate::diagnosis::words::{Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD901,
     order: order::EVIDENCE,
-    explanation: Explanation {
-        means: "Something of the job was never seen: a rank that reported nothing, a process whose \
-         calls no probe records. What that rank does is unknown, so no finding blames it, waits \
-         for it are no finding, and the confidence of others is lowered. In `analyze` it is also \
-         said of ranks whose end nobody watched. If that leaves nothing to judge by, the exit \
-         status of `analyze` is 4.",
-        example: "\
-error[DD901] evidence-incomplete: the collectives of rank 1 (process 1001) are not seen: python was started with -I
-    proved 0 ms after the deciding event
-
-    why    The capture is switched on by environment variables, which this process did not get or
-           was told to ignore.
-    fix    Start Python without -I, -E or -S, and keep PYTHONPATH and DDP_DOCTOR_* when the
-           environment is rebuilt.
-    more   ddp-doctor explain DD901
-",
-        causes: &[
-            "A PyTorch that the capture does not work with: before 2.4, or patched by another tool.",
-            "A `ddp-doctor` that was copied without its Python package and libraries. It reports \
-             this when it starts.",
-            "Python started with `-I`, `-E` or `-S`, or by a wrapper that rebuilds the \
-             environment: the capture is switched on by `PYTHONPATH` and `DDP_DOCTOR_*`.",
-            "Ranks on another node that were not started under `ddp-doctor run`.",
-            "A process that is several ranks of an NCCL communicator: a thread for each device, or \
-             `ncclCommInitAll`. One rank of a process is seen.",
-            "No room in /dev/shm: a black box takes about 2 MiB per rank.",
-            "A job that was killed together with `ddp-doctor run` (SIGKILL, a node that went down): \
-             its black boxes tell where its ranks were, and not how long they stayed there.",
-        ],
-        fix: &[
-            "Start every rank on every node under `ddp-doctor run`, and keep the environment.",
-            "PyTorch 2.4 or later; in C, C++ and Rust link the agent.",
-            "Name a directory with room in `DDP_DOCTOR_BOX_DIR`, or the library in \
-             `DDP_DOCTOR_LIBRARY`, where the note says so.",
-            "Give `analyze` all there is: the run directory of every node, whose journal knows how \
-             long nothing moved, and black boxes left in /dev/shm.",
-        ],
-        not: &[
-            "It says nothing about the health of the job: a job with this finding alone may be fine. \
-             Its verdict is `insufficient`, never `healthy`, if a rank was not captured.",
-            "A rank that was seen and merely makes no calls is not meant.",
-        ],
-    },
 };
 
 /// DD901: what could not be seen.

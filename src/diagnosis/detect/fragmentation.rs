@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::allocation;
 use crate::diagnosis::model::{Device, Process};
 use crate::diagnosis::situation::Situation;
@@ -21,44 +21,6 @@ pub(super) const REMEDY: &str =
 static ABOUT: About = About {
     code: &catalogue::DD504,
     order: order::HINT,
-    explanation: Explanation {
-        means: "PyTorch's allocator holds memory on the GPU that it cannot give to tensors: what is \
-         free lies in pieces between blocks in use, each too small. Where it finds none, it gives \
-         everything back to the driver that it can and asks anew, which waits for the device and \
-         costs time; and it comes closer to running out than what tensors hold would tell.",
-        example: "\
-warning[DD504] fragmentation: the allocator of rank 1 gave back all that it could 3 times since step 1, and holds 18.0 GiB of GPU memory beyond its tensors
-    step 8 · supported
-
-    ▸ rank 1   elsewhere         no call yet
-
-    why    GPU 0 of rank 1: of 80.0 GiB it holds 78.0 GiB, tensors 60.0 GiB of that; 15.0 GiB are
-           pieces left over of blocks in use. The largest free piece was 800 MiB when it last ran
-           short.
-           Each time (`num_alloc_retries`) the device is waited for, and what was held is allocated
-           anew.
-    fix    Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF).
-           Round the sizes of batches up to a few (padding, buckets), and run the largest first.
-    more   ddp-doctor explain DD504
-",
-        causes: &[
-            "Batches of sizes that differ from step to step: sequences, images, numbers of objects.",
-            "Small allocations that live long (optimizer state, caches) in between large ones that \
-             come and go.",
-            "A device that is nearly full: then every larger batch ends in a retry.",
-        ],
-        fix: &[
-            "`PYTORCH_ALLOC_CONF=expandable_segments:True` (in older PyTorch \
-             `PYTORCH_CUDA_ALLOC_CONF`), or `max_split_size_mb` and `garbage_collection_threshold`.",
-            "Round sizes up to a few; run the largest batch first; allocate what lives long before \
-             anything else.",
-        ],
-        not: &[
-            "Memory that is reserved and not used is none by itself: that is the allocator's cache.",
-            "One retry is none: it takes two in different steps, and pieces that come to a \
-             twentieth of the device.",
-        ],
-    },
 };
 
 /// DD504: an allocator that retries beside memory that it holds.

@@ -15,7 +15,7 @@ use ddp_doctor_proto::report::{
 use super::early_exit::victims;
 use super::stuck_outside::where_it_is;
 use super::view::{blocked_call, describe, with_place};
-use super::{About, Detector, Draft, Explanation, KeyPlace, creates, cycle, order, rank_calls};
+use super::{About, Detector, Draft, KeyPlace, creates, cycle, order, rank_calls};
 use crate::diagnosis::align::{self, OddOnes};
 use crate::diagnosis::cause;
 use crate::diagnosis::creations::{self, Mismatch};
@@ -28,54 +28,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD114,
     order: order::CREATION,
-    explanation: Explanation {
-        means: "Making a process group is a call like any other: its members wait there for each \
-         other. They find each other by the group's name, and PyTorch numbers the groups that a \
-         process takes part in making. So all ranks have to make all groups, in one order and with \
-         the same ranks, also those that do not become members. Here ranks make other groups under \
-         one name, or some make a group that others do not.",
-        example: "\
-error[DD114] group-creation-mismatch: ranks 0 and 1 make a group of ranks 0 and 1 at train.py:12, where rank 2 makes a group of ranks 0–2 at train.py:14
-    group 1, 3 ranks · proved 0 ms after the deciding event
-
-      rank 0, 1   went on        train.py:12      new_group
-    ▸ rank 2      waiting 0 ms   train.py:14      new_group
-
-    why    Those who make a group find each other by its name, and PyTorch numbers the groups that a
-           process takes part in making. Both are \"1\" here: the 1st group that these ranks make.
-           Rank 2 needs rank 0 for its group of ranks 0–2, and rank 0 has given that name to another
-           one.
-    fix    Call new_group on every rank, also on those that do not become members, in one order and
-           with the same ranks.
-           Where only members shall call it (use_local_synchronization=True), let every rank make
-           the same number of groups before the next one that all ranks make.
-    more   ddp-doctor explain DD114
-",
-        causes: &[
-            "`new_group` under a condition on the rank, so that only the later members call it. It \
-             works once, and shifts the name of the next group for those ranks.",
-            "Lists of ranks that are computed differently on each rank, or groups made in the \
-             order of a set or a dict.",
-            "A library that makes groups of its own (a mesh, FSDP, a checkpoint writer) on some \
-             ranks only.",
-            "`use_local_synchronization=True` by the members of one group, followed by a group \
-             that all ranks make: the names have shifted for the members.",
-        ],
-        fix: &[
-            "Make every group on every rank, in the same order: loop over one list of lists of \
-             ranks and keep the group that this rank is in.",
-            "Where only members shall call it, let every rank make as many groups as the others \
-             before the next one that all ranks make.",
-            "Prefer `init_device_mesh`, which makes all groups on all ranks.",
-        ],
-        not: &[
-            "A group that some ranks make for themselves is none as long as nobody misses it: all \
-             its members made it, and no later name collides.",
-            "Groups of one rank collide with nobody.",
-            "Waits inside `init_process_group` are not told by this finding.",
-            "A rank that has ended before it could make the group is DD102, DD201 or DD202.",
-        ],
-    },
 };
 
 /// DD114: ranks do not make the same groups.

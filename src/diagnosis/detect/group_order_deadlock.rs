@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
-use super::{About, Detector, Draft, Explanation, cycle, order};
+use super::{About, Detector, Draft, cycle, order};
 use crate::diagnosis::creations;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::streams;
@@ -13,48 +13,6 @@ use crate::diagnosis::words::Ranks;
 static ABOUT: About = About {
     code: &catalogue::DD111,
     order: order::CYCLE,
-    explanation: Explanation {
-        means: "Ranks wait for each other in a circle, each in a call of another process group. \
-         None of these calls can complete before the next rank has made its own, and no rank can \
-         make it before its present call completes. Each group by itself looks like a rank that is \
-         missing.",
-        example: "\
-error[DD111] group-order-deadlock: ranks 0 and 1 wait for each other in 2 process groups, which they use in different orders
-    group tp, 2 ranks · proved 0 ms after the deciding event
-
-    ▸ rank 0   waiting 400 ms   train.py:30      all_reduce #1 float32[256] sum
-    ▸ rank 1   waiting 0 ms     train.py:33      all_reduce #1 float32[256] sum
-
-    why    rank 0 waits in all_reduce #1 of group \"tp\" at train.py:30 for rank 1; rank 1 waits in
-           all_reduce #1 of group \"dp\" at train.py:33 for rank 0.
-           None of these calls can complete before the other rank makes its own, and no rank can
-           make it before its present call completes.
-    cause  the same calls in another order (supported)
-    fix    Use the groups in the same order on every rank, or issue the calls with async_op=True and
-           wait for them after all are issued.
-    more   ddp-doctor explain DD111
-",
-        causes: &[
-            "Two groups (data and model parallel, say) used in one order on some ranks and in the \
-             other order elsewhere.",
-            "A blocking call of one group between two halves of another: a barrier or a metric of \
-             a subgroup inside an overlapping schedule.",
-            "Code that walks over its groups in the order of a set or a dict that differs between \
-             ranks.",
-        ],
-        fix: &[
-            "Use the groups in one order everywhere: the same list, sorted the same way.",
-            "Or issue first and wait later: `async_op=True` for all of them, `wait()` after the \
-             last is issued.",
-        ],
-        not: &[
-            "Asynchronous calls in another order are none as long as nobody waits between them.",
-            "A wait that only DDP makes cannot be seen: a circle over such a wait is supported and \
-             told some seconds later, not proved at once.",
-            "A chain that ends at a rank which waits for nobody is told as what that rank does \
-             (DD101, DD102, DD201–DD203).",
-        ],
-    },
 };
 
 /// DD111: ranks wait for each other in a circle, each in another group.

@@ -9,7 +9,7 @@ use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Effect, Fact, Severity, Timestamp,
 };
 
-use super::{About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, order};
+use super::{About, Detector, Draft, Key, KeyPlace, ProcessFact, order};
 use super::{oom_forecast, rank_died};
 use crate::diagnosis::growth::{self, Grower, GrowsIn};
 use crate::diagnosis::model::{Ending, Process, RoomKind, libc_signal};
@@ -22,60 +22,12 @@ const MOMENTS: Duration = Duration::from_secs(10);
 static ABOUT: About = About {
     code: &catalogue::DD506,
     order: order::MEMORY,
-    explanation: EXPLANATION,
 };
 
 /// The same as a forecast, which is told only while nothing goes wrong.
 static FORECAST: About = About {
     code: &catalogue::DD506,
     order: order::HINT,
-    explanation: EXPLANATION,
-};
-
-const EXPLANATION: Explanation = Explanation {
-        means: "The kernel killed a rank because memory had run out: that of the host, or what its \
-         control group (container, batch job) may have. The rank was ended by SIGKILL, and the \
-         kernel's count of such kills rose in its last moments. Its peers know nothing of it: they \
-         wait, or fail with connection errors. Before that, as a warning: the host, the control \
-         group or /dev/shm fills steadily, and not by the ranks themselves.",
-        example: "\
-error[DD506] host-memory: the kernel killed rank 1 for want of memory after all_reduce #1 at train.py:31; ranks 0 and 2 wait for it
-    group default_pg, 3 ranks · proved 0 ms after the deciding event
-
-      rank 0, 2   waiting 300 ms      train.py:31      all_reduce #2 float32[4096] sum
-    ▸ rank 1      killed by SIGKILL   train.py:31      last call all_reduce #1
-
-    why    In its last moments the kernel's count of processes killed for want of memory in its
-           control group rose by 1.
-           It held 7.5 GiB when that was last measured; its control group had 40.0 MiB left of 8.0
-           GiB.
-    fix    Raise the limit of the control group, or have rank 1 need less of the host's memory.
-    more   ddp-doctor explain DD506
-",
-        causes: &[
-            "A limit of the container or the batch job that was chosen for one process, while data \
-             loader workers, pinned memory and files in /dev/shm count as well.",
-            "Memory that grows with every step or epoch: lists of tensors, a dataset that caches \
-             what it reads, in every worker.",
-            "Several ranks that load the same checkpoint at once, each of them whole.",
-        ],
-        fix: &[
-            "Raise the limit (`--memory`, `resources.limits.memory`, `--mem`), or lower \
-             `num_workers`, `prefetch_factor`, pinned buffers.",
-            "Load with `mmap=True`, or on one rank after the other.",
-        ],
-        not: &[
-            "SIGKILL alone proves nothing: without a count that rose it is DD201.",
-            "Where the control group's count cannot be read (a host without control groups, or a \
-             container that hides them), the host's serves; that may count somebody else, and the \
-             finding is supported, not proved.",
-            "What the kernel killed may be a data loader's worker: then PyTorch says so in an \
-             exception.",
-            "As a forecast it is told where the host, a control group or /dev/shm fills steadily for a \
-             minute and for 20 steps, and what is left lasts no longer than that, or 40 steps; and not \
-             where it is the ranks themselves that grow: that is DD502, but for what they map of \
-             /dev/shm where that is full first.",
-        ],
 };
 
 /// DD506: memory of the host.

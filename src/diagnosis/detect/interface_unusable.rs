@@ -7,7 +7,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use super::joining::describe_joiners;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::interfaces::{self, Interface, Unusable};
 use crate::diagnosis::model::Process;
 use crate::diagnosis::situation::Situation;
@@ -20,40 +20,6 @@ const SEEN: &str = "interfaces";
 static ABOUT: About = About {
     code: &catalogue::DD308,
     order: order::START,
-    explanation: Explanation {
-        means: "The environment names the network interface that ranks are to talk over, and on the \
-         host of some rank there is none by that name, or it is down, has no address, or leads \
-         nowhere but to the host itself. That rank fails when it joins the world or at its first \
-         collective, and the others wait for it.",
-        example: "\
-error[DD308] interface-unusable: rank 1 is told to use the network interface eth0 (GLOO_SOCKET_IFNAME), and there is none on node
-    proved 0 ms after the deciding event
-
-      rank 0, 2   waiting 100 ms   train.py:12      init_process_group
-    ▸ rank 1      waiting 100 ms   train.py:12      init_process_group
-
-    why    Process 1001 of rank 1 sees these interfaces: lo (loopback), ens5.
-    fix    Set GLOO_SOCKET_IFNAME to an interface of that host that reaches the others, or leave it
-           unset.
-    more   ddp-doctor explain DD308
-",
-        causes: &[
-            "Interfaces that are called differently on each host (`eth0`, `ens5`, `eno1`), and one \
-             value of `GLOO_SOCKET_IFNAME` or `NCCL_SOCKET_IFNAME` for all.",
-            "A value that was right outside the container, or on another machine.",
-            "`lo`, from a test on one host.",
-        ],
-        fix: &[
-            "Name an interface that the host has: `ip -br address` lists them. Set it per host, or \
-             leave the variable out.",
-            "For NCCL a prefix is enough (`eth`), a list is one (`eth,ens`), `^docker` leaves some \
-             out, and `=eth0` is that very one. Gloo takes full names only.",
-        ],
-        not: &[
-            "Whether an interface that is up reaches the other hosts is not tried.",
-            "An interface of a backend that no rank uses is none.",
-        ],
-    },
 };
 
 /// DD308: an interface that is configured cannot be used.

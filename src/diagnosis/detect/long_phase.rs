@@ -12,7 +12,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::absent::{Absent, last_call_of};
-use super::{About, Detector, Draft, Explanation, order};
+use super::{About, Detector, Draft, order};
 use crate::diagnosis::model::{Group, Process};
 use crate::diagnosis::outside;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
@@ -22,50 +22,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD206,
     order: order::TIME,
-    explanation: Explanation {
-        means: "The other members of a process group wait in a collective for a rank that is at \
-         work: it is in a phase that its program marked (`ddp_doctor.phase`), or its stacks show \
-         work that is known to take long, and show that it moves. Nothing hangs. But a call of a \
-         process group fails after the group's timeout (10 minutes on NCCL and 30 elsewhere, unless \
-         set), and these calls will probably get there before the work is done. A marked phase is \
-         told of when it has taken three quarters of that time, or earlier where the last one of \
-         that name took too long; work that is only recognised at the stall limit.",
-        example: "\
-warning[DD206] long-phase: rank 0 is in phase \"checkpoint\"; ranks 1 and 2 wait for it in barrier #2, which gives up at 08:10:02 UTC
-    group default_pg, 3 ranks · suspected
-
-    ▸ rank 0      at work              train.py:31      last call all_reduce #1
-      rank 1, 2   waiting 7 min 31 s   train.py:52      barrier #2
-
-    why    barrier #2 of the default group needs all its ranks. Its calls may take 10 min, and ranks
-           1 and 2 have waited since 08:00:02 UTC.
-           The phase began at 08:00:01 UTC.
-           Rank 0: its last call was all_reduce #1 at train.py:31.
-    fix    Let the others not wait for it: do it before the ranks first meet, or on every rank, or
-           in the background. If all must wait, give the group a longer timeout:
-           init_process_group(timeout=…).
-    more   ddp-doctor explain DD206
-",
-        causes: &[
-            "Rank 0 tokenizes, downloads or indexes the data set while the others wait at a barrier.",
-            "Rank 0 writes a large checkpoint to slow storage, or uploads it.",
-            "One rank compiles, because its cache is cold and that of the others is warm.",
-            "Rank 0 evaluates alone on the whole validation set.",
-        ],
-        fix: &[
-            "Do the work before the ranks first meet: prepare data offline, warm compilers on every \
-             rank.",
-            "Spread it over all ranks, or do it in the background, so that nobody has to wait.",
-            "If all must wait, give their group a longer timeout: \
-             `init_process_group(timeout=timedelta(hours=2))`, or a group of its own for that \
-             barrier.",
-        ],
-        not: &[
-            "A phase that ends in time is none; this is withdrawn when the rank arrives.",
-            "A rank at the same place twice that uses no processor time is DD204, unless it is in a \
-             phase that the program marked.",
-        ],
-    },
 };
 
 /// What groups allow their calls where nothing else was asked for (`torch.distributed.constants`).

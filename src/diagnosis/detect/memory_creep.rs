@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::Confidence;
 
 use super::oom_forecast::{look_for, of, shared, went};
 use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::growth::{self, Grower};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
@@ -18,41 +18,6 @@ const SHARE: f64 = 0.25;
 static ABOUT: About = About {
     code: &catalogue::DD503,
     order: order::HINT,
-    explanation: Explanation {
-        means: "The memory of a rank grows steadily with every step. Its end is not in sight yet, or \
-         there is no limit that is known; but a training is long, and what grows with every step \
-         runs out in the end.",
-        example: "\
-warning[DD503] memory-creep: the memory of rank 1 grows by 2.0 MiB with every step
-    step 240 · supported
-
-    ▸ rank 1   elsewhere         no call yet
-
-    why    From step 177 to step 240 rank 1 went from 854 MiB to 980 MiB: by 2.0 MiB a step, between
-           2.0 MiB and 2.0 MiB.
-    fix    Look for what rank 1 keeps from step to step: a loss or an output with its graph, a list
-           of tensors, a cache without a limit.
-    more   ddp-doctor explain DD503
-",
-        causes: &[
-            "`total_loss += loss`, lists of outputs or losses that are tensors, a history kept for the \
-             log.",
-            "A cache of the dataset without a limit, in the rank itself (`num_workers=0`).",
-            "Fragments: sizes that differ from step to step, so that what is given back cannot be \
-             used again.",
-        ],
-        fix: &[
-            "Keep numbers, not tensors: `loss.item()`, `loss.detach()`.",
-            "Compare `gc.get_objects()` or, on a GPU, `torch.cuda.memory._snapshot()` of two steps.",
-        ],
-        not: &[
-            "A cache that fills in the first pass over the data and is full then is none: growth \
-             has to go on after the input has come to its end once, or after 200 steps where \
-             that is not seen.",
-            "What goes up and down, comes to rest or jumps once is none.",
-            "Where the end is in sight it is DD502.",
-        ],
-    },
 };
 
 /// DD503: growth whose end is not in sight.

@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::model::{Ending, Process, Series};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
@@ -19,39 +19,6 @@ const BYTES: u64 = 1 << 30;
 static ABOUT: About = About {
     code: &catalogue::DD505,
     order: order::HINT,
-    explanation: Explanation {
-        means: "A rank holds at least twice as much memory as most of its peers, and has for many steps. \
-         Ranks of one training do the same work on batches of one size, so their memory is alike; \
-         the one that has more runs out first, and the batch of all is limited by it.",
-        example: "\
-note[DD505] memory-skew: rank 2 holds 9.0 GiB of memory, most others 2.0 GiB
-    step 30 · supported
-
-    ▸ rank 2   elsewhere         no call yet
-
-    why    For the last 20 steps no other rank came near it.
-    fix    Look for what rank 2 alone does: an evaluation, the gathering of outputs, a second model,
-           a cache, tensors that other ranks put on its device.
-    more   ddp-doctor explain DD505
-",
-        causes: &[
-            "Rank 0 does more: it evaluates, gathers outputs or logs, keeps a second copy of the model.",
-            "`torch.load(…)` without `map_location`: every rank puts its copy on the device that it was \
-             saved from.",
-            "A process without `torch.cuda.set_device` works on device 0 beside its rank.",
-            "Longer sequences, more objects, another shard on one rank.",
-        ],
-        fix: &[
-            "`map_location=\"cpu\"`, `torch.cuda.set_device(local_rank)` before anything else.",
-            "Have the tensors of rank 0's extra work given back, or moved to the host, before the next \
-             step.",
-        ],
-        not: &[
-            "Pipeline stages and parameter servers differ by design; it is a note and nothing more.",
-            "A rank whose memory grows is DD502 or DD503.",
-            "Less than 1 GiB, less than twice the others' and less than 20 steps are none.",
-        ],
-    },
 };
 
 /// DD505: a rank that holds far more than the others.

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::absent::{Absent, last_call_of};
-use super::{About, Detector, Draft, Explanation, order, rendezvous_incomplete, sequence_slip};
+use super::{About, Detector, Draft, order, rendezvous_incomplete, sequence_slip};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::Process;
 use crate::diagnosis::outside::{self, Outside};
@@ -15,54 +15,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD101,
     order: order::TIME,
-    explanation: Explanation {
-        means: "The other members of a process group wait in a collective that this rank never \
-         entered. Its process is alive and was last seen elsewhere. A collective completes only \
-         when every member has made its call, so the others wait until the group's timeout, and \
-         then fail blaming each other. That the rank will never come cannot be proved while it \
-         lives: this is said after the stall limit (60 s, or three times the longest wait there \
-         ever was at that line), and withdrawn if the rank arrives.",
-        example: "\
-error[DD101] missing-rank: rank 1 has not come to barrier #2; ranks 0 and 2 wait for it
-    group default_pg, 3 ranks · supported
-
-      rank 0, 2   waiting 1 min 1 s   train.py:40      barrier #2
-    ▸ rank 1      elsewhere           train.py:31      last call all_reduce #1
-
-    why    barrier #2 of the default group needs all its ranks. Rank 1 is alive and not in a
-           collective.
-           Rank 1: its last call was all_reduce #1 at train.py:31; its process is running.
-    fix    Look at what rank 1 is doing now (ddp-doctor dump), and let it reach the same calls as
-           the others.
-    more   ddp-doctor explain DD101
-",
-        causes: &[
-            "A collective that only some ranks reach: it stands under `if rank == 0:`, behind an \
-             early `return` or `continue`, or inside a helper that saves, logs or gathers on one \
-             rank only.",
-            "One rank works alone for long while the others already wait: it writes a checkpoint, \
-             evaluates, downloads or tokenizes.",
-            "One rank decided by itself to stop: early stopping on its own loss, its own time \
-             limit, a signal that reached it alone.",
-            "One rank computes for ever: a search or a loop that does not end on its data.",
-        ],
-        fix: &[
-            "Let every member of the group reach the call, and do only the I/O on one rank. Where \
-             ranks may decide differently, let them agree first: all_reduce the decision with MAX, \
-             or broadcast that of rank 0.",
-            "If the line does not tell, look at what the missing rank does now: `ddp-doctor dump`.",
-            "If the work is meant to take that long, mark it: `with \
-             ddp_doctor.phase(\"checkpoint\"):`, or raise `--stall-after`. PyTorch's own timeout \
-             is another: `init_process_group(timeout=…)`.",
-        ],
-        not: &[
-            "A rank that has ended is DD102, DD201 or DD202, one that is stopped DD203, one that \
-             two looks at its stacks show at the same place and idle DD204. A rank that itself \
-             waits for others in another group is followed to the end of the chain.",
-            "A first step that compiles, or a checkpoint to slow storage, can take longer than the \
-             limit: it is then a false alarm, and withdrawn when the rank arrives.",
-        ],
-    },
 };
 
 /// DD101: ranks have waited too long for one that lives.

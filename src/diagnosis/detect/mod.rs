@@ -1,6 +1,6 @@
 //! The findings, one file each: what it says, when it holds, its words, its tests.
 //!
-//! To add a finding: write its file, with an [`About`], its [`Explanation`] in it, and a [`Detector`],
+//! To add a finding: write its page in `docs/findings`, its file here, with an [`About`] and a [`Detector`],
 //! and name it in [`ALL`].
 //! Which finding a stall leads to when several could fit is not decided here but where all of them
 //! are in view: [`super::situation`] finds what a stall comes from, [`super::judge`] puts findings
@@ -157,25 +157,6 @@ pub struct About {
     pub code: &'static Code,
     /// Its place when several findings could be the initiating one: the lower leads.
     pub order: u8,
-    /// What `ddp-doctor explain` says of it.
-    pub explanation: Explanation,
-}
-
-/// What a finding means, for somebody who has just read it and never heard of it: whole sentences,
-/// plain text, `code` in backquotes. It is shown by `ddp-doctor explain` and in `docs/findings.md`.
-#[derive(Clone, Copy, Debug)]
-pub struct Explanation {
-    /// What happened, and why the job cannot go on as it should.
-    pub means: &'static str,
-    /// How it looks on the terminal. A test of the finding's file holds it against what a scenario
-    /// really prints.
-    pub example: &'static str,
-    /// What usually leads to it, the likeliest first.
-    pub causes: &'static [&'static str],
-    /// What to change, or to look at where only that tells.
-    pub fix: &'static [&'static str],
-    /// What it is not: known false alarms, and what looks alike and is told otherwise.
-    pub not: &'static [&'static str],
 }
 
 /// What is known of a code; `None` where this version does not look for it.

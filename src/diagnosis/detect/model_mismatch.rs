@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Parameter};
 
 use super::breach::{self, Consequence};
-use super::{About, Detector, Draft, Explanation, order};
+use super::{About, Detector, Draft, order};
 use crate::diagnosis::contract::{Breach, Difference, Kind, SideOfModel, What};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
@@ -12,41 +12,6 @@ use crate::diagnosis::words::{self, Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD404,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "The ranks wrap models that differ. DDP matches parameters by their order alone: it \
-         refuses models of different sizes in its constructor, where one rank gets the useful \
-         message and the others a connection error, or wait; a mere difference in order it does not \
-         notice at all, and gives each parameter the values and the gradients of another one.",
-        example: "\
-error[DD404] model-mismatch: the models of the default group differ, first in parameter 1: rank 0 has 2 parameters, there head.weight float32[10, 16], rank 1 has 3 parameters, there extra.weight float32[16, 16]
-    group default_pg, 2 ranks · proved 0 ms after the deciding event
-
-    ▸ rank 0, 1   ended, status 1   train.py:12      last call all_gather #1
-
-    why    DDP matches the parameters of ranks by their order alone, and refuses models of other
-           numbers or shapes in its constructor.
-    fix    Make the model from values that all ranks share: broadcast the configuration from rank 0,
-           and sort what layers are made from.
-    more   ddp-doctor explain DD404
-",
-        causes: &[
-            "The model depends on the rank: on a vocabulary, a number of classes or a configuration \
-             that is read from files or data which differ.",
-            "Layers are frozen on some ranks only before the model is wrapped: frozen ones do not \
-             count.",
-            "A checkpoint or a pretrained model was loaded on some ranks only, or in another version.",
-            "Layers are made in the order of a set or of a directory listing.",
-        ],
-        fix: &[
-            "Make the model from values that all ranks share: broadcast the configuration from rank \
-             0 (`broadcast_object_list`), or read it from the same file.",
-            "Sort what layers are made from.",
-        ],
-        not: &[
-            "Different initial values are none: DDP copies those of rank 0 to all.",
-            "Different names of parameters that agree in order and shape are none.",
-        ],
-    },
 };
 
 /// DD404: models of one group differ.

@@ -6,7 +6,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::view::{last_call, with_place};
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::model::{Group, Process, Replica, Said};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words;
@@ -17,35 +17,6 @@ const MOST_MODELS: u32 = 64;
 static ABOUT: About = About {
     code: &catalogue::DD407,
     order: order::HINT,
-    explanation: Explanation {
-        means: "The model is wrapped with `find_unused_parameters=True`, and no parameter was found \
-         to be unused. Each step walks through the graph of the forward to look for them, holds a \
-         copy of the outputs' graph, and sends one collective more; the buckets of gradients are \
-         never put into the order in which gradients come.",
-        example: "\
-note[DD407] needless-unused-search: find_unused_parameters=True at train.py:12 has found nothing unused in 200 steps; the search takes up to 1.50 ms of each
-    group default_pg, 2 ranks · supported
-
-    ▸ rank 0, 1   elsewhere   train.py:12      last call all_gather #1
-
-    why    Each step walks through the graph of the forward, and sends one all_reduce of 2 numbers
-           more.
-    fix    Wrap the model without find_unused_parameters=True.
-    more   ddp-doctor explain DD407
-",
-        causes: &[
-            "The option was set against an error that has been mended since, or comes with a \
-             framework's default (`ddp_find_unused_parameters_true`).",
-        ],
-        fix: &[
-            "Leave the option out. If a parameter is without gradient after all, DDP raises, and \
-             DD401 or DD402 names it.",
-        ],
-        not: &[
-            "DDP notes what it found in its first ten iterations and in every hundredth; a branch \
-             that is taken rarely may have been missed.",
-        ],
-    },
 };
 
 /// DD407: every rank searches, and none finds anything.

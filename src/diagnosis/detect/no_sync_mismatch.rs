@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
 
 use super::breach::{self, Consequence};
-use super::{About, Detector, Draft, Explanation, order};
+use super::{About, Detector, Draft, order};
 use crate::diagnosis::cause;
 use crate::diagnosis::contract::Kind;
 use crate::diagnosis::situation::Situation;
@@ -13,44 +13,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD406,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "Gradients are accumulated under `no_sync` and averaged after some micro-batches. \
-         The ranks disagree after which: at the same forward some ranks synchronise, and others \
-         only accumulate. The first wait for a bucket that the others do not send.",
-        example: "\
-error[DD406] no-sync-mismatch: at their training forward 5, rank 1 averages gradients and rank 0 only accumulates; the first waits, in all_reduce #2 of the default group
-    group default_pg, 2 ranks · step 5 · supported
-
-    ▸ rank 0   ended, status 0   train.py:19      last call all_reduce #1, step 3
-    ▸ rank 1   waiting 400 ms    train.py:19      all_reduce #2 float32[64]
-
-    why    All of them had made 5 training forwards. Under no_sync a backward sends nothing, so that
-           ranks must leave it at the same forward. They never did, from the beginning.
-    cause  a decision on state that differs between ranks (suspected)
-    fix    Let one rank decide and broadcast the decision, or all_reduce it, before any rank acts on
-           it.
-           Derive the boundary from the index of the batch on every rank, and give all ranks the
-           same number of batches.
-    more   ddp-doctor explain DD406
-",
-        causes: &[
-            "The boundary is counted from another start: `step % k` on one rank, `(step + 1) % k` on \
-             another, or a counter that a skipped step did not advance.",
-            "The last, incomplete group of micro-batches is flushed on some ranks only.",
-            "A gradient scaler or a check for finite losses skips a step on one rank, and the \
-             counter with it.",
-        ],
-        fix: &[
-            "Derive the boundary from what all ranks share: the index of the batch, and the same \
-             number of batches (`drop_last=True`).",
-        ],
-        not: &[
-            "Different numbers of micro-batches between two synchronised ones are none: the ranks \
-             meet all the same.",
-            "Forwards are counted for the first DDP module of a program alone, and not where the \
-             program marks its steps itself.",
-        ],
-    },
 };
 
 /// DD406: ranks part at the boundary of an accumulation.

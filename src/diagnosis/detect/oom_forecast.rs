@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::Confidence;
 use std::time::Duration;
 
 use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::growth::{Exhausted, Grower, GrowsIn};
 use crate::diagnosis::model::{Memory, RoomKind};
 use crate::diagnosis::situation::Situation;
@@ -18,47 +18,6 @@ const ALONGSIDE: f64 = 4.0;
 static ABOUT: About = About {
     code: &catalogue::DD502,
     order: order::HINT,
-    explanation: Explanation {
-        means: "The memory of a rank grows with every step, steadily and by enough that its end is in \
-         sight: what is left will be used up in about so many steps, if it goes on like that. Then \
-         an allocation fails, or the kernel kills the rank. On a GPU it is what PyTorch's allocator \
-         has given to tensors, against what the device has; in the host's memory the resident set, \
-         against the host, the control group and `ulimit -v`, whichever ends first.",
-        example: "\
-warning[DD502] oom-forecast: rank 1 runs out of memory in about 35 steps (between 30 and 40): its memory grows by 20.0 MiB with every step
-    step 40 · supported
-
-    ▸ rank 1   elsewhere         no call yet
-
-    why    From step 5 to step 40 rank 1 went from 632 MiB to 1.3 GiB: by 20.0 MiB a step, between
-           20.0 MiB and 20.0 MiB.
-           Its control group has 700 MiB left of 2.8 GiB.
-    fix    Look for what rank 1 keeps from step to step: a loss or an output with its graph, a list
-           of tensors, a cache without a limit.
-    more   ddp-doctor explain DD502
-",
-        causes: &[
-            "`total_loss += loss`: the sum keeps the graph of every step. So does a list of outputs or \
-             of losses that are tensors.",
-            "A dataset or a transform that caches what it reads; statistics that are kept for every \
-             sample.",
-            "Hooks, closures or exceptions that hold tensors; a new CUDA graph, compiled function or \
-             process group in each step.",
-        ],
-        fix: &[
-            "Keep numbers, not tensors: `loss.item()`, `loss.detach()`.",
-            "Compare `gc.get_objects()` or, on a GPU, `torch.cuda.memory._snapshot()` of two steps.",
-        ],
-        not: &[
-            "A forecast says what will be if nothing changes. A cache that has not yet come to its \
-             limit looks the same as long as it fills.",
-            "It is told once the growth has gone on for 20 steps, come to 64 MiB, and is steady: what \
-             goes up and down, comes to rest or jumps once is none. The end has to be as near as \
-             the growth was seen for, or within 40 steps; farther away it is DD503.",
-            "Steps are DDP's training forwards, or the marks of `ddp_doctor.step()`. Without them \
-             there is none.",
-        ],
-    },
 };
 
 /// DD502: growth whose end is in sight.

@@ -9,8 +9,8 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Effect,
 
 use super::view::{last_call, with_place};
 use super::{
-    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, fragmentation, order,
-    rank_died, rank_exception,
+    About, Detector, Draft, Key, KeyPlace, ProcessFact, fragmentation, order, rank_died,
+    rank_exception,
 };
 use crate::diagnosis::allocation::{self, Failed};
 use crate::diagnosis::model::{Device, Ending, Exception, Process, libc_signal};
@@ -25,51 +25,6 @@ const LATELY: Duration = Duration::from_secs(10);
 static ABOUT: About = About {
     code: &catalogue::DD501,
     order: order::MEMORY,
-    explanation: Explanation {
-        means: "An allocation failed on this rank: on its GPU, or in the host's memory. Either the \
-         exception ended the rank, or the program caught it and went on, without the collectives \
-         that its peers made in that step: they wait, or from there on average gradients that do \
-         not belong together. What was asked for, and what the rank held, is here.",
-        example: "\
-error[DD501] out-of-memory: rank 1 ran out of GPU memory at train.py:17, asking for 20.0 GiB; rank 0 waits for it
-    group default_pg, 2 ranks · step 12 · proved 0 ms after the deciding event
-
-      rank 0   waiting 300 ms    train.py:19      all_reduce #1 float32[2762]
-    ▸ rank 1   ended, status 1   train.py:17      no call yet
-
-    why    Of 39.5 GiB, tensors held 35.2 GiB, PyTorch's allocator 12.0 MiB beyond that, and 3.8 GiB
-           were free.
-           Nobody caught it: it ended rank 1, which makes no further call.
-    fix    Have rank 1 need less: a smaller batch, a limit on the length of its longest one,
-           activation checkpointing.
-    more   ddp-doctor explain DD501
-",
-        causes: &[
-            "One batch that is larger than all others: the longest sequence, a sample without a \
-             limit. It comes to one rank, in one step.",
-            "Memory that grows with every step until it is used up: losses kept with their graph, \
-             outputs collected, a cache without a limit.",
-            "Something else on the same device: another process, the communication library's own \
-             buffers, a second model for evaluation on one rank.",
-        ],
-        fix: &[
-            "Limit what a batch can need (tokens, not samples), and run the largest one first: \
-             then it fails in the first step or never.",
-            "Keep no tensor with its graph: `loss.item()` or `loss.detach()` for the statistics.",
-            "Do not survive it alone. Let it end the rank; or have all ranks skip the step \
-             together: all_reduce a flag after the `try`, before anybody makes the next call.",
-        ],
-        not: &[
-            "One that was caught and whose step was made up for, so that no call is missing, is \
-             none.",
-            "SIGKILL by the kernel's out-of-memory killer is DD506: there no allocation fails.",
-            "It is known by the text of the exception. One that was caught outside of DDP's forward \
-             and backward, and whose handler makes no collective call, is not seen.",
-            "Of a program without exceptions that are seen, only that it ended by itself within moments \
-             of having taken more of its GPU than was then left. That is supported, not proved: it may \
-             have ended for another reason.",
-        ],
-    },
 };
 
 /// DD501: an allocation failed, and a rank ended, or left its path, because of it.

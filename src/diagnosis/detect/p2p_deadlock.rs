@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::catalogue;
 
-use super::{About, Detector, Draft, Explanation, cycle, order};
+use super::{About, Detector, Draft, cycle, order};
 use crate::diagnosis::model::Side;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::waits::Blocked;
@@ -11,50 +11,6 @@ use crate::diagnosis::words::{self, Ranks};
 static ABOUT: About = About {
     code: &catalogue::DD112,
     order: order::CYCLE,
-    explanation: Explanation {
-        means: "Ranks wait for each other in a circle, and at least one of them waits in a send or a \
-         receive. A receive ends when its message has come; the rank that would send it is itself \
-         waiting, for a message or a collective that cannot come before it goes on.",
-        example: "\
-error[DD112] p2p-deadlock: ranks 0 and 1 wait for each other: rank 0 in recv #1 from rank 1, rank 1 in recv #1 from rank 0
-    group default_pg, 2 ranks · proved 0 ms after the deciding event
-
-    ▸ rank 0   waiting 400 ms   train.py:30      recv #1 float32[256] from rank 1
-    ▸ rank 1   waiting 0 ms     train.py:30      recv #1 float32[256] from rank 0
-
-    why    rank 0 waits in recv #1 from rank 1 in the default group at train.py:30; rank 1 waits in
-           recv #1 from rank 0 in the default group at train.py:30.
-           A receive cannot end before its message was sent, and none of these ranks can send it
-           before its own wait ends.
-    fix    Let one side go first: even ranks send and then receive, odd ranks receive and then send.
-           Or issue isend and irecv for both (batch_isend_irecv) and wait after all are issued.
-    more   ddp-doctor explain DD112
-",
-        causes: &[
-            "Both sides receive first (or, on Gloo, send first: there a send waits for its receive \
-             however small it is).",
-            "A ring or a pipeline in which every stage first waits for its neighbour.",
-            "One side is in a collective that the other reaches only after the message: a barrier, \
-             an all_reduce of a metric, a checkpoint.",
-            "A wait for one of several `irecv` before the `isend` that the neighbour needs was issued.",
-        ],
-        fix: &[
-            "Break the circle: even ranks send and then receive, odd ranks receive and then send.",
-            "Or issue all sends and receives first and wait afterwards: `isend` and `irecv`, or \
-             `batch_isend_irecv`, then `wait()` on each.",
-            "Put collectives before or after the messages on all ranks alike.",
-        ],
-        not: &[
-            "A circle of sends is supported, not proved: whether a send waits depends on the backend \
-             and on its size. Where it need not, it is told when it has lasted as long as any other \
-             stall.",
-            "A partner that has the message, but with another tag or size, is DD113.",
-            "A circle of collectives alone, in several groups, is DD111.",
-            "With NCCL a wait of c10d's orders streams and ends at once: what stands still is on the \
-             GPU and not seen as a wait. Where NCCL's own calls are seen, a first message between two \
-             ranks whose call does not come back is.",
-        ],
-    },
 };
 
 /// DD112: ranks wait for each other in a circle that a point-to-point call is part of.

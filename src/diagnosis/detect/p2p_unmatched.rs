@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCal
 
 use super::early_exit::{self, victims};
 use super::view::{made_call, waiting_call};
-use super::{About, Detector, Draft, Explanation, KeyPlace, cycle, message, order, stuck_outside};
+use super::{About, Detector, Draft, KeyPlace, cycle, message, order, stuck_outside};
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
 use crate::diagnosis::outside;
@@ -16,57 +16,12 @@ use crate::diagnosis::words::{self, Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD113,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "A send and a receive belong together by their two ranks and their group, and on Gloo \
-         by their tag as well. A rank waits in one of them, and its partner has made none that fits: \
-         it used another tag or another size, or it is alive and makes no such call at all.",
-        example: "\
-error[DD113] p2p-unmatched: rank 0 sends to rank 1 with tag 3 at train.py:30, which waits for tag 4 at train.py:35
-    group default_pg, 2 ranks · proved 0 ms after the deciding event
-
-    ▸ rank 0   waiting 400 ms   train.py:30      send #1 float32[256] to rank 1, tag 3
-    ▸ rank 1   waiting 0 ms     train.py:35      recv #1 float32[256] from rank 0, tag 4
-
-    why    In the default group a message and its receive have the same tag. Rank 0 has sent rank 1
-           nothing with tag 4, and rank 1 receives nothing with tag 3; neither can go on.
-    fix    Use one tag on both sides: 3 or 4. Where both messages are meant, issue them with isend
-           and irecv and wait after all are issued.
-    more   ddp-doctor explain DD113
-",
-        causes: &[
-            "Tags that are computed on both sides, from a step or a microbatch, and differ by one.",
-            "A shape that only the sender knows: a last batch that is smaller, a sequence of another \
-             length, a dtype changed by mixed precision.",
-            "A branch that only one side takes: a stage that skips a microbatch, an end of the input \
-             that the neighbour was not told of.",
-            "The wrong rank: a rank within a subgroup where the global one is meant (`dst` and `src` \
-             are global, `group_dst` and `group_src` are not).",
-        ],
-        fix: &[
-            "Use the same tag on both sides, or none where the order alone is clear.",
-            "Send the shape and the dtype first where they vary, or pad to a size that both sides know.",
-            "Let every send have its receive: as many on one side as on the other, under the same \
-             conditions.",
-        ],
-        not: &[
-            "A partner that has ended is DD102, DD201 or DD202; one that waits for this rank in turn is \
-             DD112. One that stands still outside of any call is told here, with what it waits for.",
-            "Messages with different tags may be received in another order than they were sent, as \
-             long as nobody waits for a send in between.",
-            "On Gloo a message may be smaller than the tensor that receives it; the rest stays as it \
-             was. That is not reported.",
-            "A partner that is only late is told after the stall limit, as suspected: nothing shows \
-             that it will never come.",
-            "Receives from any rank, and ranks of which records were lost, are not compared.",
-        ],
-    },
 };
 
 /// Where nothing has met: told by time alone.
 static ALONE: About = About {
     code: &catalogue::DD113,
     order: order::UNMATCHED,
-    explanation: ABOUT.explanation,
 };
 
 /// DD113: a point-to-point call and what should be its partner do not fit, or there is none.

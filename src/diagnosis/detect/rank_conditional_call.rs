@@ -4,9 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence};
 
 use super::sequence_slip;
-use super::{
-    About, Detector, Draft, Explanation, KeyPlace, divergence, early_exit, order, rank_calls,
-};
+use super::{About, Detector, Draft, KeyPlace, divergence, early_exit, order, rank_calls};
 use crate::diagnosis::cause::Reading;
 use crate::diagnosis::guards::{self, Parting};
 use crate::diagnosis::model::GroupId;
@@ -16,46 +14,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD117,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "Every rank of a group has to make each of its collectives. Here one stands under a \
-         test on the rank, in the source: some ranks make it and the others never do. It meets the \
-         next call of the others, which it cannot match, or nothing at all, and all of them wait.",
-        example: "\
-error[DD117] rank-conditional-call: rank 0 makes a call at train.py:41 that ranks 1 and 2 do not make: ranks 1 and 2 are in all_reduce #1 at train.py:19, rank 0 is in barrier #1 at train.py:41
-    group default_pg, 3 ranks · step 19 · supported
-
-    ▸ rank 0      waiting 0 ms     train.py:41      barrier #1
-      rank 1, 2   waiting 500 ms   train.py:19      all_reduce #1 float32[2762]
-
-    why    Rank 0 stands apart from 2 others that agree.
-           The line train.py:41 is reached only where `rank == 0` holds (line 40): rank 0 comes
-           there, ranks 1 and 2 do not.
-    cause  a call under a condition on the rank (supported)
-    fix    Make the call on every rank, and keep only what one rank has to do (writing a file,
-           printing) under the condition.
-    more   ddp-doctor explain DD117
-",
-        causes: &[
-            "A barrier, a save or a log under `if rank == 0:` that is, or contains, a collective.",
-            "An early `return` on all ranks but one, before a call that needs all of them.",
-            "An evaluation through the DDP module on one rank: its forward broadcasts buffers.",
-            "A framework's helper that gathers or synchronises, called for the main process only.",
-        ],
-        fix: &[
-            "Make the call on every rank, and keep only what one rank has to do (writing a file, \
-             printing) under the condition.",
-            "Evaluate on one rank through `model.module`, in eval mode.",
-            "Where only some ranks are to take part, give them a group of their own.",
-        ],
-        not: &[
-            "A call under a condition on the rank is no finding by itself: both branches may make \
-             one, and a group of some ranks is used by them alone.",
-            "The source is read where the job runs. Where it cannot be read, or the test is on a \
-             name that does not look like a rank, the finding is DD103 or DD101.",
-            "The callers of a line are those that led there first: of a helper that is called from \
-             many places, the condition may stand around another call.",
-        ],
-    },
 };
 
 /// DD117: a test on the rank keeps some ranks from a call that needs all.

@@ -6,8 +6,7 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 use super::early_exit::victims;
 use super::view::last_call;
 use super::{
-    About, Detector, Draft, Explanation, KeyPlace, ProcessFact, host_memory, message, order,
-    out_of_memory,
+    About, Detector, Draft, KeyPlace, ProcessFact, host_memory, message, order, out_of_memory,
 };
 use crate::diagnosis::model::{Ending, Process, libc_signal};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
@@ -16,50 +15,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD201,
     order: order::DIED,
-    explanation: Explanation {
-        means: "The operating system reports that a rank's process was killed by a signal, \
-         aborted, or exited with a non-zero status, and no Python exception was recorded before. \
-         Its peers wait for it, or fail with connection errors that name somebody else.",
-        example: "\
-error[DD201] rank-died: rank 1 was killed by SIGKILL after all_reduce #1 at train.py:31; ranks 0 and 2 wait for it
-    group default_pg, 3 ranks · proved 0 ms after the deciding event
-
-      rank 0, 2   waiting 300 ms      train.py:31      all_reduce #2 float32[4096] sum
-    ▸ rank 1      killed by SIGKILL   train.py:31      last call all_reduce #1
-
-    why    The operating system reports that process 1001 of rank 1 was killed by SIGKILL; no
-           exception was recorded before it.
-    fix    Look for who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's
-           limit, a person. Host of the process: node.
-    more   ddp-doctor explain DD201
-",
-        causes: &[
-            "SIGKILL: a limit of the batch system, an administrator, the kernel's out-of-memory \
-             killer where its counts cannot be read. The signal alone does not tell which.",
-            "SIGSEGV, SIGABRT, SIGBUS: a crash in native code. SIGBUS often is a full /dev/shm; \
-             SIGABRT an uncaught C++ exception, such as the communication library's own timeout.",
-            "SIGTERM: the launcher after another rank failed, the end of a batch job's time, a \
-             preemption.",
-            "A status without an exception: `os._exit(1)`, `sys.exit(1)`.",
-        ],
-        fix: &[
-            "SIGKILL: look into `dmesg` and the cgroup's `memory.events` on the host that is \
-             named; then lower the memory of that rank, or raise the limit.",
-            "A crash: run that rank with `ulimit -c unlimited` and read the core, or set \
-             `PYTHONFAULTHANDLER=1` for the Python stack of a signal.",
-            "A status: look at the last output of that rank.",
-        ],
-        not: &[
-            "Status 0, or a destroyed group, is DD102. An exception that ended the rank is DD202, \
-             and the status belongs to that.",
-            "SIGKILL with a count of out-of-memory kills that rose is DD506, and this its cascade.",
-            "Ranks that the launcher ends with SIGTERM after one failed are told as cascade: they \
-             are victims.",
-            "SIGABRT of a rank whose program had ended in order is told only where the launcher ended \
-             others because of it.",
-            "What ends because somebody interrupted the whole job is none.",
-        ],
-    },
 };
 
 /// DD201: a process ended in a way that no program means to.

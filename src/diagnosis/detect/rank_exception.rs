@@ -8,8 +8,8 @@ use super::early_exit::victims;
 use super::rank_died::is_process;
 use super::view::{last_call, with_place};
 use super::{
-    About, Detector, Draft, Explanation, Key, KeyPlace, ProcessFact, device_shared, message, order,
-    rank_calls, version_skew,
+    About, Detector, Draft, Key, KeyPlace, ProcessFact, device_shared, message, order, rank_calls,
+    version_skew,
 };
 use crate::diagnosis::allocation;
 use crate::diagnosis::model::{Exception, Join, Process};
@@ -19,43 +19,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD202,
     order: order::EXCEPTION,
-    explanation: Explanation {
-        means: "An exception ended a rank, or took it off its path into a clean-up call that its \
-         peers do not make. Its text and its line are here. The other ranks know nothing of it: \
-         they wait in their next collective, or fail with connection errors that bury the first \
-         cause.",
-        example: "\
-error[DD202] rank-exception: rank 1 raised ValueError: empty batch at data.py:33; rank 0 waits for it
-    group default_pg, 2 ranks · step 12 · proved 0 ms after the deciding event
-
-      rank 0   waiting 300 ms   train.py:19      all_reduce #1 float32[2762]
-    ▸ rank 1   raised           data.py:33       no call yet
-
-    why    Nobody caught it: it ended rank 1, which makes no further call.
-    fix    Mend the exception at data.py:33.
-    more   ddp-doctor explain DD202
-",
-        causes: &[
-            "A bug or bad data that only this rank meets: its shard, its file, its device.",
-            "`finally:`, `except:` or a context manager that makes a collective call (barrier, \
-             checkpoint, `destroy_process_group`) while the exception is in flight: then the rank \
-             does not even end, and no launcher notices.",
-        ],
-        fix: &[
-            "Mend the exception at the line that is named.",
-            "Make no collective call on the way out of an exception. Let it end the process: the \
-             launcher then ends the others.",
-            "An exception to be survived has to be survived by all: all_reduce a flag after the \
-             `try`, and skip the step everywhere.",
-        ],
-        not: &[
-            "An exception that was caught and done with is none; if the rank then missed a call, \
-             the finding is what met on the wire, with the swallowed exception as its cause.",
-            "Text such as `Connection closed by peer` is mostly the echo of another rank's end: \
-             where that end is known, this is its cascade, and else the root is only suspected.",
-            "An allocation that failed is DD501. Ctrl-C is none.",
-        ],
-    },
 };
 
 /// DD202: an exception took a rank off its path.

@@ -6,47 +6,13 @@ use ddp_doctor_proto::report::{
 };
 
 use super::early_exit::victims;
-use super::{About, Detector, Draft, Explanation, KeyPlace, message, order};
+use super::{About, Detector, Draft, KeyPlace, message, order};
 use crate::diagnosis::situation::{Inside, Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
 static ABOUT: About = About {
     code: &catalogue::DD203,
     order: order::STOPPED,
-    explanation: Explanation {
-        means: "A rank's process exists, and the operating system does not let it run: its state \
-         is stopped or traced, or its cgroup is frozen. Peers wait for its next call. Nothing is \
-         broken: it goes on where it was as soon as it may.",
-        example: "\
-error[DD203] rank-stopped: rank 1 is stopped; rank 0 waits for it in all_reduce #2
-    group default_pg, 2 ranks · proved 0 ms after the deciding event
-
-      rank 0   waiting 0 ms   train.py:31      all_reduce #2 float32[4096] sum
-    ▸ rank 1   stopped        train.py:31      last call all_reduce #1
-
-    why    The operating system reports process 1001 of rank 1 as stopped: by a signal (SIGSTOP,
-           SIGTSTP), a debugger or a frozen container. It cannot make its next call.
-    fix    Let it go on: kill -CONT 1001, or detach the debugger, or thaw the container. Host: node.
-    more   ddp-doctor explain DD203
-",
-        causes: &[
-            "SIGSTOP or Ctrl-Z for a part of the job; a terminal that stops background output.",
-            "A debugger or a tracer that attached to one rank, and holds it.",
-            "A container or a batch system that froze the job or one of its nodes (`docker pause`, \
-             suspended job, checkpointing).",
-        ],
-        fix: &[
-            "Let it go on: `kill -CONT PID` on its host, detach the debugger, thaw the container.",
-            "If a debugger is meant to hold it: peers fail at the process group's timeout, so give \
-             that a larger one.",
-        ],
-        not: &[
-            "A rank that sleeps or waits for a lock is not stopped: that is DD101 once the stall \
-             limit has passed.",
-            "Where all ranks are stopped, somebody paused the whole job, and it is a note.",
-            "A stopped rank for which nobody waits is none.",
-        ],
-    },
 };
 
 /// DD203: ranks wait for one that the operating system does not let run.

@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::catalogue;
 
-use super::{About, Detector, Draft, Explanation, breach, order};
+use super::{About, Detector, Draft, breach, order};
 use crate::diagnosis::contract::{self, Kind};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::uses::{self, Use};
@@ -11,42 +11,6 @@ use crate::diagnosis::words::{self, Ranks};
 static ABOUT: About = About {
     code: &catalogue::DD403,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "DDP counts the gradients of a backward, and each parameter counts once. One was \
-         ready a second time (`Expected to mark a variable ready only once`), or the graph was \
-         promised to be the same in each step and was not (`static_graph=True`, `Your training \
-         graph has changed`): DDP raises in the backward.",
-        example: "\
-error[DD403] ready-twice: head.weight was ready twice in one backward at train.py:19, on ranks 0 and 1
-    group default_pg, 2 ranks · step 1 · proved 100 ms after the deciding event
-
-    ▸ rank 0, 1   ended, status 1   train.py:19      no call yet
-
-    why    DDP counts each gradient once in a backward: a second time, the bucket that it is in may
-           be on its way already.
-    fix    With checkpointing: use_reentrant=False. If each step uses the same parameters in the
-           same way: static_graph=True, without find_unused_parameters.
-           Without it: one forward through DDP for each backward, and no use of its parameters
-           outside.
-    more   ddp-doctor explain DD403
-",
-        causes: &[
-            "Reentrant checkpointing (`use_reentrant=True`) of a module that is used twice in one \
-             forward, or together with `find_unused_parameters=True`.",
-            "A parameter is used outside the forward that DDP saw, or in two forwards before one \
-             backward.",
-            "`static_graph=True` with a model whose branches depend on the batch.",
-        ],
-        fix: &[
-            "Checkpoint with `use_reentrant=False`.",
-            "If the same parameters are used in the same way in every step, wrap the model with \
-             `static_graph=True` and without `find_unused_parameters`.",
-            "If the graph does change, leave `static_graph` out.",
-        ],
-        not: &[
-            "A parameter that two modules share is no error by itself: its gradient is ready once.",
-        ],
-    },
 };
 
 /// DD403: a reducer raised in the backward.

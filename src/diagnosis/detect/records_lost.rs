@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
 
 use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::model::Process;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Ranks, number};
@@ -12,37 +12,6 @@ use crate::diagnosis::words::{Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD902,
     order: order::EVIDENCE,
-    explanation: Explanation {
-        means: "Each rank keeps its latest records in a black box of fixed size. Some were \
-         overwritten before whoever follows the box had read them, so that a stretch of what these \
-         ranks did is not known. How far they came in each group is counted apart and loses \
-         nothing.",
-        example: "\
-note[DD902] records-lost: 120 records of rank 1 were lost before anybody read them: what it did then is not known
-    proved 100 ms after the deciding event
-
-    ▸ rank 1   elsewhere   train.py:31      last call all_reduce #1
-
-    why    A black box keeps the latest records of its process, and new ones take the place of old
-           ones that were not read in time: rank 1 120.
-           How far it came in each group is counted apart and loses nothing. Findings that rest on
-           what it did in between are told with less confidence, and none of them as proved.
-    fix    Give whoever reads the boxes (ddp-doctor run) a chance to run: a core that the ranks
-           leave free, or less load on the node.
-    more   ddp-doctor explain DD902
-",
-        causes: &[
-            "A node without a free core: whoever reads the boxes did not get to run for seconds.",
-            "A rank that makes tens of thousands of calls in a second.",
-            "`ddp-doctor run` itself was stopped while the ranks went on.",
-        ],
-        fix: &["Leave a core to `ddp-doctor run`, or some of one."],
-        not: &[
-            "It changes nothing for the job, and invents no finding: what rests on these ranks is \
-             told with less confidence, and never as proved.",
-            "A rank that was never seen at all is DD901, a node that fell silent DD904.",
-        ],
-    },
 };
 
 /// DD902: what was seen for a while, and then had gaps.

@@ -8,7 +8,7 @@ use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 
 use super::joining::{describe_joiners, who};
 use super::view::no_call;
-use super::{About, Detector, Draft, Explanation, Key, KeyPlace, environment_skew, order};
+use super::{About, Detector, Draft, Key, KeyPlace, environment_skew, order};
 use crate::diagnosis::event::StartedRank;
 use crate::diagnosis::model::{Process, libc_signal};
 use crate::diagnosis::outside::{self, Outside};
@@ -28,52 +28,6 @@ const SHOWN: usize = 4;
 static ABOUT: About = About {
     code: &catalogue::DD301,
     order: order::CREATION,
-    explanation: Explanation {
-        means: "Ranks wait inside `init_process_group`, or in `ncclCommInitRank` for the first \
-         communicator of all ranks, until as many have come as the world has ranks. Some never came. Of each the finding says where it is, as far as this can be seen \
-         from its host: still at work before it joins, with its line; ended before it joined; or \
-         never started.",
-        example: "\
-error[DD301] rendezvous-incomplete: rank 2 is alive at prepare.py:31 and has not joined the world; no process of rank 3 was seen; ranks 0 and 1 at train.py:12 wait for them in init_process_group
-    supported
-
-      rank 0, 1   waiting 1 min 14 s   train.py:12        init_process_group
-    ▸ rank 2      elsewhere            prepare.py:31      no call yet
-
-    why    The world has 4 ranks and meets at node-a:29500; 2 of them have come.
-           Process 1002 of rank 2 on node stands still in tokenize() at prepare.py:31.
-           WORLD_SIZE is 3 in the environment of these ranks: the program asks for 4.
-           Rank 3 would have been seen on the host that is watched (node), other hosts not.
-    fix    Compare what was launched (nodes × processes per node) with the size of the world; look
-           at nodes that did not start.
-           Look at what keeps the rank at that line, or let all ranks join before they do it.
-    more   ddp-doctor explain DD301
-",
-        causes: &[
-            "Fewer processes than `WORLD_SIZE`: `--nnodes` or `--nproc-per-node` that differ \
-             between nodes, a node that did not start, `world_size=` in the program that is larger \
-             than what was launched.",
-            "A rank that does something long or endless before it joins: downloads, tokenisation, \
-             a lock, a build of an extension.",
-            "A rank that ended before it joined: a missing file, an import that failed, a test on \
-             the rank.",
-            "All have come and do not reach each other: a firewall, the wrong interface.",
-        ],
-        fix: &[
-            "Compare what was launched with the size of the world: nodes × processes per node.",
-            "Look at the line where the missing rank is, or at the last lines of its output.",
-            "Join first, and prepare afterwards: a rank that has joined can be waited for in a \
-             barrier, with a timeout of its own.",
-        ],
-        not: &[
-            "Ranks that joined other worlds, or under the wrong number, are DD302 or DD303.",
-            "A rank that an exception ended before it joined is DD202.",
-            "A group that is made later and hangs is DD114; a hang in the constructor of \
-             DistributedDataParallel is a collective like any other.",
-            "A rank that takes longer than the stall limit to come is told of all the same: give \
-             --stall-after more where starts are that slow.",
-        ],
-    },
 };
 
 /// DD301: ranks wait for others to join the world.

@@ -5,7 +5,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Cause, CauseKind, Confidence, RankCall};
 
 use super::view::describe;
-use super::{About, Detector, Draft, Explanation, Key, KeyPlace, order};
+use super::{About, Detector, Draft, Key, KeyPlace, order};
 use crate::diagnosis::align::{OddOnes, odd_ones};
 use crate::diagnosis::cause::{self, Reading};
 use crate::diagnosis::guards;
@@ -17,56 +17,6 @@ use ddp_doctor_proto::GuardForm;
 static ABOUT: About = About {
     code: &catalogue::DD110,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "Collectives are matched by order alone. One rank has left out its calls of a step, \
-         or made some that the others do not, and went on: since then each of its calls meets one \
-         of another step of its peers. Nothing fails, as operations and sizes are the same, and \
-         gradients or metrics of different steps are averaged. At the end of the loop, or at the \
-         next call of another kind, ranks wait for ever or fail.",
-        example: "\
-error[DD110] sequence-slip: rank 1 left out the calls of its step 6; since all_reduce #6 of the default group it pairs each step with an earlier one of ranks 0 and 2
-    group default_pg, 3 ranks · step 7 · supported
-
-      rank 0, 2   went on   train.py:19      all_reduce #6 float32[2762]
-    ▸ rank 1      went on   train.py:19      all_reduce #6 float32[2762]
-
-    why    Ranks 0–2 had gone together step by step; since then they are one step apart, and stay
-           so. Operations and sizes match, so that nothing fails: it is what they belong to that
-           does not.
-           all_reduce #6 is the first that is shifted: rank 0 made it at train.py:19 in its step 6,
-           rank 1 made it at train.py:19 in its step 7, rank 2 made it at train.py:19 in its step 6.
-           The line train.py:19 is passed over where `not torch.isfinite(loss)` holds (line 18), on
-           this rank alone.
-    cause  one rank left out an iteration (supported)
-    fix    Let all ranks skip together or none: all_reduce the flag (MAX) before it is acted on, or
-           run backward on a loss of zero.
-           Go on from a checkpoint that was written before that step: what was averaged since then
-           belongs to different steps.
-    more   ddp-doctor explain DD110
-",
-        causes: &[
-            "One rank skips a step on its own: the loss is not finite, the batch is empty.",
-            "One rank catches an exception in the step and goes on with the next batch.",
-            "A metric, a log or a checkpoint makes a call on some ranks only that happens to match \
-             the next one of the others.",
-        ],
-        fix: &[
-            "Let all ranks skip together or none: all_reduce the flag (MAX) before it is acted on, \
-             or run backward on a loss of zero.",
-            "Do not go on after an exception on one rank alone.",
-            "Steps before the slip were right: go on from a checkpoint that was written before it.",
-        ],
-        not: &[
-            "Step counters that differ are none: evaluation, forwards without gradient \
-             synchronisation (`no_sync`), a forward repeated on the same input, `Join`.",
-            "Different lines that have met from the start are none.",
-            "It is told only after the ranks have gone together for some steps, and have then been \
-             the same distance apart for two more. Steps are DDP's training forwards, or the marks \
-             of `ddp_doctor.step()`.",
-            "A program that tries the same step again on a new tensor, and draws its input from no \
-             DataLoader, looks like one that has left a step out.",
-        ],
-    },
 };
 
 /// DD110: steps of ranks have come apart.

@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
 
 use super::straggler::{about_so_long, percent};
 use super::view::no_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::communication::Slow;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words;
@@ -13,52 +13,6 @@ use crate::diagnosis::words;
 static ABOUT: About = About {
     code: &catalogue::DD604,
     order: order::HINT,
-    explanation: Explanation {
-        means: "A collective takes many times as long as it did before in this very job, with the same \
-         amount of data, counted from when its last rank has come. Nobody is waited for, the hosts let \
-         their ranks run, and what ranks do between their calls takes as long as ever: the time is lost \
-         on the way.",
-        example: "\
-warning[DD604] slow-communication: all_reduce of 4.0 MiB takes about 200 ms though all ranks have come, many times as long as before: communication is slow
-    group default_pg, 2 ranks · supported
-
-      rank 0, 1   went on   train.py:9      all_reduce
-
-    why    Since 08:00:07 UTC at least it takes about 200 ms from when the last rank has come to it;
-           before, it took 10 ms. About 70 % of the time is lost by that.
-           It is not the hosts: all that kept threads of the ranks from running makes up for 10 % of
-           the time, and what ranks do between their calls takes as long as before.
-    fix    Look at the network between these hosts: speed of the links (ethtool), errors and drops
-           (ip -s link, nstat), other traffic (sar -n DEV 1).
-    more   ddp-doctor explain DD604
-",
-        causes: &[
-            "A link that fell back to a lower speed, a cable or a transceiver that makes errors, a \
-             switch port that drops packets.",
-            "Others on the same network: a second job, a checkpoint that is written to shared \
-             storage, a backup; a limit that a cloud sets once a burst is used up.",
-            "Traffic that takes another way than before: a route, an interface that went down and \
-             another one that took its place.",
-        ],
-        fix: &[
-            "Look at the network of these hosts: `ethtool` for the speed of the link, `ip -s link` and \
-             `nstat` for errors, drops and retransmissions, `sar -n DEV 1` for other traffic.",
-            "Measure between pairs of hosts (`iperf3`, nccl-tests): the pair that is slow shares what \
-             is broken.",
-            "Until it is mended: fewer bytes (larger accumulation, compressed gradients), or other \
-             hosts.",
-        ],
-        not: &[
-            "A job whose network was slow from the start has nothing to be compared with and is not \
-             told.",
-            "On a host that is busy nothing is told, though its network be slow: where threads of a \
-             rank wait for processors, the same calls are slow as well.",
-            "Which link it is does not show: a collective is as slow as its slowest.",
-            "It is seen of calls whose wait is seen: of the program's own on Gloo and of DDP's buckets \
-             there, all those of a backward together, from when it has nothing left to compute. Not on \
-             a GPU, nor where a hook of the program's averages the gradients.",
-        ],
-    },
 };
 
 /// DD604: a collective has become slow.

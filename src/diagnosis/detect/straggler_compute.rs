@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 
 use super::straggler;
-use super::{About, Detector, Draft, Explanation, order};
+use super::{About, Detector, Draft, order};
 use crate::diagnosis::lateness::Why;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Capital, Ranks, number};
@@ -11,47 +11,6 @@ use crate::diagnosis::words::{Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD601,
     order: order::HINT,
-    explanation: Explanation {
-        means: "One rank comes last to nearly every collective, and the others spend a good part of \
-         their time waiting for it: the job runs at the pace of its slowest rank. Neither its data \
-         loader nor its host takes the time, so it is what the rank does itself. All ranks measure \
-         the same long step, whoever is slow; who it is shows only in the order in which they come.",
-        example: "\
-warning[DD601] straggler-compute: rank 1 keeps the others waiting: they lose about 50 % of their time, 100 ms at a time, because its own work takes longer
-    group default_pg, 3 ranks · supported
-
-      rank 0, 2   waiting 100 ms   train.py:9      all_reduce
-    ▸ rank 1      elsewhere        train.py:9      last call all_reduce
-
-    why    Rank 1 comes last again and again, since 08:00:01 UTC at least: nearly all that the
-           others lose by waiting, they lose by waiting for it.
-    fix    Compare what rank 1 does between two collectives with another rank: ddp-doctor dump, or a
-           profiler on both. Give all ranks equal work.
-    more   ddp-doctor explain DD601
-",
-        causes: &[
-            "More work on this rank: larger batches or longer sequences, a heavier share of the \
-             model, logging, metrics or saving that only one rank does in every step.",
-            "A slower processor or device: another model, a lower clock because of heat or power, \
-             debug settings or profilers that were left on for one rank.",
-            "A `sleep`, a lock or a request to a server in the loop of one rank.",
-        ],
-        fix: &[
-            "Look at what the rank does between two collectives: `ddp-doctor dump` or a profiler on \
-             that rank and on another one, compared.",
-            "Give ranks equal work, or move what only one does out of the loop or into a thread.",
-            "On a device, compare clocks, temperature and power of its node with another one's.",
-        ],
-        not: &[
-            "A rank that is late now and then, as with checkpoints, evaluation, a first step that \
-             compiles or batches of different lengths, is none: it takes lateness in nearly every \
-             round, for four seconds at least.",
-            "What the program marks as a phase (`ddp_doctor.phase`) does not count.",
-            "Ranks lose less than about 15 % of their time: uneven, and not told.",
-            "On NCCL through c10d, slow kernels do not show: ranks come together and wait on the \
-             device. What shows is a rank whose program is late.",
-        ],
-    },
 };
 
 /// DD601: a rank is late, and nothing but its own work explains it.

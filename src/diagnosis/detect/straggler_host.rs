@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 
 use super::straggler;
-use super::{About, Detector, Draft, Explanation, order};
+use super::{About, Detector, Draft, order};
 use crate::diagnosis::lateness::{Host, Why};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Capital, Ranks, number};
@@ -11,52 +11,6 @@ use crate::diagnosis::words::{Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD603,
     order: order::HINT,
-    explanation: Explanation {
-        means: "One rank comes last to nearly every collective, and it is its host, or its \
-         interpreter, that keeps it: the process is ready to run and gets no processor, is stopped \
-         and continued, has used up its quota, reads its memory from a disk, or collects garbage. Its \
-         own work is as much as the others'.",
-        example: "\
-warning[DD603] straggler-host: rank 1 keeps the others waiting: they lose about 50 % of their time, 100 ms at a time, because others use its processors
-    group default_pg, 2 ranks · supported
-
-      rank 0   waiting 100 ms   train.py:9      all_reduce
-    ▸ rank 1   elsewhere        train.py:9      last call all_reduce
-
-    why    Rank 1 comes last again and again, since 08:00:01 UTC at least: nearly all that the
-           others lose by waiting, they lose by waiting for it.
-           Rank 1 was ready to run and had no processor for about 60 % of the time, the others for
-           less than 5 %. It may run on 1 alone.
-    fix    Look who else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one of
-           them. Host: node, process 1001.
-    more   ddp-doctor explain DD603
-",
-        causes: &[
-            "Another program on the same processors: a second job, data-loader workers, a \
-             compilation, a monitoring agent; ranks or their threads pinned to the same ones.",
-            "Somebody stops and continues the process: a batch system that shares nodes by time, a \
-             debugger, a script.",
-            "A quota of the container's (`cpu.max`) below what the rank needs.",
-            "A large heap of Python objects on one rank, which the garbage collector walks through \
-             again and again.",
-            "More memory in use than the host or the container has, and swap.",
-            "Neighbours on the same machine: its hypervisor gives processors to other guests.",
-        ],
-        fix: &[
-            "Look on its host who else uses its processors (`top`, `ps -eLo pid,psr,pcpu,comm`), and \
-             move one of them; pin ranks to processors of their own.",
-            "Raise the quota; give the host fewer ranks or workers.",
-            "Against collections: `gc.freeze()` once all is loaded, or `gc.disable()` and \
-             `gc.collect()` on all ranks in the same step.",
-        ],
-        not: &[
-            "A host that is too busy for all of its ranks slows now this one and now that one: that \
-             is not told, and neither is one whose ranks lose little by it.",
-            "What the kernel counts is that of the main thread. A rank whose other threads get no \
-             processor may be told as DD601.",
-            "A process that stays stopped is DD203.",
-        ],
-    },
 };
 
 /// DD603: a rank is late, and its host explains it.

@@ -12,8 +12,7 @@ use ddp_doctor_proto::report::{CertificateKind, Confidence};
 use super::early_exit::{never_comes, victims};
 use super::view::{last_call, with_place};
 use super::{
-    About, Detector, Draft, Explanation, Key, KeyPlace, divergence, message, order, rank_calls,
-    rank_exception,
+    About, Detector, Draft, Key, KeyPlace, divergence, message, order, rank_calls, rank_exception,
 };
 use crate::diagnosis::align::Mismatch;
 use crate::diagnosis::event::Call;
@@ -24,47 +23,6 @@ use crate::diagnosis::words::{self, Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD205,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "On its way out, a rank makes a collective call that its peers do not make at that \
-         place, and waits for ever: it meets another call of theirs, finds them gone, or keeps \
-         them waiting elsewhere. Its process does not end, so no launcher notices: the job hangs. \
-         Where an exception led there (`finally`, `except`, `__exit__`), that is DD202, and this \
-         follows from it; otherwise the program was ending by itself (`atexit`, after `sys.exit`, \
-         or inside `destroy_process_group`).",
-        example: "\
-error[DD205] stuck-in-teardown: rank 1 is stuck in its clean-up: barrier #1 at train.py:44 meets another call of rank 0
-    group default_pg, 2 ranks · proved 0 ms after the deciding event · follows from the finding above
-
-      rank 0   waiting 300 ms   train.py:19      all_reduce #1 float32[2762] sum
-    ▸ rank 1   waiting 0 ms     train.py:44      barrier #1
-
-    why    The other ranks know nothing of the exception and go on with the next call of the loop;
-           the two calls can never match.
-    fix    Make no collective call on the way out of an exception. Let it end the process: the
-           launcher then ends the others.
-    more   ddp-doctor explain DD205
-",
-        causes: &[
-            "`finally: dist.barrier()`, or `dist.destroy_process_group()` in a way that waits.",
-            "`atexit.register(dist.barrier)`, or a `__del__` that communicates, on a rank that is \
-             done before the others.",
-            "An emergency checkpoint or a last metric in `except:` that gathers from all ranks.",
-            "A framework's context manager or callback that synchronizes when it is left.",
-        ],
-        fix: &[
-            "Make no collective call on the way out of an exception. Let it end the process: the \
-             launcher then ends the others.",
-            "Let all ranks meet (`barrier`) and destroy the group at the end of the training \
-             itself, not in `atexit`.",
-            "What has to be cleaned up without peers can be: close files, remove locks, write what \
-             this rank has.",
-        ],
-        not: &[
-            "Clean-up that all ranks reach in the ordinary way is none.",
-            "A rank that ends, and whose peers wait, is DD102; so is one that `os._exit` ended \
-             while others ran their `atexit`.",
-        ],
-    },
 };
 
 /// DD205: a clean-up call that nobody else makes.

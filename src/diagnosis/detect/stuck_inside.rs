@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence};
 
 use super::early_exit::victims;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order, rank_calls};
+use super::{About, Detector, Draft, KeyPlace, order, rank_calls};
 use crate::diagnosis::cause;
 use crate::diagnosis::event::{Call, WaitsFor};
 use crate::diagnosis::model::{Ending, Process};
@@ -14,53 +14,6 @@ use crate::diagnosis::words::{self, Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD116,
     order: order::TIME,
-    explanation: Explanation {
-        means: "Every rank of the group has entered the collective, the calls agree, and it does \
-         not complete. Nobody is missing, so no line of the program is at fault: what does not \
-         move is below it.",
-        example: "\
-error[DD116] stuck-inside: all 3 ranks have entered all_reduce #2 of the default group, and none comes back from it
-    group default_pg, 3 ranks · supported
-
-      rank 0–2   waiting 1 min 0 s   train.py:31      all_reduce #2 float32[4096] sum
-
-    why    Nobody is missing and the calls agree: what does not move is below them, the network, a
-           device or its driver.
-    fix    Look at the connections of the ranks: ss -tinp | grep -A1 pid=1000 shows what was sent
-           and is not acknowledged. Does the interface that is used (GLOO_SOCKET_IFNAME) lead to
-           every host (node)?
-    more   ddp-doctor explain DD116
-",
-        causes: &[
-            "The network between hosts: a firewall that drops packets silently, an interface that \
-             is up and leads nowhere, a switch or a cable that failed in the middle of the job, \
-             MTU or PFC settings.",
-            "A device or its driver: a GPU that fell off the bus (Xid), a kernel that spins, an \
-             NVLink error.",
-            "A transport bug, or settings of the communication library that fit some hosts only.",
-        ],
-        fix: &[
-            "Where some ranks came back and others did not, look at what is between them; where \
-             none did, look at what all of them share.",
-            "`ss -tin` shows what was sent and is not acknowledged, `dmesg` what the devices say, \
-             `NCCL_DEBUG=INFO` which way NCCL takes.",
-            "Name the interface that leads to every host: `GLOO_SOCKET_IFNAME`, \
-             `NCCL_SOCKET_IFNAME`, `NCCL_IB_HCA`.",
-        ],
-        not: &[
-            "A collective that one member has not entered is never this one, however long the \
-             others wait: that is DD101 or what that member does.",
-            "A large collective that takes long and completes is none: the limit is three times \
-             the longest time at its line.",
-            "A member that is stopped or has died inside is DD203 or DD201.",
-            "On a device a wait of c10d's is over as soon as the stream has it, and DDP's own waits \
-             are not seen: a hang there shows at the next call. Of NCCL's own calls it is known which \
-             are complete where `DDP_DOCTOR_NCCL_COMPLETION=1` is set; without it, that all ranks \
-             stand in the driver is a reason to suspect it, unless they compute for that long. Where a transfer \
-             over the network stands is told with `DDP_DOCTOR_NCCL_PROFILER=kernels` under `run --nccl \
-             profiler`.",
-        ],
-    },
 };
 
 /// DD116: a collective that all its ranks have entered does not complete.

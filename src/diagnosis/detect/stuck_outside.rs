@@ -7,7 +7,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::absent::{Absent, last_call_of};
-use super::{About, Detector, Draft, Explanation, order};
+use super::{About, Detector, Draft, order};
 use crate::diagnosis::model::Process;
 use crate::diagnosis::outside::{self, Outside, What};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
@@ -16,62 +16,6 @@ use crate::diagnosis::words::{self, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD204,
     order: order::TIME,
-    explanation: Explanation {
-        means: "The other members of a process group wait in a collective that this rank never \
-         entered. Its process is alive, and two looks at the stacks of its threads, seconds apart, \
-         show it at the same place outside of any collective, without having used processor time. \
-         It waits there for something that does not come: a data-loader worker, a lock, a file, an \
-         answer from the network. What it is, is told from its frames. The others wait until the \
-         group's timeout, and then fail blaming each other. That it will never go on cannot be \
-         proved: this is said after the stall limit, and withdrawn if the rank arrives.",
-        example: "\
-error[DD204] stuck-outside: rank 1 is stuck outside any collective: it waits for a data-loader worker at train.py:28; ranks 0 and 2 wait for it in all_reduce #2
-    group default_pg, 3 ranks · supported
-
-      rank 0, 2   waiting 1 min 0 s   train.py:31      all_reduce #2 float32[4096] sum
-    ▸ rank 1      stands still        train.py:28      last call all_reduce #1
-
-    why    all_reduce #2 of the default group needs all its ranks. Rank 1 is alive, not in a
-           collective, and does not move: two looks at its stacks, some time apart, show the same
-           place and no processor time used.
-           Rank 1 is in the main program at train.py:28, there in select() (selectors.py:415);
-           asleep, in the kernel in do_poll; its last call was all_reduce #1 at train.py:31.
-    fix    Look at what the workers do (the child processes of 1001 on node): `__getitem__` or
-           `collate_fn` does not return, or a worker was forked while another thread held a lock.
-           Give the DataLoader timeout=60, so that it raises instead of waiting for ever. Where a
-           lock was inherited, start workers with multiprocessing_context=\"forkserver\" or \"spawn\".
-    more   ddp-doctor explain DD204
-",
-        causes: &[
-            "A data-loader worker that does not answer: `__getitem__` waits for something, or the \
-             worker was forked while another thread held a lock, which nobody in the worker will \
-             ever release.",
-            "A lock or a queue whose other side has ended or waits itself.",
-            "A request without a timeout: to a logger, a store, a file server.",
-            "A stale lock file of a build or a download that was killed.",
-            "A C function that blocks and keeps the interpreter's lock, so that no thread of the \
-             rank can run.",
-            "A breakpoint on one rank, waiting for somebody to type.",
-        ],
-        fix: &[
-            "Follow the line and the frame below it, and give whatever waits there a timeout, so \
-             that it raises and says what is missing.",
-            "Start workers by `forkserver` or `spawn` where the program has threads; give the \
-             DataLoader `timeout=60`.",
-            "Do what only one rank needs before the others wait for it, or do it on all of them.",
-        ],
-        not: &[
-            "A rank that computes, or whose stack changes, is DD101: it may be slow. So is one \
-             whose stacks could not be had.",
-            "A rank in a phase that the program marked (`ddp_doctor.phase`) is DD206. A compilation \
-             or a checkpoint that stands still is told here, but only as suspected: it may be slow.",
-            "A rank that waits for its GPU, which is in a call that others have not come to, is followed \
-             to these.",
-            "Where ranks wait for a message, its missing partner is DD113, whatever it does instead.",
-            "A stopped process is DD203; one that waits inside `torch.distributed` without a call \
-             that was seen is DD101.",
-        ],
-    },
 };
 
 /// DD204: ranks have waited too long for one that stands still outside of any collective.

@@ -5,7 +5,7 @@ use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
 use super::straggler::{about_so_long, percent};
 use super::view::no_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::communication::Small;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words;
@@ -13,46 +13,6 @@ use crate::diagnosis::words;
 static ABOUT: About = About {
     code: &catalogue::DD605,
     order: order::HINT,
-    explanation: Explanation {
-        means: "The ranks make many small collectives one after the other, and much of each step is \
-         spent in them. A call takes a time of its own, however little it moves: threads are woken, \
-         messages cross the network, everybody waits for everybody. The same data in a few large \
-         calls would pay for that a few times.",
-        example: "\
-warning[DD605] sync-bound: about 40 % of the time goes into small all_reduce calls, 18 a step of 4.0 KiB each, made at train.py:9
-    group default_pg, 2 ranks · supported
-
-    ▸ rank 0, 1   went on   train.py:9      all_reduce
-
-    why    Each takes about 10 ms from when all ranks have come to it: for 4.0 KiB that is the price
-           of a call, not of its data. Nothing much is computed between them.
-           Those of a step move 72.0 KiB together. In one call that would take about 10 ms, going by
-           the larger calls of this group: a step would be about 40 % shorter.
-    fix    Leave gradients to DistributedDataParallel, or put what is reduced together into one
-           tensor (torch.cat of the flattened ones) and make one call of it.
-    more   ddp-doctor explain DD605
-",
-        causes: &[
-            "Gradients that the program averages by itself, one `all_reduce` for each parameter.",
-            "Losses, metrics or statistics that are reduced one by one, in a loop over their names.",
-            "A loop over the tensors of an optimizer's state, or of a running mean, on every step.",
-        ],
-        fix: &[
-            "Leave gradients to `DistributedDataParallel`: it sends them in buckets, while the \
-             backward still runs.",
-            "Put what is reduced together into one tensor (`torch.cat` of the flattened ones), reduce \
-             that, and take it apart again.",
-            "Reduce metrics every so many steps, not in each.",
-        ],
-        not: &[
-            "A few small calls a step, and many large ones, are what every program makes: not told. \
-             Small is what moves no more than 64 KiB a call; many are 16 in a row.",
-            "Calls between which something is computed may depend on one another and are not told.",
-            "The time that ranks wait for one that comes late does not count; that is DD601 to DD603.",
-            "It is seen of calls whose wait is seen: of the program's own on Gloo, neither of DDP's \
-             nor of any on a GPU.",
-        ],
-    },
 };
 
 /// DD605: small calls that could have been one.

@@ -14,7 +14,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
 
 use super::view::last_call;
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::cause;
 use crate::diagnosis::event::{GroupInfo, ThreadId};
 use crate::diagnosis::model::{Crossing, Group, Process, Unawaited};
@@ -27,49 +27,6 @@ const SEVERAL: usize = 3;
 static ABOUT: About = About {
     code: &catalogue::DD115,
     order: order::HINT,
-    explanation: Explanation {
-        means: "The job runs on, and its results may be wrong. With `async_op=True` a collective \
-         comes back at once, and its result is there only after `wait()`: what is read or changed \
-         before that is neither the old value nor the new one. Or two threads use one group: calls \
-         of a group pair up in the order in which each rank makes them, and which thread comes \
-         first is left to chance, so that one thread gets the result of the other.",
-        example: "\
-warning[DD115] unawaited-work: nobody waits for all_reduce at train.py:27: ranks 0 and 1 have made such calls and never waited for one
-    group default_pg, 2 ranks · supported
-
-    ▸ rank 0, 1   issued   train.py:27      all_reduce
-
-    why    With async_op=True the call comes back at once, and its result is there only after
-           wait(). At least 3 Works of that line were freed without a wait, a look at how they fare,
-           or their future taken.
-    fix    Keep what the call returns, and call wait() on it before the tensor is used or changed;
-           or leave out async_op=True.
-    more   ddp-doctor explain DD115
-",
-        causes: &[
-            "`dist.all_reduce(tensor, async_op=True)` whose result nobody keeps, written for \
-             overlap or copied from a call on a device, where the stream orders.",
-            "A logging, checkpointing or evaluating thread that uses the default group beside the \
-             training loop.",
-        ],
-        fix: &[
-            "Keep what the call returns and `wait()` for it before the tensor is used or changed; \
-             or leave out `async_op=True`.",
-            "Give every thread a group of its own, made on all ranks by `new_group`, or let one \
-             thread make all calls.",
-        ],
-        not: &[
-            "Works that are waited for through their future, asked how they fare, gathered by a \
-             coalescing manager or waited for much later are awaited.",
-            "Only what reduces or gathers on every rank, on Gloo, is told: a sender needs no \
-             result, and on a device a later call or a synchronisation of the stream may wait for \
-             it.",
-            "A single forgotten wait is none: three of one line are, if no Work of that line was \
-             ever waited for.",
-            "One thread that stands at two lines by turns races with nobody.",
-            "While ranks are blocked or fail it is not told: that comes first.",
-        ],
-    },
 };
 
 /// DD115: results that are used before they are there, or that are another thread's.

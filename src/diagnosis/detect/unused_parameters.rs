@@ -2,7 +2,7 @@
 
 use ddp_doctor_proto::catalogue;
 
-use super::{About, Detector, Draft, Explanation, breach, order};
+use super::{About, Detector, Draft, breach, order};
 use crate::diagnosis::contract::{self, Kind};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::uses::{self, Use};
@@ -11,43 +11,6 @@ use crate::diagnosis::words;
 static ABOUT: About = About {
     code: &catalogue::DD401,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "A backward left parameters of the model without a gradient, the same ones on every \
-         rank. DDP waits for all gradients before it averages them, so that it never finishes; it \
-         raises at the next forward (`Expected to have finished reduction in the prior iteration`) \
-         and names the parameters by their indices alone.",
-        example: "\
-error[DD401] unused-parameters: no rank has a gradient for aux.weight, aux.bias after the backward at train.py:19
-    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
-
-    ▸ rank 0, 1   ended, status 1   train.py:19      no call yet
-
-    why    DDP averages gradients once it has all of them. 2 parameters of the model had none when
-           the backward was over, the same on every rank: nothing was averaged to its end, and DDP
-           raises at the next forward.
-    fix    Delete these parameters, or freeze them before the model is wrapped; or let what they
-           compute be part of the loss.
-           If that depends on the batch: DistributedDataParallel(…, find_unused_parameters=True).
-    more   ddp-doctor explain DD401
-",
-        causes: &[
-            "A layer is made in `__init__` and not used in `forward`, or its output is not part of \
-             the loss.",
-            "Parameters are frozen (`requires_grad = False`) after the model was wrapped.",
-            "Part of the model runs under `torch.no_grad()`, or its output is detached.",
-        ],
-        fix: &[
-            "Leave the parameters out: delete the layer, or set `requires_grad = False` before the \
-             model is wrapped.",
-            "Use them: let every output of `forward` be part of the loss.",
-            "Where it depends on the batch which parts are used, wrap the model with \
-             `find_unused_parameters=True`; that costs a walk through the graph in each step.",
-        ],
-        not: &[
-            "A gradient that comes in a second backward of the same forward is not missed.",
-            "With `find_unused_parameters=True` unused parameters are no error.",
-        ],
-    },
 };
 
 /// DD401: every rank lacks the same gradients.

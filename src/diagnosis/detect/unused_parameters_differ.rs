@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
 
 use super::breach::{self, Consequence};
-use super::{About, Detector, Draft, Explanation, order};
+use super::{About, Detector, Draft, order};
 use crate::diagnosis::cause;
 use crate::diagnosis::contract::{self, Breach, Kind};
 use crate::diagnosis::situation::Situation;
@@ -14,48 +14,6 @@ use crate::diagnosis::words::{self, Capital, Ranks, number};
 static ABOUT: About = About {
     code: &catalogue::DD402,
     order: order::WIRE,
-    explanation: Explanation {
-        means: "A backward left parameters of the model without a gradient on some ranks, and not \
-         on others. DDP averages gradients in buckets, and a bucket is sent once all gradients in \
-         it are there: the ranks that have them wait for the others, for ever or until the \
-         transport fails, while those that lack them go on and raise at the next forward, or not at \
-         all.",
-        example: "\
-error[DD402] unused-parameters-differ: rank 1 has no gradient for head.weight, head.bias; rank 0 waits for them in all_reduce #1 of the default group
-    group default_pg, 2 ranks · step 1 · proved 0 ms after the deciding event
-
-      rank 0   waiting 200 ms    train.py:19      all_reduce #1 float32[580]
-    ▸ rank 1   ended, status 1   train.py:19      no call yet
-
-    why    DDP sends a bucket of gradients once all of them are there, and a backward is over for it
-           once all buckets are.
-           Rank 0 had them all. On rank 1 the backward was over without these: the bucket that they
-           are in never came.
-           head.weight and head.bias are used at train.py:9, which is reached only where
-           `has_labels.any()` holds (line 8).
-    cause  a path that depends on the content of the batch (suspected)
-    fix    Take the same path on every rank whatever its batch holds (on a dummy input, times zero),
-           or agree on the path by an all_reduce first.
-           DistributedDataParallel(…, find_unused_parameters=True), if which parts are used depends
-           on the batch.
-    more   ddp-doctor explain DD402
-",
-        causes: &[
-            "A branch of `forward` that depends on the batch: a head, an expert or a modality that \
-             only some samples need.",
-            "A branch that depends on the rank or on chance (layer drop, stochastic depth).",
-            "Parameters frozen on one rank after the model was wrapped.",
-        ],
-        fix: &[
-            "Wrap the model with `find_unused_parameters=True`.",
-            "Or take the branch on every rank: on a dummy input, times zero, where the batch has \
-             nothing for it.",
-        ],
-        not: &[
-            "Ranks that lack the same gradients are told as DD401: nobody waits there.",
-            "A gradient that comes in a second backward of the same forward is not missed.",
-        ],
-    },
 };
 
 /// DD402: ranks lack different gradients, or some ranks lack some.

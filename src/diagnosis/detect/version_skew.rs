@@ -3,7 +3,7 @@
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
 
-use super::{About, Detector, Draft, Explanation, Key, order, skew};
+use super::{About, Detector, Draft, Key, order, skew};
 use crate::diagnosis::model::{Exception, Process};
 use crate::diagnosis::settings::{self, Peers};
 use crate::diagnosis::situation::Situation;
@@ -15,42 +15,6 @@ const NCCLS_WORDS: &str = "Mismatched NCCL version";
 static ABOUT: About = About {
     code: &catalogue::DD305,
     order: order::SETTINGS,
-    explanation: Explanation {
-        means: "Ranks of one world run with different versions of what they communicate by. What they \
-         send to each other, and in which order, is the business of the version: NCCL refuses to \
-         connect ranks with different ones since 2.23.4, and older ones hang or fail in odd ways; \
-         PyTorch may make another sequence of calls from one release to the next.",
-        example: "\
-warning[DD305] version-skew: versions differ between ranks: ranks 0 and 2 have NCCL 2.27.5 and PyTorch 2.15.0+cu128, rank 1 has NCCL 2.26.2 and PyTorch 2.14.1+cu126
-    proved 0 ms after the deciding event
-
-      rank 0, 2   waiting 600 ms   train.py:12      init_process_group
-    ▸ rank 1      waiting 0 ms     train.py:12      init_process_group
-
-    why    Ranks with different versions of NCCL do not understand each other: since 2.23.4 it
-           refuses to connect them, before that it hangs or fails later.
-           Which calls DDP and others make, and in which order, changes from one PyTorch to the
-           next.
-    fix    Start rank 1 from the same image or environment as the others.
-    more   ddp-doctor explain DD305
-",
-        causes: &[
-            "Nodes with images, modules or virtual environments of their own, one of which was updated.",
-            "Another Python, or another `PYTHONPATH` or `LD_LIBRARY_PATH`, on one node: a system-wide \
-             NCCL in place of the one that PyTorch came with.",
-            "A driver that was updated on some hosts only.",
-        ],
-        fix: &[
-            "Start every rank out of one image or one environment, pinned by a lock file.",
-            "`python -c \"import torch; print(torch.__version__, torch.cuda.nccl.version())\"` on each \
-             node shows what is there.",
-        ],
-        not: &[
-            "It need not be why a job hangs or fails: it is told beside whatever else is found.",
-            "NCCL's version and the driver's are compared only where ranks use NCCL.",
-            "A build for the CPU and one for a GPU are told apart: `2.15.0+cpu`, `2.15.0+cu128`.",
-        ],
-    },
 };
 
 /// DD305: versions differ.

@@ -4,7 +4,7 @@ use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
 
 use super::joining::{blame, contradiction, describe_joiners, pair, who};
-use super::{About, Detector, Draft, Explanation, KeyPlace, order};
+use super::{About, Detector, Draft, KeyPlace, order};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, by_launch, by_place, ranks};
 use crate::diagnosis::words;
@@ -12,47 +12,6 @@ use crate::diagnosis::words;
 static ABOUT: About = About {
     code: &catalogue::DD303,
     order: order::START,
-    explanation: Explanation {
-        means: "Ranks form a world by connecting to the store of rank 0, at the master's address \
-         and port, and wait there until as many have come as the world has ranks. These ranks do \
-         not look at one place, or do not expect the same number: some of them wait for ranks \
-         that never come, and others may have begun without them.",
-        example: "\
-error[DD303] world-mismatch: ranks disagree on the size of the world: ranks 0 and 1 at train.py:12 expect 3 ranks, rank 2 at train.py:14 expects 4 ranks
-    proved 0 ms after the deciding event
-
-      rank 0, 1   waiting 600 ms   train.py:12      init_process_group
-    ▸ rank 2      waiting 0 ms     train.py:14      init_process_group
-
-    why    All of them meet at node-a:29500. Whoever expects more ranks than there are waits for
-           ever, and whoever expects fewer begins without the others.
-           WORLD_SIZE is 3 in the environment of rank 2: the program asks for 4.
-    fix    Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; look
-           for what changes it on these ranks.
-    more   ddp-doctor explain DD303
-",
-        causes: &[
-            "`WORLD_SIZE`, `MASTER_ADDR` or `MASTER_PORT` set in the program, in a shell profile \
-             or by one node's script, over what the launcher has set.",
-            "`world_size=` computed from what differs between nodes, such as the GPUs that one of \
-             them has.",
-            "`localhost` as the master's address on several nodes: each of them looks at itself.",
-            "A port that every process draws at random.",
-        ],
-        fix: &[
-            "Let the launcher set them, and call `init_process_group` without `rank`, `world_size` \
-             and `init_method`.",
-            "Give all nodes the same `--nnodes`, `--nproc-per-node`, `--master-addr` and \
-             `--master-port` (or `--rdzv-endpoint`), with an address that every node reaches.",
-        ],
-        not: &[
-            "One host may have several names: ranks that look at other addresses and the same \
-             port are told of only if they do not find each other.",
-            "Worlds of their own, as helpers of a rank form them, are complete in themselves, and \
-             none.",
-            "Ranks that agree and are too few are DD301.",
-        ],
-    },
 };
 
 /// DD303: ranks do not mean the same world.

@@ -1,11 +1,15 @@
-//! What findings mean: for the terminal, and as the page `docs/findings.md`.
+//! What findings mean: the text of `ddp-doctor explain`.
+
+mod page;
 
 use std::io::{self, Write};
 
 use ddp_doctor_proto::catalogue::{self, Code};
 
+pub use page::Page;
+
 use super::text::{Style, WIDTH, wrapped};
-use crate::diagnosis::detect::{self, Explanation};
+use crate::diagnosis::detect;
 
 /// Codes that are offered where one was not understood.
 const OFFERED: usize = 3;
@@ -42,40 +46,43 @@ pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
         .collect())
 }
 
-/// Everything about one code.
+/// Prints everything about one code.
 ///
 /// # Errors
 ///
 /// When `out` cannot be written.
 pub fn one(out: &mut dyn Write, code: &Code, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
-    writeln!(out, "{on}{} {}{off}: {}", code.code, code.name, code.says)?;
-    let Some(about) = detect::about(code.code) else {
-        return writeln!(out, "\nThis version of ddp-doctor does not look for it.");
-    };
-    let Explanation {
-        means,
-        example,
-        causes,
-        fix,
-        not,
-    } = &about.explanation;
-    writeln!(out, "{}\n", rule(code))?;
-    paragraph(out, "", means)?;
-    writeln!(out, "\n{on}How it looks{off}\n")?;
-    for line in example.lines() {
+    let page = Page::of(code);
+    writeln!(
+        out,
+        "{on}{} {}{off}: {}",
+        code.code,
+        code.name,
+        page.summary()
+    )?;
+    if detect::about(code.code).is_none() {
+        return writeln!(out, "\nThis version of ddp-doctor does not detect it.");
+    }
+    writeln!(out, "{}", rule(code))?;
+    for text in page.meaning() {
+        writeln!(out)?;
+        paragraph(out, "", &text)?;
+    }
+    writeln!(out, "\n{on}Example{off}\n")?;
+    for line in page.example().lines() {
         writeln!(out, "{}", format!("    {line}").trim_end())?;
     }
-    for (title, items) in sections(causes, fix, not) {
+    for (title, items) in sections(page) {
         writeln!(out, "\n{on}{title}{off}\n")?;
         for item in items {
-            paragraph(out, "- ", item)?;
+            paragraph(out, "- ", &item)?;
         }
     }
     Ok(())
 }
 
-/// All codes, a line each.
+/// Prints all codes, a line each.
 ///
 /// # Errors
 ///
@@ -85,10 +92,11 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
     let widest = catalogue::ALL.iter().map(|code| code.name.len()).max();
     let width = widest.unwrap_or_default();
     let line = |out: &mut dyn Write, code: &Code| {
+        let summary = Page::of(code).summary();
         writeln!(
             out,
-            "{on}{}{off} {:<width$}  {}",
-            code.code, code.name, code.says
+            "{on}{}{off} {:<width$}  {summary}",
+            code.code, code.name
         )
     };
     let (here, not_here): (Vec<&Code>, Vec<&Code>) = catalogue::ALL
@@ -98,7 +106,7 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
         line(out, code)?;
     }
     if !not_here.is_empty() {
-        writeln!(out, "\nThis version does not look for:\n")?;
+        writeln!(out, "\nNot detected by this version:\n")?;
     }
     for code in not_here {
         line(out, code)?;
@@ -106,65 +114,38 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
     Ok(())
 }
 
-/// The page about all findings that this version looks for.
+/// All findings that this version detects, as a Markdown table. `pages` is the folder of their pages,
+/// relative to the file that the table is for.
 #[must_use]
-pub fn page() -> String {
-    let mut page = String::from(
-        "# Findings\n\n\
-         What each finding means, how it looks, what usually leads to it and what to change: the \
-         words of\n`ddp-doctor explain`. Written by a test out of the findings' own files \
-         (`UPDATE_DOCS=1 cargo test`).\n\n\
-         | code | | |\n|---|---|---|\n",
-    );
-    let here: Vec<_> = detect::ALL.iter().map(|it| it.about()).collect();
-    for code in here.iter().map(|about| about.code) {
-        let anchor = format!("{}-{}", code.code.to_lowercase(), code.name);
-        page += &format!(
-            "| [{}](#{anchor}) | {} | {} |\n",
-            code.code, code.name, code.says
-        );
+pub fn table(pages: &str) -> String {
+    let mut table = String::from("| code | name | meaning |\n|---|---|---|\n");
+    for code in detect::ALL.iter().map(|it| it.about().code) {
+        let summary = Page::of(code).summary();
+        let Code { code, name, .. } = code;
+        table += &format!("| [{code}]({pages}{code}.md) | {name} | {summary} |\n");
     }
-    for about in here {
-        let (code, explanation) = (about.code, &about.explanation);
-        page += &format!("\n## {} {}\n\n", code.code, code.name);
-        page += &format!("{}: {}.\n\n", rule(code), code.says);
-        page += &format!("{}\n", broken(explanation.means, COLUMNS).join("\n"));
-        page += &format!("\n```text\n{}```\n", explanation.example);
-        for (title, items) in sections(explanation.causes, explanation.fix, explanation.not) {
-            page += &format!("\n**{title}**\n\n");
-            for item in items {
-                page += &format!("- {}\n", broken(item, COLUMNS - 2).join("\n  "));
-            }
-        }
-    }
-    page
+    table
 }
 
-/// Columns of the page's source.
-const COLUMNS: usize = 130;
-
-/// What holds of the code as a rule: "critical, crashes the job".
+/// Severity and effect that a code usually has: "critical, crashes the job".
 fn rule(code: &Code) -> String {
     use ddp_doctor_proto::report::Effect;
     let effect = match code.effect {
         Effect::Blocks => "blocks the job",
         Effect::Crashes => "crashes the job",
-        Effect::Corrupts => "corrupts its results",
-        Effect::Slows => "slows it down",
-        Effect::None => "does nothing to the job",
+        Effect::Corrupts => "corrupts the results of the job",
+        Effect::Slows => "slows the job down",
+        Effect::None => "has no effect on the job",
     };
     format!("{}, {effect}", code.severity)
 }
 
-fn sections<'a>(
-    causes: &'a [&'a str],
-    fix: &'a [&'a str],
-    not: &'a [&'a str],
-) -> [(&'static str, &'a [&'a str]); 3] {
+/// Title and items of each list of a page.
+pub(super) fn sections(page: Page) -> [(&'static str, Vec<String>); 3] {
     [
-        ("Usual causes", causes),
-        ("What to change", fix),
-        ("What it is not", not),
+        ("Usual causes", page.causes()),
+        ("What to change", page.fix()),
+        ("What it is not", page.exclusions()),
     ]
 }
 
@@ -258,12 +239,12 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_explained_or_said_not_to_be_looked_for() {
+    fn every_detected_code_is_explained() {
         for code in catalogue::ALL {
             let text = shown(|out| one(out, code, Style::default()));
             assert!(text.starts_with(&format!("{} {}: ", code.code, code.name)));
             let sections = [
-                "How it looks",
+                "Example",
                 "Usual causes",
                 "What to change",
                 "What it is not",
@@ -272,7 +253,7 @@ mod tests {
             for section in sections {
                 assert_eq!(text.contains(section), here, "{text}");
             }
-            assert_ne!(text.contains("does not look for it"), here, "{text}");
+            assert_ne!(text.contains("does not detect it"), here, "{text}");
         }
     }
 
