@@ -235,12 +235,12 @@ fn switched_off_it_is_not_there_at_all() {
     assert!(output.stderr.is_empty() && !dir.path().join("ddp-doctor-runs").exists());
 }
 
-/// `ddp-doctor` with the signals of a terminal as a terminal leaves them: a job in the background of a script
-/// starts with them ignored.
+/// `ddp-doctor` with default signal dispositions: a job in the background of a script starts with some of
+/// them ignored.
 fn interruptible(dir: &Path) -> Command {
     let mut command = Command::new("env");
     without_our_variables(&mut command);
-    command.arg("--default-signal=INT,QUIT").arg(PROGRAM);
+    command.arg("--default-signal=HUP,INT,QUIT").arg(PROGRAM);
     command.current_dir(dir);
     command
 }
