@@ -29,13 +29,13 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// Nothing happens for longer than that.
 const FAR: Duration = Duration::from_secs(3600);
 
-/// Serve several nodes and jobs until interrupted.
+/// Diagnose several jobs of this machine until interrupted.
 ///
-/// Prints the address on standard output once it can be used, and what it finds on standard error,
-/// after the name of the job.
+/// Prints its address on standard output as soon as it accepts connections. Findings go to standard
+/// error, prefixed with the id of the job.
 #[derive(Debug, Args)]
 pub(super) struct Coordinator {
-    /// Address to listen on; port 0: a free one
+    /// Loopback address to listen on; port 0 picks a free port
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -43,7 +43,7 @@ pub(super) struct Coordinator {
         env = "DDP_DOCTOR_LISTEN"
     )]
     listen: SocketAddr,
-    /// Write the report of every job to a file there, <job>-<time>.json, at every change
+    /// Write the report of each job to DIR/<job>-<time>.json, updated at every change
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_REPORT_DIR")]
     report_dir: Option<PathBuf>,
 }

@@ -21,12 +21,12 @@ const HANG: Duration = Duration::from_millis(1500);
 /// Stall limit of a demonstration: it is short.
 const STALL_AFTER: Duration = Duration::from_secs(10);
 
-/// Run a small job with a planted fault and watch it being diagnosed.
+/// Run a small job with a planted fault and diagnose it.
 ///
-/// Needs neither GPU nor PyTorch. Without a name, lists the demonstrations.
+/// Needs neither a GPU nor PyTorch. Without NAME, lists the demonstrations.
 #[derive(Debug, Args)]
 pub(super) struct ShowDemo {
-    /// Which
+    /// Name of the demonstration
     name: Option<String>,
 }
 
