@@ -67,7 +67,7 @@ impl Analyze {
             }
         }
         if analysis.reports.is_empty() {
-            bail!("there is nothing to analyze");
+            bail!("nothing to analyze: no PATH contains usable evidence");
         }
         let style = Style {
             past: true,
@@ -78,7 +78,7 @@ impl Analyze {
             .reports
             .iter()
             .map(|report| self.fail_on.status(report));
-        // Something found is worse than something not known.
+        // A finding outranks insufficient evidence.
         let grave = |&status: &u8| match status {
             0 => 0,
             FOUND => 2,

@@ -52,13 +52,14 @@ impl Coordinator {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         if !self.listen.ip().is_loopback() {
             bail!(
-                "{} can be reached from other machines, and what is sent there is not encrypted: \
-                 only a loopback address can be used",
+                "{} is reachable from other machines, and connections are not encrypted: use a \
+                 loopback address, such as 127.0.0.1:7077",
                 self.listen
             );
         }
         if let Some(dir) = self.report_dir.as_ref().filter(|dir| !dir.is_dir()) {
-            boxes::private_dir(dir).with_context(|| format!("no reports in {}", dir.display()))?;
+            boxes::private_dir(dir)
+                .with_context(|| format!("cannot use report directory {}", dir.display()))?;
         }
         sys::block_interrupts();
         let (socket, listener, address) =
@@ -191,7 +192,7 @@ fn show(mut live: Live, updates: &Receiver<v1::Update>, file: Option<&Path>) {
     let end = if has_ended {
         "the job has ended"
     } else {
-        "the job is watched no longer"
+        "the job is no longer watched"
     };
     let verdict = match last.verdict {
         Verdict::Insufficient => String::new(),

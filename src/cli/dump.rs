@@ -115,7 +115,13 @@ fn of_job(live: &Live) -> anyhow::Result<Dump> {
         .build()?;
     let parts = runtime.block_on(async {
         let answer = tokio::time::timeout(PATIENCE, ask(live)).await;
-        answer.with_context(|| format!("the coordinator at {} does not answer", live.address))?
+        answer.with_context(|| {
+            let limit = PATIENCE.as_secs();
+            format!(
+                "no answer from the coordinator at {} within {limit} s",
+                live.address
+            )
+        })?
     })?;
     Ok(dump::of_job(parts))
 }
@@ -128,7 +134,8 @@ async fn ask(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
     };
     let refused = |status: tonic::Status| match status.code() {
         tonic::Code::Unimplemented => anyhow::anyhow!(
-            "the coordinator at {} is of an older version, which cannot be asked for stacks",
+            "the coordinator at {} is an older version that cannot capture stacks; restart it with \
+             this version",
             live.address
         ),
         _ => anyhow::anyhow!("coordinator {}: {}", live.address, status.message()),

@@ -185,6 +185,6 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     if (0.0..=31_536_000.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        Err("not between 0 and a year".into())
+        Err("not between 0 and 31536000 s (a year)".into())
     }
 }

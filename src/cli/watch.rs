@@ -48,7 +48,8 @@ impl Watch {
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         if !self.once && !is_terminal {
             bail!(
-                "this is no terminal; --once prints the first screen, `ddp-doctor status` the facts"
+                "standard input or output is not a terminal; use --once to print the first screen, or \
+                 `ddp-doctor status`"
             );
         }
         let variable = |name: &str| std::env::var(name).ok();
