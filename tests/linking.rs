@@ -351,7 +351,7 @@ fn a_job_that_nobody_started_under_run_reports_by_itself() {
     // Told to end while a job is watched, the coordinator does so at once.
     assert_eq!(coordinator.end(), Some(0));
     let said = coordinator.said();
-    let last = "[hung] the job is watched no longer · verdict: hang";
+    let last = "[hung] the job is no longer watched · verdict: hang";
     assert!(said.contains(last), "{said}");
     assert_eq!(
         initiating(&coordinator.reports("hung")[0]),
@@ -573,11 +573,11 @@ fn a_variable_is_as_good_as_a_flag_and_the_flag_wins() {
     // Both are refused, and what is said names the address that counted.
     let by_variable = listen("192.0.2.7:7077", None);
     assert_eq!(by_variable.status, Some(3), "{by_variable}");
-    assert!(by_variable.stderr.contains("192.0.2.7:7077 can be reached"));
+    assert!(by_variable.stderr.contains("192.0.2.7:7077 is reachable"));
     assert_eq!(by_variable.stderr.lines().count(), 1, "{by_variable}");
     let by_flag = listen("127.0.0.1:0", Some("192.0.2.8:7077"));
     assert_eq!(by_flag.status, Some(3), "{by_flag}");
-    assert!(by_flag.stderr.contains("192.0.2.8:7077 can be reached"));
+    assert!(by_flag.stderr.contains("192.0.2.8:7077 is reachable"));
 }
 
 #[test]

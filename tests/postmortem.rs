@@ -542,7 +542,10 @@ fn what_is_no_evidence_is_named_with_the_way_out() {
             line.starts_with(&head) && line.contains(expected),
             "{name}: {said}"
         );
-        assert_eq!(last, "ddp-doctor: there is nothing to analyze");
+        assert_eq!(
+            last,
+            "ddp-doctor: nothing to analyze: no PATH contains usable evidence"
+        );
         fs::remove_file(at(name)).unwrap();
     }
 

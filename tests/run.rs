@@ -437,7 +437,11 @@ fn a_run_directory_that_is_used_again_keeps_the_runs_apart() {
     let journal = fs::read(kept.join("journal.ddpj")).unwrap();
     let (status, said) = again("second");
     assert_eq!(status, Some(0));
-    assert_eq!(said.matches("an earlier run was here").count(), 1, "{said}");
+    assert_eq!(
+        said.matches("the files of an earlier run").count(),
+        1,
+        "{said}"
+    );
     let first = kept.join("previous-first");
     assert_eq!(report(&kept.join("report.json")).job.id, "second");
     assert_eq!(report(&first.join("report.json")).job.id, "first");

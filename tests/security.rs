@@ -411,7 +411,7 @@ fn truncation_of_a_box_in_use_is_reported() {
     for _ in 0..100_000 {
         writer.issued(&call);
     }
-    let is_reported = |finding: &Finding| finding.summary.contains("was cut or cleared");
+    let is_reported = |finding: &Finding| finding.summary.contains("was truncated");
     eventually("it is reported", || {
         report(&path).is_some_and(|it| it.findings.iter().any(is_reported))
     });

@@ -13,20 +13,21 @@ use crate::postmortem;
 use crate::report::text::{self, Style};
 use crate::report::{json, markdown, sarif};
 
-/// Say what happened to a job, from what it left behind.
+/// Diagnose a job from the files it left behind.
 ///
-/// Takes run directories, journals and black boxes, in any mix: what a file is, its content says.
-/// Those of one job (from several nodes, say) give one report; several jobs give one report each.
+/// Accepts any mix of run directories, journals and black boxes; file types are detected by content.
+/// All files of one job, also from several nodes, give one report. Files of several jobs give one
+/// report per job.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 nothing at or above --fail-on, 1 findings at or above it, 2 wrong usage, \
-                  3 nothing could be analyzed, 4 the evidence does not allow a judgement."
+    after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
+                  error, 3 nothing could be analyzed, 4 insufficient evidence for a verdict."
 )]
 pub(super) struct Analyze {
     /// Run directory, journal or black box
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// How to print the report
+    /// Output format
     #[arg(
         long,
         value_name = "FORMAT",
@@ -34,7 +35,7 @@ pub(super) struct Analyze {
         env = "DDP_DOCTOR_FORMAT"
     )]
     format: Format,
-    /// Exit with 1 if there are findings of this severity, or a graver one
+    /// Exit with status 1 if a finding has at least this severity
     #[arg(
         long,
         value_name = "SEVERITY",
@@ -46,11 +47,11 @@ pub(super) struct Analyze {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// As on the terminal of `run`
+    /// The layout of `ddp-doctor run`
     Text,
-    /// The report; one document for each job
+    /// The report, one JSON document per job
     Json,
-    /// For issues and chats
+    /// Markdown, for issues and chats
     Markdown,
     /// SARIF 2.1.0, for code scanning
     Sarif,
@@ -66,7 +67,7 @@ impl Analyze {
             }
         }
         if analysis.reports.is_empty() {
-            bail!("there is nothing to analyze");
+            bail!("nothing to analyze: no PATH contains usable evidence");
         }
         let style = Style {
             past: true,
@@ -77,7 +78,7 @@ impl Analyze {
             .reports
             .iter()
             .map(|report| self.fail_on.status(report));
-        // Something found is worse than something not known.
+        // A finding outranks insufficient evidence.
         let grave = |&status: &u8| match status {
             0 => 0,
             FOUND => 2,

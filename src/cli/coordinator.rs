@@ -29,13 +29,13 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// Nothing happens for longer than that.
 const FAR: Duration = Duration::from_secs(3600);
 
-/// Serve several nodes and jobs until interrupted.
+/// Diagnose several jobs of this machine until interrupted.
 ///
-/// Prints the address on standard output once it can be used, and what it finds on standard error,
-/// after the name of the job.
+/// Prints its address on standard output as soon as it accepts connections. Findings go to standard
+/// error, prefixed with the id of the job.
 #[derive(Debug, Args)]
 pub(super) struct Coordinator {
-    /// Address to listen on; port 0: a free one
+    /// Loopback address to listen on; port 0 picks a free port
     #[arg(
         long,
         value_name = "ADDRESS",
@@ -43,7 +43,7 @@ pub(super) struct Coordinator {
         env = "DDP_DOCTOR_LISTEN"
     )]
     listen: SocketAddr,
-    /// Write the report of every job to a file there, <job>-<time>.json, at every change
+    /// Write the report of each job to DIR/<job>-<time>.json, updated at every change
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_REPORT_DIR")]
     report_dir: Option<PathBuf>,
 }
@@ -52,13 +52,14 @@ impl Coordinator {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         if !self.listen.ip().is_loopback() {
             bail!(
-                "{} can be reached from other machines, and what is sent there is not encrypted: \
-                 only a loopback address can be used",
+                "{} is reachable from other machines, and connections are not encrypted: use a \
+                 loopback address, such as 127.0.0.1:7077",
                 self.listen
             );
         }
         if let Some(dir) = self.report_dir.as_ref().filter(|dir| !dir.is_dir()) {
-            boxes::private_dir(dir).with_context(|| format!("no reports in {}", dir.display()))?;
+            boxes::private_dir(dir)
+                .with_context(|| format!("cannot use report directory {}", dir.display()))?;
         }
         sys::block_interrupts();
         let (socket, listener, address) =
@@ -191,7 +192,7 @@ fn show(mut live: Live, updates: &Receiver<v1::Update>, file: Option<&Path>) {
     let end = if has_ended {
         "the job has ended"
     } else {
-        "the job is watched no longer"
+        "the job is no longer watched"
     };
     let verdict = match last.verdict {
         Verdict::Insufficient => String::new(),

@@ -21,12 +21,12 @@ const HANG: Duration = Duration::from_millis(1500);
 /// Stall limit of a demonstration: it is short.
 const STALL_AFTER: Duration = Duration::from_secs(10);
 
-/// Run a small job with a planted fault and watch it being diagnosed.
+/// Run a small job with a planted fault and diagnose it.
 ///
-/// Needs neither GPU nor PyTorch. Without a name, lists the demonstrations.
+/// Needs neither a GPU nor PyTorch. Without NAME, lists the demonstrations.
 #[derive(Debug, Args)]
 pub(super) struct ShowDemo {
-    /// Which
+    /// Name of the demonstration
     name: Option<String>,
 }
 
@@ -47,9 +47,12 @@ impl ShowDemo {
         };
         let demo = find(&name)?;
         if environment::is_switched_off() {
-            bail!("capture is switched off by {}=0", environment::SWITCH);
+            bail!(
+                "capture is switched off by {0}=0; unset {0} to run a demonstration",
+                environment::SWITCH
+            );
         }
-        let program = std::env::current_exe().context("cannot find this program")?;
+        let program = std::env::current_exe().context("cannot determine the path of ddp-doctor")?;
         let command: Vec<OsString> = vec![program.into(), "demo-rank".into(), name.into()];
         writeln!(io::stdout(), "{} ranks: {}", demo::RANKS, demo.about)?;
         let outcome = job::run(Options {
@@ -74,11 +77,7 @@ impl ShowDemo {
         let leading = findings.first().map(|finding| finding.code.as_str());
         if leading != demo.code {
             let word = |code: Option<&str>| code.unwrap_or("nothing").to_owned();
-            bail!(
-                "{} was expected and {} was found",
-                word(demo.code),
-                word(leading)
-            );
+            bail!("expected {}, found {}", word(demo.code), word(leading));
         }
         Ok(0)
     }
@@ -98,5 +97,6 @@ fn find(name: &str) -> anyhow::Result<&'static Demo> {
             .collect::<Vec<_>>()
             .join(", ")
     };
-    demo::find(name).with_context(|| format!("there is no demo {name:?}; there are: {}", names()))
+    demo::find(name)
+        .with_context(|| format!("unknown demonstration {name:?}; available: {}", names()))
 }

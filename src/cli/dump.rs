@@ -19,23 +19,23 @@ use crate::report::dump;
 /// How long a coordinator may take to answer: longer than its nodes may.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Show where all ranks of a live job stand now.
+/// Print the current stack of every rank of a running job.
 ///
-/// Ranks that stand at the same place are shown together, the odd ones first. Nothing is stopped or
-/// run in any rank: their memory is read from outside.
+/// Ranks with equal stacks are shown together, outliers first. The memory of each rank is read from
+/// outside: no rank is stopped, and no code runs in it.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 shown, 2 wrong usage, 3 there is no such job or process, or nobody answers, \
-                  4 nothing could be seen of any rank."
+    after_help = "Exit status: 0 stacks printed, 2 usage error, 3 no such job or process, or no answer from \
+                  the coordinator, 4 no stack could be read."
 )]
 pub(super) struct ShowStacks {
-    /// Run directory or HOST:PORT of a coordinator [default: the newest run of this user here]
+    /// Run directory or HOST:PORT of a coordinator [default: this user's newest run]
     #[arg(value_name = "TARGET")]
     target: Option<String>,
-    /// Which job of that coordinator [default: its newest]
+    /// Id of the job at that coordinator [default: its newest job]
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
-    /// Look at this process, whatever it is
+    /// Print the stacks of this process; it need not belong to a job
     #[arg(
         long,
         value_name = "PID",
@@ -43,10 +43,10 @@ pub(super) struct ShowStacks {
         env = "DDP_DOCTOR_PID"
     )]
     pid: Option<u32>,
-    /// Show all threads, not only the main one of each rank
+    /// Print all threads of each rank, not only the main thread
     #[arg(long, env = "DDP_DOCTOR_ALL_THREADS")]
     all_threads: bool,
-    /// How to print it
+    /// Output format
     #[arg(
         long,
         value_name = "FORMAT",
@@ -58,11 +58,11 @@ pub(super) struct ShowStacks {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// For a terminal
+    /// Plain text for a terminal
     Text,
-    /// All that is known, of all threads
+    /// All fields of all threads
     Json,
-    /// For issues and chats
+    /// Markdown, for issues and chats
     Markdown,
 }
 
@@ -115,7 +115,13 @@ fn of_job(live: &Live) -> anyhow::Result<Dump> {
         .build()?;
     let parts = runtime.block_on(async {
         let answer = tokio::time::timeout(PATIENCE, ask(live)).await;
-        answer.with_context(|| format!("the coordinator at {} does not answer", live.address))?
+        answer.with_context(|| {
+            let limit = PATIENCE.as_secs();
+            format!(
+                "no answer from the coordinator at {} within {limit} s",
+                live.address
+            )
+        })?
     })?;
     Ok(dump::of_job(parts))
 }
@@ -128,7 +134,8 @@ async fn ask(live: &Live) -> anyhow::Result<Vec<v1::DumpPart>> {
     };
     let refused = |status: tonic::Status| match status.code() {
         tonic::Code::Unimplemented => anyhow::anyhow!(
-            "the coordinator at {} is of an older version, which cannot be asked for stacks",
+            "the coordinator at {} is an older version that cannot capture stacks; restart it with \
+             this version",
             live.address
         ),
         _ => anyhow::anyhow!("coordinator {}: {}", live.address, status.message()),

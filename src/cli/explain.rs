@@ -8,12 +8,12 @@ use clap::Args;
 use super::Global;
 use crate::report::explain;
 
-/// Say what a finding means, how it looks, what leads to it and what to change.
+/// Explain a finding: meaning, example, causes and fixes.
 ///
-/// Without a code, lists all of them.
+/// Without CODE, lists all findings.
 #[derive(Debug, Args)]
 pub(super) struct Explain {
-    /// Code or name of the finding, as DD102 or early-exit
+    /// Code or name of the finding, such as DD102 or early-exit
     code: Option<String>,
 }
 
@@ -32,10 +32,10 @@ impl Explain {
                     .iter()
                     .map(|code| format!("{} {}", code.code, code.name))
                     .collect();
-                // What somebody typed may be anything.
+                // The argument may be of any length.
                 let asked: String = asked.chars().take(40).collect();
                 bail!(
-                    "there is no finding {asked:?}; near it: {}. `ddp-doctor explain` lists all",
+                    "unknown finding {asked:?}; similar: {}. `ddp-doctor explain` lists all findings",
                     near.join(", ")
                 );
             }

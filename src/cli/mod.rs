@@ -22,16 +22,16 @@ mod target;
 mod viewing;
 mod watch;
 
-/// Exit code of a command line that makes no sense.
+/// Exit status of a usage error.
 const USAGE: u8 = 2;
-/// Exit code where findings are at or above the severity that was named.
+/// Exit status if a finding is at or above the severity given by `--fail-on`.
 const FOUND: u8 = 1;
-/// Exit code of a tool that failed.
+/// Exit status of a command that failed.
 const FAILED: u8 = 3;
-/// Exit code where the evidence does not allow a judgement.
+/// Exit status if the evidence is insufficient for a verdict.
 const INSUFFICIENT: u8 = 4;
 
-/// Tells why a distributed training job hangs: which rank, which call, which line, and what to
+/// Diagnose hangs of distributed PyTorch jobs: which rank, which call, which line, why, and what to
 /// change.
 #[derive(Debug, Parser)]
 #[command(
@@ -49,33 +49,33 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a job and watch every rank of it on this node
+    /// Start a job and diagnose its ranks on this node
     Run(run::Run),
-    /// Serve several nodes and jobs until interrupted
+    /// Diagnose several jobs of this machine until interrupted
     Coordinator(coordinator::Coordinator),
-    /// Show a job on the terminal, live or as it was
+    /// Show a job in the terminal, live or replayed
     Watch(watch::Watch),
-    /// Say how a job stands, for scripts and log files
+    /// Print the state of a job, for scripts and logs
     Status(status::ShowStatus),
-    /// Show where all ranks of a live job stand now
+    /// Print the current stack of every rank of a running job
     Dump(dump::ShowStacks),
-    /// Say what happened to a job, from what it left behind
+    /// Diagnose a job from the files it left behind
     Analyze(analyze::Analyze),
-    /// Say what a finding means and what to change
+    /// Explain a finding: meaning, example, causes and fixes
     Explain(explain::Explain),
-    /// Watch a small job with a planted fault being diagnosed
+    /// Run a small job with a planted fault and diagnose it
     Demo(demo::ShowDemo),
     #[command(hide = true)]
     DemoRank(demo::DemoRank),
-    /// Follow the ranks of a launch for a coordinator
+    /// Follow the ranks of one launch on behalf of a coordinator
     #[command(hide = true)]
     Reporter(reporter::Reporter),
 }
 
-/// Options that every command has.
+/// Options of every command.
 #[derive(Clone, Debug, Args)]
 struct Global {
-    /// When to use colours
+    /// When to use colors
     #[arg(
         long,
         global = true,
@@ -84,10 +84,12 @@ struct Global {
         env = "DDP_DOCTOR_COLOR"
     )]
     color: Color,
-    /// Say less: once, neither the first nor the last line; twice, nothing
+    /// Print less (-qq: nothing)
+    ///
+    /// Once: findings and warnings only, without the opening and closing lines.
     #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_QUIET")]
     quiet: u8,
-    /// Say more: notes, too
+    /// Print more: findings of severity note, too
     #[arg(short, long, global = true, action = ArgAction::Count, env = "DDP_DOCTOR_VERBOSE")]
     verbose: u8,
 }

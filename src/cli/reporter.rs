@@ -1,4 +1,4 @@
-//! `ddp-doctor reporter`, which ranks start and people do not.
+//! `ddp-doctor reporter`, which is started by ranks and not by users.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,24 +9,27 @@ use super::run::{Stacks, seconds};
 use crate::diagnosis::timing::TimeScale;
 use crate::node::reporter::{Options, report};
 
-/// Follow the ranks of a launch that `run` did not start, and report to a standing coordinator.
+/// Follow the ranks of a launch that `run` did not start, and report to a standing coordinator
 #[derive(Debug, Args)]
 pub(super) struct Reporter {
-    /// The black box of a rank
+    /// Black box of one rank of the launch
     black_box: PathBuf,
-    /// Where the coordinator is
+    /// Address of the coordinator
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
     coordinator: String,
-    /// Where evidence goes [default: nowhere]
+    /// Keep black boxes and journal in this directory [default: keep nothing]
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_RUN_DIR")]
     run_dir: Option<PathBuf>,
-    /// How long a wait may last that nothing proves hopeless [default: 60]
+    /// Report an unproven stall after this many seconds [default: 60]
+    ///
+    /// A stall that cannot resolve is reported at once. At a line where ranks have waited before, the
+    /// limit is at least three times the longest such wait.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_STALL_AFTER")]
     stall_after: Option<Duration>,
-    /// Factor of all other durations, for tests
+    /// Factor for all other durations (for tests)
     #[arg(long, hide = true, default_value = "1", env = "DDP_DOCTOR_TIME_SCALE")]
     time_scale: TimeScale,
-    /// When to look where ranks stand
+    /// When to capture stacks
     #[arg(
         long,
         value_name = "WHEN",

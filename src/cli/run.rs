@@ -15,18 +15,18 @@ use crate::node::kill::Patience;
 use crate::node::stacks::taker::When;
 use crate::node::timing::Timing;
 
-/// Start a job and watch every rank of it on this node.
+/// Start a job and diagnose its ranks on this node.
 ///
-/// The command runs as it would without us: same terminal, same signals, same exit status.
+/// The command runs as it would without ddp-doctor: same terminal, same signals, same exit status.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "ddp-doctor run [OPTIONS] -- COMMAND [ARGUMENTS]…\n       \
                       ddp-doctor run [OPTIONS] --nproc-per-node N SCRIPT [ARGUMENTS]…",
-    after_help = "Exit status: that of the job (128+N for signal N; 126, 127 as in a shell), or 75 if \
-                  --on-hang kill ended it."
+    after_help = "Exit status: that of the job (128+N if signal N ended it, 126 or 127 if it could not be \
+                  started, as in a shell), or 75 if --on-hang kill ended it."
 )]
 pub(super) struct Run {
-    /// Run SCRIPT with torchrun, this many ranks on this node
+    /// Start SCRIPT with torchrun and N ranks on this node
     #[arg(
         long,
         value_name = "N",
@@ -34,19 +34,19 @@ pub(super) struct Run {
         env = "DDP_DOCTOR_NPROC_PER_NODE"
     )]
     nproc_per_node: Option<String>,
-    /// Report to this coordinator instead of one of our own
+    /// Report to this coordinator on this machine instead of diagnosing in this process
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
     coordinator: Option<String>,
-    /// Name of the job, the same on all its nodes [default: a new one]
+    /// Id of the job, the same on all its nodes [default: a generated id]
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
-    /// Where evidence and report go [default: ddp-doctor-runs/<job>-<time>]
+    /// Directory for the report and the evidence [default: ddp-doctor-runs/<job>-<time>]
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_RUN_DIR")]
     run_dir: Option<PathBuf>,
-    /// Write the report there too, at every change
+    /// Also write the JSON report to FILE, updated at every change
     #[arg(long, value_name = "FILE", env = "DDP_DOCTOR_REPORT")]
     report: Option<PathBuf>,
-    /// What to do with a job that surely hangs
+    /// What to do when the job hangs
     #[arg(
         long,
         value_name = "WHAT",
@@ -54,16 +54,19 @@ pub(super) struct Run {
         env = "DDP_DOCTOR_ON_HANG"
     )]
     on_hang: OnHang,
-    /// How long it has to hang before it is killed [default: 5 if proved, 30 otherwise]
+    /// Kill after the finding has stood for this many seconds [default: 5 if proved, 30 if supported]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_KILL_AFTER")]
     kill_after: Option<Duration>,
-    /// How long a wait may last that nothing proves hopeless [default: 60]
+    /// Report an unproven stall after this many seconds [default: 60]
+    ///
+    /// A stall that cannot resolve is reported at once. At a line where ranks have waited before, the
+    /// limit is at least three times the longest such wait.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, env = "DDP_DOCTOR_STALL_AFTER")]
     stall_after: Option<Duration>,
-    /// Factor of all other durations, for tests
+    /// Factor for all other durations (for tests)
     #[arg(long, hide = true, default_value = "1", env = "DDP_DOCTOR_TIME_SCALE")]
     time_scale: TimeScale,
-    /// When to look where ranks stand
+    /// When to capture stacks
     #[arg(
         long,
         value_name = "WHEN",
@@ -71,8 +74,9 @@ pub(super) struct Run {
         env = "DDP_DOCTOR_STACKS"
     )]
     stacks: Stacks,
-    /// Whose calls of NCCL to see beside PyTorch's hooks: with `auto` every process's, where this node has
-    /// an NVIDIA driver. Not run on a GPU so far
+    /// How to trace NCCL calls
+    ///
+    /// Collectives that PyTorch issues are captured without this option. Not yet run on a GPU.
     #[arg(
         long,
         value_name = "WHEN",
@@ -80,32 +84,32 @@ pub(super) struct Run {
         env = "DDP_DOCTOR_NCCL"
     )]
     nccl: Nccl,
-    /// The command, or the script for --nproc-per-node
+    /// The command to run, or the script for --nproc-per-node
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnHang {
-    /// Say so
+    /// Report it
     Report,
-    /// End it, once the evidence is on disk
+    /// Report it, then end the job once the evidence is on disk
     Kill,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Nccl {
-    /// Where this node has an NVIDIA driver
+    /// Preload the NCCL shim if this node has an NVIDIA driver
     Auto,
-    /// Also without one
+    /// Preload the NCCL shim
     Always,
-    /// Likewise, in the place of `libnccl.so.2` and `libnccl.so`: for programs that load NCCL and look its
-    /// functions up themselves. NCCL up to 2.32, on x86-64
+    /// Also load the shim in place of `libnccl.so.2` and `libnccl.so`, for programs that load NCCL by that
+    /// name and look up its functions (NCCL up to 2.32, x86-64)
     Soname,
-    /// What NCCL tells its profiler, which this becomes: for NCCL from 2.27 on that is linked statically or
-    /// looked up by the program
+    /// Load the shim as NCCL's profiler plugin, for programs that link NCCL statically or look up its
+    /// functions (NCCL 2.27 to 2.32)
     Profiler,
-    /// Nobody's
+    /// Do not trace NCCL calls
     Never,
 }
 
@@ -123,11 +127,11 @@ impl From<Nccl> for job::Nccl {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Stacks {
-    /// Not at all
+    /// Do not capture stacks
     Never,
-    /// Where they wait for long, and where somebody asks
+    /// When a rank waits unusually long, and on request (`ddp-doctor dump`, `watch`)
     Stall,
-    /// Where somebody asks: ddp-doctor dump
+    /// On request only (`ddp-doctor dump`, `watch`)
     Ask,
 }
 
@@ -142,14 +146,14 @@ impl From<Stacks> for When {
 }
 
 impl Run {
-    /// Runs the job; returns what to exit with.
+    /// Runs the job; returns the exit status.
     pub(super) fn run(self, global: &Global) -> u8 {
         let mut command = self.command;
         if let Some(count) = self.nproc_per_node {
             let torchrun = ["torchrun".into(), "--nproc-per-node".into(), count.into()];
             command.splice(0..0, torchrun);
         }
-        // Switched off, or watched by a `run` outside of this one.
+        // Capture is switched off, or an outer `run` watches this job.
         if environment::is_switched_off() || environment::is_watched_already() {
             return job::become_command(&command, &mut io::stderr());
         }
@@ -181,6 +185,6 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     if (0.0..=31_536_000.0).contains(&seconds) {
         Ok(Duration::from_secs_f64(seconds))
     } else {
-        Err("not between 0 and a year".into())
+        Err("not between 0 and 31536000 s (a year)".into())
     }
 }

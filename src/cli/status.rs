@@ -11,22 +11,22 @@ use super::viewing;
 use crate::report::json::{self, Assembler};
 use crate::report::status;
 
-/// Say how a job stands, for scripts and log files.
+/// Print the state of a job, for scripts and logs.
 ///
-/// One line about the job, one for each finding, one for each rank.
+/// Prints one line for the job, one per finding and one per rank.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 said, 1 findings at or above --fail-on, 2 wrong usage, 3 there is no such \
-                  job or nobody answers, 4 the evidence does not allow a judgement."
+    after_help = "Exit status: 0 no finding at or above --fail-on, 1 findings at or above --fail-on, 2 usage \
+                  error, 3 no such job or no answer from the coordinator, 4 insufficient evidence for a verdict."
 )]
 pub(super) struct ShowStatus {
-    /// Run directory or HOST:PORT of a coordinator [default: the newest run of this user here]
+    /// Run directory or HOST:PORT of a coordinator [default: this user's newest run]
     #[arg(value_name = "TARGET")]
     target: Option<String>,
-    /// Which job of that coordinator [default: its newest]
+    /// Id of the job at that coordinator [default: its newest job]
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
-    /// How to print it
+    /// Output format
     #[arg(
         long,
         value_name = "FORMAT",
@@ -34,7 +34,7 @@ pub(super) struct ShowStatus {
         env = "DDP_DOCTOR_FORMAT"
     )]
     format: Format,
-    /// Exit with 1 if there are findings of this severity, or a graver one
+    /// Exit with status 1 if a finding has at least this severity
     #[arg(
         long,
         value_name = "SEVERITY",
@@ -46,9 +46,9 @@ pub(super) struct ShowStatus {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    /// A line for everything
+    /// One line per fact
     Text,
-    /// The report
+    /// The JSON report
     Json,
 }
 

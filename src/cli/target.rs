@@ -55,8 +55,8 @@ impl Target {
             (goes_on, run.started_at.unwrap_or_default())
         });
         let (dir, run) = newest.context(
-            "there is no run of this user here; name its run directory, or HOST:PORT as `ddp-doctor \
-             run` printed it",
+            "no run of this user found; name its run directory, or the coordinator address that \
+             `ddp-doctor run` printed",
         )?;
         match run.goes_on_here() {
             true => Ok(match live(run) {
@@ -114,14 +114,18 @@ fn of_run_dir(path: &Path) -> anyhow::Result<Live> {
     let shown = path.display();
     let Some(run) = Description::of(path).with_context(|| format!("cannot read {shown}"))? else {
         bail!(
-            "{shown} is no run directory: there is no {} in it",
+            "{shown} is not a run directory: it contains no valid {}",
             names::DESCRIPTION
         );
     };
     if run.is_over() {
-        bail!("the run in {shown} has ended; ddp-doctor analyze {shown} says what is known of it");
+        bail!("the run in {shown} has ended; ddp-doctor analyze {shown} shows its diagnosis");
     }
-    live(run).with_context(|| format!("the run in {shown} has no coordinator"))
+    live(run).with_context(|| {
+        format!(
+            "the run in {shown} has no coordinator; ddp-doctor analyze {shown} shows its diagnosis"
+        )
+    })
 }
 
 fn live(run: Description) -> Option<Live> {
@@ -137,8 +141,8 @@ fn newest(run_dirs: &[PathBuf]) -> anyhow::Result<Live> {
     let going_on = runs.filter(Description::goes_on_here);
     let newest = going_on.max_by_key(|run| run.started_at.unwrap_or(Timestamp(0)));
     newest.and_then(live).context(
-        "no run of this user goes on here; name its run directory, or HOST:PORT as `ddp-doctor run` \
-         printed it",
+        "no run of this user is active on this machine; name its run directory, or the coordinator \
+         address that `ddp-doctor run` printed",
     )
 }
 
@@ -215,7 +219,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_str().unwrap();
         for (target, reason) in [
-            (path, "is no run directory"),
+            (path, "is not a run directory"),
             ("nonsense", "neither a run directory nor HOST:PORT"),
             ("/dev/null", "neither a run directory nor HOST:PORT"),
             ("192.0.2.1:7077", "only a loopback address"),

@@ -45,7 +45,7 @@ pub(super) fn now(target: &Target) -> anyhow::Result<v1::Update> {
 fn last_update(path: &Path) -> anyhow::Result<v1::Update> {
     let analysis = postmortem::analyze(&[path.to_owned()]);
     let Some(report) = analysis.reports.last() else {
-        bail!("there is nothing to show in {}", path.display());
+        bail!("no evidence of a job in {}", path.display());
     };
     let at = report.job.ended_at.or(report.job.started_at);
     let mut told = crate::report::viewer::Told::default();
@@ -56,10 +56,21 @@ async fn first_update(live: &Live) -> anyhow::Result<v1::Update> {
     let asked = async {
         let mut updates = watch(live).await?;
         let first = updates.message().await.map_err(|it| refused(live, &it))?;
-        first.with_context(|| format!("the coordinator at {} says nothing", live.address))
+        first.with_context(|| {
+            format!(
+                "the coordinator at {} closed the connection without an answer",
+                live.address
+            )
+        })
     };
     let answer = tokio::time::timeout(PATIENCE, asked).await;
-    answer.with_context(|| format!("the coordinator at {} does not answer", live.address))?
+    answer.with_context(|| {
+        let limit = PATIENCE.as_secs();
+        format!(
+            "no answer from the coordinator at {} within {limit} s",
+            live.address
+        )
+    })?
 }
 
 /// Has it looked where all ranks stand, without waiting for it: what was seen comes with the updates.
@@ -101,7 +112,7 @@ pub(super) fn feed(mut target: Target, take: impl Fn(Input) -> bool) {
 /// Whether that was all: false where there is nothing to show yet.
 fn feed_left(path: &Path, take: &impl Fn(Input) -> bool) -> bool {
     let Some(recording) = postmortem::record(&[path.to_owned()]) else {
-        let why = format!("there is nothing to show in {}", path.display());
+        let why = format!("no evidence of a job in {}", path.display());
         return !take(Input::Link(Link::Lost { why }));
     };
     if take(Input::Link(Link::Recorded)) {
@@ -117,7 +128,9 @@ async fn feed_live(live: &Live, dir: Option<PathBuf>, take: &impl Fn(Input) -> b
         let end = follow(live, take, &mut pause).await;
         let why = match end {
             Ok(Followed::Enough) => return,
-            Ok(Followed::Lost) => format!("the coordinator at {} is gone", live.address),
+            Ok(Followed::Lost) => {
+                format!("the coordinator at {} closed the connection", live.address)
+            }
             Err(error) => format!("{error:#}"),
         };
         // A run that has ended has left all that there is to know.

@@ -12,30 +12,32 @@ use super::target::Target;
 use super::{Global, viewing};
 use crate::report::text;
 
-/// Columns and lines of what is printed where there is no terminal to ask.
+/// Columns and lines of the page if standard output is not a terminal.
 const PAGE: (u16, u16) = (120, 60);
 
-/// Show a job on the terminal, live or as it was.
+/// Show a job in the terminal, live or replayed.
 ///
-/// The first screen says whether it is healthy, and if not: who it is, and why. `?` shows the keys.
+/// The first screen shows whether the job is healthy and, if it is not, the culprit and the cause. `?`
+/// lists the keys.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 shown, 2 wrong usage, 3 there is no such job, nobody answers, or there is no \
+    after_help = "Exit status: 0 success, 2 usage error, 3 no such job, no answer from the coordinator, or no \
                   terminal."
 )]
 pub(super) struct Watch {
-    /// Run directory (replayed if the run has ended) or HOST:PORT of a coordinator [default: the
-    /// newest run of this user here]
+    /// Run directory (replayed if the run has ended) or HOST:PORT of a coordinator [default: this
+    /// user's newest run]
     #[arg(value_name = "TARGET")]
     target: Option<String>,
-    /// Which job of that coordinator [default: its newest]
+    /// Id of the job at that coordinator [default: its newest job]
     #[arg(long, value_name = "ID", env = "DDP_DOCTOR_JOB")]
     job: Option<String>,
-    /// Print the first screen as plain text, and end; where that is no terminal, COLUMNS and LINES say
-    /// how large it is
+    /// Print the first screen as plain text and exit
+    ///
+    /// If standard output is not a terminal, COLUMNS and LINES set the size [default: 120 by 60].
     #[arg(long, env = "DDP_DOCTOR_ONCE")]
     once: bool,
-    /// Draw with nothing but ASCII [default: where the locale is not UTF-8]
+    /// Draw with ASCII characters only [default if the locale is not UTF-8]
     #[arg(long, env = "DDP_DOCTOR_ASCII")]
     ascii: bool,
 }
@@ -46,7 +48,8 @@ impl Watch {
         let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
         if !self.once && !is_terminal {
             bail!(
-                "this is no terminal; --once prints the first screen, `ddp-doctor status` the facts"
+                "standard input or output is not a terminal; use --once to print the first screen, or \
+                 `ddp-doctor status`"
             );
         }
         let variable = |name: &str| std::env::var(name).ok();

@@ -282,18 +282,18 @@ fn lost(arguments: &[String], environment: &[String], activation: Option<&Path>)
     }
     if let Some(flag) = isolating_flag(&arguments[1..]) {
         return Some(format!(
-            "Python was started with -{flag}, which ignores what `run` sets up"
+            "Python was started with -{flag}, which disables the capture that `run` sets up"
         ));
     }
     if variable(environment, environment::JOB).is_none() {
-        return Some("it was started with an environment that lacks what `run` sets up".into());
+        return Some("its environment lacks the variables that `run` sets".into());
     }
     let python_path = variable(environment, "PYTHONPATH").unwrap_or_default();
     if !python_path
         .split(':')
         .any(|entry| Path::new(entry) == activation)
     {
-        return Some("PYTHONPATH was replaced before it was started".into());
+        return Some("PYTHONPATH was replaced before the process was started".into());
     }
     None
 }

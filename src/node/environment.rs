@@ -304,7 +304,7 @@ fn is_trusted(path: &Path, origin: Origin, variable: &str, refused: Refused<'_>)
     let checked = trust::check(path, origin, Path::new("/proc/self/exe"));
     if let Err(why) = &checked {
         refused(&format!(
-            "{} is not used, because {why} (set {variable} to use it all the same)",
+            "{} is ignored, because {why}; set {variable} to use it",
             path.display()
         ));
     }

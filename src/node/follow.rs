@@ -599,7 +599,7 @@ impl Follower {
             || format!("process {pid}"),
             |rank| format!("rank {rank} (process {pid})"),
         );
-        let text = format!("{who} found no room for a black box: its calls are not seen");
+        let text = format!("{who} found no room for a black box: its calls are not captured");
         self.note(NoteKind::NoBlackBox, rank, pid, text);
     }
 

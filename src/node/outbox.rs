@@ -249,7 +249,7 @@ impl Journal {
         {
             self.overran = true;
             self.say
-                .say("the disk is too slow for the journal: parts of it will be missing");
+                .say("the disk is too slow for the journal: some records will be missing from it");
         }
     }
 
@@ -294,7 +294,10 @@ impl Limit {
     /// Why a journal may not become that long; `None`: it may.
     fn exceeded(&mut self, length: u64, file: &File) -> Option<String> {
         if length > self.bytes {
-            return Some(format!("it may have {} MiB", self.bytes >> 20));
+            return Some(format!(
+                "it has reached its limit of {} MiB",
+                self.bytes >> 20
+            ));
         }
         if length < self.look_at {
             return None;
@@ -303,7 +306,7 @@ impl Limit {
         // A file system that does not say how full it is says when it is full.
         let space = (self.space)(file).ok()?;
         let reserve = RESERVE.min(space.total / RESERVE_SHARE);
-        (space.free < reserve).then(|| format!("the disk has {} MiB left", space.free >> 20))
+        (space.free < reserve).then(|| format!("the disk has {} MiB free", space.free >> 20))
     }
 }
 
@@ -322,7 +325,7 @@ fn write(mut writer: Writer, entries: &Receiver<Entry>, mut limit: Limit, say: &
                     Some(reason) => {
                         is_full = true;
                         say.say(&format!(
-                            "the journal ends here, the diagnosis goes on: {reason}"
+                            "the journal ends here, the diagnosis continues: {reason}"
                         ));
                         Ok(())
                     }
@@ -338,7 +341,7 @@ fn write(mut writer: Writer, entries: &Receiver<Entry>, mut limit: Limit, say: &
             }
         };
         if let Err(error) = result {
-            say.say(&format!("{error}; it ends here, the diagnosis goes on"));
+            say.say(&format!("{error}; it ends here, the diagnosis continues"));
             return;
         }
     }

@@ -314,7 +314,7 @@ fn parse(bytes: &[u8]) -> Option<Stat> {
 fn unreadable() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the kernel's words about a process were not understood",
+        "unexpected format of a file in /proc",
     )
 }
 

@@ -183,7 +183,7 @@ impl Rank {
         reader.poll(BUDGET, &mut |item| told.pass(item, out))
     }
 
-    /// Whether somebody cut or cleared the box, which is then read no further.
+    /// Whether the box was truncated, in which case it is read no further.
     fn is_damaged(&mut self, out: &mut Outbox) -> bool {
         if self.damage.is_none() && self.reader.is_damaged() {
             let note = v1::Note {
@@ -191,10 +191,7 @@ impl Rank {
                 kind: i32::from(NoteKind::Unreadable.number()),
                 rank: self.identity.rank,
                 pid: self.watched.as_ref().map_or(0, Watched::pid),
-                text: format!(
-                    "{} was cut or cleared while it was in use",
-                    self.path.display()
-                ),
+                text: format!("{} was truncated while it was in use", self.path.display()),
                 unix_ns: Timestamp::now().0,
             };
             out.push(Kind::ProcessJoined(self.joined()));

@@ -60,7 +60,7 @@ impl RunDir {
                 let aside = previous.put_aside(&dir)?;
                 Ok(Self {
                     remark: Some(format!(
-                        "an earlier run was here: it is in {} now",
+                        "the files of an earlier run were moved to {}",
                         aside.display()
                     )),
                     path: dir,
@@ -70,7 +70,7 @@ impl RunDir {
                 let path = make_new(&dir, &own)?;
                 Ok(Self {
                     remark: Some(format!(
-                        "another run, which may still go on, uses {}: this one is kept in {}",
+                        "another run that may still be active uses {}; this run uses {}",
                         dir.display(),
                         path.display()
                     )),
@@ -249,7 +249,7 @@ mod tests {
             let made = make(&path);
             assert_eq!(made.path.parent(), Some(path.as_path()));
             assert!(!holds_something(&made.path));
-            assert!(made.remark.unwrap().contains("may still go on"));
+            assert!(made.remark.unwrap().contains("may still be active"));
             for name in LEFT {
                 assert!(path.join(name).exists(), "{name}");
             }

@@ -132,7 +132,7 @@ impl Screen {
         }) = secured
         else {
             self.live
-                .say("the job hangs, but is not ended: its evidence could not be written to disk");
+                .say("the job hangs but is not killed: its evidence could not be written to disk");
             return;
         };
         let Ok(child) = PidFd::open(self.child) else {
@@ -150,7 +150,8 @@ impl Screen {
             return;
         }
         self.killed = true;
-        self.live.say("the job hangs: it is ended (--on-hang kill)");
+        self.live
+            .say("the job hangs and is killed (--on-hang kill)");
         self.condemned = Some((
             Condemned::new(self.child, descendants),
             Instant::now() + GRACE,
@@ -177,10 +178,10 @@ impl Screen {
     fn finish(mut self, status: i32, report: Option<PathBuf>) -> Shown {
         let last = self.live.finish();
         let ended = match status {
-            _ if self.killed => "the job was ended by us".to_owned(),
+            _ if self.killed => "the job was killed by --on-hang kill".to_owned(),
             0 => "the job has ended".to_owned(),
-            128.. => format!("the job was ended by signal {}", status - 128),
-            _ => format!("the job has ended with status {status}"),
+            128.. => format!("the job was terminated by signal {}", status - 128),
+            _ => format!("the job exited with status {status}"),
         };
         let place = report.map_or_else(String::new, |path| format!(" · {}", path.display()));
         self.live

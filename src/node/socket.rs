@@ -30,7 +30,7 @@ const PROBE: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
     /// It is neither a socket nor `HOST:PORT`.
-    #[error("{address} is not an address: {error}")]
+    #[error("{address} is not an address (HOST:PORT or unix:PATH): {error}")]
     Invalid {
         /// The address as given.
         address: String,
@@ -44,7 +44,7 @@ pub enum AddressError {
     #[error("no coordinator of this user listens at {0}")]
     NoListener(String),
     /// Another user may have put the socket there.
-    #[error("{path}: the directory is accessible to other users or belongs to one")]
+    #[error("{path} is not used: its directory belongs to or is accessible to another user")]
     NotPrivate {
         /// Path of the socket.
         path: String,
