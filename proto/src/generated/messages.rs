@@ -689,21 +689,21 @@ impl GuardForm {
         }
     }
 }
-/// A batch of events in the order in which the node saw them. The journal of a run is a sequence of
-/// the same messages. An empty report says that the node lives.
+/// A batch of events in the order in which the node observed them. The journal of a run is a
+/// sequence of the same messages. An empty report is a sign of life of the node.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Report {
-    /// When it was sent, in nanoseconds since the Unix epoch, by the node's clock.
+    /// Time the report was sent, in nanoseconds since the Unix epoch, node clock.
     #[prost(fixed64, tag = "1")]
     pub sent_unix_ns: u64,
-    /// What happened. The events of one process are in the order in which they happened.
+    /// The events of one process are in the order in which they happened.
     #[prost(message, repeated, tag = "2")]
     pub events: ::prost::alloc::vec::Vec<Event>,
-    /// Answers a Ping.
+    /// Answer to a Ping.
     #[prost(message, optional, tag = "10")]
     pub pong: ::core::option::Option<Pong>,
 }
-/// One thing that the node saw.
+/// One observation of the node.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Event {
     #[prost(
@@ -758,16 +758,16 @@ pub struct Hello {
     /// Identifies the job; equal on all its nodes.
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
-    /// The n-th start of that job, from 0.
+    /// Index of this start of the job, from 0.
     #[prost(uint32, tag = "2")]
     pub attempt: u32,
-    /// When the node started the job, in nanoseconds since the Unix epoch.
+    /// Time the node started the job, in nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "3")]
     pub started_unix_ns: u64,
     /// Host name of the node.
     #[prost(string, tag = "4")]
     pub host: ::prost::alloc::string::String,
-    /// Identifies the boot of that host: a pid means something only together with it.
+    /// Identifies the boot of that host: a pid is unique only together with it.
     #[prost(string, tag = "5")]
     pub boot_id: ::prost::alloc::string::String,
     /// Version of ddp-doctor on the node.
@@ -776,80 +776,80 @@ pub struct Hello {
     /// The command that was started.
     #[prost(string, repeated, tag = "7")]
     pub command: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Seconds after which a wait that nothing proves hopeless becomes a finding.
+    /// Seconds after which a wait without a proof becomes a finding.
     #[prost(uint32, tag = "8")]
     pub stall_after_s: u32,
-    /// What tells this launch of the job from others of the same name: nodes that say different things
-    /// here are parts of different launches. Empty: it is not known.
+    /// Distinguishes this launch of the job from others of the same name: nodes with different values
+    /// are parts of different launches. Empty: unknown.
     #[prost(string, tag = "9")]
     pub launch: ::prost::alloc::string::String,
-    /// Factor of all durations that decide when something is concluded; tests shorten them. Absent: 1.
+    /// Factor of all durations after which a conclusion is drawn; tests shorten them. Absent: 1.
     #[prost(double, optional, tag = "10")]
     pub time_scale: ::core::option::Option<f64>,
 }
 /// A process joined a process group: it is a rank. Sent again with the same `process` when its rank
-/// becomes known or a new generation gives it another one.
+/// becomes known or a new initialisation gives it another rank.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProcessJoined {
-    /// Names the process within this stream.
+    /// Identifies the process within this stream.
     #[prost(uint64, tag = "1")]
     pub process: u64,
     #[prost(uint32, tag = "2")]
     pub pid: u32,
-    /// Start time of the process in clock ticks since boot, which tells a reused pid.
+    /// Start time of the process in clock ticks since boot: distinguishes processes with the same pid.
     #[prost(uint64, tag = "3")]
     pub start_ticks: u64,
-    /// Global rank; absent while it is unknown.
+    /// Global rank; absent: unknown.
     #[prost(uint32, optional, tag = "4")]
     pub rank: ::core::option::Option<u32>,
-    /// Number of ranks; absent while it is unknown.
+    /// Number of ranks; absent: unknown.
     #[prost(uint32, optional, tag = "5")]
     pub world_size: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "6")]
     pub local_rank: ::core::option::Option<u32>,
-    /// What observed it: "c10d", "nccl", "rust", "c".
+    /// What captures its calls: "c10d", "nccl", "rust", "c".
     #[prost(string, tag = "7")]
     pub layer: ::prost::alloc::string::String,
-    /// The same moment on the monotonic clock of that host and in nanoseconds since the Unix epoch:
-    /// record times are monotonic.
+    /// One moment on the monotonic clock of that host and in nanoseconds since the Unix epoch: times
+    /// of records are monotonic.
     #[prost(fixed64, tag = "8")]
     pub anchor_mono_ns: u64,
     #[prost(fixed64, tag = "9")]
     pub anchor_unix_ns: u64,
-    /// What tells its world from others of the same job: processes that say different things here
-    /// never meet in a group. Empty: it is not known.
+    /// Distinguishes its world from others of the same job: processes with different values never meet
+    /// in a group. Empty: unknown.
     #[prost(string, tag = "10")]
     pub world: ::prost::alloc::string::String,
 }
-/// A process was started that is to be a rank, by its environment, and has not joined a process group
-/// yet. Sent again when it was looked at, and when it ended before it joined.
+/// A process was started that its environment declares a rank, and that has not joined a process
+/// group yet. Sent again when its stacks were taken, and when it ended before it joined.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankStarted {
     #[prost(uint32, tag = "1")]
     pub pid: u32,
     #[prost(uint64, tag = "2")]
     pub start_ticks: u64,
-    /// As its environment says.
+    /// From its environment, like `world_size`.
     #[prost(uint32, tag = "3")]
     pub rank: u32,
     #[prost(uint32, optional, tag = "4")]
     pub world_size: ::core::option::Option<u32>,
-    /// When it was first seen, in nanoseconds since the Unix epoch.
+    /// Time it was first seen, in nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "5")]
     pub seen_unix_ns: u64,
-    /// When it ended; absent: it lives, or joined a process group.
+    /// Time it ended; absent: it is alive, or joined a process group.
     #[prost(fixed64, optional, tag = "6")]
     pub ended_unix_ns: ::core::option::Option<u64>,
-    /// How, where that is known: one of the two.
+    /// How it ended, if known: at most one of the two.
     #[prost(int32, optional, tag = "7")]
     pub exit_code: ::core::option::Option<i32>,
     #[prost(int32, optional, tag = "8")]
     pub exit_signal: ::core::option::Option<i32>,
-    /// Where its threads stood, the latest two looks; their `process` means nothing.
+    /// Its latest two stacks; their `process` has no meaning.
     #[prost(message, repeated, tag = "9")]
     pub looks: ::prost::alloc::vec::Vec<Stacks>,
 }
-/// Gives a number to a string of a process.
+/// Defines the number of a string of a process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StringDefined {
     #[prost(uint64, tag = "1")]
@@ -859,7 +859,7 @@ pub struct StringDefined {
     #[prost(string, tag = "3")]
     pub value: ::prost::alloc::string::String,
 }
-/// Gives a number to a place in the program. Sent again, with guards, once its source was read.
+/// Defines the number of a call site. Sent again, with guards, once its source was read.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SiteDefined {
     #[prost(uint64, tag = "1")]
@@ -868,28 +868,28 @@ pub struct SiteDefined {
     pub id: u32,
     #[prost(string, tag = "3")]
     pub file: ::prost::alloc::string::String,
-    /// From 1; 0 where it is unknown.
+    /// From 1; 0: unknown.
     #[prost(uint32, tag = "4")]
     pub line: u32,
     #[prost(string, tag = "5")]
     pub function: ::prost::alloc::string::String,
-    /// Site of the call that led there when the program first came; 0: unknown.
+    /// Site of the caller when the program first reached this site; 0: unknown.
     #[prost(uint32, tag = "10")]
     pub caller: u32,
-    /// The tests in the source that decide whether the program comes there, the nearest first.
+    /// Tests in the source that decide whether the program reaches the site, the nearest first.
     #[prost(message, repeated, tag = "11")]
     pub guards: ::prost::alloc::vec::Vec<Guard>,
-    /// The source is still being read: the site is told again, with what is around it or nothing.
+    /// The source is still being read: the site is sent again, with its guards or without any.
     #[prost(bool, tag = "12")]
     pub reading: bool,
 }
-/// A test in the source of a program that decides whether it comes to some line.
+/// A test in the source of a program that decides whether a line is reached.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Guard {
-    /// The line of the test.
+    /// Line of the test.
     #[prost(uint32, tag = "1")]
     pub line: u32,
-    /// The test as it is written.
+    /// Source text of the test.
     #[prost(string, tag = "2")]
     pub test: ::prost::alloc::string::String,
     #[prost(enumeration = "GuardSubject", tag = "3")]
@@ -897,7 +897,7 @@ pub struct Guard {
     #[prost(enumeration = "GuardForm", tag = "4")]
     pub form: i32,
 }
-/// Gives a number to a process group, as this process knows it.
+/// Defines the number of a process group, as this process knows it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GroupDefined {
     #[prost(uint64, tag = "1")]
@@ -911,21 +911,21 @@ pub struct GroupDefined {
     /// "gloo", "nccl", …
     #[prost(string, tag = "5")]
     pub backend: ::prost::alloc::string::String,
-    /// The n-th initialisation of the world in this process, from 0.
+    /// Index of the initialisation of the world in this process, from 0.
     #[prost(uint32, tag = "6")]
     pub epoch: u32,
-    /// The n-th creation of the same (epoch, name, members) in this process, from 0.
+    /// Index of the creation of the same (epoch, name, members) in this process, from 0.
     #[prost(uint32, tag = "7")]
     pub ordinal: u32,
     /// Global ranks in group order: member i is group rank i.
     #[prost(uint32, repeated, tag = "8")]
     pub members: ::prost::alloc::vec::Vec<u32>,
-    /// Where the process does not know the members, as with a communicator of NCCL: its own place there.
-    /// Absent: `members` says all.
+    /// Rank of the process in the group if it does not know the members, as with an NCCL communicator.
+    /// Absent: `members` is complete.
     #[prost(message, optional, tag = "60")]
     pub seat: ::core::option::Option<Seat>,
 }
-/// The place of a process in a group whose members it does not know.
+/// Rank of a process in a group whose members it does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Seat {
     /// Its rank in the group.
@@ -935,7 +935,7 @@ pub struct Seat {
     #[prost(uint32, tag = "2")]
     pub size: u32,
 }
-/// Gives a number to a thread of a process.
+/// Defines the number of a thread of a process.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ThreadDefined {
     #[prost(uint64, tag = "1")]
@@ -952,10 +952,10 @@ pub struct ThreadDefined {
 pub struct Record {
     #[prost(uint64, tag = "1")]
     pub process: u64,
-    /// Position in the ring of its black box, from 0: names the record within its process.
+    /// Position in the ring of its black box, from 0: identifies the record within its process.
     #[prost(uint64, tag = "2")]
     pub ticket: u64,
-    /// Nanoseconds on the host's monotonic clock.
+    /// Time of the record, in nanoseconds on the host's monotonic clock.
     #[prost(fixed64, tag = "3")]
     pub mono_ns: u64,
     #[prost(enumeration = "RecordKind", tag = "4")]
@@ -968,7 +968,8 @@ pub struct Record {
     /// Sequence number in the group, from 1; point-to-point calls count per (peer, direction). 0: none.
     #[prost(uint64, tag = "7")]
     pub seq: u64,
-    /// Names the call within its process: the records about one call share it. 0: none or unknown.
+    /// Identifies the call within its process: all records about one call share it. 0: none or
+    /// unknown.
     #[prost(uint64, tag = "8")]
     pub call: u64,
     /// 0: unknown.
@@ -988,11 +989,11 @@ pub struct Record {
     pub root: ::core::option::Option<i32>,
     #[prost(int32, optional, tag = "15")]
     pub tag: ::core::option::Option<i32>,
-    /// Elements of the first tensor. Of a step that began with a forward: batches that were drawn so far
-    /// where the last one was drawn.
+    /// Elements of the first tensor. In a step that began with a forward pass: batches drawn so far at
+    /// the place where the last one was drawn.
     #[prost(uint64, optional, tag = "16")]
     pub numel: ::core::option::Option<u64>,
-    /// Dimensions of the first tensor; meaningless unless `shape_known`.
+    /// Dimensions of the first tensor; valid only if `shape_known`.
     #[prost(uint32, repeated, tag = "17")]
     pub dims: ::prost::alloc::vec::Vec<u32>,
     #[prost(bool, tag = "18")]
@@ -1000,42 +1001,44 @@ pub struct Record {
     /// Number of tensors in the call.
     #[prost(uint32, tag = "19")]
     pub tensors: u32,
-    /// Training step in which it happened; 0 before the first.
+    /// Training step of the record; 0: before the first.
     #[prost(uint32, tag = "20")]
     pub step: u32,
-    /// Meaning by kind.
+    /// Meaning depends on the kind.
     #[prost(string, tag = "21")]
     pub text: ::prost::alloc::string::String,
     #[prost(int32, tag = "22")]
     pub code: i32,
-    /// Phase in which it happened; empty: none.
+    /// Phase of the record; empty: none.
     #[prost(string, tag = "23")]
     pub phase: ::prost::alloc::string::String,
-    /// A piece of the splits of an all_to_all (kind SPLITS).
+    /// Part of the split sizes of an all_to_all (kind SPLITS).
     #[prost(uint32, repeated, tag = "24")]
     pub splits: ::prost::alloc::vec::Vec<u32>,
-    /// The group that a call is about to make; absent: it makes none, or found no room to say which.
+    /// Group that the call is about to create; absent: the call creates none, or its description found
+    /// no room.
     #[prost(message, optional, tag = "30")]
     pub creation: ::core::option::Option<GroupCreation>,
-    /// Of a call that was put on a stream of a device: which, and with what.
+    /// Stream of a device on which the call was enqueued; absent: none or unknown.
     #[prost(message, optional, tag = "60")]
     pub on_stream: ::core::option::Option<OnStream>,
 }
-/// How a call was put on a stream of a device. What is on a stream runs in order.
+/// How a call was enqueued on a stream of a device. The work on one stream runs in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OnStream {
-    /// Names the stream within its process, whatever the number.
+    /// Identifies the stream within its process.
     #[prost(fixed64, tag = "1")]
     pub stream: u64,
-    /// Calls with the same number were given to the device together, in no order; 0: by itself.
+    /// Calls with the same number were launched together, without an order among them; 0: launched
+    /// alone.
     #[prost(uint32, tag = "2")]
     pub launch: u32,
 }
-/// A process group that is about to be made, by one of its members or by somebody who only takes
-/// part.
+/// A process group that is about to be created, by a member or by a rank that takes part in its
+/// creation without becoming a member.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GroupCreation {
-    /// What its makers meet by.
+    /// Name by which the participants find each other.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
@@ -1043,38 +1046,38 @@ pub struct GroupCreation {
     /// "gloo", "nccl", …
     #[prost(string, tag = "3")]
     pub backend: ::prost::alloc::string::String,
-    /// The n-th initialisation of the world in this process, from 0.
+    /// Index of the initialisation of the world in this process, from 0.
     #[prost(uint32, tag = "4")]
     pub epoch: u32,
     /// Global ranks in group order.
     #[prost(uint32, repeated, tag = "5")]
     pub members: ::prost::alloc::vec::Vec<u32>,
-    /// Whoever makes the group is known to be kept until all its members make it.
+    /// The creation is known to block each participant until all members take part.
     #[prost(bool, tag = "6")]
     pub takes_all: bool,
-    /// Instead of `members`, where they are not known. Those who divide a group meet by a name that begins
-    /// with the name of that group and "/", and their places are those in it.
+    /// Replaces `members` if they are unknown. The participants of a split meet by a name that begins
+    /// with the name of the parent group and "/", and their ranks are those in the parent group.
     #[prost(message, optional, tag = "60")]
     pub seat: ::core::option::Option<Seat>,
 }
-/// Cumulative counters of a group in a process. They survive the overwriting of the ring.
+/// Cumulative counters of a group in a process. They survive when the ring overwrites records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GroupFrontier {
     #[prost(uint64, tag = "1")]
     pub process: u64,
     #[prost(uint32, tag = "2")]
     pub group: u32,
-    /// Highest sequence number of a collective that was issued; 0: none.
+    /// Highest sequence number of an issued collective; 0: none.
     #[prost(uint64, tag = "3")]
     pub issued: u64,
-    /// Point-to-point calls issued, all peers together.
+    /// Number of point-to-point calls issued, for all peers together.
     #[prost(uint64, tag = "4")]
     pub p2p_issued: u64,
-    /// The process has ended: these are its last words.
+    /// The process has ended: the counters are final.
     #[prost(bool, tag = "5")]
     pub r#final: bool,
 }
-/// The operating system's view of a process changed.
+/// The process state reported by the operating system changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ProcessChanged {
     #[prost(uint64, tag = "1")]
@@ -1083,134 +1086,138 @@ pub struct ProcessChanged {
     pub state: i32,
     #[prost(fixed64, tag = "3")]
     pub unix_ns: u64,
-    /// Set on DEAD where the status is known: exactly one of the two.
+    /// On DEAD, if the exit status is known: exactly one of the two.
     #[prost(int32, optional, tag = "4")]
     pub exit_code: ::core::option::Option<i32>,
     #[prost(int32, optional, tag = "5")]
     pub exit_signal: ::core::option::Option<i32>,
-    /// On DEAD: processes that the kernel killed for want of memory in the last moments, in the control
-    /// group of this one; and on its host, where the control group does not tell.
+    /// On DEAD: number of processes that the kernel killed for lack of memory in the last moments, in
+    /// the control group of this process; and on its host, if the control group does not report it.
     #[prost(uint64, optional, tag = "6")]
     pub oom_kills_in_cgroup: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "7")]
     pub oom_kills_on_host: ::core::option::Option<u64>,
 }
-/// The memory of a process, and of what it shares with others. Told about once a second where it has
-/// changed noticeably. What is absent was not seen by whoever measured: the node sees the host's side,
-/// the process itself the GPU's.
+/// Memory of a process, and of resources that it shares with others. Sent about once a second after
+/// a noticeable change. Absent fields were not measured: the node measures the host's side, the
+/// process itself the GPU's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemorySample {
     #[prost(uint64, tag = "1")]
     pub process: u64,
-    /// When it was measured, in nanoseconds since the Unix epoch; 0: `mono_ns` says so.
+    /// Time of the measurement, in nanoseconds since the Unix epoch; 0: `mono_ns` has the time.
     #[prost(fixed64, tag = "2")]
     pub unix_ns: u64,
-    /// Bytes of the process in the host's memory (its resident set).
+    /// Resident set of the process, in bytes.
     #[prost(uint64, optional, tag = "3")]
     pub rss: ::core::option::Option<u64>,
-    /// Bytes of the host's memory that can still be taken without swapping, and of all of it.
+    /// Bytes of the host's memory that are available without swapping, and its total.
     #[prost(uint64, optional, tag = "4")]
     pub host_available: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "5")]
     pub host_total: ::core::option::Option<u64>,
-    /// Processor time that the process used since the sample before, in thousandths of one processor.
+    /// Processor time of the process since the previous sample, in thousandths of one processor.
     #[prost(uint32, optional, tag = "6")]
     pub cpu_permille: ::core::option::Option<u32>,
-    /// The device that the following is about.
+    /// Device of the fields below that begin with `gpu_`.
     #[prost(uint32, optional, tag = "7")]
     pub device: ::core::option::Option<u32>,
-    /// Bytes in use on the device, by whomever, and bytes it has.
+    /// Bytes in use on the device, by all processes, and its capacity.
     #[prost(uint64, optional, tag = "8")]
     pub gpu_used: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "9")]
     pub gpu_total: ::core::option::Option<u64>,
-    /// Bytes that the framework's allocator has given to tensors, and that it holds on the device.
+    /// Bytes that the framework's allocator has given to tensors, and bytes that it has reserved.
     #[prost(uint64, optional, tag = "10")]
     pub gpu_allocated: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "11")]
     pub gpu_reserved: ::core::option::Option<u64>,
-    /// Position in the ring of the process's black box, if it comes from there: no record has it then.
+    /// Position in the ring of the process's black box if the sample comes from there. No record has
+    /// that position then.
     #[prost(uint64, optional, tag = "12")]
     pub ticket: ::core::option::Option<u64>,
-    /// When it was measured, on the host's monotonic clock.
+    /// Time of the measurement, in nanoseconds on the host's monotonic clock.
     #[prost(fixed64, tag = "13")]
     pub mono_ns: u64,
-    /// Bytes that the control group of the process has in use, what the kernel can take back left out, and
-    /// may have: of it and those around it, the one with the least room.
+    /// Bytes in use in a control group, without what the kernel can reclaim, and its limit: of the
+    /// control group of the process and its ancestors, the one with the least room.
     #[prost(uint64, optional, tag = "14")]
     pub cgroup_used: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "15")]
     pub cgroup_limit: ::core::option::Option<u64>,
-    /// Bytes in use in the process's /dev/shm, and bytes it has.
+    /// Bytes in use in the process's /dev/shm, and its capacity.
     #[prost(uint64, optional, tag = "16")]
     pub shm_used: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "17")]
     pub shm_total: ::core::option::Option<u64>,
-    /// Bytes of the process's address space, and bytes it may have.
+    /// Bytes of the process's address space, and its limit.
     #[prost(uint64, optional, tag = "18")]
     pub virtual_used: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "19")]
     pub virtual_limit: ::core::option::Option<u64>,
-    /// The most bytes that the framework's allocator ever gave to tensors.
+    /// Maximum of `gpu_allocated` so far.
     #[prost(uint64, optional, tag = "20")]
     pub gpu_peak: ::core::option::Option<u64>,
-    /// Bytes that it holds in pieces left over of blocks in use: they serve smaller tensors alone.
+    /// Bytes reserved in the unused rest of split blocks: only smaller tensors fit there.
     #[prost(uint64, optional, tag = "21")]
     pub gpu_split: ::core::option::Option<u64>,
-    /// How often it had to give back all it held before it could get more, and how often it got none.
+    /// Number of allocations that succeeded only after the allocator released its cached memory, and
+    /// number of allocations that failed.
     #[prost(uint64, optional, tag = "22")]
     pub gpu_retries: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "23")]
     pub gpu_ooms: ::core::option::Option<u64>,
-    /// Bytes of the largest piece that it holds and has given to nobody. Looked up when it ran short alone.
+    /// Bytes of the largest free piece of reserved memory. Measured only when the allocator ran short.
     #[prost(uint64, optional, tag = "24")]
     pub gpu_largest: ::core::option::Option<u64>,
-    /// Bytes that NCCL itself holds on the device, for the communicators of the process.
+    /// Bytes that NCCL holds on the device for the communicators of the process.
     #[prost(uint64, optional, tag = "25")]
     pub gpu_nccl: ::core::option::Option<u64>,
-    /// Of `rss`, bytes that are shared memory: mapped files of /dev/shm, and the like.
+    /// Bytes of `rss` that are shared memory, such as mapped files of /dev/shm.
     #[prost(uint64, optional, tag = "26")]
     pub rss_shared: ::core::option::Option<u64>,
-    /// How often, since that control group was made, the kernel had to take memory back before somebody there
-    /// got more: at its limit, and at the lower one from which on they are slowed down (`memory.high`).
+    /// Number of times that the kernel reclaimed memory of that control group before an allocation in
+    /// it could continue, since the group was created: at its limit, and at the lower limit from which
+    /// its processes are slowed down (`memory.high`).
     #[prost(uint64, optional, tag = "27")]
     pub cgroup_held: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "28")]
     pub cgroup_slowed: ::core::option::Option<u64>,
 }
-/// How the host lets a process run, over the second before. Told about once a second where it has changed
-/// noticeably: until the next one it stays as it is. What is absent was not seen.
+/// How the host scheduled a process during the second before. Sent about once a second after a
+/// noticeable change: the values hold until the next sample. Absent fields were not measured.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SchedulingSample {
     #[prost(uint64, tag = "1")]
     pub process: u64,
-    /// When it was measured, in nanoseconds since the Unix epoch.
+    /// Time of the measurement, in nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "2")]
     pub unix_ns: u64,
-    /// Of its main thread, in thousandths of the time: it ran, and it was ready to run and did not get a
-    /// processor.
+    /// Time that its main thread ran, and time that it was runnable without a processor, in
+    /// thousandths of the time.
     #[prost(uint32, optional, tag = "3")]
     pub ran_permille: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "4")]
     pub queued_permille: ::core::option::Option<u32>,
-    /// Its cgroup was kept from running by its quota, in thousandths of the time.
+    /// Time that its cgroup was throttled by its quota, in thousandths of the time.
     #[prost(uint32, optional, tag = "5")]
     pub throttled_permille: ::core::option::Option<u32>,
-    /// Pages a second that it had to wait for to be read from a disk.
+    /// Major page faults per second: pages that were read from a disk.
     #[prost(uint32, optional, tag = "6")]
     pub major_faults: ::core::option::Option<u32>,
-    /// The processors that it may run on, as in /proc/PID/status ("0-3,8"); empty: unknown.
+    /// Processors on which it may run, as in /proc/PID/status ("0-3,8"); empty: unknown.
     #[prost(string, tag = "7")]
     pub processors: ::prost::alloc::string::String,
-    /// All its threads together were ready to run and did not get a processor, in thousandths of the time: may
-    /// be more than 1000.
+    /// Time that its threads were runnable without a processor, summed over all threads, in
+    /// thousandths of the time: can exceed 1000.
     #[prost(uint32, optional, tag = "8")]
     pub threads_queued_permille: ::core::option::Option<u32>,
-    /// A hypervisor gave its host's processors to others, in thousandths of their time.
+    /// Steal time: share of its host's processor time that a hypervisor gave to others, in
+    /// thousandths.
     #[prost(uint32, optional, tag = "9")]
     pub stolen_permille: ::core::option::Option<u32>,
-    /// Something in its cgroup (version 2), or on its host where there is none of its own, waited for a
-    /// processor, for memory, for a disk: pressure stall information ("some"), in thousandths of the time.
+    /// Pressure stall information ("some") for processor, memory and I/O, in thousandths of the time:
+    /// of its cgroup (version 2), or of its host if it has none of its own.
     #[prost(uint32, optional, tag = "10")]
     pub cpu_pressure_permille: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "11")]
@@ -1229,7 +1236,7 @@ pub struct RecordsLost {
 /// The evidence is incomplete in a known way.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Note {
-    /// 0: of no process that has a black box.
+    /// 0: none, or a process without a black box.
     #[prost(uint64, tag = "1")]
     pub process: u64,
     #[prost(enumeration = "NoteKind", tag = "2")]
@@ -1243,12 +1250,12 @@ pub struct Note {
     #[prost(fixed64, tag = "6")]
     pub unix_ns: u64,
 }
-/// Somebody asked the whole job to end: a person at the terminal, a batch system.
+/// The whole job was asked to end, by a person at the terminal or by a batch system.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Interrupted {
     #[prost(fixed64, tag = "1")]
     pub unix_ns: u64,
-    /// The signal that asked.
+    /// Signal that requested it.
     #[prost(int32, tag = "2")]
     pub signal: i32,
 }
@@ -1257,11 +1264,11 @@ pub struct Interrupted {
 pub struct JobEnded {
     #[prost(fixed64, tag = "1")]
     pub unix_ns: u64,
-    /// As a shell would report it.
+    /// Exit status as a shell reports it.
     #[prost(int32, tag = "2")]
     pub status: i32,
 }
-/// Where the threads of a process stood at one moment.
+/// Stacks of the threads of a process at one moment.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Stacks {
     #[prost(uint64, tag = "1")]
@@ -1271,42 +1278,42 @@ pub struct Stacks {
     /// The main thread first.
     #[prost(message, repeated, tag = "3")]
     pub threads: ::prost::alloc::vec::Vec<ThreadStack>,
-    /// What could not be had of it and why, in words; empty: nothing is missing.
+    /// What is missing and why, as text; empty: nothing is missing.
     #[prost(string, tag = "4")]
     pub trouble: ::prost::alloc::string::String,
 }
 /// One thread of a process at one moment.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ThreadStack {
-    /// The operating system's number of it.
+    /// Thread id assigned by the operating system.
     #[prost(uint32, tag = "1")]
     pub tid: u32,
-    /// As the operating system calls it.
+    /// Thread name known to the operating system.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
     /// State as in /proc/PID/stat: "R" running, "S" sleeping, "D" waiting for a device, …; empty: unknown.
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// Kernel function it sleeps in; empty: none, or not permitted to know.
+    /// Kernel function in which it sleeps; empty: none, or not permitted to read.
     #[prost(string, tag = "4")]
     pub wait_channel: ::prost::alloc::string::String,
-    /// Processor time it has used, in nanoseconds; absent: unknown.
+    /// Processor time used, in nanoseconds; absent: unknown.
     #[prost(uint64, optional, tag = "5")]
     pub cpu_ns: ::core::option::Option<u64>,
-    /// Whether it holds the interpreter's lock; absent: unknown, or no thread of Python's.
+    /// Whether it holds the GIL; absent: unknown, or not a Python thread.
     #[prost(bool, optional, tag = "6")]
     pub holds_gil: ::core::option::Option<bool>,
-    /// Python frames, innermost first; none where it runs no Python.
+    /// Python frames, innermost first; empty if the thread runs no Python.
     #[prost(message, repeated, tag = "7")]
     pub python: ::prost::alloc::vec::Vec<Frame>,
-    /// Native frames, innermost first; none where the system does not permit to see them.
+    /// Native frames, innermost first; empty if the system does not permit to read them.
     #[prost(message, repeated, tag = "8")]
     pub native: ::prost::alloc::vec::Vec<Frame>,
 }
 /// One frame of a stack.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Frame {
-    /// Source file; of a native frame the object file.
+    /// Source file; for a native frame the object file.
     #[prost(string, tag = "1")]
     pub file: ::prost::alloc::string::String,
     /// From 1; 0: unknown.
@@ -1315,7 +1322,7 @@ pub struct Frame {
     #[prost(string, tag = "3")]
     pub function: ::prost::alloc::string::String,
 }
-/// What the coordinator asks of a node.
+/// A request of the coordinator to a node.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Request {
     #[prost(oneof = "request::Kind", tags = "1, 2, 3, 4, 10")]
@@ -1337,21 +1344,21 @@ pub mod request {
         Ping(super::Ping),
     }
 }
-/// Asks what time it is there: the node answers with a Pong in its next report.
+/// Requests the time on the node: the node answers with a Pong in its next report.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {
-    /// When the coordinator sent it, on its clock, in nanoseconds since the Unix epoch.
+    /// Time the coordinator sent it, in nanoseconds since the Unix epoch, coordinator clock.
     #[prost(fixed64, tag = "1")]
     pub unix_ns: u64,
 }
-/// The answer to a Ping. With the time at which its report was sent and the one at which it arrived,
-/// these four tell how far the clocks are apart, as in NTP (RFC 5905, section 8).
+/// Answer to a Ping. Its two times, the time its report was sent and the time that report arrived
+/// yield the offset of the clocks, as in NTP (RFC 5905, section 8).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pong {
-    /// The time in the Ping.
+    /// Time in the Ping.
     #[prost(fixed64, tag = "1")]
     pub ping_unix_ns: u64,
-    /// When the Ping came, on the node's clock.
+    /// Time the Ping arrived, node clock.
     #[prost(fixed64, tag = "2")]
     pub received_unix_ns: u64,
 }
@@ -1361,7 +1368,7 @@ pub struct Welcome {
     #[prost(string, tag = "1")]
     pub coordinator_version: ::prost::alloc::string::String,
 }
-/// Repeat what the black box of a process still holds, from this ticket on.
+/// Requests what the black box of a process still holds, from this ticket on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SendRecords {
     #[prost(uint64, tag = "1")]
@@ -1369,17 +1376,17 @@ pub struct SendRecords {
     #[prost(uint64, tag = "2")]
     pub from_ticket: u64,
 }
-/// The coordinator has taken JobEnded and published its last word about the job.
+/// The coordinator has processed JobEnded and published its final diagnosis of the job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Finished {}
-/// Take the stacks of processes now and report them as Stacks.
+/// Requests the stacks of processes, to be taken now and reported as Stacks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CaptureStacks {
-    /// Which; none: of every rank on the node.
+    /// Processes; empty: every rank on the node.
     #[prost(uint64, repeated, tag = "1")]
     pub processes: ::prost::alloc::vec::Vec<u64>,
-    /// Somebody wants to see them; otherwise they are for the diagnosis of a stall. A node may be set up
-    /// to take them for one and not for the other.
+    /// The stacks are for a person or a tool that requested them; otherwise they are for the diagnosis
+    /// of a stall. A node may be configured to take stacks for one purpose and not for the other.
     #[prost(bool, tag = "2")]
     pub on_request: bool,
 }
@@ -1532,21 +1539,21 @@ pub struct Parameter {
     #[prost(uint32, repeated, tag = "3")]
     pub missing_on: ::prost::alloc::vec::Vec<u32>,
 }
-/// Which job to watch.
+/// Selects the job to watch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
     /// Empty: the newest one.
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
 }
-/// Which job to look at.
+/// Selects the job whose stacks are requested.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DumpRequest {
     /// Empty: the newest one.
     #[prost(string, tag = "1")]
     pub job: ::prost::alloc::string::String,
 }
-/// A piece of the answer.
+/// One part of the answer to a DumpRequest.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DumpPart {
     #[prost(oneof = "dump_part::Part", tags = "1, 2")]
@@ -1562,10 +1569,10 @@ pub mod dump_part {
         Rank(super::RankStacks),
     }
 }
-/// What the answer is about.
+/// General part of a dump.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DumpHead {
-    /// When it was put together, in nanoseconds since the Unix epoch.
+    /// Time the dump was assembled, in nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "1")]
     pub unix_ns: u64,
     #[prost(message, optional, tag = "2")]
@@ -1574,23 +1581,23 @@ pub struct DumpHead {
     #[prost(uint32, repeated, tag = "3")]
     pub missing_ranks: ::prost::alloc::vec::Vec<u32>,
 }
-/// Where one rank stands.
+/// Status and stacks of one rank.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankStacks {
     #[prost(message, optional, tag = "1")]
     pub status: ::core::option::Option<RankStatus>,
-    /// Absent: they could not be had.
+    /// Absent: they could not be taken.
     #[prost(message, optional, tag = "2")]
     pub stacks: ::core::option::Option<Stacks>,
-    /// Why they could not be had.
+    /// Why they could not be taken.
     #[prost(string, tag = "3")]
     pub trouble: ::prost::alloc::string::String,
 }
-/// Everything that changed since the update before; the first one has everything. One message, so
-/// that a viewer never shows findings of one moment beside ranks of another.
+/// Changes since the previous update; the first update has everything. A single message, so that a
+/// viewer never shows findings of one moment next to ranks of another.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Update {
-    /// When it was made, in nanoseconds since the Unix epoch.
+    /// Time of the update, in nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "1")]
     pub unix_ns: u64,
     /// Always present.
@@ -1601,21 +1608,21 @@ pub struct Update {
     pub verdict: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "4")]
     pub evidence: ::core::option::Option<Evidence>,
-    /// Whether `findings` is meaningful: they are sent whole, and only when one of them changed.
+    /// Whether `findings` is meaningful: the whole list is sent, and only when a finding changed.
     #[prost(bool, tag = "5")]
     pub findings_changed: bool,
     #[prost(message, repeated, tag = "6")]
     pub findings: ::prost::alloc::vec::Vec<Finding>,
-    /// Ranks that changed since the update before.
+    /// Ranks that changed since the previous update.
     #[prost(message, repeated, tag = "7")]
     pub ranks: ::prost::alloc::vec::Vec<RankStatus>,
-    /// Nothing more will come.
+    /// This is the last update.
     #[prost(bool, tag = "8")]
     pub ended: bool,
-    /// Groups that changed since the update before.
+    /// Groups that changed since the previous update.
     #[prost(message, repeated, tag = "9")]
     pub groups: ::prost::alloc::vec::Vec<GroupStatus>,
-    /// Ranks of which the following changed since the update before.
+    /// Ranks whose details changed since the previous update.
     #[prost(message, repeated, tag = "10")]
     pub details: ::prost::alloc::vec::Vec<RankDetail>,
 }
@@ -1637,7 +1644,7 @@ pub struct Job {
     #[prost(fixed64, optional, tag = "7")]
     pub ended_unix_ns: ::core::option::Option<u64>,
 }
-/// What the diagnosis rests on.
+/// Evidence on which the diagnosis rests.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Evidence {
     #[prost(uint32, optional, tag = "1")]
@@ -1655,7 +1662,7 @@ pub struct Evidence {
     #[prost(double, tag = "7")]
     pub clock_uncertainty_ms: f64,
 }
-/// One rank now.
+/// Current state of one rank.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RankStatus {
     #[prost(uint32, tag = "1")]
@@ -1677,7 +1684,7 @@ pub struct RankStatus {
     #[prost(message, optional, tag = "9")]
     pub waiting_in: ::core::option::Option<WaitingIn>,
 }
-/// The call a rank has been waiting in for more than a moment.
+/// A call in which a rank has been waiting for a noticeable time.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WaitingIn {
     #[prost(string, tag = "1")]
@@ -1689,43 +1696,43 @@ pub struct WaitingIn {
     #[prost(uint64, tag = "4")]
     pub waited_ms: u64,
 }
-/// What viewers show of a rank beside its status.
+/// What viewers show about a rank in addition to its status.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RankDetail {
     #[prost(uint32, tag = "1")]
     pub rank: u32,
-    /// What was measured of it, in the order in which it is shown.
+    /// Measurements, in the order in which they are shown.
     #[prost(message, repeated, tag = "2")]
     pub gauges: ::prost::alloc::vec::Vec<Gauge>,
-    /// Ranks that it waits for, a few of them, ascending.
+    /// The first few ranks for which it waits, ascending.
     #[prost(uint32, repeated, tag = "3")]
     pub waits_for: ::prost::alloc::vec::Vec<u32>,
-    /// How many there are beside those.
+    /// Number of further ranks for which it waits.
     #[prost(uint32, tag = "4")]
     pub waits_for_more: u32,
-    /// The phase that its program marked, the innermost one; empty: none.
+    /// Innermost phase marked by the program; empty: none.
     #[prost(string, tag = "5")]
     pub phase: ::prost::alloc::string::String,
     #[prost(uint64, tag = "6")]
     pub records: u64,
     #[prost(uint64, tag = "7")]
     pub records_lost: u64,
-    /// Where its main thread stood when it was last looked at, innermost frame first; empty: it was not, or
-    /// has gone on since.
+    /// Latest stack of its main thread, innermost frame first; empty: none was taken, or the thread
+    /// has moved since.
     #[prost(message, repeated, tag = "8")]
     pub stack: ::prost::alloc::vec::Vec<Where>,
-    /// When that was, in nanoseconds since the Unix epoch.
+    /// Time the stack was taken, in nanoseconds since the Unix epoch.
     #[prost(fixed64, tag = "9")]
     pub stack_unix_ns: u64,
-    /// Kernel function that the main thread slept in then; empty: none.
+    /// Kernel function in which the main thread slept then; empty: none.
     #[prost(string, tag = "10")]
     pub wait_channel: ::prost::alloc::string::String,
-    /// How much later than the first it comes to collectives, lately, in microseconds; absent: it was in
-    /// none.
+    /// How much later than the first rank it recently arrived at collectives, in microseconds; absent:
+    /// it took part in none.
     #[prost(uint64, optional, tag = "11")]
     pub late_us: ::core::option::Option<u64>,
 }
-/// Something that is measured. A viewer shows one of a name that it has never heard of.
+/// A measured value. A viewer also shows gauges whose names it does not know.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Gauge {
     /// "rss", "gpu 0", …
@@ -1736,54 +1743,54 @@ pub struct Gauge {
     pub unit: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
     pub value: u64,
-    /// The most it was.
+    /// Maximum so far.
     #[prost(uint64, tag = "4")]
     pub peak: u64,
-    /// The most it can be; absent: nobody knows.
+    /// Upper limit; absent: unknown.
     #[prost(uint64, optional, tag = "5")]
     pub limit: ::core::option::Option<u64>,
-    /// How it grows; absent: it does not grow steadily, step after step.
+    /// Growth; absent: the value does not grow steadily from step to step.
     #[prost(message, optional, tag = "6")]
     pub growth: ::core::option::Option<Growth>,
 }
 /// A value that grows with every step.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Growth {
-    /// By how much, in the unit of the gauge.
+    /// Increase per step, in the unit of the gauge.
     #[prost(double, tag = "1")]
     pub per_step: f64,
-    /// The steps over which that was seen.
+    /// Steps over which the growth was observed.
     #[prost(uint64, tag = "2")]
     pub from_step: u64,
     #[prost(uint64, tag = "3")]
     pub to_step: u64,
-    /// Where that ends; absent: it is not in sight.
+    /// Where the growth ends; absent: no end is in sight.
     #[prost(message, optional, tag = "4")]
     pub end: ::core::option::Option<GrowthEnd>,
 }
-/// Where a value that grows comes to its end, if it goes on like that.
+/// Where a growing value reaches its end if the growth continues.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GrowthEnd {
-    /// What the value will be then.
+    /// The value at the end.
     #[prost(uint64, tag = "1")]
     pub value: u64,
-    /// What is used up then, "its control group", in the middle of a sentence.
+    /// What is exhausted then, as a phrase within a sentence: "its control group".
     #[prost(string, tag = "2")]
     pub of: ::prost::alloc::string::String,
-    /// In about so many steps, counted from `to_step` …
+    /// Estimated number of steps until the end, counted from `to_step`.
     #[prost(uint64, tag = "3")]
     pub steps: u64,
-    /// … at least in so many …
+    /// Lower bound of `steps`.
     #[prost(uint64, tag = "4")]
     pub least: u64,
-    /// … and at most; absent: it may never.
+    /// Upper bound of `steps`; absent: the end may never come.
     #[prost(uint64, optional, tag = "5")]
     pub most: ::core::option::Option<u64>,
 }
-/// One process group now: how far each member has come.
+/// Current state of one process group: how far each member has come.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GroupStatus {
-    /// Names it as long as the coordinator lives.
+    /// Identifies the group during the lifetime of the coordinator.
     #[prost(uint32, tag = "1")]
     pub number: u32,
     #[prost(string, tag = "2")]
@@ -1794,23 +1801,23 @@ pub struct GroupStatus {
     pub layer: ::prost::alloc::string::String,
     #[prost(string, tag = "5")]
     pub backend: ::prost::alloc::string::String,
-    /// Global ranks in group order. The lists below are in this order, too.
+    /// Global ranks in group order. The lists below use the same order.
     #[prost(uint32, repeated, tag = "6")]
     pub ranks: ::prost::alloc::vec::Vec<u32>,
     /// Highest sequence number issued; 0: none, or the rank was not seen in the group.
     #[prost(uint64, repeated, tag = "7")]
     pub issued: ::prost::alloc::vec::Vec<u64>,
-    /// Highest sequence number whose completion was seen.
+    /// Highest sequence number known to be complete.
     #[prost(uint64, repeated, tag = "8")]
     pub completed: ::prost::alloc::vec::Vec<u64>,
-    /// Members that were never seen in it.
+    /// Members that were never seen in the group.
     #[prost(uint32, repeated, tag = "9")]
     pub unseen: ::prost::alloc::vec::Vec<u32>,
-    /// Sequence number at which calls first met that cannot match.
+    /// First sequence number whose calls cannot match.
     #[prost(uint64, optional, tag = "10")]
     pub diverged: ::core::option::Option<u64>,
-    /// What is known of its latest sequence numbers, ascending. Of what all members have called and
-    /// waited for, nothing is known any more.
+    /// Calls at its latest sequence numbers, ascending. Nothing is kept of collectives that all
+    /// members have called and waited for.
     #[prost(message, repeated, tag = "11")]
     pub calls: ::prost::alloc::vec::Vec<CallsAt>,
 }
@@ -1819,13 +1826,13 @@ pub struct GroupStatus {
 pub struct CallsAt {
     #[prost(uint64, tag = "1")]
     pub seq: u64,
-    /// They cannot match.
+    /// The calls cannot match.
     #[prost(bool, tag = "2")]
     pub mismatch: bool,
-    /// Ascending by rank; without `waited_ms`, so that what stands still stays the same.
+    /// Ascending by rank; without `waited_ms`, so that a stalled collective does not change with time.
     #[prost(message, repeated, tag = "3")]
     pub calls: ::prost::alloc::vec::Vec<RankCall>,
-    /// Calls that are known and not listed here: there are too many.
+    /// Number of known calls that are not listed here, because there are too many.
     #[prost(uint32, tag = "4")]
     pub more: u32,
 }
