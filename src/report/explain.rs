@@ -1,4 +1,4 @@
-//! What findings mean: for the terminal, and as the page `docs/findings.md`.
+//! Explanations of findings: for the terminal, and as the page `docs/findings.md`.
 
 use std::io::{self, Write};
 
@@ -7,14 +7,14 @@ use ddp_doctor_proto::catalogue::{self, Code};
 use super::text::{Style, WIDTH, wrapped};
 use crate::diagnosis::detect::{self, Explanation};
 
-/// Codes that are offered where one was not understood.
+/// Number of similar codes suggested for an unknown one.
 const OFFERED: usize = 3;
 
-/// The code that somebody means: "DD102", "dd102", "102" or "early-exit".
+/// Finds the code that a user typed: "DD102", "dd102", "102" or "early-exit".
 ///
 /// # Errors
 ///
-/// When there is none of that name: those that are spelled most like it.
+/// If there is no such code, returns the most similar codes.
 pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
     let asked = asked.trim().to_lowercase().replace(['_', ' '], "-");
     let is_it = |code: &&&Code| {
@@ -29,7 +29,7 @@ pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
         .map(|code| {
             let by_code = distance(&asked, &code.code.to_lowercase());
             let by_name = distance(&asked, code.name);
-            // Half a name is near, however long the other half.
+            // Part of a name counts as similar, however long the rest.
             let is_part = asked.len() >= 3 && code.name.contains(&asked);
             (if is_part { 0 } else { by_code.min(by_name) }, *code)
         })
@@ -42,11 +42,11 @@ pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
         .collect())
 }
 
-/// Everything about one code.
+/// Writes the explanation of one code.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn one(out: &mut dyn Write, code: &Code, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
     writeln!(out, "{on}{} {}{off}: {}", code.code, code.name, code.says)?;
@@ -75,11 +75,11 @@ pub fn one(out: &mut dyn Write, code: &Code, style: Style) -> io::Result<()> {
     Ok(())
 }
 
-/// All codes, a line each.
+/// Writes all codes, one per line.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
     let widest = catalogue::ALL.iter().map(|code| code.name.len()).max();
@@ -106,7 +106,7 @@ pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
     Ok(())
 }
 
-/// The page about all findings that this version looks for.
+/// The page about all findings that this version detects.
 #[must_use]
 pub fn page() -> String {
     let mut page = String::from(
@@ -140,10 +140,10 @@ pub fn page() -> String {
     page
 }
 
-/// Columns of the page's source.
+/// Width of the page's source, in columns.
 const COLUMNS: usize = 130;
 
-/// What holds of the code as a rule: "critical, crashes the job".
+/// Usual severity and effect of the code: "critical, crashes the job".
 fn rule(code: &Code) -> String {
     use ddp_doctor_proto::report::Effect;
     let effect = match code.effect {
@@ -177,7 +177,7 @@ fn paragraph(out: &mut dyn Write, mark: &str, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Text in lines, code between backquotes kept in one piece.
+/// Wraps text; code between backquotes is kept on one line.
 fn broken(text: &str, width: usize) -> Vec<String> {
     let mut in_code = false;
     let glued: String = text
@@ -191,9 +191,9 @@ fn broken(text: &str, width: usize) -> Vec<String> {
     lines.map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
-/// Letters to change, add or leave out to make one of the other (Levenshtein, row by row).
+/// Levenshtein distance, computed row by row.
 fn distance(a: &str, b: &str) -> usize {
-    // What is longer than any name is as far as it is long.
+    // A text longer than any name is rejected at once.
     if a.len() > 64 {
         return a.len();
     }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_found_however_it_is_spelled() {
+    fn code_is_found_in_any_spelling() {
         for asked in [
             "DD102",
             "dd102",
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found_is_answered_with_what_is_near() {
+    fn unknown_code_is_answered_with_similar_codes() {
         for (asked, near) in [
             ("DD1O2", "DD102"),
             ("erly-exit", "DD102"),
@@ -251,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn distances_count_letters() {
+    fn distance_counts_edited_letters() {
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("abc", "abc"), 0);
     }
 
     #[test]
-    fn every_code_is_explained_or_said_not_to_be_looked_for() {
+    fn every_code_is_explained_or_reported_as_not_detected() {
         for code in catalogue::ALL {
             let text = shown(|out| one(out, code, Style::default()));
             assert!(text.starts_with(&format!("{} {}: ", code.code, code.name)));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_has_every_code() {
+    fn list_contains_every_code() {
         let text = shown(|out| list(out, Style::default()));
         for code in catalogue::ALL {
             assert!(text.contains(&format!("{} {}", code.code, code.name)));
