@@ -77,7 +77,7 @@ impl Analyze {
             .reports
             .iter()
             .map(|report| self.fail_on.status(report));
-        // Something found is worse than something not known.
+        // Findings take precedence over insufficient evidence.
         let grave = |&status: &u8| match status {
             0 => 0,
             FOUND => 2,

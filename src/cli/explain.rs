@@ -32,7 +32,7 @@ impl Explain {
                     .iter()
                     .map(|code| format!("{} {}", code.code, code.name))
                     .collect();
-                // What somebody typed may be anything.
+                // The argument may have any length.
                 let asked: String = asked.chars().take(40).collect();
                 bail!(
                     "there is no finding {asked:?}; near it: {}. `ddp-doctor explain` lists all",

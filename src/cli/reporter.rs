@@ -1,4 +1,4 @@
-//! `ddp-doctor reporter`, which ranks start and people do not.
+//! `ddp-doctor reporter`, which ranks start, not users.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -142,14 +142,14 @@ impl From<Stacks> for When {
 }
 
 impl Run {
-    /// Runs the job; returns what to exit with.
+    /// Runs the job. Returns the exit status.
     pub(super) fn run(self, global: &Global) -> u8 {
         let mut command = self.command;
         if let Some(count) = self.nproc_per_node {
             let torchrun = ["torchrun".into(), "--nproc-per-node".into(), count.into()];
             command.splice(0..0, torchrun);
         }
-        // Switched off, or watched by a `run` outside of this one.
+        // Capture is switched off, or an outer `run` monitors this job.
         if environment::is_switched_off() || environment::is_watched_already() {
             return job::become_command(&command, &mut io::stderr());
         }
@@ -173,7 +173,7 @@ impl Run {
     }
 }
 
-/// A number of seconds, from 0 to a year.
+/// Parses a number of seconds, from 0 to a year.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()

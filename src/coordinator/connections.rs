@@ -20,8 +20,8 @@ use tonic::transport::server::Connected;
 pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(10);
 /// Maximum number of connections per process.
 const MAX_PER_PROCESS: usize = 32;
-/// Share of the descriptor limit that connections may use. The rest is for black boxes, journals and
-/// reports.
+/// Connections may use the descriptor limit divided by this. The rest is for black boxes, journals
+/// and reports.
 const DESCRIPTOR_SHARE: usize = 4;
 /// Bounds of the total number of connections, independent of the descriptor limit.
 const CONNECTIONS: (usize, usize) = (4, 8192);
