@@ -4,8 +4,8 @@
 //! on their source. Data flows in one direction:
 //!
 //! ```text
-//! feed::Input ─► state (what is known) ─► view (one screen a file) ─► a buffer ─► terminal
-//!                  keys (one table) ─► app (what is shown of it) ─┘
+//! feed::Input ─► state (the job) ─► view (one file per screen) ─► a buffer ─► terminal
+//!                  keys (one table) ─► app (the selection) ─┘
 //! ```
 //!
 //! Reducers in [`state`] do all work that grows with the number of ranks, once per update. A frame

@@ -175,11 +175,11 @@ words! {
     CertificateKind {
         /// Calls that can never match.
         UnsatisfiableJoin = "unsatisfiable-join",
-        /// Waits that must block, in a circle.
+        /// A cycle of waits, none of which can end.
         Cycle = "cycle",
-        /// A rank that can never come.
+        /// A rank that can never arrive.
         TerminalRank = "terminal-rank",
-        /// Two recorded facts that must agree do not.
+        /// Two recorded facts that contradict each other.
         Contradiction = "contradiction",
         /// One fact from the operating system or the runtime.
         Observation = "observation",

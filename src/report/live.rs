@@ -22,7 +22,7 @@ const BURIED: Duration = Duration::from_secs(1);
 /// "nothing is wrong".
 const CAPTURE_LOST: &str = "DD901";
 
-/// How much is printed.
+/// Amount of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verbosity {
     /// 1: neither the line at the start nor the one at the end; 2: nothing.

@@ -1,4 +1,4 @@
-//! State of the process groups: how far each member has come.
+//! State of the process groups: progress of each member.
 
 use std::collections::BTreeMap;
 
