@@ -1,8 +1,8 @@
 //! Offset of a node's clock from ours.
 //!
 //! Four times of one exchange bound it: we send at `t1`, the node receives at `t2` and answers at
-//! `t3`, and the answer arrives at `t4`. The node's clock is ahead by `((t2 - t1) + (t3 - t4)) /
-//! 2`, with an uncertainty of half the round trip `(t4 - t1) - (t3 - t2)`, however the round trip
+//! `t3`, and the answer arrives at `t4`. The node's clock is ahead by half of `(t2 - t1) + (t3 -
+//! t4)`, with an uncertainty of half the round trip `(t4 - t1) - (t3 - t2)`, however the round trip
 //! divides into the two ways. The exchange with the shortest round trip is the best one (NTP, RFC
 //! 5905, sections 8 and 10).
 
