@@ -1098,9 +1098,9 @@ pub struct ProcessChanged {
     #[prost(uint64, optional, tag = "7")]
     pub oom_kills_on_host: ::core::option::Option<u64>,
 }
-/// Memory of a process, and of resources that it shares with others. Sent about once a second after
-/// a noticeable change. Absent fields were not measured: the node measures the host's side, the
-/// process itself the GPU's.
+/// Memory of a process, and of resources that it shares with others. Measured about once a second,
+/// and sent after a noticeable change. Absent fields were not measured: the node measures the host's
+/// side, the process itself the GPU's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemorySample {
     #[prost(uint64, tag = "1")]
@@ -1161,8 +1161,8 @@ pub struct MemorySample {
     /// Bytes reserved in the unused rest of split blocks: only smaller tensors fit there.
     #[prost(uint64, optional, tag = "21")]
     pub gpu_split: ::core::option::Option<u64>,
-    /// Number of allocations that succeeded only after the allocator released its cached memory, and
-    /// number of allocations that failed.
+    /// Number of times that the allocator released its cached memory to retry an allocation, and number
+    /// of allocations that failed.
     #[prost(uint64, optional, tag = "22")]
     pub gpu_retries: ::core::option::Option<u64>,
     #[prost(uint64, optional, tag = "23")]
@@ -1184,8 +1184,8 @@ pub struct MemorySample {
     #[prost(uint64, optional, tag = "28")]
     pub cgroup_slowed: ::core::option::Option<u64>,
 }
-/// How the host scheduled a process during the second before. Sent about once a second after a
-/// noticeable change: the values hold until the next sample. Absent fields were not measured.
+/// How the host scheduled a process during the second before. Measured about once a second, and sent
+/// after a noticeable change: the values hold until the next sample. Absent fields were not measured.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SchedulingSample {
     #[prost(uint64, tag = "1")]
