@@ -708,8 +708,7 @@ pub mod memory {
         pub peak: Option<u64>,
         /// Bytes reserved in the unused rest of split blocks.
         pub split: Option<u64>,
-        /// Number of allocations that succeeded only after the allocator released its cached
-        /// memory.
+        /// Number of times that the allocator released its cached memory to retry an allocation.
         pub retries: Option<u64>,
         /// Number of allocations that failed.
         pub ooms: Option<u64>,
