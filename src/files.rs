@@ -1,16 +1,16 @@
-//! Opening files whose path comes from elsewhere.
+//! Opening of files whose paths come from outside.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a regular file for reading. Opening a FIFO or a device could block, and has effects: these are
-/// refused.
+/// Opens a regular file for reading. Other files are rejected: opening a FIFO or a device can block
+/// and have side effects.
 ///
 /// # Errors
 ///
-/// When it cannot be opened, or is not a regular file.
+/// Fails if the file cannot be opened, or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     let file = File::options()
         .read(true)
@@ -23,11 +23,11 @@ pub fn open(path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
-/// Text of a regular file that is no longer than `limit` bytes.
+/// Reads a regular file of at most `limit` bytes as text.
 ///
 /// # Errors
 ///
-/// As [`open`], or when the file is longer or not UTF-8.
+/// Fails like [`open`], or if the file is longer or not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     let file = open(path)?;
     if file.metadata()?.len() > limit {

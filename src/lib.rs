@@ -1,9 +1,9 @@
-//! The program `ddp-doctor`: what watches a distributed training job and says why it hangs.
+//! The program `ddp-doctor`: monitors a distributed training job and reports why it hangs.
 //!
-//! [`cli`] turns arguments into one of the commands. [`node`] starts a job and reads the black
-//! boxes of its ranks; [`coordinator`] takes what nodes read and feeds it, through
-//! [`evidence::decode`], to the engine in [`diagnosis`]; [`report`] puts what the engine found into
-//! words and files. [`demo`] has jobs with a planted fault to try it all on.
+//! [`cli`] parses arguments and runs a command. [`node`] starts a job and reads the black boxes of
+//! its ranks; [`coordinator`] receives the evidence of the nodes and passes it, through
+//! [`evidence::decode`], to the engine in [`diagnosis`]; [`report`] formats the diagnosis as text
+//! and files. [`demo`] contains jobs with a planted fault for a first trial.
 
 pub mod cli;
 pub mod coordinator;
@@ -15,7 +15,7 @@ pub mod node;
 pub mod postmortem;
 pub mod report;
 
-// Unit tests run scenarios with the harness of the integration tests, which speaks of this crate by
-// its name.
+// Unit tests run scenarios with the harness of the integration tests, which refers to this crate by
+// name.
 #[cfg(test)]
 extern crate self as ddp_doctor;

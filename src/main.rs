@@ -1,4 +1,4 @@
-//! The program `ddp-doctor`; see the library of the same name.
+//! Entry point of the program `ddp-doctor`; see the library of the same name.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,9 @@
-//! What a frame of the dashboard costs, and what an update: `cargo bench -p ddp-doctor-dashboard`.
+//! Cost of a frame and of an update of the dashboard: `cargo bench -p ddp-doctor-dashboard`.
 //!
-//! A frame is what a key costs, an update what comes every second. Jobs of 8 to 16 384 ranks, one of
-//! which has not come to the collective that the others wait in; groups of eight within them. Medians of
-//! five batches, in processor time: on a busy machine that is what stays the same. Updates are the worst
-//! there are: everything about every rank has changed.
+//! A key press costs a frame; an update arrives every second. The jobs have 8 to 16 384 ranks, one
+//! of which never arrives at a collective in which the others wait, and groups of eight. The
+//! results are medians of five batches, in processor time, which varies little on a busy machine.
+//! Updates are the worst case: every value of every rank has changed.
 
 #![expect(clippy::print_stdout, reason = "it prints what it has measured")]
 
@@ -56,7 +56,7 @@ fn row(name: &str, jobs: &mut [App], mut once: impl FnMut(&mut App, u32, usize))
     for (app, ranks) in jobs.iter_mut().zip(SIZES) {
         let mut run = 0;
         let mut batch = || {
-            // Processor time is counted a few milliseconds at a time.
+            // The kernel updates the processor time only every few milliseconds.
             let begin = used();
             let first = run;
             while used().saturating_sub(begin) < BATCH {
@@ -81,7 +81,7 @@ fn frame(app: &mut App) {
     black_box(&buffer);
 }
 
-/// Processor time of this thread so far.
+/// Processor time used by this thread.
 fn used() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split(' ').next().and_then(|it| it.parse().ok());
@@ -102,7 +102,7 @@ fn job(ranks: u32) -> App {
     app
 }
 
-/// Everything about a job that stands still since its third second.
+/// A complete update of a job that has been stalled since its third second.
 fn update(ranks: u32, second: u64) -> v1::Update {
     let odd = ranks / 3;
     let place = v1::Where {

@@ -1,4 +1,4 @@
-//! Panics while the dashboard has the terminal: a test looks what is left of it.
+//! Panics while the dashboard uses the terminal: a test checks that the terminal is restored.
 
 #![expect(clippy::panic, reason = "that is what it is for")]
 

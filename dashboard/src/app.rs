@@ -1,4 +1,4 @@
-//! What is shown of what is known: screens, selections, searches.
+//! State of the user interface: screens, selections, searches.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -20,86 +20,86 @@ use crate::state::State;
 use crate::theme::Theme;
 use crate::view::{self, Screen};
 
-/// Longest text that is searched for.
+/// Maximum length of a search text, in characters.
 const LONGEST_SEARCH: usize = 64;
 
-/// Lines of the program that are shown of a finding.
+/// Maximum number of call sites shown for a finding.
 const PLACES: usize = 6;
-/// How close the timeline can be looked at.
+/// Maximum zoom of the timeline, as a power of two.
 const MOST_ZOOM: u32 = 6;
-/// How far it can be moved.
+/// Maximum distance by which the timeline can be moved.
 const MOST_PAN: usize = 1 << 8;
-/// How often a screen is drawn whose only change is the time that goes by.
+/// Time between two frames if only the elapsed time changes.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What the terminal has to do beside drawing.
+/// What the terminal has to do besides drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Nothing.
     Continue,
-    /// Draw everything, whatever is there.
+    /// Redraw the whole screen.
     Redraw,
-    /// Give the terminal back for a while.
+    /// Release the terminal and suspend the process.
     Suspend,
-    /// Give it back for good.
+    /// Release the terminal and exit.
     Quit,
-    /// Have it looked where all ranks stand.
+    /// Request the current stacks of all ranks.
     Ask,
 }
 
 /// The dashboard without its terminal.
 #[derive(Debug)]
 pub struct App {
-    /// What is known.
+    /// State of the job.
     pub state: State,
-    /// How it looks.
+    /// Colours and characters.
     pub theme: Theme,
-    /// The time it is, as far as the dashboard was told.
+    /// Current time, as of the last input or tick.
     pub now: Timestamp,
-    /// Where the user's source files are.
+    /// The user's source files.
     pub sources: Sources,
-    /// What is shown.
+    /// The screen shown.
     pub screen: Screen,
-    /// Whether the help lies above it.
+    /// Whether the help covers the screen.
     pub help: bool,
     /// The list of ranks.
     pub ranks: RankList,
-    /// Place of the group that is looked at.
+    /// Index of the selected group.
     pub group: usize,
-    /// Sequence number there; `None`: the telling one.
+    /// Selected sequence number of the group; `None`: its most relevant one.
     pub seq: Option<u64>,
-    /// The finding that is looked at.
+    /// Index of the selected finding.
     pub finding: usize,
-    /// Its first line that is shown.
+    /// First line shown on a screen that scrolls.
     pub scroll: usize,
-    /// What was recorded, where nothing comes any more.
+    /// Playback of a recording; unused while connected.
     pub replay: Replay,
-    /// Place of the gauge that is looked at.
+    /// Index of the selected gauge.
     pub gauge: usize,
-    /// How close the timeline is looked at: powers of two.
+    /// Zoom of the timeline, as a power of two.
     pub zoom: u32,
-    /// By how many of its halves it was moved back from the end.
+    /// Offset of the timeline from its end, in halves of its width.
     pub pan: usize,
-    /// When stacks were asked for last.
+    /// When stacks were last requested.
     pub asked: Option<Timestamp>,
-    /// Lines of a page, as of the last drawing.
+    /// Lines per page, as of the last frame.
     page: usize,
-    /// What was worked out for earlier frames.
+    /// Results reused between frames.
     pub(crate) kept: Kept,
 }
 
-/// Rows that take work to put together, kept until something changes.
+/// Expensive rows, kept until the state changes.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     sides: HashMap<usize, (u64, Rc<Sides>)>,
     parties: RefCell<Option<Parties>>,
-    /// What whole screens consist of.
+    /// Contents of whole screens.
     pub(crate) waits: Once<view::Waits>,
     pub(crate) stacks: Once<view::Stacks>,
     pub(crate) memory: Once<(usize, Vec<u32>)>,
 }
 
-/// Something that is made once for every version of the state.
+/// A value that is computed once per version of the state.
 #[derive(Debug)]
 pub(crate) struct Once<T>(RefCell<Option<(u64, Rc<T>)>>);
 
@@ -110,7 +110,7 @@ impl<T> Default for Once<T> {
 }
 
 impl<T> Once<T> {
-    /// What was made for that version, if it is still good; or what is made now.
+    /// Returns the value of that version if `is_good` accepts it, otherwise a new one.
     pub(crate) fn get(
         &self,
         version: u64,
@@ -130,20 +130,20 @@ impl<T> Once<T> {
     }
 }
 
-/// Both sides of a finding, the culprits first.
+/// Rows and call sites of a finding, root cause ranks first.
 #[derive(Debug, Default)]
 pub(crate) struct Sides {
-    /// Who, state, where, source, call.
+    /// Ranks, state, place, source text, call.
     pub(crate) rows: Vec<[String; 5]>,
-    /// The lines of the program that it is about, and who is there.
+    /// Call sites of the finding, each with its ranks.
     pub(crate) places: Vec<(Where, String)>,
 }
 
-/// Who called what at a place of a group, and what it was made of.
+/// The calls at one sequence number of a group, with the version and the place as their key.
 type Parties = (u64, (u32, u64), Rc<Vec<[String; 4]>>);
 
 impl Kept {
-    /// Who called what at a sequence number of a group.
+    /// The calls at one sequence number of a group.
     pub(crate) fn parties(
         &self,
         version: u64,
@@ -163,7 +163,7 @@ impl Kept {
 }
 
 impl App {
-    /// A dashboard that knows nothing yet.
+    /// A dashboard without data.
     #[must_use]
     pub fn new(theme: Theme, sources: Sources) -> Self {
         Self {
@@ -188,7 +188,7 @@ impl App {
         }
     }
 
-    /// Takes what it is fed with, at that time.
+    /// Processes an input that arrived at `now`.
     pub fn feed(&mut self, input: Input, now: Timestamp) {
         self.now = now;
         match input {
@@ -203,7 +203,7 @@ impl App {
         }
     }
 
-    /// Lets time go on to that moment; when it is to go on again, if anything moves by itself.
+    /// Advances the time to `now`. Returns when to call it again, if the screen changes with time.
     pub fn tick(&mut self, now: Timestamp) -> Option<Duration> {
         self.now = now;
         let blind = self.state.blind_since.map(|_| TICK);
@@ -211,7 +211,7 @@ impl App {
         blind.into_iter().chain(played).min()
     }
 
-    /// Takes a key.
+    /// Processes a key event.
     pub fn key(&mut self, event: KeyEvent) -> Flow {
         if event.kind == KeyEventKind::Release {
             return Flow::Continue;
@@ -270,7 +270,7 @@ impl App {
         }
     }
 
-    /// A key while a search is typed; whether it was part of it.
+    /// Processes a key while a search is being typed. Returns whether the search consumed it.
     fn type_key(&mut self, code: KeyCode) -> bool {
         let search = &mut self.ranks.search;
         match code {
@@ -289,7 +289,7 @@ impl App {
 
     fn open(&mut self) {
         match self.screen {
-            // Of a culprit one wants to know what it did.
+            // A rank leads to the finding about it.
             Screen::Ranks | Screen::Timeline => {
                 let rank = self.ranks.selected;
                 let its = |finding: &Rc<Finding>| {
@@ -328,7 +328,7 @@ impl App {
                 self.group = moved(self.group, by, self.state.groups.len());
                 self.seq = None;
             }
-            // Where the end is, the drawing knows.
+            // Drawing limits the value to the last line.
             Screen::Finding | Screen::Waits | Screen::Memory | Screen::Stacks => {
                 self.scroll = moved(self.scroll, by, usize::MAX);
             }
@@ -351,13 +351,13 @@ impl App {
                 self.seq = group.seqs.get(at).map(|it| it.seq);
             }
             Screen::Memory => self.gauge = moved(self.gauge, by, self.state.ranks.gauges().len()),
-            // The end is at the right.
+            // The latest time is at the right.
             Screen::Timeline => self.pan = moved(self.pan, -by, MOST_PAN),
             _ => {}
         }
     }
 
-    /// Both sides of a finding.
+    /// Rows and call sites of a finding.
     pub(crate) fn sides(&mut self, index: usize) -> Rc<Sides> {
         let version = self.state.version;
         if let Some((of, sides)) = self.kept.sides.get(&index)
@@ -385,7 +385,7 @@ impl App {
             |place| known.get(place).map(|it| it.0.clone()).unwrap_or_default(),
             |place| known.get(place).and_then(|it| it.1.clone()),
         );
-        // The culprits are what one looks for.
+        // Root cause ranks first: the user looks for them.
         rows.sort_by_key(|row| !row[0].starts_with('▸'));
         let is_culprit = |ranks: &[u32]| ranks.iter().any(|it| finding.ranks.root.contains(it));
         let mut places: Vec<(&Where, Vec<u32>)> = ranks.into_iter().collect();
@@ -402,7 +402,7 @@ impl App {
         sides
     }
 
-    /// Draws the screen. Does nothing that grows with the number of ranks, unless they have changed.
+    /// Draws the screen. Its cost grows with the number of ranks only if they have changed.
     pub fn draw(&mut self, area: Rect, buffer: &mut Buffer) {
         self.page = usize::from(area.height.saturating_sub(6)).max(1);
         self.ranks.order(&self.state);
@@ -414,7 +414,7 @@ impl App {
         self.theme.finish(buffer);
     }
 
-    /// The first screen as lines of text, as wide and at most as high as that.
+    /// The first screen as lines of text, with the given width and maximum height.
     #[must_use]
     pub fn once(&mut self, width: u16, height: u16) -> Vec<String> {
         let area = Rect::new(0, 0, width, height);
@@ -430,7 +430,7 @@ impl App {
     }
 }
 
-/// An index moved by so many, among so many.
+/// Moves an index by `by`, within `of` entries.
 pub(crate) fn moved(index: usize, by: isize, of: usize) -> usize {
     index.saturating_add_signed(by).min(of.saturating_sub(1))
 }
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_rank_comes_first_and_only_odd_ones_are_left() {
+    fn worst_rank_comes_first_and_filter_keeps_odd_ranks() {
         let mut app = app();
         assert_eq!(listed(&app)[..3], [9, 3, 0]);
         press(&mut app, "2o");
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selection_stays_with_its_rank_when_the_order_changes() {
+    fn selection_follows_its_rank_when_the_order_changes() {
         let mut app = app();
         press(&mut app, "2jj");
         assert_eq!(app.ranks.selected, Some(0));
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_finds_hosts_states_and_numbers_and_ends() {
+    fn search_matches_hosts_states_and_numbers() {
         let mut app = app();
         press(&mut app, "2/node1\n");
         assert_eq!(listed(&app).len(), 8);
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_leads_to_the_finding_that_is_about_it() {
+    fn enter_on_a_rank_opens_its_finding() {
         let mut app = app();
         let mut new = update(2, vec![]);
         new.findings_changed = true;
@@ -524,7 +524,7 @@ mod tests {
         assert_eq!(app.screen, Screen::Overview);
     }
 
-    /// An update whose every text is hostile.
+    /// An update with terminal control characters in every text.
     fn hostile() -> ddp_doctor_proto::v1::Update {
         use ddp_doctor_proto::v1;
         let evil = "\x1b[2J\x07\u{9b}31m\u{202e}\r\nDD999";
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_controls_the_terminal_and_what_is_unknown_is_shown() {
+    fn control_characters_are_removed_and_unknown_codes_shown() {
         let theme = Theme {
             depth: crate::Depth::True,
             unicode: true,
@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn selections_survive_what_they_were_on() {
+    fn selections_stay_valid_when_their_targets_vanish() {
         let mut app = app();
         press(&mut app, "3G2G4G");
         app.feed(Input::Link(Link::Live), Timestamp(3));

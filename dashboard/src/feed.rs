@@ -1,29 +1,29 @@
-//! What a dashboard is fed with.
+//! Inputs of the dashboard.
 
 use ddp_doctor_proto::v1;
 
-/// Something that the dashboard has to know.
+/// An input of the dashboard.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// Something changed in the job.
+    /// The job changed.
     Update(Box<v1::Update>),
-    /// Something changed on the way from there.
+    /// The connection changed.
     Link(Link),
 }
 
-/// How the dashboard is connected with what it shows.
+/// State of the connection to the source of updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Link {
-    /// It is being connected for the first time.
+    /// The first connection is being established.
     #[default]
     Connecting,
-    /// It is connected: the next update tells everything.
+    /// Connected: the next update is complete.
     Live,
-    /// It was lost, and is sought.
+    /// The connection was lost and is being re-established.
     Lost {
-        /// In words.
+        /// Reason, as text.
         why: String,
     },
-    /// It shows what was recorded; nothing will come.
+    /// A recording is shown; no live updates follow.
     Recorded,
 }

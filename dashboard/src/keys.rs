@@ -1,74 +1,74 @@
-//! What keys do: one table, which dispatches them, feeds the help and the line at the bottom.
+//! Key bindings: one table for dispatch, the help and the line at the bottom.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::view::Screen;
 
-/// What a key asks for.
+/// Action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// End.
+    /// Exit.
     Quit,
-    /// Give the terminal back to the shell for a while.
+    /// Suspend the process.
     Suspend,
     /// Show or hide the help.
     Help,
-    /// Draw everything anew.
+    /// Redraw the whole screen.
     Redraw,
-    /// Show that screen.
+    /// Show a screen.
     Show(Screen),
-    /// The next screen.
+    /// Show the next screen.
     NextScreen,
-    /// Back to the overview, or out of a search.
+    /// Return to the overview, or end a search.
     Back,
-    /// Look closer at what is selected.
+    /// Show details of the selection.
     Open,
-    /// Move the selection by so many.
+    /// Move the selection by a number of entries.
     Move(isize),
-    /// Move it by so many pages.
+    /// Move the selection by a number of pages.
     Page(isize),
-    /// Move it to the first.
+    /// Move the selection to the first entry.
     First,
-    /// Move it to the last.
+    /// Move the selection to the last entry.
     Last,
-    /// Move sideways by so many.
+    /// Move sideways by a number of entries.
     Sideways(isize),
     /// Sort by the next column.
     Sort,
-    /// Sort the other way round.
+    /// Reverse the order.
     Reverse,
-    /// Show only what is odd.
+    /// Show only ranks that do not simply run.
     OnlyOdd,
-    /// Type what is searched for.
+    /// Begin to type a search.
     Search,
-    /// Show all at once, or a list.
+    /// Switch between grid and list.
     Grid,
-    /// Look closer, or from further away.
+    /// Zoom in (positive) or out.
     Zoom(i32),
-    /// Have it looked where ranks stand.
+    /// Request the current stacks of all ranks.
     Ask,
-    /// Play or pause what was recorded.
+    /// Play or pause the recording.
     Play,
-    /// Go on in it by so many updates.
+    /// Move by a number of updates in the recording.
     Step(isize),
-    /// Go to the next finding in it, or to the one before.
+    /// Move to the next finding in the recording (`true`) or to the previous one.
     Jump(bool),
-    /// Play it faster, or slower.
+    /// Double (positive) or halve the playback speed.
     Speed(i32),
 }
 
-/// One line of the table.
+/// One key binding.
 #[derive(Debug)]
 pub struct Binding {
-    /// Any of these.
+    /// The keys, each of which triggers the action.
     pub keys: &'static [(KeyCode, KeyModifiers)],
-    /// What it does.
+    /// The action.
     pub action: Action,
-    /// The same in words.
+    /// Description of the action.
     pub says: &'static str,
-    /// Where; empty: everywhere.
+    /// Screens on which the binding applies; empty: all.
     pub on: &'static [Screen],
-    /// Whether it stands in the line at the bottom.
+    /// Whether the line at the bottom shows it.
     pub shown: bool,
 }
 
@@ -103,7 +103,7 @@ const fn control(letter: char) -> (KeyCode, KeyModifiers) {
     (KeyCode::Char(letter), CONTROL)
 }
 
-/// The table.
+/// All key bindings.
 pub const BINDINGS: &[Binding] = bindings! {
     [letter('1')] => Action::Show(Screen::Overview), "overview" => shown;
     [letter('2')] => Action::Show(Screen::Ranks), "ranks" => shown;
@@ -151,10 +151,10 @@ pub const BINDINGS: &[Binding] = bindings! {
     [letter('q'), control('c')] => Action::Quit, "quit" => shown;
 };
 
-/// What a key asks for on a screen.
+/// The action of a key on a screen.
 #[must_use]
 pub fn action(event: KeyEvent, screen: Screen) -> Option<Action> {
-    // That a letter is a capital, it says itself.
+    // The character already distinguishes capitals.
     let modifiers = match event.code {
         KeyCode::Char(_) => event.modifiers - KeyModifiers::SHIFT,
         _ => event.modifiers,
@@ -164,13 +164,13 @@ pub fn action(event: KeyEvent, screen: Screen) -> Option<Action> {
         .map(|binding| binding.action)
 }
 
-/// The lines of the table that hold on a screen.
+/// The bindings that apply on a screen.
 pub fn bindings_on(screen: Screen) -> impl Iterator<Item = &'static Binding> {
     let holds = move |binding: &&Binding| binding.on.is_empty() || binding.on.contains(&screen);
     BINDINGS.iter().filter(holds)
 }
 
-/// A key as people write it.
+/// Label of a key: "Ctrl-C", "PgDn".
 #[must_use]
 pub fn label((code, modifiers): (KeyCode, KeyModifiers)) -> String {
     let name = match code {
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_key_means_two_things_on_one_screen() {
+    fn keys_are_unique_on_every_screen() {
         for screen in Screen::ALL {
             let mut keys: Vec<_> = bindings_on(screen).flat_map(|it| it.keys).collect();
             let all = keys.len();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn capitals_are_letters_of_their_own() {
+    fn capital_letters_have_their_own_actions() {
         let press = |letter, modifiers| {
             action(
                 KeyEvent::new(KeyCode::Char(letter), modifiers),

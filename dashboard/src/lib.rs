@@ -1,16 +1,16 @@
 //! The terminal screens of `ddp-doctor watch`.
 //!
-//! The dashboard is fed: [`feed::Input`] says what changed in the job, live or replayed, and by whom
-//! that was told is none of its business. Three parts know little of each other:
+//! The dashboard receives [`feed::Input`]: changes of the job, live or replayed. It does not depend
+//! on their source. Data flows in one direction:
 //!
 //! ```text
-//! feed::Input ─► state (what is known) ─► view (one screen a file) ─► a buffer ─► terminal
-//!                  keys (one table) ─► app (what is shown of it) ─┘
+//! feed::Input ─► state (the job) ─► view (one file per screen) ─► a buffer ─► terminal
+//!                  keys (one table) ─► app (the selection) ─┘
 //! ```
 //!
-//! Reducers in [`state`] do all work that grows with the number of ranks, once an update; a frame is
-//! drawn out of what they left, and costs what fits on the screen. Nothing here but [`terminal`] does
-//! I/O. A finding, a layer or a gauge of a name that nobody here has heard of is shown like any other.
+//! Reducers in [`state`] do all work that grows with the number of ranks, once per update. A frame
+//! is drawn from their results, at a cost bounded by the size of the screen. Only [`terminal`] does
+//! I/O. Findings, layers and gauges with unknown names are shown like any other.
 
 pub mod app;
 pub mod feed;

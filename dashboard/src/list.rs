@@ -1,4 +1,4 @@
-//! The list of ranks: sorted, filtered, searched.
+//! The list of ranks: sorted, filtered and searched.
 
 use std::cmp::Reverse;
 
@@ -7,28 +7,28 @@ use ddp_doctor_proto::words;
 use crate::app::moved;
 use crate::state::{Health, RankView, State};
 
-/// What ranks are sorted by.
+/// Sort order of ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// How they fare, the worst first, and of those the longest waiting.
+    /// State, the worst first, and equal states by waiting time, the longest first.
     #[default]
     Health,
-    /// Their number.
+    /// Rank number.
     Rank,
-    /// Their host.
+    /// Host name.
     Host,
-    /// Their step, the lowest first.
+    /// Step, the lowest first.
     Step,
-    /// How long they wait, the longest first.
+    /// Waiting time, the longest first.
     Waited,
-    /// How long their steps take, the longest first.
+    /// Step time, the longest first.
     StepTime,
-    /// What is measured of them first, the most first.
+    /// First gauge, the highest first.
     Gauge,
 }
 
 impl Sort {
-    /// All of them, in the order in which they are gone through.
+    /// All sort orders, in the order of the sort key.
     pub const ALL: [Self; 7] = [
         Self::Health,
         Self::Rank,
@@ -39,7 +39,7 @@ impl Sort {
         Self::Gauge,
     ];
 
-    /// In a word.
+    /// Display name.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -59,45 +59,45 @@ impl Sort {
     }
 }
 
-/// The ranks as they are listed.
+/// Selection, order and filters of the list.
 #[derive(Debug, Default)]
 pub struct RankList {
-    /// Order.
+    /// Sort order.
     pub sort: Sort,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub reverse: bool,
-    /// Only those that do not run.
+    /// Show only ranks that are neither running nor exited normally.
     pub only_odd: bool,
-    /// Only those that this is found in.
+    /// Show only ranks that contain this text; empty: all.
     pub search: String,
-    /// It is being typed.
+    /// Whether the search text is being typed.
     pub typing: bool,
-    /// All at once, instead of a list.
+    /// Show a grid of all ranks instead of a list.
     pub grid: bool,
-    /// The rank that is looked at.
+    /// The selected rank.
     pub selected: Option<u32>,
-    /// Its place in the list.
+    /// Index of the selection in the list.
     pub position: usize,
-    /// Places of the ranks among all ranks.
+    /// Indexes of the listed ranks among all ranks.
     listed: Vec<u32>,
-    /// What the list was made of.
+    /// Inputs from which the list was built.
     made_of: Option<(u64, Sort, bool, bool, String)>,
 }
 
 impl RankList {
-    /// How many are listed.
+    /// Number of listed ranks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.listed.len()
     }
 
-    /// Whether none is.
+    /// Whether no rank is listed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
-    /// The rank at that place of the list.
+    /// The rank at an index of the list.
     #[must_use]
     pub fn nth<'a>(&self, index: usize, state: &'a State) -> Option<&'a RankView> {
         state.ranks.nth(*self.listed.get(index)? as usize)
@@ -108,7 +108,7 @@ impl RankList {
         self.selected = self.nth(self.position, state).map(RankView::rank);
     }
 
-    /// Makes the list anew, where anything of it has changed.
+    /// Rebuilds the list if any of its inputs changed.
     pub(crate) fn order(&mut self, state: &State) {
         let of = (
             state.version,
@@ -132,7 +132,7 @@ impl RankList {
             .collect();
         match self.sort {
             Sort::Health => listed.sort_by_key(|(_, it)| Reverse((it.health, it.waited_ms()))),
-            // They are.
+            // Already sorted.
             Sort::Rank => {}
             Sort::Host => listed.sort_by_key(|(_, it)| &it.status.host),
             Sort::Step => listed.sort_by_key(|(_, it)| it.status.step),
@@ -153,7 +153,7 @@ impl RankList {
     }
 }
 
-/// Whether something is said of a rank: its number, its host, its state, its call, its line.
+/// Whether the number, host, state, call, file or phase of a rank matches.
 fn is_found(view: &RankView, search: &str) -> bool {
     let status = &view.status;
     let has = |text: &str| text.to_lowercase().contains(search);

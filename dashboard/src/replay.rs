@@ -1,4 +1,4 @@
-//! A recording, played again: forwards as it was, or to wherever one wants to look.
+//! Playback of a recording.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use ddp_doctor_proto::v1;
 
 use crate::state::State;
 
-/// The fastest and the slowest, as powers of two.
+/// Range of playback speeds, as powers of two.
 const SPEEDS: std::ops::RangeInclusive<i32> = -3..=7;
-/// A screen that plays is not drawn more often.
+/// Minimum time between two frames during playback.
 const FRAME: Duration = Duration::from_millis(50);
 
-/// A recording and where it stands.
+/// A recording and the position of its playback.
 #[derive(Debug, Default)]
 pub struct Replay {
     updates: Vec<v1::Update>,
-    /// Updates that are told.
+    /// Number of updates that have been applied.
     told: usize,
-    /// Where a finding came or went.
+    /// Indexes of updates at which a finding appeared or disappeared.
     turns: Vec<usize>,
-    /// Powers of two of its speed.
+    /// Playback speed, as a power of two.
     speed: i32,
-    /// Since when it plays, and what time it was there then.
+    /// Time at which playback began, and the recorded time of its start; `None`: paused.
     playing: Option<(Timestamp, Timestamp)>,
 }
 
 impl Replay {
-    /// Takes another update, which is told at once: a recording is shown as it ended.
+    /// Appends an update and applies it: a recording is first shown at its end.
     pub fn push(&mut self, update: v1::Update, state: &mut State) {
         if update.findings_changed && !(self.updates.is_empty() && update.findings.is_empty()) {
             let codes = |update: &v1::Update| -> Vec<String> {
                 update.findings.iter().map(|it| it.code.clone()).collect()
             };
-            // Words that change are no turn.
+            // A change of texts alone is not a turn.
             let before = self.turns.last().map(|&at| codes(&self.updates[at]));
             if before != Some(codes(&update)) {
                 self.turns.push(self.updates.len());
@@ -44,25 +44,25 @@ impl Replay {
         self.told = self.updates.len();
     }
 
-    /// Whether anything is recorded.
+    /// Whether the recording is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.updates.is_empty()
     }
 
-    /// How many updates are told, and how many there are.
+    /// Number of applied updates, and number of all updates.
     #[must_use]
     pub fn position(&self) -> (usize, usize) {
         (self.told, self.updates.len())
     }
 
-    /// Whether it plays.
+    /// Whether playback is running.
     #[must_use]
     pub const fn is_playing(&self) -> bool {
         self.playing.is_some()
     }
 
-    /// How much faster than it was, as it is written.
+    /// Playback speed as text: "×2", "×1/4".
     #[must_use]
     pub fn speed(&self) -> String {
         match self.speed {
@@ -71,7 +71,7 @@ impl Replay {
         }
     }
 
-    /// The time at the beginning, where it stands, and at the end.
+    /// Recorded times of the start, the current position and the end.
     #[must_use]
     pub fn times(&self) -> [Timestamp; 3] {
         let at = |index: usize| self.updates.get(index).map(|it| Timestamp(it.unix_ns));
@@ -80,7 +80,7 @@ impl Replay {
         [0, here, last].map(|index| at(index).unwrap_or_default())
     }
 
-    /// Where findings came or went, as shares of the whole time.
+    /// Positions at which findings appeared or disappeared, as fractions of the whole time.
     pub fn turns(&self) -> impl Iterator<Item = f64> {
         let [first, _, last] = self.times();
         let whole = last.since(first).as_secs_f64().max(1e-9);
@@ -90,7 +90,7 @@ impl Replay {
             .map(move |index| at(index).since(first).as_secs_f64() / whole)
     }
 
-    /// Plays or pauses. At the end it begins anew.
+    /// Starts or pauses playback. At the end of the recording it starts again from the beginning.
     pub fn toggle(&mut self, now: Timestamp, state: &mut State) {
         if self.playing.take().is_some() || self.updates.is_empty() {
             return;
@@ -101,7 +101,7 @@ impl Replay {
         self.playing = Some((now, self.times()[1]));
     }
 
-    /// Plays faster or slower.
+    /// Changes the playback speed by a power of two.
     pub fn change_speed(&mut self, by: i32, now: Timestamp) {
         self.speed = (self.speed + by).clamp(*SPEEDS.start(), *SPEEDS.end());
         if self.playing.is_some() {
@@ -109,14 +109,14 @@ impl Replay {
         }
     }
 
-    /// Goes on, or back, by so many updates, and pauses.
+    /// Moves by a number of updates, and pauses.
     pub fn step(&mut self, by: isize, state: &mut State) {
         self.playing = None;
         let to = self.told.saturating_add_signed(by);
         self.go(to, state);
     }
 
-    /// Goes to the next moment at which a finding came or went, or to the one before, and pauses.
+    /// Moves to the next or previous moment at which a finding appeared or disappeared, and pauses.
     pub fn jump(&mut self, forwards: bool, state: &mut State) {
         self.playing = None;
         let here = self.told;
@@ -128,7 +128,7 @@ impl Replay {
         self.go(to, state);
     }
 
-    /// Tells what was recorded by now; when to look again, while it plays.
+    /// Applies the updates recorded by the current position. Returns when to call it again.
     pub fn tick(&mut self, now: Timestamp, state: &mut State) -> Option<Duration> {
         let (since, from) = self.playing?;
         let passed = now.since(since);
@@ -156,7 +156,7 @@ impl Replay {
         Some(wait.max(FRAME))
     }
 
-    /// Tells the first so many updates, and no more.
+    /// Applies exactly the first `to` updates.
     fn go(&mut self, to: usize, state: &mut State) {
         let to = to.clamp(1, self.updates.len().max(1));
         if to < self.told {
@@ -177,7 +177,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Ten seconds, a step each; a finding comes at the 4th and goes at the 7th.
+    /// Ten seconds, one step each; a finding appears in the 4th and disappears in the 7th.
     fn recording() -> (Replay, State) {
         let (mut replay, mut state) = (Replay::default(), State::default());
         for second in 1..=10 {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_as_it_ended_and_goes_to_findings() {
+    fn recording_starts_at_its_end_and_jumps_to_findings() {
         let (mut replay, mut state) = recording();
         assert_eq!(step(&state), 10);
         let mut jump = |forwards| {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn it_plays_as_fast_as_it_was_or_faster_and_ends() {
+    fn playback_keeps_time_speeds_up_and_ends() {
         let (mut replay, mut state) = recording();
         let at = |ms: u64| Timestamp(ms * 1_000_000);
         replay.toggle(at(0), &mut state);

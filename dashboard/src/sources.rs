@@ -1,4 +1,4 @@
-//! The user's source files, as far as they can be read here.
+//! The user's source files, as far as they are readable on this machine.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -6,22 +6,22 @@ use std::rc::Rc;
 use ddp_doctor_proto::report::Where;
 use ddp_doctor_proto::words;
 
-/// Files that are kept.
+/// Maximum number of files kept.
 const MOST: usize = 64;
 
-/// Reads a whole file; `None`: it cannot be, or should not.
+/// Reads a whole file; `None`: not readable, or not permitted.
 pub type Read = Box<dyn Fn(&str) -> Option<String>>;
 
 /// Source files, each read once.
 pub struct Sources {
     read: Read,
-    /// Paths below it are shown without it.
+    /// Paths in this directory are shown relative to it.
     here: String,
     files: HashMap<String, Option<Rc<str>>>,
 }
 
 impl Sources {
-    /// `here`: the directory below which paths are short, without a slash at its end.
+    /// `here`: directory to which shown paths are relative, without a trailing slash.
     #[must_use]
     pub fn new(here: String, read: Read) -> Self {
         Self {
@@ -31,18 +31,18 @@ impl Sources {
         }
     }
 
-    /// None can be read.
+    /// Without any readable file.
     #[must_use]
     pub fn none() -> Self {
         Self::new(String::new(), Box::new(|_| None))
     }
 
-    /// The text of a line, if it can be had.
+    /// Text of a line, if the file is readable.
     pub fn line(&mut self, place: &Where) -> Option<String> {
         words::source_line(self.text(&place.file)?.as_ref(), place.line)
     }
 
-    /// Lines around a place: their numbers and texts.
+    /// Lines around a place, `more` on each side: their numbers and texts.
     pub fn around(&mut self, place: &Where, more: u32) -> Vec<(u32, String)> {
         let Some(text) = self.text(&place.file) else {
             return Vec::new();
@@ -59,7 +59,8 @@ impl Sources {
             .collect()
     }
 
-    /// How a place is written: below the directory here, and not longer than so many characters.
+    /// Formats a place relative to the current directory or its library, in at most `width`
+    /// characters.
     #[must_use]
     pub fn shown(&self, place: &Where, width: usize) -> String {
         let here = Some(&self.here).filter(|here| !here.is_empty());
@@ -73,7 +74,7 @@ impl Sources {
         if length <= width {
             return text;
         }
-        // The end says most.
+        // The end of a path is the most informative part.
         let end: String = text.chars().skip(length + 1 - width.max(1)).collect();
         format!("…{end}")
     }
@@ -91,8 +92,8 @@ impl Sources {
     }
 }
 
-/// `…/site-packages/torch/nn/x.py` → `torch/nn/x.py`, `…/lib/python3.11/queue.py` → `queue.py`; `None`:
-/// it is of no library.
+/// `…/site-packages/torch/nn/x.py` → `torch/nn/x.py`, `…/lib/python3.11/queue.py` → `queue.py`;
+/// `None`: not in a library.
 #[must_use]
 pub fn in_library(file: &str) -> Option<&str> {
     let package = file.split_once("-packages/").map(|(_, rest)| rest);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_around_a_place_end_with_the_file() {
+    fn lines_around_a_place_stop_at_the_end_of_the_file() {
         let read = |_: &str| Some("a\nb\nc\x1b\n".to_owned());
         let mut sources = Sources::new(String::new(), Box::new(read));
         let numbers =
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_short_and_keep_their_end() {
+    fn shown_places_are_relative_and_keep_their_end() {
         let sources = Sources::new("/home/me".into(), Box::new(|_| None));
         assert_eq!(
             sources.shown(&place("/home/me/a/train.py", 9), 20),

@@ -1,4 +1,4 @@
-//! The terminal: taken over, drawn on, and given back whatever happens.
+//! The terminal: set up, drawn on, and restored in every case.
 
 use std::io::{self, Stdout, Write};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -17,40 +17,40 @@ use signal_hook::low_level;
 use crate::app::{App, Flow};
 use crate::feed::Input;
 
-/// What may be on its way to the screen. Who feeds faster is held back.
+/// Capacity of the event queue. A faster feeder blocks.
 const QUEUE: usize = 64;
-/// Exit status after a panic: that of a tool that failed.
+/// Exit status after a panic: an error of the tool.
 const FAILED: i32 = 3;
 
-/// Where a dashboard is fed.
+/// Sends inputs to a dashboard.
 #[derive(Clone, Debug)]
 pub struct Feeder(SyncSender<Happening>);
 
 impl Feeder {
-    /// Hands something on; whether there is still somebody who shows it.
+    /// Sends an input. Returns whether the dashboard still runs.
     #[must_use]
     pub fn feed(&self, input: Input) -> bool {
         self.0.send(Happening::Fed(input)).is_ok()
     }
 }
 
-/// Something that the screen may have to change for.
+/// An event after which the screen may have to change.
 #[derive(Debug)]
 enum Happening {
     Fed(Input),
     Key(KeyEvent),
-    /// The terminal has another size, or was somebody else's for a while.
+    /// The size of the terminal changed, or another program used the terminal meanwhile.
     Redraw,
     Suspend,
     Quit,
 }
 
-/// Shows the dashboard until the user leaves. `start` begins to feed it; `ask` has it looked where all
-/// ranks stand, without waiting for that.
+/// Shows the dashboard until the user quits. `start` begins to feed it; `ask` requests the current
+/// stacks of all ranks without waiting for them.
 ///
 /// # Errors
 ///
-/// When the terminal cannot be used. It is as it was before, then as always.
+/// Fails if the terminal cannot be used. The terminal is restored in every case.
 pub fn run(mut app: App, start: impl FnOnce(Feeder), ask: impl Fn()) -> io::Result<()> {
     let (sender, happenings) = mpsc::sync_channel(QUEUE);
     let mut screen = Screen::take()?;
@@ -64,7 +64,7 @@ pub fn run(mut app: App, start: impl FnOnce(Feeder), ask: impl Fn()) -> io::Resu
         let Some(first) = next(&happenings, again) else {
             continue;
         };
-        // Whatever has happened by now is drawn at once.
+        // Process all pending events before the next frame.
         let mut pending = Some(first);
         while let Some(happening) = pending {
             match happening {
@@ -85,18 +85,18 @@ pub fn run(mut app: App, start: impl FnOnce(Feeder), ask: impl Fn()) -> io::Resu
     }
 }
 
-/// Columns and lines of the terminal.
+/// Size of the terminal in columns and lines.
 ///
 /// # Errors
 ///
-/// When it does not say.
+/// Fails if the size is unknown.
 pub fn size() -> io::Result<(u16, u16)> {
     terminal::size()
 }
 
-/// What happens next; `None`: nothing but that so much time goes by.
+/// The next event; `None`: the time limit `again` passed first.
 fn next(happenings: &Receiver<Happening>, again: Option<Duration>) -> Option<Happening> {
-    // Keys and signals are listened to as long as this goes on.
+    // The threads for keys and signals keep the channel open.
     let Some(again) = again else {
         return Some(happenings.recv().unwrap_or(Happening::Quit));
     };
@@ -118,7 +118,7 @@ fn read_keys(sender: &SyncSender<Happening>) {
             return;
         }
     }
-    // The terminal is gone.
+    // The terminal is closed.
     drop(sender.send(Happening::Quit));
 }
 
@@ -139,14 +139,14 @@ fn listen_to_signals(sender: SyncSender<Happening>) -> io::Result<()> {
     Ok(())
 }
 
-/// The terminal while it is ours; dropped, it is the user's again.
+/// The terminal in use; restored on drop.
 struct Screen(Terminal<CrosstermBackend<Stdout>>);
 
 impl Screen {
     fn take() -> io::Result<Self> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            // Whoever panicked: what it says must be readable, and nobody draws over it.
+            // Any thread may panic: keep its message readable, and stop drawing over it.
             give_back();
             before(panic);
             std::process::exit(FAILED);
@@ -164,8 +164,8 @@ impl Screen {
         Ok(())
     }
 
-    /// Draws everything anew, whatever stands there. `Terminal::clear` would ask the terminal where the
-    /// cursor is, whose answer goes to whoever reads keys.
+    /// Clears the screen and draws it again. `Terminal::clear` would query the cursor position, and
+    /// the thread that reads keys would receive the answer.
     fn clear(&mut self) -> io::Result<()> {
         execute!(io::stdout(), terminal::Clear(terminal::ClearType::All))?;
         self.0 = Terminal::new(CrosstermBackend::new(io::stdout()))?;
@@ -175,7 +175,7 @@ impl Screen {
     fn suspend(&mut self) -> io::Result<()> {
         give_back();
         low_level::emulate_default_handler(SIGTSTP)?;
-        // Here again, once somebody has let us go on.
+        // Execution continues here after SIGCONT.
         enter()?;
         self.clear()
     }
@@ -193,7 +193,7 @@ fn enter() -> io::Result<()> {
         .inspect_err(|_| give_back())
 }
 
-/// What cannot be given back, because the terminal is gone, needs not be.
+/// Restores the terminal. Errors are ignored: they mean that the terminal is closed.
 fn give_back() {
     let mut out = io::stdout();
     drop(execute!(out, terminal::LeaveAlternateScreen, cursor::Show));

@@ -1,28 +1,29 @@
-//! How things look, on terminals that can do more or less.
+//! Colours and characters, for terminals of different capabilities.
 //!
-//! Colour is never the only carrier of anything: whatever has a tone has a word, a letter or a mark, too.
+//! Colour is never the only carrier of information: every toned text also has a word, a letter or a
+//! mark.
 
 use ratatui::buffer::Buffer;
 use ratatui::style::{Color, Modifier, Style};
 
 use crate::state::Health;
 
-/// How many colours a terminal has.
+/// Number of colours of a terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
-    /// None, or none are wanted.
+    /// No colours.
     #[default]
     None,
-    /// The sixteen that everybody has, in shades of the user's own.
+    /// The 16 standard colours, in shades that the user configured.
     Sixteen,
-    /// 256.
+    /// 256 colours.
     Indexed,
-    /// All of them.
+    /// 24-bit colours.
     True,
 }
 
 impl Depth {
-    /// What the environment says of the terminal.
+    /// Detects the number of colours from environment variables.
     #[must_use]
     pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let term = variable("TERM").unwrap_or_default();
@@ -36,38 +37,38 @@ impl Depth {
     }
 }
 
-/// What something is, for the eye.
+/// Meaning of a style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// Text.
+    /// Ordinary text.
     Plain,
-    /// Of little interest.
+    /// Less important.
     Dim,
-    /// Names what stands beside it.
+    /// A label of the text beside it.
     Label,
-    /// Well.
+    /// A good state.
     Good,
-    /// Not well, or not yet known to be bad.
+    /// A state that is not good, or not yet known to be bad.
     Warn,
-    /// Bad.
+    /// A bad state.
     Bad,
-    /// Stands out.
+    /// Emphasised.
     Strong,
-    /// So many of five steps behind the first.
+    /// How far a member lags behind the first, in levels from 0 to 4.
     Heat(u8),
 }
 
-/// How things look.
+/// Capabilities of the terminal that determine the style.
 #[derive(Clone, Copy, Debug)]
 pub struct Theme {
-    /// Colours.
+    /// Number of colours.
     pub depth: Depth,
     /// Whether the terminal shows more than ASCII.
     pub unicode: bool,
 }
 
 impl Theme {
-    /// Neither colours nor anything but ASCII.
+    /// No colours, ASCII only.
     pub const BARE: Self = Self {
         depth: Depth::None,
         unicode: false,
@@ -99,14 +100,14 @@ impl Theme {
         }
     }
 
-    /// The same on its own ground, for the words that have to be seen first.
+    /// The style of a tone with reversed colours, for the most important words.
     #[must_use]
     pub fn banner(self, tone: Tone) -> Style {
         self.style(tone)
             .add_modifier(Modifier::REVERSED | Modifier::BOLD)
     }
 
-    /// How well a rank fares.
+    /// Tone of a rank's health.
     #[must_use]
     pub const fn of_health(health: Health) -> Tone {
         match health {
@@ -117,7 +118,7 @@ impl Theme {
         }
     }
 
-    /// One rank in one cell.
+    /// Mark of a rank's health, one cell wide.
     #[must_use]
     pub const fn mark(health: Health) -> &'static str {
         match health {
@@ -132,7 +133,7 @@ impl Theme {
         }
     }
 
-    /// Takes from a picture what the terminal cannot show.
+    /// Replaces characters that the terminal cannot show.
     pub fn finish(self, buffer: &mut Buffer) {
         if self.unicode {
             return;
@@ -146,7 +147,7 @@ impl Theme {
     }
 }
 
-/// What stands for a sign where there is only ASCII.
+/// ASCII replacement of a character.
 fn ascii(symbol: &str) -> &'static str {
     match symbol {
         "▪" | "·" | "•" => ".",
@@ -182,7 +183,7 @@ mod tests {
     use ratatui::layout::Rect;
 
     #[test]
-    fn the_environment_says_how_many_colours_there_are() {
+    fn colour_depth_follows_the_environment() {
         let of = |term: &str, more: &str| {
             Depth::of_environment(|name| Some(if name == "TERM" { term } else { more }.to_owned()))
         };
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn without_colours_there_are_none_and_marks_still_differ() {
+    fn bare_theme_has_no_colours_and_distinct_marks() {
         let tones = [
             Tone::Good,
             Tone::Warn,
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_of_ascii_gets_ascii() {
+    fn ascii_terminal_gets_only_ascii() {
         let mut buffer = Buffer::empty(Rect::new(0, 0, 8, 1));
         buffer.set_string(0, 0, "▸ é 漢 …", Style::new());
         Theme::BARE.finish(&mut buffer);

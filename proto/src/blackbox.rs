@@ -1,14 +1,14 @@
-//! The black box: one file per process and probe, mapped by the training process that writes it
-//! and by whoever reads it, alive or dead.
+//! The black box: one file per process and capture layer. The training process maps it to write,
+//! and a reader maps it at any time, also after the process has ended.
 //!
 //! Every field is a little-endian 64-bit word, and every access is an atomic access to a word: a
-//! reader in another process never races in the sense of the memory model, and neither side needs
-//! anything but the words themselves. Offsets here are **in words**.
+//! reader in another process causes no data race in the sense of the memory model. Offsets here are
+//! **in words**.
 //!
 //! ```text
-//! header   512 words   identity, clock anchor, counters, where the tables are
+//! header   512 words   identity, clock anchor, counters, positions of the tables
 //! strings  index: one word each; heap: bytes, append-only
-//! sites    4 words each: places in the program, with counters
+//! sites    4 words each: call sites, with counters
 //! groups   16 words each: process groups, with frontiers that survive the ring
 //! threads  8 words each: "inside call X since t", a sequence lock each
 //! ring     16 words per record, overwriting, a sequence lock per slot
@@ -17,40 +17,40 @@
 //! # Numbers of definitions
 //!
 //! Strings, sites and groups are numbered from 1 in the order of their tables: number `n` is entry
-//! `n - 1`, and 0 says "none" or "found no room". Entries of threads are used again once a thread is
-//! dead, so the number of a thread is made of its entry and a generation, see [`thread::id`].
+//! `n - 1`, and 0 means "none" or "found no room". An entry of a thread is reused once the thread
+//! is dead, so the number of a thread combines its entry with a generation, see [`thread::id`].
 //!
-//! A definition is published before any record that names it is committed. Whoever copies a record
-//! and looks at the tables afterwards finds everything that the record names.
+//! A definition is published before any record that refers to it is committed. A reader that copies
+//! a record first and reads the tables afterwards finds every definition of the record.
 //!
 //! # The ring's protocol
 //!
 //! A writer takes ticket `t` from the head (fetch-add), and slot `t % capacity`. It claims the slot
-//! by a compare-exchange of its lock from the even value it found to [`writing`]`(t)`. Where the lock
-//! is odd or the exchange fails, another writer has been asleep in the slot for a whole lap; where
-//! the lock is of a later ticket, this writer has. Either way the record is dropped and counted. A
-//! release fence follows the claim; then come the 15 payload words and, as a release,
-//! [`committed`]`(t)`.
+//! by a compare-exchange of its lock from the even value that it read to [`writing`]`(t)`. If the
+//! lock is odd or the exchange fails, another writer has been suspended in the slot for a whole
+//! lap; if the lock belongs to a later ticket, this writer has been. In both cases the record is
+//! dropped and counted. A release fence follows the claim, then the 15 payload words and, as a
+//! release, [`committed`]`(t)`.
 //!
-//! A reader of ticket `t` wants the lock to be `committed(t)` before and after it copied the payload
-//! (Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). A lock of
-//! a later ticket means that the record was overwritten, one of an earlier ticket or `writing(t)`
-//! that it is not there yet, or never will be.
+//! A reader of ticket `t` accepts the payload if the lock is `committed(t)` before and after the
+//! copy (Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). A
+//! lock of a later ticket means that the record was overwritten. A lock of an earlier ticket or
+//! `writing(t)` means that the record is not there yet, or never will be.
 
 use crate::vocabulary::{DType, Op, RecordKind, ReduceOp};
 
 /// First word of every black box: "DDPDBOX\n".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DDPDBOX\n");
 
-/// Version of this layout. A reader refuses a later one by name.
+/// Version of this layout. A reader rejects a later version with an error that names it.
 pub const LAYOUT_VERSION: u64 = 1;
 
 /// Bytes per word.
 pub const WORD: usize = 8;
 
-/// What is where in the header.
+/// Positions of the words in the header.
 pub mod header {
-    /// [`super::MAGIC`]; written last when a box is made, so that a half-made one is none.
+    /// [`super::MAGIC`]; written last, so that an incomplete file is not taken for a black box.
     pub const MAGIC: usize = 0;
     /// [`super::LAYOUT_VERSION`].
     pub const VERSION: usize = 1;
@@ -62,28 +62,28 @@ pub mod header {
     pub const START_TICKS: usize = 4;
     /// The boot id of the host as 16 bytes: two words.
     pub const BOOT_ID: usize = 5;
-    /// One moment on the monotonic clock, in nanoseconds …
+    /// Time of the clock anchor on the monotonic clock, in nanoseconds.
     pub const ANCHOR_MONO: usize = 7;
-    /// … and the same moment in nanoseconds since the Unix epoch.
+    /// Time of the clock anchor in nanoseconds since the Unix epoch.
     pub const ANCHOR_UNIX: usize = 8;
-    /// Global rank plus one; 0: not known yet.
+    /// Global rank plus one; 0: unknown.
     pub const RANK_PLUS_1: usize = 9;
-    /// Number of ranks; 0: not known yet.
+    /// Number of ranks; 0: unknown.
     pub const WORLD_SIZE: usize = 10;
-    /// Rank within the node plus one; 0: not known.
+    /// Rank within the node plus one; 0: unknown.
     pub const LOCAL_RANK_PLUS_1: usize = 11;
-    /// The n-th start of the job.
+    /// Index of this start of the job, from 0.
     pub const ATTEMPT: usize = 12;
     /// Bits of [`super::box_flags`].
     pub const FLAGS: usize = 13;
-    /// Process id of whoever reads the box now; 0: nobody said so.
+    /// Process id of the current reader; 0: none is registered.
     pub const READER_PID: usize = 14;
     /// Start time of that reader.
     pub const READER_START_TICKS: usize = 15;
-    /// Counts changes of rank, world size or flags.
+    /// Number of changes of rank, world size or flags.
     pub const IDENTITY_VERSION: usize = 16;
-    /// Process id of the writer's parent when the box was made; 0: not known. A rank's helper, with a
-    /// world of its own, is told from a rank by it.
+    /// Process id of the writer's parent when the box was created; 0: unknown. It distinguishes a
+    /// helper of a rank, which has a world of its own, from a rank.
     pub const PARENT_PID: usize = 17;
 
     /// First word of the ring.
@@ -94,31 +94,31 @@ pub mod header {
     pub const STRINGS_AT: usize = 24;
     /// Entries in the string index.
     pub const STRINGS_CAPACITY: usize = 25;
-    /// Entries taken.
+    /// Entries in use.
     pub const STRINGS_COUNT: usize = 26;
     /// First word of the string heap.
     pub const HEAP_AT: usize = 27;
     /// Words in the string heap.
     pub const HEAP_CAPACITY: usize = 28;
-    /// Words taken.
+    /// Words in use.
     pub const HEAP_USED: usize = 29;
     /// First word of the sites.
     pub const SITES_AT: usize = 31;
     /// Entries in the table of sites.
     pub const SITES_CAPACITY: usize = 32;
-    /// Entries taken.
+    /// Entries in use.
     pub const SITES_COUNT: usize = 33;
     /// First word of the groups.
     pub const GROUPS_AT: usize = 35;
     /// Entries in the table of groups.
     pub const GROUPS_CAPACITY: usize = 36;
-    /// Entries taken.
+    /// Entries in use.
     pub const GROUPS_COUNT: usize = 37;
     /// First word of the threads.
     pub const THREADS_AT: usize = 39;
     /// Entries in the table of threads.
     pub const THREADS_CAPACITY: usize = 40;
-    /// Entries taken.
+    /// Entries in use.
     pub const THREADS_COUNT: usize = 41;
     /// Definitions (strings, sites, groups, threads) that found no room.
     pub const DEFINITIONS_DROPPED: usize = 43;
@@ -129,19 +129,19 @@ pub mod header {
 
     /// Job id: UTF-8, padded with zeros.
     pub const JOB: std::ops::Range<usize> = 48..64;
-    /// Host name, likewise.
+    /// Host name, encoded likewise.
     pub const HOST: std::ops::Range<usize> = 64..72;
-    /// Layer ("c10d", "nccl", "rust", "c"), likewise.
+    /// Layer ("c10d", "nccl", "rust", "c"), encoded likewise.
     pub const LAYER: std::ops::Range<usize> = 72..74;
-    /// Version of ddp-doctor, likewise.
+    /// Version of ddp-doctor, encoded likewise.
     pub const TOOL: std::ops::Range<usize> = 74..78;
-    /// What tells this process's world from others of the same job, likewise: ranks with different
-    /// names here never meet. Empty: it is not known.
+    /// Distinguishes this process's world from others of the same job, encoded likewise: ranks with
+    /// different values never meet. Empty: unknown.
     pub const WORLD: std::ops::Range<usize> = 80..96;
 
-    /// Next ticket of the ring. On a cache line of its own: every record touches it.
+    /// Next ticket of the ring. On a cache line of its own because every record changes it.
     pub const RING_HEAD: usize = 128;
-    /// Records dropped by writers because their slot was held.
+    /// Records dropped by writers because the slot was in use.
     pub const RING_DROPPED: usize = 136;
 
     /// Words in the header.
@@ -150,11 +150,11 @@ pub mod header {
 
 /// Flags of a black box.
 pub mod box_flags {
-    /// The process ended in order: nothing more will be written.
+    /// The process ended normally: nothing more will be written.
     pub const CLOSED: u64 = 1;
 }
 
-/// Words of a record, of which the first is its lock.
+/// Words of a record; the first is its lock.
 pub const RECORD_WORDS: usize = 16;
 /// Words of a site.
 pub const SITE_WORDS: usize = 4;
@@ -163,7 +163,7 @@ pub const GROUP_WORDS: usize = 16;
 /// Words of a thread.
 pub const THREAD_WORDS: usize = 8;
 
-/// Set in the first word of a string, site, group or thread once the rest of it is there.
+/// Set in the first word of a string, site, group or thread once the entry is complete.
 pub const PUBLISHED: u64 = 1 << 63;
 
 /// Lock of a slot while the record with this ticket is being written.
@@ -178,7 +178,7 @@ pub const fn committed(ticket: u64) -> u64 {
     (ticket + 1) * 2
 }
 
-/// How many entries each table has: what a box is made with.
+/// Capacities of the tables of a new box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacities {
     /// Records in the ring, a power of two.
@@ -196,8 +196,8 @@ pub struct Capacities {
 }
 
 impl Default for Capacities {
-    /// About 1.6 MiB: minutes of an ordinary job's calls, and well inside the 4 MiB per rank that
-    /// all of ddp-doctor may take.
+    /// About 1.6 MiB: room for minutes of calls of an ordinary job, and well below the 4 MiB per
+    /// rank that all of ddp-doctor may use.
     fn default() -> Self {
         Self {
             records: 8192,
@@ -211,7 +211,7 @@ impl Default for Capacities {
 }
 
 impl Capacities {
-    /// Where the tables of such a box lie, and how long it is.
+    /// Positions of the tables of such a box, and its size.
     #[must_use]
     pub const fn layout(&self) -> Layout {
         let strings_at = header::WORDS;
@@ -219,7 +219,7 @@ impl Capacities {
         let sites_at = heap_at + self.heap_words;
         let groups_at = sites_at + self.sites * SITE_WORDS;
         let threads_at = groups_at + self.groups * GROUP_WORDS;
-        // Records are two cache lines; keep them on cache lines.
+        // A record fills two cache lines; align it with them.
         let ring_at = (threads_at + self.threads * THREAD_WORDS).next_multiple_of(8);
         Layout {
             strings_at,
@@ -246,7 +246,7 @@ pub struct Layout {
     pub words: usize,
 }
 
-/// Words of a string's index entry: one.
+/// Index entry of a string: one word.
 pub mod string {
     use super::PUBLISHED;
 
@@ -256,10 +256,10 @@ pub mod string {
     /// Longest entry in bytes that the index can describe.
     pub const MAX_BYTES: usize = (1 << 20) - 1;
 
-    /// Set in an entry whose bytes are no text but the members of a group.
+    /// Set in an entry whose bytes are not text but the members of a group.
     pub const BINARY: u64 = 1 << 62;
 
-    /// Index entry of a string of so many bytes at so many words into the heap.
+    /// Index entry of a string of `bytes` bytes that starts `at` words into the heap.
     #[must_use]
     pub const fn entry(at: u32, bytes: u32) -> u64 {
         PUBLISHED | ((at as u64) << 20) | (bytes as u64)
@@ -277,17 +277,17 @@ pub mod string {
 
 /// Words of a site.
 pub mod site {
-    /// `PUBLISHED | site of the caller << 32 | string id of the file`. The caller is that of the call
-    /// that first led there; 0: it is not known.
+    /// `PUBLISHED | site of the caller << 32 | string id of the file`. The caller is the site of
+    /// the call that first led here; 0: unknown.
     pub const FILE: usize = 0;
     /// `string id of the function | line << 32`.
     pub const FUNCTION_AND_LINE: usize = 1;
-    /// A file that begins so is none, but the address in hexadecimal that machine code returns to: who
-    /// reads the box looks the line up as long as the process lives.
+    /// First character of a file that is not a name but a return address of machine code in
+    /// hexadecimal. The reader resolves it while the process is alive.
     pub const ADDRESS: char = '@';
-    /// Calls issued there.
+    /// Calls issued at the site.
     pub const COUNT: usize = 2;
-    /// Monotonic time of the last one.
+    /// Monotonic time of the last call.
     pub const LAST_MONO: usize = 3;
 
     /// First word of a published site.
@@ -296,7 +296,7 @@ pub mod site {
         super::PUBLISHED | (caller as u64 & 0x7fff_ffff) << 32 | file as u64
     }
 
-    /// `(string id of the file, caller)` out of a published first word.
+    /// `(string id of the file, caller)` of a published first word.
     #[must_use]
     pub const fn parse(word: u64) -> Option<(u32, u32)> {
         if word & super::PUBLISHED == 0 {
@@ -318,7 +318,7 @@ pub mod group {
     pub const ORDINAL_AND_SIZE: usize = 3;
     /// Monotonic time of its creation.
     pub const CREATED: usize = 4;
-    /// Monotonic time of its destruction; 0: it lives.
+    /// Monotonic time of its destruction; 0: not destroyed.
     pub const DESTROYED: usize = 5;
     /// Highest collective sequence number issued.
     pub const ISSUED: usize = 6;
@@ -328,15 +328,15 @@ pub mod group {
     pub const LAST_MONO: usize = 8;
     /// Call id of the last call.
     pub const LAST_CALL: usize = 9;
-    /// Collectives whose wait ended, or that are known to be complete.
+    /// Collectives whose wait ended, or whose completion was recorded.
     pub const COMPLETED: usize = 10;
-    /// This process's rank in the group plus one, where it does not know the members: those stand
-    /// empty. 0: it knows them.
+    /// This process's rank in the group plus one, if it does not know the members, which are empty
+    /// then. 0: it knows the members.
     pub const SEAT_PLUS_1: usize = 11;
 }
 
 /// Members of a group as bytes: runs of `(first, stride, count)`, little-endian u32 each, in group
-/// order. Nearly every group is one run, so that even 16 384 ranks take twelve bytes.
+/// order. Nearly every group is one run: even 16 384 ranks take twelve bytes.
 pub mod members {
     /// Bytes of one run.
     const RUN: usize = 12;
@@ -360,7 +360,7 @@ pub mod members {
         bytes
     }
 
-    /// Decodes what [`encode`] wrote; `None` where the bytes are no such thing or name more than
+    /// Decodes the output of [`encode`]; `None` if the bytes are malformed or contain more than
     /// `limit` ranks.
     #[must_use]
     pub fn decode(bytes: &[u8], limit: usize) -> Option<Vec<u32>> {
@@ -385,28 +385,28 @@ pub mod members {
 
 /// Words of a thread.
 pub mod thread {
-    /// `PUBLISHED | generation << 32 | tid`. The generation (16 bits) counts how often the entry was
-    /// used before, each time for a thread that had died.
+    /// `PUBLISHED | generation << 32 | tid`. The generation (16 bits) counts the threads that used
+    /// the entry before and have died.
     pub const TID: usize = 0;
     /// String id of its name.
     pub const NAME: usize = 1;
-    /// Sequence lock over the words below: odd while they change.
+    /// Sequence lock over the words below: odd during a change.
     pub const LOCK: usize = 2;
     /// [`super::inside`] `| op << 8 | group << 32`.
     pub const INSIDE: usize = 3;
     /// Call id.
     pub const CALL: usize = 4;
-    /// Monotonic time since when.
+    /// Monotonic time since which it has been inside.
     pub const SINCE: usize = 5;
     /// Site.
     pub const SITE: usize = 6;
     /// Records this thread has written.
     pub const RECORDS: usize = 7;
 
-    /// Most threads of a table, because of how [`id`] is made.
+    /// Maximum number of threads in a table, a limit of the encoding of [`id`].
     pub const MAX_THREADS: usize = 0xffff;
 
-    /// Number of a thread: what records call it. Never 0.
+    /// Number by which records refer to a thread. Never 0.
     #[must_use]
     pub const fn id(entry: u16, generation: u16) -> u32 {
         (entry as u32 + 1) | (generation as u32) << 16
@@ -421,7 +421,7 @@ pub mod thread {
         }
     }
 
-    /// `(tid, generation)` out of a published first word.
+    /// `(tid, generation)` of a published first word.
     #[must_use]
     pub const fn parse(word: u64) -> Option<(u32, u16)> {
         if word & super::PUBLISHED == 0 {
@@ -431,21 +431,21 @@ pub mod thread {
     }
 }
 
-/// What a thread is inside of.
+/// Where a thread is.
 pub mod inside {
-    /// The user's own code.
+    /// In the user's own code.
     pub const NOTHING: u64 = 0;
-    /// A call that was issued and has not returned.
+    /// Inside a call that was issued and has not returned.
     pub const CALL: u64 = 1;
-    /// A wait for a call.
+    /// Inside a wait for a call.
     pub const WAIT: u64 = 2;
 }
 
 /// Flags of a record.
 pub mod flags {
-    /// The caller did not ask to wait for it.
+    /// The caller requested an asynchronous call.
     pub const ASYNC: u16 = 1;
-    /// Issued below a frame of DDP or the autograd engine, not by a call of the user's.
+    /// Issued below a frame of DDP or the autograd engine, not directly by the user's code.
     pub const HIDDEN: u16 = 2;
     /// A point-to-point call.
     pub const P2P: u16 = 4;
@@ -457,33 +457,33 @@ pub mod flags {
     pub const ROOT: u16 = 32;
     /// `tag` is known.
     pub const TAG: u16 = 64;
-    /// The place is the main thread's, not the issuing thread's: that one runs no Python.
+    /// The site is the main thread's, because the issuing thread runs no Python.
     pub const BORROWED_SITE: u16 = 128;
-    /// Of splits: the output's, not the input's.
+    /// For split sizes: those of the output, not of the input.
     pub const OUTPUT: u16 = 256;
-    /// Of a step: it began with a training forward at the record's site, and the program did not
-    /// mark it itself. `numel`: batches drawn so far where the last one was drawn.
+    /// For a step: it began with a training forward pass at the record's site, and the program did
+    /// not mark it itself. `numel`: batches drawn so far at the place where the last one was drawn.
     pub const FORWARD: u16 = 512;
-    /// Of such a step: the input is that of the forward before.
+    /// For such a step: the input is that of the previous forward pass.
     pub const REPEATED: u16 = 1024;
-    /// Of such a step: its gradients are not to be synchronised.
+    /// For such a step: its gradients are not to be synchronised.
     pub const UNSYNCHRONISED: u16 = 2048;
-    /// Put on a stream of a device: the words of `dims` are those of [`super::on_stream`].
+    /// Enqueued on a stream of a device: the words of `dims` are those of [`super::on_stream`].
     pub const STREAM: u16 = 4096;
-    /// Its result takes the place of its input.
+    /// The result replaces the input.
     pub const IN_PLACE: u16 = 8192;
-    /// It was captured into a graph: nothing runs yet, and nobody tells when it does.
+    /// Captured into a graph: nothing runs yet, and its later execution is not recorded.
     pub const CAPTURED: u16 = 16384;
-    /// Of a call that came back: it will be told when it is complete.
+    /// For a call that returned: its completion will be recorded.
     pub const FOLLOWED: u16 = 32768;
 }
 
-/// Most dimensions a record holds.
+/// Maximum number of dimensions in a record.
 pub const MAX_DIMS: usize = 10;
-/// Most split sizes one record of kind [`RecordKind::Splits`] holds.
+/// Maximum number of split sizes in a record of kind [`RecordKind::Splits`].
 pub const SPLITS_PER_RECORD: usize = 20;
 
-/// A record, unpacked.
+/// An unpacked record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     missing_docs,
@@ -510,13 +510,13 @@ pub struct Record {
     pub step: u32,
     /// String id of the phase.
     pub phase: u32,
-    /// String id, meaning by kind.
+    /// String id; its meaning depends on the kind.
     pub text: u32,
     pub code: i32,
 }
 
 impl Record {
-    /// The payload words of a slot: all but its lock.
+    /// Payload words of the record's slot: all but the lock.
     #[inline]
     #[must_use]
     pub fn pack(&self) -> [u64; RECORD_WORDS - 1] {
@@ -543,7 +543,7 @@ impl Record {
         words
     }
 
-    /// Reads what [`Record::pack`] wrote. Unknown numbers become `Unspecified`.
+    /// Decodes the output of [`Record::pack`]. Unknown enum numbers become `Unspecified`.
     #[must_use]
     pub fn unpack(words: &[u64; RECORD_WORDS - 1]) -> Self {
         let low = |word: u64| (word & 0xffff_ffff) as u32;
@@ -579,22 +579,22 @@ impl Record {
         }
     }
 
-    /// Shape of the first tensor, where it is known.
+    /// Shape of the first tensor; `None` if unknown.
     #[must_use]
     pub fn shape(&self) -> Option<&[u32]> {
         (self.flags & flags::SHAPE != 0).then(|| &self.dims[..usize::from(self.ndim).min(MAX_DIMS)])
     }
 }
 
-/// A record of kind [`RecordKind::Splits`] uses the payload words 5 … 14 for split sizes.
+/// Layout of a record of kind [`RecordKind::Splits`]: payload words 5 … 14 hold split sizes.
 pub mod splits {
     use super::{RECORD_WORDS, SPLITS_PER_RECORD};
 
     /// First payload word that holds sizes.
     const AT: usize = 5;
 
-    /// Puts up to [`SPLITS_PER_RECORD`] sizes into packed words. `seq` of the record says at which
-    /// index the first of them stands, `tensors` is not used, `ndim` says how many there are.
+    /// Writes up to [`SPLITS_PER_RECORD`] sizes into packed words. `seq` of the record is the index
+    /// of the first size, `ndim` the number of sizes; `tensors` is not used.
     pub fn pack(words: &mut [u64; RECORD_WORDS - 1], sizes: &[u32]) {
         for (i, pair) in sizes.chunks(2).take(SPLITS_PER_RECORD / 2).enumerate() {
             let high = pair.get(1).copied().unwrap_or(0);
@@ -602,7 +602,7 @@ pub mod splits {
         }
     }
 
-    /// Reads `count` sizes back.
+    /// Reads `count` sizes.
     #[must_use]
     pub fn unpack(words: &[u64; RECORD_WORDS - 1], count: u8) -> Vec<u32> {
         (0..usize::from(count).min(SPLITS_PER_RECORD))
@@ -611,37 +611,38 @@ pub mod splits {
     }
 }
 
-/// A record of kind [`RecordKind::Issued`] with an op that makes a group says which: `text` is its
-/// name, and the words of `dims` are these. Its `group` is 0, since the group does not exist yet.
+/// Layout of `dims` in a record of kind [`RecordKind::Issued`] whose op creates a group. `text` is
+/// the name of the group; `group` is 0, since the group does not exist yet.
 pub mod creation {
-    /// String id of the members, encoded as [`super::members`]; 0: the group found no room.
+    /// String id of the members, encoded as [`super::members`]; 0: there was no room.
     pub const MEMBERS: usize = 0;
     /// Number of members.
     pub const SIZE: usize = 1;
-    /// The n-th initialisation of the world, from 0.
+    /// Index of the initialisation of the world, from 0.
     pub const EPOCH: usize = 2;
     /// String id of the description.
     pub const DESCRIPTION: usize = 3;
     /// String id of the backend.
     pub const BACKEND: usize = 4;
-    /// 1: whoever makes the group is kept until all its members make it; 0: that is not known.
+    /// 1: the creation is known to block each participant until all members take part; 0: unknown.
     pub const TAKES_ALL: usize = 5;
-    /// This process's rank among the members plus one, where it does not know them; 0: `MEMBERS` says
-    /// who they are.
+    /// This process's rank among the members plus one, if it does not know them; 0: `MEMBERS` has
+    /// the members.
     pub const SEAT_PLUS_1: usize = 6;
 }
 
-/// A record of kind [`RecordKind::Issued`] with [`flags::STREAM`] says in the words of `dims` on which
-/// stream of a device the call was put.
+/// Layout of `dims` in a record of kind [`RecordKind::Issued`] with [`flags::STREAM`]: the stream
+/// of a device on which the call was enqueued.
 pub mod on_stream {
     use super::MAX_DIMS;
 
-    /// Names the stream within its process: two words, the low one first.
+    /// Identifies the stream within its process: two words, the low one first.
     pub const STREAM: usize = 0;
-    /// Calls with the same number were given to the device together, in no order; 0: by itself.
+    /// Calls with the same number were launched together, without an order among them; 0: launched
+    /// alone.
     pub const LAUNCH: usize = 2;
 
-    /// The words of `dims`.
+    /// Encodes a stream and a launch as `dims`.
     #[inline]
     #[must_use]
     pub const fn pack(stream: u64, launch: u32) -> [u32; MAX_DIMS] {
@@ -652,7 +653,7 @@ pub mod on_stream {
         dims
     }
 
-    /// `(stream, launch)`.
+    /// Decodes `(stream, launch)`.
     #[must_use]
     pub const fn unpack(dims: &[u32; MAX_DIMS]) -> (u64, u32) {
         let stream = dims[STREAM] as u64 | (dims[STREAM + 1] as u64) << 32;
@@ -660,62 +661,64 @@ pub mod on_stream {
     }
 }
 
-/// What `code` is in a record of kind [`RecordKind::Transfer`]: what the first step waits for that is not done.
+/// Values of `code` in a record of kind [`RecordKind::Transfer`]: what the first incomplete step
+/// waits for.
 pub mod transfer {
-    /// The transfer goes on again, or is over.
+    /// The transfer makes progress again, or is complete.
     pub const MOVES: i32 = 0;
-    /// The device: it has not filled what is to be sent, or not taken what has come.
+    /// The device: it has not yet provided the data to send, or not yet taken the received data.
     pub const DEVICE: i32 = 1;
-    /// The other end, which is not ready for it.
+    /// The peer, which is not ready.
     pub const PEER: i32 = 2;
-    /// The network: what was given to it, or is to come from it.
+    /// The network: a send was posted and not acknowledged, or a receive was posted and has no
+    /// data.
     pub const NETWORK: i32 = 3;
-    /// Nobody says.
+    /// Unknown.
     pub const UNKNOWN: i32 = 4;
 }
 
-/// A record of kind [`RecordKind::Memory`] uses the payload words 3 and 5 … 14 for what the process knows of
-/// its memory.
+/// Layout of a record of kind [`RecordKind::Memory`]: payload words 3 and 5 … 14 hold what the
+/// process measured of its memory.
 pub mod memory {
     use super::RECORD_WORDS;
 
-    /// First payload word that is used.
+    /// First payload word in use.
     const AT: usize = 5;
-    /// The word of `largest`, as one more: boxes that were written without it have 0 there.
+    /// Word of `largest`, plus one. 0 in boxes of versions without it.
     const LARGEST: usize = 14;
-    /// What NCCL holds, plus one: 0 is what older boxes have there, and says nothing.
+    /// Word of `nccl`, plus one. 0 in boxes of versions without it.
     const NCCL_PLUS_1: usize = 3;
-    /// Stands for "not known".
+    /// Value of an unknown field.
     const UNKNOWN: u64 = u64::MAX;
 
-    /// What a process knows of the memory on a device; `None`: it does not know.
+    /// Memory of a device as measured in the process; `None`: unknown.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Sample {
-        /// Number of the device, as the process counts them.
+        /// Index of the device in the process.
         pub device: Option<u32>,
-        /// Bytes in use on the device, by whomever.
+        /// Bytes in use on the device, by all processes.
         pub used: Option<u64>,
-        /// Bytes that the device has.
+        /// Capacity of the device, in bytes.
         pub total: Option<u64>,
         /// Bytes that the framework's allocator has given to tensors.
         pub allocated: Option<u64>,
-        /// Bytes that the framework's allocator holds on the device.
+        /// Bytes that the framework's allocator has reserved on the device.
         pub reserved: Option<u64>,
-        /// The most bytes that it ever gave to tensors.
+        /// Maximum of `allocated` so far.
         pub peak: Option<u64>,
-        /// Bytes that it holds in pieces left over of blocks in use.
+        /// Bytes reserved in the unused rest of split blocks.
         pub split: Option<u64>,
-        /// How often it gave back all that it held before it could get more.
+        /// Number of times that the allocator released its cached memory to retry an allocation.
         pub retries: Option<u64>,
-        /// How often it could get none.
+        /// Number of allocations that failed.
         pub ooms: Option<u64>,
-        /// Bytes of the largest piece that it holds and has given to nobody.
+        /// Bytes of the largest free piece of reserved memory.
         pub largest: Option<u64>,
-        /// Bytes that NCCL itself holds on the device, for the communicators of the process.
+        /// Bytes that NCCL holds on the device for the communicators of the process.
         pub nccl: Option<u64>,
     }
 
-    /// Puts a sample into packed words.
+    /// Writes a sample into packed words.
     pub fn pack(words: &mut [u64; RECORD_WORDS - 1], sample: &Sample) {
         let values = [
             sample.device.map(u64::from),
@@ -735,7 +738,7 @@ pub mod memory {
         words[NCCL_PLUS_1] = sample.nccl.map_or(0, |it| it.saturating_add(1));
     }
 
-    /// Reads it back.
+    /// Reads a sample.
     #[must_use]
     pub fn unpack(words: &[u64; RECORD_WORDS - 1]) -> Sample {
         let value = |i: usize| Some(words[AT + i]).filter(|&it| it != UNKNOWN);
@@ -760,7 +763,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_memory_sample_survives_packing() {
+    fn packed_memory_sample_unpacks_unchanged() {
         for sample in [
             memory::Sample::default(),
             memory::Sample {
@@ -779,7 +782,7 @@ mod tests {
             let mut words = Record::default().pack();
             memory::pack(&mut words, &sample);
             assert_eq!(memory::unpack(&words), sample);
-            // As written by whoever does not know of NCCL's.
+            // As written by a version without the word of NCCL.
             words[3] = 0;
             assert_eq!(memory::unpack(&words).nccl, None);
         }
@@ -788,7 +791,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_packing() {
+    fn packed_record_unpacks_unchanged() {
         let record = Record {
             mono_ns: u64::MAX - 5,
             kind: RecordKind::Issued,
@@ -817,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_survive_packing() {
+    fn packed_splits_unpack_unchanged() {
         for n in 0..=SPLITS_PER_RECORD {
             let sizes: Vec<u32> = (0..n as u32).map(|i| i * 7 + u32::MAX / 2).collect();
             let mut words = Record::default().pack();
@@ -827,7 +830,7 @@ mod tests {
     }
 
     #[test]
-    fn members_survive_encoding() {
+    fn encoded_members_decode_unchanged() {
         for ranks in [
             vec![],
             vec![3],
@@ -845,7 +848,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_survive_packing() {
+    fn packed_streams_unpack_unchanged() {
         for (stream, launch) in [(0, 0), (u64::MAX - 1, 7), (1 << 40, u32::MAX)] {
             assert_eq!(
                 on_stream::unpack(&on_stream::pack(stream, launch)),
@@ -855,7 +858,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_tell_tickets_and_states_apart() {
+    fn locks_of_tickets_and_states_differ() {
         assert!(committed(0) > writing(0) && writing(1) > committed(0));
         assert_eq!(committed(5) % 2, 0);
         assert_eq!(writing(5) % 2, 1);
@@ -871,7 +874,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_threads_lead_back_to_entry_and_generation() {
+    fn thread_id_parses_to_entry_and_generation() {
         for (entry, generation) in [(0, 0), (127, 3), (0xfffe, 0xffff)] {
             let id = thread::id(entry, generation);
             assert_ne!(id, 0);
@@ -884,7 +887,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_box_keeps_its_budget() {
+    fn default_box_fits_its_budget() {
         let layout = Capacities::default().layout();
         assert!(
             layout.words * WORD <= 2 << 20,

@@ -1,26 +1,26 @@
-//! The catalogue of findings: every code that is ever given, with what always belongs to it.
+//! The catalogue of findings: every code with its fixed properties.
 //!
-//! Codes and names are promises. A code stands here before anything finds it, and never means
-//! anything else; a viewer shows a code that it does not know by what came with it.
+//! Codes and names are stable. A code is listed here before a detector reports it and never changes
+//! its meaning. A viewer shows an unknown code with the texts that came with the finding.
 
 use crate::report::{Effect, Severity};
 
-/// What is always true of a finding of some code.
+/// Fixed properties of a finding code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
     /// "DD102".
     pub code: &'static str,
     /// "early-exit".
     pub name: &'static str,
-    /// How bad it is, as a rule.
+    /// Usual severity.
     pub severity: Severity,
-    /// What it does to the job, as a rule. Of several that a code may have, the first is what
-    /// stands here before anything shows which it is.
+    /// Usual effect on the job. For a code with several possible effects, the one that is assumed
+    /// until the evidence shows another.
     pub effect: Effect,
 }
 
 impl Code {
-    /// The entry of a code.
+    /// Looks up the entry of a code.
     #[must_use]
     pub fn of(code: &str) -> Option<&'static Self> {
         ALL.iter().find(|known| known.code == code).copied()
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_and_names_are_given_once_and_in_order() {
+    fn codes_are_sorted_and_names_are_unique() {
         assert!(ALL.is_sorted_by(|a, b| a.code < b.code));
         let mut names: Vec<_> = ALL.iter().map(|code| code.name).collect();
         names.sort_unstable();

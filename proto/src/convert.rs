@@ -1,7 +1,7 @@
-//! Findings between their two forms: data for JSON, messages for viewers.
+//! Conversions of findings between data for JSON and messages for viewers.
 //!
-//! Words travel as words. A word that this version does not know (from a newer coordinator) becomes
-//! the mildest of its kind rather than an error: a viewer shows what it can.
+//! Enum values are sent as words. An unknown word, from a newer coordinator, becomes the mildest
+//! value of its enum instead of an error, so that a viewer can show the rest.
 
 use crate::report::{
     Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group, Job,

@@ -1,6 +1,6 @@
-//! Where ranks stand, as data that serializes to the JSON of `ddp-doctor dump`.
+//! Stacks of processes, as data that serializes to the JSON of `ddp-doctor dump`.
 //!
-//! Field names and words here are promises: they are added to, never renamed.
+//! Field names and enum values are stable: new ones are added, existing ones are never renamed.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,24 +11,24 @@ pub const SCHEMA: &str = "ddp-doctor/dump";
 /// Value of [`Dump::schema_version`].
 pub const SCHEMA_VERSION: &str = "1.0";
 
-/// Where processes stand.
+/// The stacks of processes at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dump {
     /// [`SCHEMA`].
     pub schema: String,
     /// [`SCHEMA_VERSION`].
     pub schema_version: String,
-    /// What wrote it.
+    /// The program that wrote the dump.
     pub tool: Tool,
-    /// Whose ranks they are; `None`: it was asked about one process.
+    /// The job; `None`: the dump is of a single process.
     pub job: Option<Job>,
-    /// When it was put together.
+    /// When the dump was assembled.
     pub taken_at: Timestamp,
     /// Ranks of the job that were never seen.
     pub missing_ranks: Vec<u32>,
-    /// Processes whose main threads have the same frames: the smallest group first.
+    /// Groups of processes whose main threads have the same frames, the smallest group first.
     pub groups: Vec<Group>,
-    /// All of them, by rank.
+    /// All processes, by rank.
     pub processes: Vec<Process>,
 }
 
@@ -44,23 +44,23 @@ pub struct Group {
 /// One process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Global rank; `None`: it is not known to be one.
+    /// Global rank; `None`: unknown, or not a rank.
     pub rank: Option<u32>,
-    /// Host.
+    /// Host name.
     pub host: String,
     /// Process id.
     pub pid: u32,
-    /// State.
+    /// State of the rank.
     pub state: RankState,
     /// How it ended.
     pub exit: Exit,
-    /// Training step; `None`: it is not known.
+    /// Training step; `None`: unknown.
     pub step: Option<u64>,
-    /// The call it waits in.
+    /// The call in which it waits.
     pub waiting_in: Option<WaitingIn>,
-    /// When its stacks were taken; `None`: they were not.
+    /// When its stacks were taken; `None`: they could not be taken.
     pub taken_at: Option<Timestamp>,
-    /// What could not be had, and why.
+    /// What is missing, and why.
     pub trouble: Option<String>,
     /// Its threads, the main thread first.
     pub threads: Vec<Thread>,
@@ -69,17 +69,17 @@ pub struct Process {
 /// One thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
-    /// The operating system's number of it.
+    /// Thread id assigned by the operating system.
     pub tid: u32,
-    /// As the operating system calls it.
+    /// Thread name known to the operating system.
     pub name: String,
     /// State letter, as in `/proc/PID/stat`.
     pub state: Option<String>,
-    /// Kernel function that it sleeps in.
+    /// Kernel function in which it sleeps.
     pub wait_channel: Option<String>,
-    /// Processor time that it has used.
+    /// Processor time used, in milliseconds.
     pub cpu_ms: Option<u64>,
-    /// Whether it holds the interpreter's lock.
+    /// Whether it holds the GIL; `None`: unknown, or not a Python thread.
     pub holds_gil: Option<bool>,
     /// Python frames, innermost first.
     pub python: Vec<Where>,

@@ -1,17 +1,17 @@
-//! What ddp-doctor's parts say to each other.
+//! Formats shared by the parts of ddp-doctor.
 //!
-//! Everything that crosses a process boundary is laid down here and nowhere else: the words
+//! Everything that crosses a process boundary is defined here and nowhere else: the vocabulary
 //! ([`vocabulary`]), the black-box file ([`blackbox`]), the gRPC messages ([`v1`], feature
 //! `messages`; the services with feature `grpc`) and the JSON report ([`report`], feature
-//! `report`). Parts never share a layout by agreement; they share this crate.
+//! `report`).
 //!
-//! Without features the crate depends on nothing: that is the half which lives inside training
-//! processes. There is no I/O and no `unsafe` in it.
+//! Without features the crate has no dependencies: that part runs inside training processes. The
+//! crate does no I/O and has no `unsafe` code.
 //!
 //! # Compatibility
 //!
-//! Numbers of enum values, field numbers, offsets and names are never reused or changed in meaning.
-//! A reader of black boxes reads every version that a release ever wrote (`tests/golden`).
+//! Numbers of enum values, field numbers, offsets and names are never reused and never change their
+//! meaning. A reader of black boxes reads every version that a release ever wrote (`tests/golden`).
 
 pub mod blackbox;
 #[cfg(feature = "report")]

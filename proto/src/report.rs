@@ -1,6 +1,6 @@
-//! Findings and the report, as data that serializes to the JSON users and scripts rely on.
+//! Findings and the report, as data that serializes to the JSON on which users and scripts rely.
 //!
-//! Field names and words here are promises: they are added to, never renamed.
+//! Field names and enum values are stable: new ones are added, existing ones are never renamed.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ pub const SCHEMA: &str = "ddp-doctor/report";
 /// Value of [`Report::schema_version`].
 pub const SCHEMA_VERSION: &str = "1.0";
 
-/// Declares an enum of words: kebab-case in JSON and in print.
+/// Declares an enum whose values are kebab-case words in JSON and in text.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$meta])*
@@ -21,13 +21,13 @@ macro_rules! words {
         }
 
         impl $name {
-            /// The word itself.
+            /// The word of the value.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// The value of that word.
+            /// The value of a word.
             #[must_use]
             pub fn from_word(word: &str) -> Option<Self> {
                 match word { $($text => Some(Self::$variant),)* _ => None }
@@ -43,7 +43,7 @@ macro_rules! words {
 }
 
 words! {
-    /// How bad it is, mildest first.
+    /// Severity of a finding, mildest first.
     Severity {
         /// Worth knowing.
         Note = "note",
@@ -51,7 +51,7 @@ words! {
         Warning = "warning",
         /// The job is broken.
         Error = "error",
-        /// The job is broken, and silently, or beyond recovery.
+        /// The job is broken silently, or beyond recovery.
         Critical = "critical",
     }
 }
@@ -67,15 +67,15 @@ words! {
         Corrupts = "corrupts",
         /// A rank ended or will end because of it.
         Crashes = "crashes",
-        /// Ranks wait for something that does not come.
+        /// Ranks wait for something that never arrives.
         Blocks = "blocks",
     }
 }
 
 words! {
-    /// How sure a statement is, weakest first.
+    /// Confidence in a statement, weakest first.
     Confidence {
-        /// The evidence points there.
+        /// The evidence points to it.
         Suspected = "suspected",
         /// Several independent pieces of evidence agree.
         Supported = "supported",
@@ -85,11 +85,11 @@ words! {
 }
 
 words! {
-    /// Place in the causal chain.
+    /// Position in the causal chain.
     Role {
-        /// It began here.
+        /// The problem began here.
         Initiating = "initiating",
-        /// It followed from another finding.
+        /// It follows from another finding.
         Cascade = "cascade",
     }
 }
@@ -99,21 +99,21 @@ words! {
     CauseKind {
         /// Ranks had different numbers of batches.
         UnevenInputs = "uneven-inputs",
-        /// A test on the rank itself.
+        /// A call under a condition on the rank.
         RankConditional = "rank-conditional",
         /// One rank left out an iteration.
         SkippedIteration = "skipped-iteration",
-        /// An exception was caught and the rank went on, out of step.
+        /// A rank caught an exception and continued out of step with the others.
         SwallowedException = "swallowed-exception",
-        /// The same calls in another order.
+        /// The ranks made the same calls in another order.
         SwappedCalls = "swapped-calls",
-        /// A decision on local state.
+        /// A decision on state that differs between ranks.
         LocalDecision = "local-decision",
         /// A decision on the content of the batch.
         DataDependentPath = "data-dependent-path",
-        /// One rank is tearing down while others work.
+        /// One rank shuts down while others work.
         Teardown = "teardown",
-        /// Nothing tells.
+        /// No hypothesis.
         Unknown = "unknown",
     }
 }
@@ -127,7 +127,7 @@ words! {
         Issued = "issued",
         /// The rank waits for it.
         Waiting = "waiting",
-        /// The call came back; whether it is complete is not known.
+        /// The call returned; whether it is complete is unknown.
         Returned = "returned",
         /// The call is complete.
         Completed = "completed",
@@ -137,35 +137,35 @@ words! {
 words! {
     /// State of a rank.
     RankState {
-        /// At work.
+        /// It runs its own code.
         Running = "running",
-        /// In a call or a wait for more than a moment.
+        /// In a call or a wait for a noticeable time.
         Waiting = "waiting",
         /// Stopped by a signal, a debugger or a frozen container.
         Stopped = "stopped",
         /// Ended with status 0.
         Exited = "exited",
-        /// Ended otherwise.
+        /// Ended with another status or by a signal.
         Dead = "dead",
-        /// Nothing is known.
+        /// Unknown.
         Unknown = "unknown",
     }
 }
 
 words! {
-    /// The one word about the job.
+    /// Overall state of the job.
     Verdict {
-        /// Nothing is wrong, as far as the evidence goes.
+        /// No finding, as far as the evidence goes.
         Healthy = "healthy",
-        /// It hangs.
+        /// The job hangs.
         Hang = "hang",
-        /// A rank ended that should not have.
+        /// A rank ended unexpectedly.
         Crash = "crash",
-        /// It computes something wrong.
+        /// The job computes something wrong.
         Wrong = "wrong",
-        /// It is slower than it could be.
+        /// The job is slower than it could be.
         Slow = "slow",
-        /// The evidence does not allow a judgement.
+        /// The evidence is insufficient for a verdict.
         Insufficient = "insufficient",
     }
 }
@@ -175,35 +175,35 @@ words! {
     CertificateKind {
         /// Calls that can never match.
         UnsatisfiableJoin = "unsatisfiable-join",
-        /// Waits that must block, in a circle.
+        /// A cycle of waits, none of which can end.
         Cycle = "cycle",
-        /// A rank that can never come.
+        /// A rank that can never arrive.
         TerminalRank = "terminal-rank",
-        /// Two recorded facts that must agree do not.
+        /// Two recorded facts that contradict each other.
         Contradiction = "contradiction",
         /// One fact from the operating system or the runtime.
         Observation = "observation",
     }
 }
 
-/// The whole report.
+/// The JSON report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: String,
     /// [`SCHEMA_VERSION`].
     pub schema_version: String,
-    /// What wrote it.
+    /// The program that wrote the report.
     pub tool: Tool,
-    /// The job it is about.
+    /// The diagnosed job.
     pub job: Job,
-    /// The one word.
+    /// Overall state of the job.
     pub verdict: Verdict,
-    /// What it rests on.
+    /// The evidence on which the diagnosis rests.
     pub evidence: Evidence,
     /// Initiating first, then by severity.
     pub findings: Vec<Finding>,
-    /// Every rank that was seen.
+    /// All ranks that were seen.
     pub ranks: Vec<Rank>,
 }
 
@@ -217,7 +217,7 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// This build.
+    /// Name and version of this build.
     #[must_use]
     pub fn this() -> Self {
         Self {
@@ -227,12 +227,12 @@ impl Tool {
     }
 }
 
-/// The job.
+/// A job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its id.
+    /// Identifies the job.
     pub id: String,
-    /// The n-th start of it, from 0.
+    /// Index of this start of the job, from 0.
     pub attempt: u32,
     /// Number of ranks, once known.
     pub world_size: Option<u32>,
@@ -240,28 +240,28 @@ pub struct Job {
     pub nodes: u32,
     /// Communication backends in use.
     pub backends: Vec<String>,
-    /// When it began.
+    /// When the job began.
     pub started_at: Option<Timestamp>,
-    /// When it ended; `None` while it runs.
+    /// When the job ended; `None`: it is running.
     pub ended_at: Option<Timestamp>,
 }
 
-/// What the diagnosis rests on.
+/// Evidence on which the diagnosis rests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// Ranks that there should be, once known.
+    /// Number of ranks that should exist, once known.
     pub ranks_expected: Option<u32>,
-    /// Ranks that were seen.
+    /// Number of ranks that were seen.
     pub ranks_reporting: u32,
-    /// Ranks that were not.
+    /// Ranks that were never seen.
     pub missing_ranks: Vec<u32>,
-    /// What observed: "c10d", "nccl", …
+    /// Layers that captured calls: "c10d", "nccl", …
     pub layers: Vec<String>,
     /// Records read.
     pub records: u64,
     /// Records overwritten or torn before they were read.
     pub records_lost: u64,
-    /// How far the nodes' clocks may be apart.
+    /// Uncertainty of the clock offsets between nodes, in milliseconds.
     pub clock_uncertainty_ms: f64,
 }
 
@@ -272,63 +272,63 @@ pub struct Finding {
     pub code: String,
     /// "early-exit".
     pub name: String,
-    /// How bad.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// What it does to the job.
+    /// Effect of the finding on the job.
     pub effect: Effect,
-    /// How sure the fact is.
+    /// Confidence in the finding.
     pub confidence: Confidence,
-    /// Place in the causal chain.
+    /// Position in the causal chain.
     pub role: Role,
     /// Indexes into the report's findings.
     pub caused_by: Vec<usize>,
-    /// One sentence a person can act on.
+    /// One sentence that a user can act on.
     pub summary: String,
-    /// Why, where that can be a question.
+    /// Why it happened, for findings with more than one possible cause.
     pub cause: Option<Cause>,
-    /// Who.
+    /// Root cause ranks and victims.
     pub ranks: Blame,
-    /// Where: the process group.
+    /// The process group concerned.
     pub group: Option<Group>,
     /// Sequence number in the group.
     pub seq: Option<u64>,
-    /// The collective at the centre of it.
+    /// The op of the collective or message concerned.
     pub op: Option<String>,
-    /// Both sides.
+    /// What each rank concerned did.
     pub per_rank: Vec<RankCall>,
     /// Model parameters concerned.
     pub parameters: Vec<Parameter>,
     /// The proof; present exactly when `confidence` is `proved`.
     pub certificate: Option<Certificate>,
-    /// The reasoning in words.
+    /// The reasoning, one sentence each.
     pub why: Vec<String>,
     /// What to do.
     pub next: Vec<String>,
-    /// When ranks began to wait because of it.
+    /// When ranks began to wait because of the finding.
     pub blocked_at: Option<Timestamp>,
-    /// When it was found.
+    /// When the finding was made.
     pub detected_at: Timestamp,
-    /// From the moment the evidence sufficed to `detected_at`.
+    /// Milliseconds from the event that completed the evidence to `detected_at`.
     pub latency_ms: u64,
 }
 
-/// Why it happened.
+/// Why a finding happened, as a hypothesis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     /// The hypothesis.
     pub kind: CauseKind,
-    /// How sure; never `proved`.
+    /// Confidence in the hypothesis; never `proved`.
     pub confidence: Confidence,
 }
 
-/// Culprits and victims, as global ranks.
+/// Root cause ranks and victims, as global ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blame {
-    /// Who did it, or all that disagree.
+    /// Root cause ranks, or all ranks that disagree.
     pub root: Vec<u32>,
-    /// How sure that is.
+    /// Confidence in `root`.
     pub root_confidence: Confidence,
-    /// Who suffers.
+    /// Ranks that suffer from the finding.
     pub victims: Vec<u32>,
 }
 
@@ -337,32 +337,32 @@ pub struct Blame {
 pub struct Group {
     /// Its name in the framework.
     pub name: String,
-    /// Its description there.
+    /// Its description in the framework.
     pub description: String,
-    /// What observed it.
+    /// The layer that captured it.
     pub layer: String,
     /// Global ranks in group order.
     pub ranks: Vec<u32>,
 }
 
-/// One rank's side of it.
+/// What one rank did at the place of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankCall {
     /// Global rank.
     pub rank: u32,
-    /// State of the call there.
+    /// State of the call on this rank.
     pub state: CallState,
-    /// How long the rank has been in it.
+    /// Milliseconds that the rank has been waiting in it.
     pub waited_ms: Option<u64>,
-    /// The call it made, or made last.
+    /// Op of the rank's call, or of its last call.
     pub op: Option<String>,
-    /// Its sequence number.
+    /// Sequence number of the call.
     pub seq: Option<u64>,
     /// Element type.
     pub dtype: Option<String>,
     /// Input shapes.
     pub shapes: Option<Vec<Vec<u64>>>,
-    /// Elements.
+    /// Number of elements.
     pub numel: Option<u64>,
     /// Reduction operator.
     pub reduce_op: Option<String>,
@@ -374,7 +374,7 @@ pub struct RankCall {
     pub tag: Option<i32>,
     /// Training step.
     pub step: Option<u64>,
-    /// The user's line.
+    /// The line of the user's program.
     #[serde(rename = "where")]
     pub place: Option<Where>,
 }
@@ -382,18 +382,18 @@ pub struct RankCall {
 /// A line of the user's program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Where {
-    /// File as Python or the compiler names it.
+    /// File name as recorded by Python or the compiler.
     pub file: String,
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: u32,
-    /// Function.
+    /// Name of the function.
     pub function: String,
 }
 
 /// A parameter of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameter {
-    /// Name in the module.
+    /// Name of the parameter in the module.
     pub name: String,
     /// Shape.
     pub shape: Vec<u64>,
@@ -404,9 +404,9 @@ pub struct Parameter {
 /// A proof: recorded facts from which the finding follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Certificate {
-    /// Its form.
+    /// Form of the proof.
     pub kind: CertificateKind,
-    /// The facts, nothing but those that are needed.
+    /// The necessary facts, and no others.
     pub facts: Vec<Fact>,
 }
 
@@ -420,11 +420,11 @@ pub enum Fact {
         rank: u32,
         /// Group.
         group: GroupRef,
-        /// Sequence number. Of a point-to-point call: the how-manieth it is of its kind with this
-        /// peer, and with this tag where tags tell messages apart; counted from where both sides had
-        /// made as many.
+        /// Sequence number. For a point-to-point call: its 1-based index among the rank's calls of
+        /// its kind with this peer, and with this tag if tags distinguish messages, counted from a
+        /// point at which both sides had made equally many.
         seq: u64,
-        /// What it issued.
+        /// The call that it issued.
         call: CallSignature,
         /// Training step.
         step: u64,
@@ -433,49 +433,49 @@ pub enum Fact {
     Waits {
         /// Global rank.
         rank: u32,
-        /// The thread, by its number in the process.
+        /// Number of the thread in the process.
         thread: u32,
         /// Group.
         group: GroupRef,
         /// Sequence number, counted as in `Issued`.
         seq: u64,
-        /// What it waits for.
+        /// The call that it waits for.
         call: CallSignature,
-        /// Whether that thread is the only one of the process that ever made a collective call.
+        /// Whether the thread is the only one of the process that ever made a collective call.
         only_thread: bool,
     },
-    /// What a rank has issued in a group ends here, and all its records were read.
+    /// The rank has issued nothing in the group after `last`, and all its records were read.
     NeverIssued {
         /// Global rank.
         rank: u32,
         /// Group.
         group: GroupRef,
-        /// The last sequence number it issued; 0: none.
+        /// Sequence number of the last call that it issued; 0: none.
         last: u64,
     },
-    /// A rank began to make a group, and has not come back from it.
+    /// A rank began to create a group, and has not returned from the call.
     Creates {
         /// Global rank.
         rank: u32,
-        /// The thread, by its number in the process.
+        /// Number of the thread in the process.
         thread: u32,
-        /// The group, as this rank asked for it.
+        /// The group that this rank requested.
         group: GroupRef,
-        /// Whoever makes it is kept until all its members make it, as on Gloo, which connects every
-        /// member with every other.
+        /// The creation blocks each participant until all members take part, as on Gloo, which
+        /// connects every member with every other.
         takes_all: bool,
-        /// Whether that thread is the only one of the process that ever made a collective call.
+        /// Whether the thread is the only one of the process that ever made a collective call.
         only_thread: bool,
     },
-    /// A rank has not begun to make a group, and all its records were read.
+    /// A rank has not begun to create a group, and all its records were read.
     NeverCreated {
         /// Global rank.
         rank: u32,
-        /// The group, as the others asked for it.
+        /// The group that the others requested.
         group: GroupRef,
     },
-    /// What a rank has sent to another in a group, or received from it, ends here, and all its
-    /// records were read.
+    /// The rank has sent nothing to the peer in the group after `last`, or received nothing from
+    /// it, and all its records were read.
     NeverPosted {
         /// Global rank.
         rank: u32,
@@ -485,58 +485,58 @@ pub enum Fact {
         op: String,
         /// Global rank of the peer.
         peer: u32,
-        /// The tag, where tags tell messages apart.
+        /// The tag, if tags distinguish messages.
         tag: Option<i32>,
-        /// The last of them, counted as in `Issued`; 0: none.
+        /// Index of the last send or receive, counted as in `Issued`; 0: none.
         last: u64,
     },
     /// A process began to join the world.
     Joins {
-        /// The global rank that it means to be.
+        /// The global rank that the process claims.
         rank: u32,
-        /// Its host.
+        /// Host of the process.
         host: String,
-        /// Its process id there.
+        /// Process id on that host.
         pid: u32,
-        /// How many ranks it looks for, itself included.
+        /// Number of ranks that it expects, itself included.
         world_size: Option<u32>,
-        /// Where it looks for them: name or address of the master's host, or a URL.
+        /// Where it looks for the other ranks: name or address of the master's host, or a URL.
         address: String,
-        /// The port there.
+        /// Port on the master's host.
         port: Option<u32>,
-        /// The backend that it names.
+        /// The backend that it requests.
         backend: Option<String>,
-        /// Process id of whoever started it, where that starts the ranks of one world and nothing else.
+        /// Process id of its launcher, if that starts the ranks of one world and nothing else.
         launcher: Option<u32>,
-        /// The n-th time that it joins a world, from 0.
+        /// Index of the initialisation of the world in the process, from 0.
         nth: u32,
-        /// When it began.
+        /// When the process began to join.
         since: Timestamp,
-        /// When the process ended; absent: it lives.
+        /// When the process ended; `None`: it is alive.
         until: Option<Timestamp>,
     },
-    /// A process has this version, this variable in its environment, or this GPU to exchange data from.
+    /// A process has this version, this environment variable, or this GPU for its data exchange.
     Setting {
         /// Global rank.
         rank: u32,
-        /// Its host.
+        /// Host of the process.
         host: String,
-        /// Its process id there.
+        /// Process id on that host.
         pid: u32,
-        /// "nccl", "torch", …: a version; "env.NAME": a variable; "gpu": the GPU.
+        /// "nccl", "torch", …: a version; "env.NAME": an environment variable; "gpu": the GPU.
         name: String,
-        /// What it says; absent: the variable is not set.
+        /// The value; `None`: the variable is not set.
         value: Option<String>,
     },
-    /// A process was told which network interface to use, and sees these.
+    /// A variable selects the network interface of a process, which sees the listed interfaces.
     Interface {
         /// Global rank.
         rank: u32,
         /// Process id.
         pid: u32,
-        /// The variable that names the interface.
+        /// The variable that selects the interface.
         variable: String,
-        /// What it says.
+        /// Value of the variable.
         value: String,
         /// The interfaces that the process sees: "eth0=up,ipv4".
         seen: Vec<String>,
@@ -547,21 +547,21 @@ pub enum Fact {
         rank: u32,
         /// Process id.
         pid: u32,
-        /// Status, if it is known and no signal ended it.
+        /// Exit status, if it is known and no signal ended the process.
         code: Option<i32>,
-        /// Signal that ended it.
+        /// Signal that ended the process.
         signal: Option<i32>,
     },
-    /// The kernel killed processes for want of memory in the last moments of a process.
+    /// The kernel killed processes for lack of memory in the last moments of a process.
     OomKills {
         /// Global rank.
         rank: u32,
         /// Process id.
         pid: u32,
-        /// How many it killed in the control group of the process.
+        /// Number of processes that it killed in the control group of the process.
         kills: u64,
-        /// How many ranks in that control group were ended by SIGKILL in those moments, this one among
-        /// them.
+        /// Number of ranks in that control group that SIGKILL ended in those moments, including
+        /// this one.
         killed_ranks: u64,
     },
     /// A rank destroyed a group.
@@ -578,46 +578,46 @@ pub enum Fact {
         /// Process id.
         pid: u32,
     },
-    /// An exception ended a rank or took it off its path.
+    /// An exception ended a rank or diverted it from its path.
     Raised {
         /// Global rank.
         rank: u32,
         /// Type and message.
         text: String,
-        /// How it was seen.
+        /// Where the exception was observed.
         seen: String,
     },
-    /// A rank wraps a model whose gradients the ranks of a group average.
+    /// A rank wrapped a model whose gradients the ranks of a group average.
     Wraps {
         /// Global rank.
         rank: u32,
         /// Group.
         group: GroupRef,
-        /// The how-manieth model of that group it is in the rank's process.
+        /// 1-based index of the model within the group, in the rank's process.
         model: u32,
-        /// How many parameters it has.
+        /// Number of parameters of the model.
         total: u64,
-        /// Index of one of them, from 0.
+        /// Index of one parameter, from 0.
         index: u64,
-        /// Element type and shape of that one; `None`: it has no such parameter.
+        /// Element type and shape of that parameter; `None`: the model has no such parameter.
         parameter: Option<String>,
     },
     /// The clocks of two hosts differ.
     ClocksDiffer {
         /// The host whose clock is ahead.
         ahead: String,
-        /// The other one.
+        /// The other host.
         behind: String,
-        /// By so many milliseconds.
+        /// Offset in milliseconds.
         by_ms: u64,
-        /// Give or take so many.
+        /// Uncertainty of the offset, in milliseconds.
         uncertainty_ms: u64,
     },
     /// A part of the evidence is missing.
     Missing {
-        /// Global rank, where it is known.
+        /// Global rank, if known.
         rank: Option<u32>,
-        /// Process id, where there is one.
+        /// Process id, if there is a process.
         pid: Option<u32>,
         /// What is missing.
         what: String,
@@ -627,24 +627,24 @@ pub enum Fact {
 /// Identity of a group across ranks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GroupRef {
-    /// What observed it.
+    /// The layer that captured it.
     pub layer: String,
-    /// The n-th initialisation of the world.
+    /// Index of the initialisation of the world, from 0.
     pub epoch: u32,
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// The n-th creation of the same name and members.
+    /// Index of the creation of the same name and members, from 0.
     pub ordinal: u32,
     /// Global ranks in group order.
     pub members: Vec<u32>,
 }
 
-/// The part of a call that its peers must agree with.
+/// The part of a call on which peers must agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallSignature {
     /// Name of the op.
     pub op: String,
-    /// Elements of the tensor that sizes are compared by.
+    /// Elements of the tensor by which sizes are compared.
     pub numel: Option<u64>,
     /// Element type.
     pub dtype: Option<String>,
@@ -652,74 +652,74 @@ pub struct CallSignature {
     pub reduce_op: Option<String>,
     /// Global rank of the root, or of the peer.
     pub root: Option<u32>,
-    /// Tag of a point-to-point call, where tags tell messages apart.
+    /// Tag of a point-to-point call, if tags distinguish messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<i32>,
 }
 
-/// State of a rank.
+/// State of a rank, as reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rank {
     /// Global rank.
     pub rank: u32,
-    /// Host.
+    /// Host name.
     pub host: String,
     /// Process id.
     pub pid: u32,
-    /// State.
+    /// State of the rank's process.
     pub state: RankState,
-    /// How it ended.
+    /// How the process ended.
     pub exit: Exit,
     /// Training step.
     pub step: u64,
-    /// Where it made its last call.
+    /// Call site of the rank's last call.
     #[serde(rename = "where")]
     pub place: Option<Where>,
-    /// What it waits in.
+    /// The call in which it waits.
     pub waiting_in: Option<WaitingIn>,
 }
 
-/// How a process ended: both `None` while it lives, or where nobody saw it.
+/// How a process ended: both `None` while it is alive, or if its end was not observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Status.
+    /// Exit status.
     pub code: Option<i32>,
-    /// Signal.
+    /// Signal that ended it.
     pub signal: Option<i32>,
 }
 
-/// A wait that lasts.
+/// A wait of noticeable duration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingIn {
     /// Name of the group.
     pub group: String,
-    /// Sequence number, where the call has one.
+    /// Sequence number, if the call has one.
     pub seq: Option<u64>,
-    /// The call.
+    /// Op of the call.
     pub op: String,
-    /// For how long.
+    /// Duration of the wait so far, in milliseconds.
     pub waited_ms: u64,
 }
 
-/// A moment: nanoseconds since the Unix epoch inside, RFC 3339 in JSON.
+/// A point in time: nanoseconds since the Unix epoch, in JSON as RFC 3339.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// This moment by the system's clock.
+    /// The current time of the system clock.
     #[must_use]
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self(since.map_or(0, |d| d.as_nanos() as u64))
     }
 
-    /// The moment so much later.
+    /// The time `duration` later.
     #[must_use]
     pub const fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(duration.as_nanos() as u64))
     }
 
-    /// How much later this moment is than another; zero if it is earlier.
+    /// Duration since `earlier`; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -727,7 +727,7 @@ impl Timestamp {
 }
 
 impl std::fmt::Display for Timestamp {
-    /// RFC 3339 in UTC with milliseconds.
+    /// Formats as RFC 3339 in UTC with milliseconds.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let seconds = self.0 / 1_000_000_000;
         let (year, month, day) = civil_from_days((seconds / 86_400) as i64);
@@ -743,7 +743,7 @@ impl std::fmt::Display for Timestamp {
 impl std::str::FromStr for Timestamp {
     type Err = String;
 
-    /// Reads what `Display` writes.
+    /// Parses the format of `Display`.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("not a time as 2026-01-31T12:00:00.000Z: {text:?}");
         let number = |range: std::ops::Range<usize>| {
@@ -816,7 +816,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rfc_3339_and_come_back() {
+    fn times_format_as_rfc_3339_and_parse_back() {
         for (ns, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399_999_000_000, "2000-02-28T23:59:59.999Z"),
@@ -830,7 +830,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_the_contract() {
+    fn words_match_the_json_contract() {
         assert_eq!(
             serde_json::to_string(&CauseKind::UnevenInputs).unwrap(),
             "\"uneven-inputs\""

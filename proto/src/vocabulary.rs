@@ -1,15 +1,16 @@
-//! Ops, types and kinds as numbers that never change their meaning, with the names users read.
+//! Enum values of calls, types and records. Their numbers never change their meaning; their names
+//! are shown to users.
 //!
-//! The numbers are those of `vocabulary.proto`; a test holds the two together.
+//! The numbers are those of `vocabulary.proto`; a test compares the two.
 
-/// Declares an enum whose values are one byte wide in a black box and have a name for people.
+/// Declares an enum whose values take one byte in a black box and have a display name.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum $name {
-            /// Not said, or not seen.
+            /// Not specified, or unknown.
             #[default]
             Unspecified = 0,
             $($(#[$vmeta])* $variant = $number,)*
@@ -28,13 +29,13 @@ macro_rules! words {
                 }
             }
 
-            /// The number that stands for it in files and messages.
+            /// Number of the value in files and messages.
             #[must_use]
             pub const fn number(self) -> u8 {
                 self as u8
             }
 
-            /// The name that people read; `None` for `Unspecified`.
+            /// Display name; `None` for `Unspecified`.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self {
@@ -59,7 +60,7 @@ macro_rules! words {
 }
 
 words! {
-    /// What a call does. Variants that interoperate on the wire are one op.
+    /// Operation of a call. Variants that interoperate on the wire are one op.
     Op {
         /// Every rank contributes and every rank receives the reduction.
         AllReduce = 1, "all_reduce";
@@ -69,7 +70,7 @@ words! {
         ReduceScatter = 3, "reduce_scatter";
         /// Also `all_to_all_single`.
         AllToAll = 4, "all_to_all";
-        /// Nobody leaves before everybody came.
+        /// No rank leaves before all ranks have entered.
         Barrier = 5, "barrier";
         /// From the root to all.
         Broadcast = 6, "broadcast";
@@ -77,7 +78,7 @@ words! {
         Reduce = 7, "reduce";
         /// From all to the root.
         Gather = 8, "gather";
-        /// From the root, a piece to each.
+        /// From the root, one piece to each rank.
         Scatter = 9, "scatter";
         /// Point to point, to `peer`.
         Send = 10, "send";
@@ -89,41 +90,41 @@ words! {
         AllGatherCoalesced = 13, "all_gather_coalesced";
         /// Several tensors reduced and scattered as one call.
         ReduceScatterCoalesced = 14, "reduce_scatter_coalesced";
-        /// Joining the world.
+        /// Joins the world.
         InitProcessGroup = 32, "init_process_group";
-        /// Creating a further group.
+        /// Creates a process group.
         NewGroup = 33, "new_group";
-        /// Leaving a group, or all of them.
+        /// Leaves a group, or all groups.
         DestroyProcessGroup = 34, "destroy_process_group";
-        /// Gloo's barrier that names who is missing.
+        /// Gloo's barrier that reports the missing ranks.
         MonitoredBarrier = 35, "monitored_barrier";
-        /// Creating a group out of another one.
+        /// Creates a group out of another one.
         SplitGroup = 36, "split_group";
-        /// A call this version has no name for.
+        /// A call for which this version has no name.
         Other = 63, "other";
     }
 }
 
-/// Which ranks a call must wait for, whatever the backend: what a proof may build on.
+/// Which ranks a call must wait for with every backend, so that a proof may rely on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Nobody can complete before everybody has started.
+    /// No rank can complete before every rank has started.
     Symmetric,
-    /// Everybody needs the root; the root may be done early.
+    /// Every rank needs the root; the root may complete early.
     FromRoot,
-    /// The root needs everybody; the others may be done early.
+    /// The root needs every rank; the other ranks may complete early.
     ToRoot,
-    /// The receiver needs the sender; the sender may be done early.
+    /// The receiver needs the sender; the sender may complete early.
     PointToPoint,
-    /// Nothing is known about whom it waits for.
+    /// Unknown.
     Unknown,
 }
 
 impl Op {
     /// Which ranks this op must wait for.
     ///
-    /// That a leaf of a rooted collective may be done early is measured behaviour of Gloo and of
-    /// NCCL's protocols: a small message leaves before its receiver comes.
+    /// A leaf of a rooted collective may complete early. This was measured on Gloo and with NCCL's
+    /// protocols: the send of a small message completes before its receiver arrives.
     #[must_use]
     pub const fn direction(self) -> Direction {
         match self {
@@ -142,19 +143,19 @@ impl Op {
         }
     }
 
-    /// Whether it is a send or a receive.
+    /// Whether the op is a send or a receive.
     #[must_use]
     pub const fn is_point_to_point(self) -> bool {
         matches!(self, Self::Send | Self::Recv)
     }
 
-    /// Whether it makes a process group.
+    /// Whether the op creates a process group.
     #[must_use]
     pub const fn creates_group(self) -> bool {
         matches!(self, Self::NewGroup | Self::SplitGroup)
     }
 
-    /// Whether it is a collective of a group and so has a sequence number there.
+    /// Whether the op is a collective of a group, which has a sequence number there.
     #[must_use]
     pub const fn is_collective(self) -> bool {
         matches!(
@@ -163,13 +164,13 @@ impl Op {
         )
     }
 
-    /// Whether the operation has a root rank.
+    /// Whether the op has a root rank.
     #[must_use]
     pub const fn is_rooted(self) -> bool {
         matches!(self.direction(), Direction::FromRoot | Direction::ToRoot)
     }
 
-    /// Whether a reduction operator belongs to it.
+    /// Whether the op takes a reduction operator.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(
@@ -190,11 +191,11 @@ words! {
         Float32 = 1, "float32";
         /// 64-bit float.
         Float64 = 2, "float64";
-        /// IEEE half.
+        /// 16-bit IEEE float.
         Float16 = 3, "float16";
-        /// Brain float.
+        /// 16-bit float with 8 exponent bits.
         BFloat16 = 4, "bfloat16";
-        /// Signed byte.
+        /// 8-bit integer.
         Int8 = 5, "int8";
         /// 16-bit integer.
         Int16 = 6, "int16";
@@ -202,7 +203,7 @@ words! {
         Int32 = 7, "int32";
         /// 64-bit integer.
         Int64 = 8, "int64";
-        /// Unsigned byte.
+        /// Unsigned 8-bit integer.
         UInt8 = 9, "uint8";
         /// Unsigned 16-bit integer.
         UInt16 = 10, "uint16";
@@ -210,23 +211,23 @@ words! {
         UInt32 = 11, "uint32";
         /// Unsigned 64-bit integer.
         UInt64 = 12, "uint64";
-        /// Truth values, a byte each.
+        /// Boolean, one byte each.
         Bool = 13, "bool";
         /// 8-bit float with 4 exponent bits.
         Float8E4M3 = 14, "float8_e4m3fn";
         /// 8-bit float with 5 exponent bits.
         Float8E5M2 = 15, "float8_e5m2";
-        /// Two 32-bit floats.
+        /// Complex number of two 32-bit floats.
         Complex64 = 16, "complex64";
-        /// Two 64-bit floats.
+        /// Complex number of two 64-bit floats.
         Complex128 = 17, "complex128";
-        /// A type this version has no name for.
+        /// A type for which this version has no name.
         Other = 63, "other";
     }
 }
 
 impl DType {
-    /// Bytes of one element; `None` where it is not known.
+    /// Bytes per element; `None` if unknown.
     #[must_use]
     pub const fn size(self) -> Option<u64> {
         match self {
@@ -259,23 +260,23 @@ words! {
         Bor = 7, "bor";
         /// Bitwise exclusive or.
         Bxor = 8, "bxor";
-        /// Sum after a multiplication.
+        /// Sum after a multiplication by a scalar.
         PremulSum = 9, "premul_sum";
-        /// An operator this version has no name for.
+        /// An operator for which this version has no name.
         Other = 63, "other";
     }
 }
 
 words! {
-    /// What a record in a black box says.
+    /// Kind of a record in a black box.
     RecordKind {
-        /// A call is about to be made; written before it.
+        /// A call is about to be made; written before the call.
         Issued = 1, "issued";
-        /// The call came back to its caller.
+        /// The call returned to its caller.
         Returned = 2, "returned";
         /// The thread is about to wait for an earlier call.
         WaitBegin = 3, "wait-begin";
-        /// That wait is over.
+        /// The wait is over.
         WaitEnd = 4, "wait-end";
         /// The call is known to be complete.
         Completed = 5, "completed";
@@ -287,67 +288,67 @@ words! {
         PhaseEnd = 8, "phase-end";
         /// A group was destroyed on this rank.
         GroupDestroyed = 9, "group-destroyed";
-        /// An exception was seen.
+        /// An exception was observed.
         Exception = 10, "exception";
-        /// The process is about to end by itself.
+        /// The process is about to exit by itself.
         Exit = 11, "exit";
-        /// A piece of an `all_to_all`'s split sizes.
+        /// Part of the split sizes of an `all_to_all`.
         Splits = 12, "splits";
-        /// A remark about the capture itself.
+        /// A note about the capture itself.
         Note = 13, "note";
-        /// An iterator over the program's input came to its end.
+        /// An iterator over the program's input was exhausted.
         InputEnded = 14, "input-ended";
-        /// How long calls of a group may take became known, or changed.
+        /// The timeout of a group's calls became known, or changed.
         GroupTimeout = 15, "group-timeout";
-        /// What the process knows of its memory.
+        /// Memory of the process as measured in the process.
         Memory = 17, "memory";
-        /// A version or a setting that ranks may have to agree on: "name=value".
+        /// A version or a setting on which ranks may have to agree: "name=value".
         Setting = 18, "setting";
-        /// Nobody waits for the call any more, and nobody did.
+        /// The call was never waited for and can no longer be.
         Unawaited = 30, "unawaited";
-        /// What the call asks of the layer below: NCCL of what c10d does.
+        /// What a call requests of the layer below: the NCCL call of a c10d call.
         Beneath = 31, "beneath";
-        /// The thread is inside of a function of the layer below, or is no more.
+        /// The thread entered a function of the layer below, or returned from it.
         Within = 32, "within";
-        /// A transfer over the network, of what a call is made of, stands, or goes on again.
+        /// A network transfer of a call makes no progress, or makes progress again.
         Transfer = 33, "transfer";
         /// Parameters of a model whose gradients ranks average.
         Parameters = 40, "parameters";
-        /// Time was spent on something that is no work of the program's own.
+        /// Time was spent on something other than the program's own work.
         Spent = 50, "spent";
     }
 }
 
 words! {
-    /// What a process spends time on that is no work of its own.
+    /// What a process spends time on other than its own work.
     Spending {
-        /// It waited for its input: a batch of the data loader.
+        /// Waiting for its input: a batch of the data loader.
         Input = 1, "input";
-        /// The interpreter collected garbage.
+        /// Garbage collection of the interpreter.
         Garbage = 2, "garbage";
-        /// DDP waited for its buckets of gradients, at the end of a backward.
+        /// DDP's wait for its gradient buckets at the end of a backward pass.
         Buckets = 3, "buckets";
     }
 }
 
 words! {
-    /// What is said of the parameters of a model.
+    /// What a record of kind [`RecordKind::Parameters`] states about the parameters it lists.
     ParameterFact {
-        /// They are the model's that need a gradient, in the order in which ranks compare them.
+        /// They are the parameters that need a gradient, in the order in which ranks compare them.
         Layout = 1, "layout";
-        /// A backward is over and these have no gradient.
+        /// They had no gradient at the end of a backward pass.
         WithoutGradient = 2, "without gradient";
-        /// A later backward gave all of them their gradients.
+        /// A later backward pass gave all of them their gradients.
         Complete = 3, "complete";
-        /// Their gradients were ready twice in one backward.
+        /// Their gradients were marked ready twice in one backward pass.
         ReadyTwice = 4, "ready twice";
-        /// The graph was promised to stay the same, and did not.
+        /// The graph changed although it was declared static.
         GraphChanged = 5, "graph changed";
-        /// Step after step they got gradients from outside the forward after which they are averaged.
+        /// Step after step they got gradients from a backward pass without a forward pass of DDP.
         Outside = 6, "outside";
-        /// Each step looks for parameters without gradient, and none had any.
+        /// Every step searches for parameters without a gradient, and no examined step had any.
         NeverUnused = 7, "never unused";
-        /// A line by which the program uses them.
+        /// A line at which the program uses them.
         UsedAt = 8, "used at";
     }
 }
@@ -355,7 +356,7 @@ words! {
 words! {
     /// Where an exception was seen.
     ExceptionKind {
-        /// Nobody caught it.
+        /// It was not caught.
         Uncaught = 1, "uncaught";
         /// It left `DistributedDataParallel.forward`.
         LeftForward = 2, "left forward";
@@ -373,9 +374,9 @@ words! {
 words! {
     /// Why the evidence is incomplete.
     NoteKind {
-        /// This PyTorch has no c10d hooks.
+        /// The capture does not work with this PyTorch, or not for all collectives.
         NoHooks = 1, "no hooks";
-        /// The capture was not switched on in a process that runs PyTorch.
+        /// A descendant process runs PyTorch, but the capture was not switched on in it.
         CaptureLost = 2, "capture lost";
         /// There was no room for a black box.
         NoBlackBox = 3, "no black box";
@@ -385,13 +386,13 @@ words! {
         Unreadable = 5, "unreadable";
         /// The native library could not be loaded.
         NoLibrary = 6, "no library";
-        /// The process is several ranks, of which one is seen, or none.
+        /// The process is several ranks: the calls of one of them, or of none, are captured.
         SeveralRanks = 7, "several ranks";
     }
 }
 
 words! {
-    /// State of a process, as the operating system tells it.
+    /// State of a process, as the operating system reports it.
     ProcessState {
         /// On a processor or ready for one.
         Running = 1, "running";
@@ -403,13 +404,13 @@ words! {
         Stopped = 4, "stopped";
         /// Ended and not yet reaped.
         Zombie = 5, "zombie";
-        /// Gone.
+        /// Ended.
         Dead = 6, "dead";
     }
 }
 
 words! {
-    /// What a test in the source of a program is on.
+    /// Subject of a test in the source of a program.
     GuardSubject {
         /// The rank itself.
         Rank = 1, "rank";
@@ -417,7 +418,7 @@ words! {
         Data = 2, "data";
         /// Whether numbers are finite.
         Finite = 3, "finite";
-        /// Other state of the rank: files, settings, the clock, chance.
+        /// Other state of the rank: files, settings, the clock, random numbers.
         State = 4, "state";
         /// Something else.
         Other = 5, "other";
@@ -427,19 +428,19 @@ words! {
 words! {
     /// How a line depends on a test.
     GuardForm {
-        /// It is reached only where the test holds.
+        /// The line is reached only if the test holds.
         Holds = 1, "holds";
-        /// It is reached only where the test does not hold.
+        /// The line is reached only if the test does not hold.
         Fails = 2, "fails";
-        /// Where the test holds, the iteration is left before the line: `continue`.
+        /// If the test holds, the iteration ends before the line: `continue`.
         Skips = 3, "skips";
-        /// Where the test holds, the loop or the function is left before the line.
+        /// If the test holds, the loop or the function ends before the line.
         Leaves = 4, "leaves";
-        /// Where the test holds, the loop around the line is left after it.
+        /// If the test holds, the loop around the line ends after the line.
         Ends = 5, "ends";
         /// The line handles an exception.
         Handles = 6, "handles";
-        /// An exception of the line is caught, and the program goes on.
+        /// An exception raised at the line is caught, and the program continues.
         Catches = 7, "catches";
     }
 }
@@ -449,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_lead_back_to_the_value() {
+    fn names_and_numbers_convert_back_to_the_value() {
         for &op in Op::ALL {
             assert_eq!(Op::from_number(op.number()), op);
             assert_eq!(op.name().and_then(Op::from_name), Some(op));
@@ -464,7 +465,7 @@ mod tests {
 
     #[cfg(feature = "messages")]
     #[test]
-    fn the_numbers_are_those_of_the_messages() {
+    fn numbers_match_the_protocol_messages() {
         fn agree<T>(
             ours: &[(u8, &str)],
             prefix: &str,

@@ -1,17 +1,17 @@
-//! Phrases about findings and ranks, so that every viewer speaks alike.
+//! Phrases about findings and ranks, shared by all viewers.
 //!
-//! What comes from a rank may hold anything: everything that these functions return is free of control
+//! Texts from ranks may hold any characters: the return values of these functions have no control
 //! characters.
 
 use crate::report::{
     CallState, Cause, CauseKind, Confidence, Exit, Finding, Rank, RankCall, RankState, Role, Where,
 };
 
-/// Longest piece of source text shown.
+/// Maximum length of source text shown, in characters.
 const SOURCE: usize = 44;
 
-/// Group, step, certainty and speed: one line. `past`: how fast it was found is of no interest any
-/// more.
+/// One line with group, step, confidence and latency. `past` leaves the latency out, which is of no
+/// interest afterwards.
 #[must_use]
 pub fn context(finding: &Finding, past: bool) -> String {
     let mut parts = Vec::new();
@@ -43,9 +43,9 @@ pub fn context(finding: &Finding, past: bool) -> String {
     parts.join(" · ")
 }
 
-/// Both sides of a finding: who, state, where, source, call. Ranks that say the same share a row;
-/// those of the culprits are marked. `rank` tells how a process fares, `shown` how a place is
-/// written, `source` what stands there.
+/// The rows of a finding: ranks, state, place, source text, call. Ranks with equal cells share a
+/// row; rows of root cause ranks are marked. `rank` returns the state of a rank, `shown` formats a
+/// place, `source` returns its source text.
 pub fn sides<'a>(
     finding: &Finding,
     rank: impl Fn(u32) -> Option<&'a Rank>,
@@ -135,7 +135,7 @@ pub fn ended(exit: Exit) -> String {
     }
 }
 
-/// The call a rank made, or made last.
+/// The call of a rank, or its last call.
 #[must_use]
 pub fn call_text(call: &RankCall) -> String {
     let Some(op) = &call.op else {
@@ -177,7 +177,7 @@ pub fn call_text(call: &RankCall) -> String {
     text + &partner
 }
 
-/// Running text in lines of at most so many characters, broken between words; at least one line.
+/// Wraps text to lines of at most `width` characters between words; returns at least one line.
 #[must_use]
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
@@ -195,7 +195,7 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// "180 ms", "1.2 s", "3 min".
+/// Formats a duration: "180 ms", "1.2 s", "3 min 0 s".
 #[must_use]
 pub fn duration(ms: u64) -> String {
     match ms {
@@ -205,13 +205,13 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
-/// The same without the word "rank": "1", "0, 2", "0–5, 7".
+/// Ascending ranks as text, without the word "rank": "1", "0, 2", "0–5, 7".
 #[must_use]
 pub fn rank_list(ranks: &[u32]) -> String {
     runs(ranks).join(", ")
 }
 
-/// Ascending ranks as text, three or more in a row as a range.
+/// The parts of [`rank_list`]: three or more consecutive ranks become a range.
 #[must_use]
 pub fn runs(ranks: &[u32]) -> Vec<String> {
     let mut parts = Vec::new();
@@ -232,7 +232,7 @@ pub fn runs(ranks: &[u32]) -> Vec<String> {
     parts
 }
 
-/// Name of a signal as people write it.
+/// Name of a signal: "SIGTERM", "signal 40".
 #[must_use]
 pub fn signal_name(signal: i32) -> String {
     let known = match signal {
@@ -257,7 +257,7 @@ pub fn signal_name(signal: i32) -> String {
     known.to_owned()
 }
 
-/// The cause as a sentence for people; `None` where there is nothing to say.
+/// The cause as part of a sentence; `None` if it is unknown.
 #[must_use]
 pub fn cause(cause: Cause) -> Option<&'static str> {
     Some(match cause.kind {
@@ -275,11 +275,11 @@ pub fn cause(cause: Cause) -> Option<&'static str> {
     })
 }
 
-/// A line of a source file, from 1, without what is around it.
+/// The code of a source line, which is counted from 1: trimmed, without a trailing comment.
 #[must_use]
 pub fn source_line(text: &str, line: u32) -> Option<String> {
     let line = text.lines().nth((line as usize).checked_sub(1)?)?;
-    // A marker behind the code is of no interest here.
+    // Two spaces and "#" begin a comment after code.
     let code = plain(line.split("  #").next().unwrap_or(line).trim());
     Some(match code.char_indices().nth(SOURCE) {
         Some((at, _)) => format!("{}…", &code[..at]),
@@ -287,8 +287,8 @@ pub fn source_line(text: &str, line: u32) -> Option<String> {
     })
 }
 
-/// What comes from a rank may hold anything: a terminal gets no control characters from it, nor any
-/// that turn the direction of what follows.
+/// Replaces control characters and those that change the direction of text. Text from a rank may
+/// hold both, and must not control the terminal.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let is_turning = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_controls_a_terminal_or_turns_its_text() {
+    fn control_and_direction_characters_are_replaced() {
         assert_eq!(
             plain("a\x1b[2J\u{9b}b\u{202e}c\n"),
             "a\u{fffd}[2J\u{fffd}b\u{fffd}c\u{fffd}"
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_line_is_there_without_its_markers_or_not_at_all() {
+    fn source_line_is_trimmed_and_none_if_out_of_range() {
         assert_eq!(source_line("a\n  b()  # HERE\n", 2).as_deref(), Some("b()"));
         assert_eq!((source_line("a", 0), source_line("a", 2)), (None, None));
     }

@@ -1,13 +1,14 @@
-//! The committed protobuf code is what the `.proto` files say.
+//! Compares the committed protobuf code with the output of the generator.
 //!
-//! Regenerates it without `protoc`. When a `.proto` file changed, run with `UPDATE_GENERATED=1`.
+//! Runs the generator without `protoc`. After a change of a `.proto` file, run with
+//! `UPDATE_GENERATED=1`.
 
 use std::{fs, path::Path};
 
 const FILES: [&str; 4] = ["vocabulary", "agent", "finding", "viewer"];
 
 #[test]
-fn the_committed_code_is_what_the_proto_files_say() {
+fn committed_code_matches_the_proto_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = FILES.map(|name| format!("ddpdoctor/v1/{name}.proto"));
     let descriptors = protox::compile(&files, [root]).unwrap();
@@ -37,7 +38,7 @@ fn the_committed_code_is_what_the_proto_files_say() {
     }
 }
 
-/// Separates the messages, which live without gRPC, from the service modules, which come with it.
+/// Separates the messages, which do not need gRPC, from the service modules, which do.
 fn split(generated: &str) -> (String, String) {
     let (mut messages, mut services) = (String::new(), String::new());
     let mut in_service = false;

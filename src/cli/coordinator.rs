@@ -22,11 +22,11 @@ use crate::node::{boxes, job, names, sys};
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::{self, Style};
 
-/// Jobs that may begin at once.
+/// Capacity of the queue of jobs that begin.
 const BEGINNING: usize = 256;
-/// How long nodes and viewers have to let go of us when we are told to end.
+/// Time limit for nodes and viewers to disconnect at shutdown.
 const GOODBYE: Duration = Duration::from_millis(500);
-/// Nothing happens for longer than that.
+/// Timeout while no printing is due.
 const FAR: Duration = Duration::from_secs(3600);
 
 /// Diagnose several jobs of this machine until interrupted.
@@ -93,13 +93,13 @@ impl Coordinator {
                 ended = &mut serving => ended?.map_err(anyhow::Error::from),
                 () = screens.show(begun, stopped) => {
                     stop_serving.send(()).ok();
-                    // Streams last as long as jobs do: nobody is waited for.
+                    // Streams last as long as jobs do: do not wait for them beyond the limit.
                     drop(tokio::time::timeout(GOODBYE, serving).await);
                     Ok(())
                 }
             }
         })?;
-        // What shows a job ends when its updates do.
+        // A thread that shows a job ends when its updates end.
         runtime.shutdown_timeout(GOODBYE);
         drop(socket);
         screens.end();
@@ -107,7 +107,7 @@ impl Coordinator {
     }
 }
 
-/// What is shown of the jobs: a thread for each, for a terminal or a disk may be slow.
+/// Output about the jobs, from one thread per job, because a terminal or a disk may be slow.
 struct Screens {
     report_dir: Option<PathBuf>,
     verbosity: Verbosity,
@@ -116,7 +116,7 @@ struct Screens {
 }
 
 impl Screens {
-    /// Shows every job that begins, until told to stop.
+    /// Shows every job that begins, until stopped.
     async fn show(&mut self, mut begun: mpsc::Receiver<Begun>, mut stopped: oneshot::Receiver<()>) {
         loop {
             tokio::select! {
@@ -147,12 +147,12 @@ impl Screens {
         let (sender, updates) = channel();
         tokio::spawn(hand_on(job, sender));
         let thread = std::thread::Builder::new().name("ddp-job".into());
-        // Without a thread, nothing is shown of it; viewers are served all the same.
+        // Without a thread the job is not shown; viewers are served anyway.
         self.threads
             .extend(thread.spawn(move || show(live, &updates, file.as_deref())));
     }
 
-    /// Waits for the last words about each job.
+    /// Waits until the final output of each job is written.
     fn end(self) {
         for thread in self.threads {
             drop(thread.join());
@@ -202,7 +202,7 @@ fn show(mut live: Live, updates: &Receiver<v1::Update>, file: Option<&Path>) {
     live.announce(&format!("{end}{verdict}{place}"));
 }
 
-/// A file that is not there yet.
+/// A new report file for the job.
 fn report_file(dir: &Path, job: &Begun) -> Option<PathBuf> {
     let name = names::run_dir(&names::file_name(&job.id), job.started);
     (1..1000)
@@ -210,18 +210,18 @@ fn report_file(dir: &Path, job: &Begun) -> Option<PathBuf> {
             1 => dir.join(format!("{name}.json")),
             _ => dir.join(format!("{name}-{number}.json")),
         })
-        // Made at once: another job may begin in the same second.
+        // Created at once, because another job may begin in the same second.
         .find(|path| fs::File::create_new(path).is_ok())
 }
 
-/// Standard error, with the name of the job before everything that is written to it.
+/// Standard error, with the job id before every message.
 struct Labelled(String);
 
 impl Write for Labelled {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         const US: &[u8] = b"ddp-doctor: ";
         let rest = bytes.strip_prefix(US);
-        // One write: what is said of other jobs stays out of it.
+        // A single write, so that messages about other jobs do not interleave.
         let mut all = US.to_vec();
         all.extend_from_slice(format!("[{}]", self.0).as_bytes());
         all.push(if rest.is_some() { b' ' } else { b'\n' });

@@ -16,9 +16,9 @@ use crate::node::kill::Patience;
 use crate::node::stacks::taker::When;
 use crate::node::timing::Timing;
 
-/// How long a demonstration is left hanging.
+/// How long a demonstration may hang before it is killed.
 const HANG: Duration = Duration::from_millis(1500);
-/// Stall limit of a demonstration: it is short.
+/// Stall limit of a demonstration, which is short.
 const STALL_AFTER: Duration = Duration::from_secs(10);
 
 /// Run a small job with a planted fault and diagnose it.

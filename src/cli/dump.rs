@@ -16,7 +16,7 @@ use crate::node::stacks::native::Known;
 use crate::node::{attach, proc, stacks, sys};
 use crate::report::dump;
 
-/// How long a coordinator may take to answer: longer than its nodes may.
+/// Time limit for the coordinator's answer: longer than its nodes have.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Print the current stack of every rank of a running job.
@@ -78,7 +78,7 @@ impl ShowStacks {
                 of_job(&live)?
             }
         };
-        // Of one process all threads are wanted: there is nothing to compare it with.
+        // For a single process all threads are shown: there is nothing to compare it with.
         let all_threads = self.all_threads || self.pid.is_some();
         let out = &mut io::stdout().lock();
         match self.format {

@@ -1,11 +1,11 @@
-//! What a report makes of the exit status.
+//! Exit status of a command from its report.
 
 use clap::ValueEnum;
 use ddp_doctor_proto::report::{Effect, Report, Severity, Verdict};
 
 use super::{FOUND, INSUFFICIENT};
 
-/// From what severity on findings make a command fail.
+/// Minimum severity of findings that make a command fail.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum FailOn {
     Never,
@@ -16,7 +16,7 @@ pub(super) enum FailOn {
 }
 
 impl FailOn {
-    /// The exit status that a report leads to.
+    /// Exit status for a report.
     pub(super) fn status(self, report: &Report) -> u8 {
         let least = match self {
             Self::Never => None,
@@ -27,7 +27,7 @@ impl FailOn {
         };
         let insufficient = report.verdict == Verdict::Insufficient;
         let found = report.findings.iter().any(|finding| {
-            // What says that nothing can be judged has a status of its own.
+            // A finding about insufficient evidence has an exit status of its own.
             let counts = finding.effect != Effect::None || !insufficient;
             counts && least.is_some_and(|least| finding.severity >= least)
         });

@@ -1,4 +1,4 @@
-//! Arguments → a command → an exit code.
+//! The command line: parses arguments, runs a command and returns its exit status.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -109,7 +109,7 @@ impl Global {
         }
     }
 
-    /// Whether what goes to a terminal, if it is one, has colours.
+    /// Whether output has colours, given whether it goes to a terminal.
     fn has_color(&self, is_terminal: bool) -> bool {
         let wanted = || std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         match self.color {
@@ -119,7 +119,7 @@ impl Global {
         }
     }
 
-    /// The style of what goes to a terminal, if it is one.
+    /// Style of output, given whether it goes to a terminal.
     fn style(&self, is_terminal: bool) -> Style {
         Style {
             color: self.has_color(is_terminal),
@@ -138,7 +138,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            // Nothing can be done about a terminal that takes no message.
+            // An error cannot be reported if the terminal rejects output.
             error.print().ok();
             return if error.use_stderr() { USAGE } else { 0 };
         }
@@ -156,7 +156,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
         Command::Reporter(reporter) => reporter.run(),
     };
     result.unwrap_or_else(|error| {
-        // Who reads us no more wants nothing more.
+        // A closed pipe means that the reader is satisfied.
         let broken_pipe = error
             .downcast_ref::<io::Error>()
             .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
@@ -168,7 +168,7 @@ fn run_with(arguments: impl Iterator<Item = OsString>) -> u8 {
     })
 }
 
-/// Whether messages go to a terminal.
+/// Whether standard error is a terminal.
 fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
@@ -180,12 +180,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_make_sense() {
+    fn argument_definitions_are_consistent() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn every_long_option_is_a_variable_too() {
+    fn every_long_option_has_a_variable() {
         let mut commands = vec![Cli::command()];
         let mut seen = 0;
         while let Some(command) = commands.pop() {

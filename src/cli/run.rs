@@ -177,7 +177,7 @@ impl Run {
     }
 }
 
-/// A number of seconds, from 0 to a year.
+/// Parses a number of seconds, from 0 to a year.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()

@@ -1,4 +1,4 @@
-//! TARGET on a command line → a coordinator, and a job there.
+//! Resolves TARGET of a command line to a coordinator and a job, or to evidence.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,19 @@ use crate::node::environment;
 use crate::node::rundir::Description;
 use crate::node::{names, socket, sys};
 
-/// What a viewer looks at.
+/// What a viewer shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// A job that goes on, and its run directory where that is known.
+    /// An active job, and its run directory if known.
     Live(Live, Option<PathBuf>),
-    /// What a job has left behind.
+    /// Evidence of a job.
     Left(PathBuf),
 }
 
 impl Target {
-    /// What is meant: `HOST:PORT` names a coordinator, a path a run directory or other evidence,
-    /// nothing the newest run of this user on this machine, whether it goes on or not.
+    /// Resolves an argument: `HOST:PORT` is a coordinator, a path is a run directory or other
+    /// evidence. Without an argument, selects the newest run of this user on this machine, active
+    /// or not.
     pub(super) fn find(target: Option<&str>) -> anyhow::Result<Self> {
         let Some(target) = target else {
             let dirs = run_dirs(Path::new(boxes::SHARED_MEMORY), Path::new(names::RUNS));
@@ -45,7 +46,7 @@ impl Target {
         })
     }
 
-    /// The run among these that goes on and was started last; where none goes on, the last of all.
+    /// The newest active run among these; if none is active, the newest run.
     fn newest(dirs: &[PathBuf]) -> anyhow::Result<Self> {
         let runs = dirs
             .iter()
@@ -68,28 +69,29 @@ impl Target {
     }
 }
 
-/// Whether the run in a directory has surely ended.
+/// Whether the run in a directory has certainly ended.
 pub(super) fn is_over(dir: &Path) -> bool {
     matches!(Description::of(dir), Ok(Some(run)) if run.is_over())
 }
 
-/// Where a job that goes on can be reached.
+/// Address of an active job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Live {
     /// Address of its coordinator.
     pub(super) address: String,
-    /// Its id; empty: the newest job there.
+    /// Job id; empty: the newest job of the coordinator.
     pub(super) job: String,
 }
 
 impl Live {
-    /// The job that is meant: `HOST:PORT` names a coordinator, a directory a run, nothing the newest
-    /// run of this user on this machine, or the coordinator that the environment names.
+    /// Resolves an argument: `HOST:PORT` is a coordinator, a directory is a run. Without an
+    /// argument, selects the newest active run of this user on this machine, or the coordinator in
+    /// the environment.
     pub(super) fn find(target: Option<&str>) -> anyhow::Result<Self> {
         let Some(target) = target else {
             let shared_memory = Path::new(boxes::SHARED_MEMORY);
             let found = newest(&run_dirs(shared_memory, Path::new(names::RUNS)));
-            // Jobs that no `run` started report to a standing coordinator.
+            // Jobs that `run` did not start report to a standing coordinator.
             return match std::env::var(environment::COORDINATOR) {
                 Ok(address) if found.is_err() => Self::find(Some(&address)),
                 _ => found,
@@ -135,7 +137,7 @@ fn live(run: Description) -> Option<Live> {
     })
 }
 
-/// The run among these that goes on and was started last.
+/// The newest active run among these.
 fn newest(run_dirs: &[PathBuf]) -> anyhow::Result<Live> {
     let runs = run_dirs.iter().filter_map(|dir| Description::of(dir).ok()?);
     let going_on = runs.filter(Description::goes_on_here);
@@ -146,8 +148,8 @@ fn newest(run_dirs: &[PathBuf]) -> anyhow::Result<Live> {
     )
 }
 
-/// Directories in which runs of this user may go on. Another user may have made some in a directory
-/// that both can write to.
+/// Directories in which runs of this user may be active. In a directory that other users can write
+/// to, theirs are skipped.
 fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
     let mut dirs = BoxDir::run_dirs(shared_memory);
     let here = std::fs::read_dir(runs).into_iter().flatten();
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_run_that_goes_on_is_taken() {
+    fn newest_active_run_is_selected() {
         let dir = tempfile::tempdir().unwrap();
         let (us, nobody) = (std::process::id(), u32::MAX);
         let old = run(dir.path(), "old", us, 1);
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_over_can_still_be_watched() {
+    fn ended_run_can_be_watched() {
         let dir = tempfile::tempdir().unwrap();
         let (us, nobody) = (std::process::id(), u32::MAX);
         let over = run(dir.path(), "over", nobody, 3);
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_target_is_refused_by_name() {
+    fn invalid_target_is_rejected_with_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_str().unwrap();
         for (target, reason) in [

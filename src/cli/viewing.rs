@@ -1,4 +1,4 @@
-//! What viewers see of a job, wherever that comes from.
+//! Updates of a job for viewers, from a coordinator or from evidence.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::node::attach;
 use crate::postmortem;
 use crate::report::text::plain;
 
-/// How long a coordinator may take to say anything about a job.
+/// Time limit for a coordinator's first update.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long to wait before the connection is tried again: at first, and at most.
+/// First and maximum delay before the connection is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// A job that goes on, or one that has left something.
+/// Resolves the target, with the job selected by `job` if given.
 pub(super) fn find(target: Option<&str>, job: Option<&str>) -> anyhow::Result<Target> {
     let mut target = Target::find(target)?;
     if let (Target::Live(live, _), Some(job)) = (&mut target, job) {
@@ -28,11 +28,11 @@ pub(super) fn find(target: Option<&str>, job: Option<&str>) -> anyhow::Result<Ta
     Ok(target)
 }
 
-/// Everything that is known of a job now, as one update.
+/// The current state of a job as one update.
 pub(super) fn now(target: &Target) -> anyhow::Result<v1::Update> {
     match target {
         Target::Live(live, dir) => match runtime()?.block_on(first_update(live)) {
-            // It may have ended just now.
+            // The run may have just ended.
             Err(_) if dir.as_deref().is_some_and(target::is_over) => {
                 last_update(dir.as_deref().unwrap_or(Path::new(".")))
             }
@@ -73,7 +73,7 @@ async fn first_update(live: &Live) -> anyhow::Result<v1::Update> {
     })?
 }
 
-/// Has it looked where all ranks stand, without waiting for it: what was seen comes with the updates.
+/// Requests the current stacks of all ranks without waiting: they arrive with the updates.
 pub(super) fn look_at_stacks(target: &Target) {
     let Target::Live(live, _) = target.clone() else {
         return;
@@ -85,13 +85,13 @@ pub(super) fn look_at_stacks(target: &Target) {
             client.dump(v1::DumpRequest { job: live.job }).await?;
             anyhow::Ok(())
         };
-        // Where nobody answers, the screen says so already.
+        // The screen already shows that the coordinator does not answer.
         let runtime = runtime().map_err(anyhow::Error::from);
         drop(runtime.and_then(|runtime| runtime.block_on(asked)));
     });
 }
 
-/// Feeds a viewer with a job until there is nothing more to come, or nobody to take it.
+/// Feeds a viewer until there are no more updates, or the viewer is closed.
 pub(super) fn feed(mut target: Target, take: impl Fn(Input) -> bool) {
     loop {
         match target {
@@ -100,7 +100,7 @@ pub(super) fn feed(mut target: Target, take: impl Fn(Input) -> bool) {
                 return runtime.block_on(feed_live(&live, dir, &take));
             }
             Target::Left(path) if feed_left(&path, &take) => return,
-            // A run that has just begun has nothing to show yet.
+            // A run that has just begun has no evidence yet.
             Target::Left(path) => {
                 std::thread::sleep(BACKOFF.0);
                 target = Target::find(path.to_str()).unwrap_or(Target::Left(path));
@@ -109,7 +109,7 @@ pub(super) fn feed(mut target: Target, take: impl Fn(Input) -> bool) {
     }
 }
 
-/// Whether that was all: false where there is nothing to show yet.
+/// Feeds a viewer from evidence. Returns false if there is no evidence yet.
 fn feed_left(path: &Path, take: &impl Fn(Input) -> bool) -> bool {
     let Some(recording) = postmortem::record(&[path.to_owned()]) else {
         let why = format!("no evidence of a job in {}", path.display());
@@ -133,7 +133,7 @@ async fn feed_live(live: &Live, dir: Option<PathBuf>, take: &impl Fn(Input) -> b
             }
             Err(error) => format!("{error:#}"),
         };
-        // A run that has ended has left all that there is to know.
+        // A run that has ended has left complete evidence.
         if let Some(dir) = dir.as_deref().filter(|dir| target::is_over(dir))
             && feed_left(dir, take)
         {
@@ -150,9 +150,9 @@ async fn feed_live(live: &Live, dir: Option<PathBuf>, take: &impl Fn(Input) -> b
 
 /// How a stream of updates ended.
 enum Followed {
-    /// The job has ended, or nobody takes them.
+    /// The job has ended, or the viewer is closed.
     Enough,
-    /// It broke off.
+    /// The stream broke.
     Lost,
 }
 

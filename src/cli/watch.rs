@@ -103,11 +103,11 @@ fn once(mut app: App, target: &Target) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Whether the locale says that text is UTF-8: the first variable of these that is set.
+/// Whether the locale uses UTF-8, from the first of these variables that is set.
 fn is_utf8(variable: impl Fn(&str) -> Option<String>) -> bool {
     let set = |name| variable(name).filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
-    // Where nothing is said, text is UTF-8 nowadays.
+    // Without a locale, assume UTF-8.
     locale.is_none_or(|locale| {
         let locale = locale.to_lowercase();
         locale.contains("utf-8") || locale.contains("utf8")
@@ -119,7 +119,7 @@ mod tests {
     use super::is_utf8;
 
     #[test]
-    fn the_locale_says_whether_text_is_utf_8() {
+    fn utf_8_is_detected_from_the_locale() {
         let of = |name: &'static str, value: &'static str| {
             is_utf8(move |asked| (asked == name).then(|| value.to_owned()))
         };

@@ -1,57 +1,59 @@
-//! How far a node's clock is ahead of ours.
+//! Offset of a node's clock from ours.
 //!
 //! Four times of one exchange bound it: we send at `t1`, the node receives at `t2` and answers at
-//! `t3`, and that arrives at `t4`. Whatever the way there and the way back take of the round trip
-//! `(t4 - t1) - (t3 - t2)`, the node's clock is ahead by `((t2 - t1) + (t3 - t4)) / 2`, give or take
-//! half of it; the exchange with the shortest round trip tells best (NTP, RFC 5905, sections 8 and 10).
+//! `t3`, and the answer arrives at `t4`. The node's clock is ahead by half of `(t2 - t1) + (t3 -
+//! t4)`, with an uncertainty of half the round trip `(t4 - t1) - (t3 - t2)`, however the round trip
+//! divides into the two ways. The exchange with the shortest round trip is the best one (NTP, RFC
+//! 5905, sections 8 and 10).
 
 use std::collections::VecDeque;
 
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
-/// Latest exchanges of which the best counts: clocks drift, by some ten parts in a million.
+/// Number of latest exchanges from which the best is selected: clocks drift by about ten parts per
+/// million.
 const KEPT: usize = 8;
-/// Before the first exchange, a node's own time of sending is believed to be wrong by so much at
-/// least, in nanoseconds, before it is corrected: it also tells how long the way took.
+/// Minimum offset corrected before the first exchange, in nanoseconds. The offset is then estimated
+/// from a report's time of sending, which includes the unknown delay of the report.
 const ROUGHLY: u64 = 2_000_000_000;
 
-/// What is known of a node's clock.
+/// Measurements of a node's clock.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
-    /// The time in the Ping that was not answered yet.
+    /// Time in the Ping that was not answered yet.
     asked: Option<u64>,
     samples: VecDeque<Estimate>,
     rough: i64,
 }
 
-/// How far a clock is ahead of ours, in nanoseconds.
+/// Offset of a clock from ours, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Estimate {
-    /// So much; negative: it is behind.
+    /// Offset; negative: the clock is behind ours.
     pub(super) ahead: i64,
-    /// Give or take so much.
+    /// Uncertainty of the offset.
     pub(super) uncertainty: u64,
 }
 
 impl Clock {
-    /// Asks what time it is there.
+    /// Creates a request for the node's time.
     pub(super) fn ask(&mut self, now: Timestamp) -> v1::Ping {
         self.asked = Some(now.0);
         v1::Ping { unix_ns: now.0 }
     }
 
-    /// Whether a question was not answered yet.
+    /// Whether a request was not answered yet.
     pub(super) const fn is_asked(&self) -> bool {
         self.asked.is_some()
     }
 
-    /// Exchanges that were completed, of the latest ones.
+    /// Number of completed exchanges kept.
     pub(super) fn known(&self) -> usize {
         self.samples.len()
     }
 
-    /// A report arrived. Returns whether more is known now.
+    /// Processes the arrival of a report. Returns whether the estimate changed.
     pub(super) fn heard(&mut self, report: &v1::Report, arrived: Timestamp) -> bool {
         let Some(pong) = &report.pong else {
             if self.samples.is_empty() && self.rough == 0 {
@@ -60,7 +62,7 @@ impl Clock {
             }
             return false;
         };
-        // An answer to a question that we did not ask says nothing.
+        // Ignore an answer without a matching request.
         if self.asked != Some(pong.ping_unix_ns) {
             return false;
         }
@@ -80,13 +82,13 @@ impl Clock {
         before != self.estimate()
     }
 
-    /// What the best exchange says; `None`: there was none.
+    /// Estimate of the best exchange; `None`: there was none.
     pub(super) fn estimate(&self) -> Option<Estimate> {
         let best = self.samples.iter().min_by_key(|it| it.uncertainty);
         best.copied()
     }
 
-    /// What its times are to be corrected by: what it is surely ahead.
+    /// Correction of the node's times: its offset if that is certainly not zero.
     pub(super) fn correction(&self) -> i64 {
         match self.estimate() {
             Some(it) if it.ahead.unsigned_abs() > it.uncertainty => it.ahead,
@@ -96,7 +98,7 @@ impl Clock {
     }
 }
 
-/// What one exchange says; `None` where its times make no sense.
+/// Estimate of one exchange; `None` if its times are inconsistent.
 fn exchange([t1, t2, t3, t4]: [u64; 4]) -> Option<Estimate> {
     let trip = difference(t4, t1)?.checked_sub(difference(t3, t2)?)?;
     let away = difference(t2, t1)?.checked_add(difference(t3, t4)?)?;
@@ -117,7 +119,7 @@ mod tests {
     const MS: u64 = 1_000_000;
     const DAY: u64 = 86_400_000 * MS;
 
-    /// An exchange with a node whose clock is so far ahead, which takes so long there and back.
+    /// An exchange with a node whose clock is ahead by `ahead`, with the given delays of both ways.
     fn exchanged(clock: &mut Clock, ahead: i64, there: u64, back: u64) {
         let start = Timestamp(1000 * DAY);
         let ping = clock.ask(start);
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_truth_lies_within_the_uncertainty_however_the_ways_differ() {
+    fn offset_is_within_the_uncertainty_for_any_delays() {
         for ahead in [0, 7, -300_000_000, 90_000_000_000_i64] {
             for (there, back) in [(MS, MS), (MS, 40 * MS), (40 * MS, MS), (0, 0)] {
                 let mut clock = Clock::default();
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_round_trip_counts() {
+    fn shortest_round_trip_determines_the_estimate() {
         let mut clock = Clock::default();
         exchanged(&mut clock, 500, 30 * MS, 80 * MS);
         exchanged(&mut clock, 500, MS, MS);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_may_be_right_is_not_corrected() {
+    fn offset_that_may_be_zero_is_not_corrected() {
         let mut clock = Clock::default();
         exchanged(&mut clock, 0, MS, 40 * MS);
         assert_eq!(clock.correction(), 0);
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_exchange_only_what_is_far_off_is_corrected() {
+    fn only_large_offset_is_corrected_before_first_exchange() {
         let sent = |at| v1::Report {
             sent_unix_ns: at,
             events: Vec::new(),
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_nobody_asked_for_and_nonsense_say_nothing() {
+    fn unrequested_and_inconsistent_answers_are_ignored() {
         let mut clock = Clock::default();
         let report = |ping, received, sent| v1::Report {
             sent_unix_ns: sent,

@@ -1,4 +1,4 @@
-//! Connections to the coordinator: who may connect, how many, and for how long without a request.
+//! Connections to the coordinator: permission, limits and time limit of the first request.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,22 +18,22 @@ use tonic::transport::server::Connected;
 /// A connection on which no request arrives within this time is closed. Afterwards the keepalive of
 /// HTTP/2 closes it when the peer stops answering.
 pub(super) const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// Connections of one process.
+/// Maximum number of connections per process.
 const MAX_PER_PROCESS: usize = 32;
-/// Share of the descriptor limit that connections may use. The rest is for black boxes, journals and
-/// reports.
+/// Connections may use the descriptor limit divided by this. The rest is for black boxes, journals
+/// and reports.
 const DESCRIPTOR_SHARE: usize = 4;
-/// Bounds of the number of connections, whatever the descriptor limit is.
+/// Bounds of the total number of connections, independent of the descriptor limit.
 const CONNECTIONS: (usize, usize) = (4, 8192);
-/// Pause before the next `accept` after the system had no descriptor or memory for one.
+/// Pause before the next `accept` after one failed, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Which connections are accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// The user whose processes may connect. Root may always.
+    /// User whose processes may connect. Root always may.
     pub user: u32,
-    /// Descriptors that this process may have.
+    /// Limit of open descriptors of this process.
     pub descriptors: usize,
 }
 
@@ -75,13 +75,13 @@ pub(super) fn accept(
     ReceiverStream::new(connections)
 }
 
-/// `None` closes the connection.
+/// Checks permission and limits; `None` closes the connection.
 fn admit(stream: UnixStream, access: Access, open: &Arc<Open>) -> Option<Connection> {
     let peer = stream.peer_cred().ok()?;
     if !access.permits(peer.uid()) {
         return None;
     }
-    // A process in another PID namespace has no number here: all of them count as one.
+    // A process in another PID namespace has no pid here: all of them count as one.
     let slot = Open::take(open, peer.pid().unwrap_or(0), access.connections())?;
     Some(Connection {
         stream,
@@ -133,7 +133,7 @@ impl Drop for Slot {
     }
 }
 
-/// Whether a request has arrived on a connection. Services find it among a request's extensions.
+/// Whether a request has arrived on a connection. Services find it in the extensions of a request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Requested(Arc<AtomicBool>);
 

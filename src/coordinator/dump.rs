@@ -1,4 +1,4 @@
-//! Somebody wants to see where all ranks stand now.
+//! A request for the current stacks of all ranks.
 
 use std::collections::BTreeSet;
 
@@ -13,21 +13,21 @@ use crate::diagnosis::model::Process;
 use crate::diagnosis::{Engine, Event};
 use crate::evidence::{decode, stacks};
 
-/// A question that is being answered.
+/// A request that has not been answered yet.
 #[derive(Debug)]
 pub(super) struct Dump {
-    /// Processes whose nodes were asked.
+    /// Processes whose nodes received the request.
     pub(super) asked: BTreeSet<ProcessId>,
-    /// Those of them that have not been looked at yet.
+    /// Processes among them whose stacks have not arrived.
     pub(super) awaited: BTreeSet<ProcessId>,
-    /// When the answer goes out, whatever is missing.
+    /// When the answer is sent even if stacks are missing.
     pub(super) until: Instant,
-    /// Where it goes.
+    /// Channel for the answer.
     pub(super) answer: oneshot::Sender<Vec<v1::DumpPart>>,
 }
 
 impl Dump {
-    /// Something happened: nobody waits for a process that was looked at, or has ended.
+    /// Processes an event: no further stacks are expected of a process that sent them or has ended.
     pub(super) fn notice(&mut self, event: &Event) {
         match event {
             Event::Stacks { process, .. }
@@ -42,7 +42,7 @@ impl Dump {
         }
     }
 
-    /// The answer: what was asked about, then every rank that was ever seen.
+    /// The answer: the head, then every rank that was ever seen.
     pub(super) fn parts(&self, engine: &Engine) -> Vec<v1::DumpPart> {
         let report = engine.report();
         let head = v1::DumpHead {
@@ -64,7 +64,7 @@ impl Dump {
         parts.into_iter().map(part).collect()
     }
 
-    /// Where a process was seen to stand since that was asked, or why that is not known.
+    /// Stacks of a process taken since the request, or why there are none.
     fn looked(&self, process: &Process) -> Result<v1::Stacks, &'static str> {
         if process.has_ended() {
             return Err("it has ended");

@@ -1,4 +1,4 @@
-//! All jobs of a coordinator.
+//! The jobs of a coordinator.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,73 +13,73 @@ use tokio_stream::{Stream, StreamExt};
 use super::session::{Input, MAX_NODES, Published, Session};
 use super::updates::Updates;
 
-/// Jobs at one time, and jobs remembered after their end.
+/// Maximum number of jobs, including ended ones that are kept.
 const MAX_JOBS: usize = 256;
-/// How long a job is remembered after its end.
+/// How long an ended job is kept.
 const REMEMBERED: Duration = Duration::from_secs(3600);
-/// Reports on their way to a session. A full queue holds the nodes' streams back.
+/// Capacity of a session's input queue. A full queue slows the nodes' streams down.
 const INPUTS: usize = 64;
-/// Requests on their way to a node.
+/// Capacity of a node's request queue.
 const REQUESTS: usize = 16;
-/// Viewers at one time.
+/// Maximum number of concurrent viewers.
 const MAX_VIEWERS: usize = 64;
-/// Questions where ranks stand at one time.
+/// Maximum number of concurrent dump requests.
 const MAX_DUMPS: usize = 8;
 /// Time limit for the first report on a new stream.
 const FIRST_REPORT: Duration = Duration::from_secs(10);
-/// Longest job id.
+/// Maximum length of a job id, in bytes.
 const MAX_JOB_ID: usize = 128;
 
-/// Why a node or a viewer was turned away.
+/// Why a node or a viewer was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// The first event of a stream says whose it is.
+    /// The first event of the stream is not a Hello.
     #[error("the first event of the stream is no Hello")]
     NoHello,
-    /// The name of the job is empty or too long.
+    /// The job id is empty or too long.
     #[error("not a job id")]
     BadJobId,
     /// There is no such job.
     #[error("no such job")]
     NoSuchJob,
-    /// The coordinator has as many jobs as it can have.
+    /// The limit of jobs is reached.
     #[error("too many jobs")]
     TooManyJobs,
-    /// The coordinator has as many viewers as it can have.
+    /// The limit of viewers or of dump requests is reached.
     #[error("too many viewers")]
     TooManyViewers,
-    /// The job has ended: there is nobody left to be asked.
+    /// The job has ended: no node is attached any more.
     #[error("the job has ended")]
     Ended,
 }
 
-/// All jobs of a coordinator.
+/// The jobs of a coordinator.
 ///
-/// A job is one launch: those of the same name that are told apart have a session each, and its name
-/// stands for the newest of them.
+/// A job is one launch: launches of the same name that can be distinguished have a session each,
+/// and the name refers to the newest one.
 #[derive(Debug, Default)]
 pub struct Hub {
     jobs: Mutex<Jobs>,
     viewers: Arc<AtomicUsize>,
     dumps: Arc<AtomicUsize>,
-    /// Told of every job that begins.
+    /// Receives every job that begins.
     begun: Option<mpsc::Sender<Begun>>,
 }
 
 /// A job that began.
 #[derive(Debug)]
 pub struct Begun {
-    /// Its name, which others may have had before.
+    /// Job id, which earlier jobs may have had, too.
     pub id: String,
-    /// When its first node started it.
+    /// Time its first node started it.
     pub started: Timestamp,
-    /// Its diagnosis, from now on.
+    /// Updates of its diagnosis.
     pub updates: Updates,
 }
 
 #[derive(Debug, Default)]
 struct Jobs {
-    /// In the order in which they began.
+    /// Jobs in the order in which they began.
     by_number: BTreeMap<u64, Job>,
     begun: u64,
     attached: u64,
@@ -88,27 +88,27 @@ struct Jobs {
 #[derive(Debug)]
 struct Job {
     id: String,
-    /// What its nodes call this launch of it; empty: none of them has a word for it.
+    /// The nodes' name of this launch; empty: unknown.
     launch: String,
     nodes: Vec<Node>,
-    /// `None`: no other node can join it any more.
+    /// Input queue of the session; `None`: no further node can join.
     inputs: Option<mpsc::Sender<Input>>,
     published: watch::Receiver<Arc<Published>>,
-    /// Viewers that want to see ranks move, not only findings.
+    /// Number of viewers that need every change of ranks, not only findings.
     live_viewers: Arc<AtomicUsize>,
-    /// When it was first seen to have ended.
+    /// When the end of the job was first noticed.
     ended: Option<Instant>,
 }
 
-/// A node as its Hello names it.
+/// A node as identified by its Hello.
 #[derive(Debug)]
 struct Node {
     host: String,
     boot_id: String,
     started_unix_ns: u64,
-    /// Streams of its that are open.
+    /// Number of its open streams.
     attached: usize,
-    /// It has told the end of the job.
+    /// Whether it reported the end of the job.
     ended: bool,
 }
 
@@ -119,7 +119,8 @@ impl Hub {
         Self::default()
     }
 
-    /// A hub that tells of every job that begins. Who takes them too slowly misses some.
+    /// A hub that sends every job that begins to a channel. A job is left out if the channel is
+    /// full.
     #[must_use]
     pub fn telling(begun: mpsc::Sender<Begun>) -> Self {
         Self {
@@ -128,12 +129,13 @@ impl Hub {
         }
     }
 
-    /// Takes a node's stream of reports, and returns what is asked of the node. Must be called
+    /// Attaches a node's stream of reports, and returns the requests to the node. Must be called
     /// inside a tokio runtime.
     ///
     /// # Errors
     ///
-    /// When the stream does not begin with a Hello, or there is no room for another job.
+    /// Fails if the stream does not begin with a valid Hello, or if there is no room for another
+    /// job.
     pub async fn attach<S>(
         self: &Arc<Self>,
         mut reports: S,
@@ -166,7 +168,7 @@ impl Hub {
             inputs: inputs.clone(),
         };
         tokio::spawn(async move {
-            // However this ends, the node is not attached any more.
+            // Dropped at every exit, which marks the node as detached.
             let attached = attached;
             let hello = Input::Attached {
                 attachment,
@@ -189,18 +191,18 @@ impl Hub {
                 }
                 next = reports.next().await;
             }
-            // A session that has ended wants no goodbye.
+            // Fails if the session has ended, which is harmless.
             drop(inputs.send(Input::Detached { attachment }).await);
         });
         Ok(receiver)
     }
 
-    /// Follows a job; an empty id means the newest one. `live`: ranks are refreshed every second,
-    /// not only when findings change.
+    /// Subscribes to a job; an empty id selects the newest one. With `live`, ranks are updated
+    /// every second, not only when findings change.
     ///
     /// # Errors
     ///
-    /// When there is no such job, or there are too many viewers.
+    /// Fails if there is no such job, or there are too many viewers.
     pub fn watch(&self, job: &str, live: bool) -> Result<Updates, AttachError> {
         let mut jobs = self.jobs();
         jobs.forget();
@@ -215,11 +217,11 @@ impl Hub {
         Ok(Updates::new(job.published.clone(), counters))
     }
 
-    /// Where all ranks of a living job stand now; an empty id means the newest one.
+    /// Takes the current stacks of all ranks of a running job; an empty id selects the newest one.
     ///
     /// # Errors
     ///
-    /// When there is no such job, it has ended, or too many ask.
+    /// Fails if there is no such job, it has ended, or there are too many dump requests.
     pub async fn dump(&self, job: &str) -> Result<Vec<v1::DumpPart>, AttachError> {
         let (inputs, _counted) = {
             let jobs = self.jobs();
@@ -235,7 +237,7 @@ impl Hub {
         answered.await.map_err(|_gone| AttachError::Ended)
     }
 
-    /// The session of the job, made if need be, and a number for the new stream.
+    /// Returns the session of the job, created if necessary, and a number for the new stream.
     fn session(&self, hello: &v1::Hello) -> Result<(mpsc::Sender<Input>, u64), AttachError> {
         let mut jobs = self.jobs();
         jobs.attached += 1;
@@ -272,7 +274,7 @@ impl Hub {
         Ok((inputs, attachment))
     }
 
-    /// Streams of the job that are open.
+    /// Number of open streams of the job.
     #[cfg(test)]
     pub(super) fn attached(&self, job: &str) -> usize {
         let jobs = self.jobs();
@@ -285,7 +287,7 @@ impl Hub {
     }
 }
 
-/// A node's stream, as long as it is open.
+/// An open stream of a node.
 struct Attached {
     hub: Arc<Hub>,
     hello: v1::Hello,
@@ -320,16 +322,15 @@ impl Drop for Attached {
 }
 
 impl Job {
-    /// Whether it is a launch that this node can be a part of.
+    /// Whether the node can be part of this launch.
     fn takes(&self, hello: &v1::Hello) -> bool {
         self.id == hello.job
             && (self.launch.is_empty() || hello.launch.is_empty() || self.launch == hello.launch)
             && !self.is_started_again(hello)
     }
 
-    /// Whether the node starts a job again that it had started before: its earlier stream was lost,
-    /// without an end, and what it starts now is something else. Who reported then was killed, and
-    /// what ranks of that launch did is no part of this one.
+    /// Whether the node starts the job again: its earlier stream was lost without an end of the
+    /// job. The earlier launch was killed, and its records must not mix with those of the new one.
     fn is_started_again(&self, hello: &v1::Hello) -> bool {
         let mut same_host = self
             .nodes
@@ -375,7 +376,7 @@ impl Node {
     }
 }
 
-/// One of a bounded number of things, as long as it lives.
+/// A slot of a bounded counter, released on drop.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -393,20 +394,20 @@ impl Drop for Counted {
 }
 
 impl Jobs {
-    /// The newest job with this id; an empty one names the newest of all.
+    /// The newest job with this id; the newest of all if the id is empty.
     fn named(&self, id: &str) -> Option<&Job> {
         let mut newest = self.by_number.values().rev();
         newest.find(|job| id.is_empty() || job.id == id)
     }
 
-    /// The way into the newest launch of the job that the node can be a part of, if there is one.
+    /// The input queue of the newest launch of which the node can be part.
     fn join(&mut self, hello: &v1::Hello) -> Option<mpsc::Sender<Input>> {
         for job in self.by_number.values_mut().rev() {
             if job.has_ended() || job.id != hello.job {
                 continue;
             }
             if job.is_started_again(hello) {
-                // It ends with the streams it still has.
+                // The launch ends when its remaining streams end.
                 job.inputs = None;
             } else if job.takes(hello) {
                 job.attach(hello);
@@ -416,7 +417,7 @@ impl Jobs {
         None
     }
 
-    /// Forgets jobs that have ended long ago.
+    /// Removes jobs that ended long ago.
     fn forget(&mut self) {
         self.by_number.retain(|_, job| {
             if !job.has_ended() {
@@ -426,7 +427,7 @@ impl Jobs {
         });
     }
 
-    /// Forgets the oldest job that has ended, where there are too many.
+    /// Removes the oldest ended job if the limit is reached.
     fn make_room(&mut self) -> Result<(), AttachError> {
         self.forget();
         if self.by_number.len() < MAX_JOBS {

@@ -1,13 +1,13 @@
-//! Takes what nodes report, feeds it to the engine and serves those who watch.
+//! Receives the reports of nodes, passes them to the engine and serves viewers.
 //!
 //! A [`hub::Hub`] has a session per job: one task that owns the job's engine. Nodes attach to it
-//! and viewers watch it, over gRPC ([`serve`]) or, within one process, directly; both ways lead
-//! through the same functions.
+//! and viewers watch it, over gRPC ([`serve`]) or, within one process, directly; both use the same
+//! functions.
 //!
-//! A slow viewer slows nobody: a session publishes its latest report and nothing else, and each
-//! viewer's own task works out what changed since that viewer last heard. A node that reports faster
-//! than the engine concludes is held back by its stream, and then loses records out of its rings,
-//! which is counted.
+//! A slow viewer delays no other: a session publishes its latest report only, and a task per viewer
+//! computes the changes since that viewer's last update. A node that reports faster than the engine
+//! processes is slowed down by flow control of its stream. Its rings may then lose records, which
+//! is counted.
 
 use std::future::Future;
 use std::os::unix::net::UnixListener;
@@ -33,29 +33,29 @@ pub use updates::Updates;
 #[cfg(test)]
 mod tests;
 
-/// Largest message a node may send: some hundred times what a batch normally takes.
+/// Maximum size of a node's message, in bytes: more than a hundred times a usual batch.
 pub const MAX_MESSAGE: usize = 8 << 20;
-/// Largest message a viewer has to take: a report about 16 384 ranks.
+/// Maximum size of an update to a viewer, in bytes: enough for a report about 16 384 ranks.
 pub const MAX_UPDATE: usize = 64 << 20;
-/// Streams of one connection: a node needs one, a viewer one.
+/// Maximum number of streams per connection: a node or a viewer needs one.
 const MAX_STREAMS: u32 = 16;
 
-/// Why the coordinator cannot serve.
+/// Errors of [`serve`].
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The listening socket cannot be used.
+    /// The listening socket failed.
     #[error("cannot listen: {0}")]
     Listen(#[from] std::io::Error),
-    /// The gRPC server ended.
+    /// The gRPC server failed.
     #[error("cannot serve: {0}")]
     Server(#[from] tonic::transport::Error),
 }
 
-/// Serves the nodes and viewers of one user until `shutdown` is ready.
+/// Serves the nodes and viewers of one user until `shutdown` completes.
 ///
 /// # Errors
 ///
-/// When the socket cannot be used.
+/// Fails if the socket or the server fails.
 pub async fn serve(
     listener: UnixListener,
     access: Access,

@@ -1,4 +1,4 @@
-//! The gRPC services: a hub, seen from outside.
+//! The gRPC services of a hub.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use v1::viewer_service_server::ViewerService;
 use super::connections::Requested;
 use super::hub::{AttachError, Hub};
 
-/// Requests of one node or updates of one viewer on their way out.
+/// Capacity of the queue of requests to a node, and of updates to a viewer.
 const OUTGOING: usize = 2;
 
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl AgentService for Services {
         request: Request<Streaming<v1::Report>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         note(&request);
-        // A broken stream has ended: the node attaches again.
+        // An error ends the stream: the node attaches again.
         let reports = request
             .into_inner()
             .take_while(Result::is_ok)

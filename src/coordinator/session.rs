@@ -1,4 +1,4 @@
-//! One job: the task that owns its engine.
+//! The session of one job: the task that owns its engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,64 +19,64 @@ use crate::evidence::decode::{self, Decoder};
 use crate::evidence::settings;
 use crate::report::viewer::Detail;
 
-/// Reports taken in before the engine is asked for conclusions: bounds how old they get.
+/// Maximum number of reports processed before the engine draws conclusions: bounds their delay.
 const REPORTS_AT_ONCE: usize = 64;
-/// How long an event may wait for more about it (an `all_to_all` for its splits).
+/// Maximum delay of an event that waits for further messages (an `all_to_all` for its splits).
 const HOLD: Duration = Duration::from_millis(30);
-/// How often ranks are refreshed for viewers that watch them.
+/// Interval of updates of ranks for live viewers.
 const REFRESH: Duration = Duration::from_secs(1);
-/// Looks, one each [`REFRESH`], after which a node that says nothing is silent. One that lives says
-/// something every second.
+/// Number of checks, one per [`REFRESH`], without a report after which a node is silent. A live
+/// node reports every second.
 const SILENT_AFTER: u32 = 10;
-/// The time of a node is asked for at the first so many looks …
+/// Number of time exchanges at the start, one per check.
 const FIRST_PINGS: usize = 4;
-/// … and then at every so many.
+/// Number of checks between later time exchanges.
 const PING_EVERY: u32 = 30;
-/// A job whose nodes are all gone without having ended is given up after this long.
+/// A job whose nodes all disconnected without an end is abandoned after this time.
 const ABANDONED: Duration = Duration::from_secs(120);
-/// Most nodes of a job.
+/// Maximum number of nodes per job.
 pub(super) const MAX_NODES: usize = 8192;
-/// How long nodes may take to say where their ranks stand: more than they give one rank.
+/// Time limit of a dump: more than a node grants one rank.
 const DUMP_PATIENCE: Duration = Duration::from_secs(6);
 
-/// What reaches a session.
+/// An input of a session.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A node's stream began.
+    /// A node attached.
     Attached {
         attachment: u64,
         hello: v1::Hello,
         requests: mpsc::Sender<v1::Request>,
     },
-    /// It said something.
+    /// A node reported.
     Report {
         attachment: u64,
         report: v1::Report,
-        /// When it arrived.
+        /// Time of arrival.
         at: Timestamp,
     },
-    /// It ended.
+    /// A node's stream ended.
     Detached { attachment: u64 },
-    /// Somebody wants to see where all ranks stand.
+    /// A viewer requests the current stacks of all ranks.
     Dump {
         answer: oneshot::Sender<Vec<v1::DumpPart>>,
     },
 }
 
-/// The latest that is known about a job.
+/// Latest published state of a job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Published {
-    /// `None` until there is something to say.
+    /// `None` before the first report.
     pub(super) report: Option<Report>,
-    /// What viewers see beside it; only while somebody watches.
+    /// State shown in addition to the report; present only if there are live viewers.
     pub(super) detail: Option<Arc<Detail>>,
-    /// When the report was made.
+    /// Time of the report.
     pub(super) at: Timestamp,
-    /// Nothing more will come.
+    /// Whether this is the last state.
     pub(super) ended: bool,
 }
 
-/// One job.
+/// The session of one job.
 #[derive(Debug)]
 pub(super) struct Session {
     engine: Engine,
@@ -90,23 +90,23 @@ pub(super) struct Session {
     events: Vec<Event>,
 }
 
-/// What makes it the same node when it attaches again: the same start of the job on the same boot.
+/// Identifies a node that attaches again: host, boot id and start of the job.
 type NodeKey = (String, String, u64);
 
 #[derive(Debug)]
 struct Node {
     decoder: Decoder,
     clock: Clock,
-    /// Looks at it since something was heard of it.
+    /// Number of checks since its latest report.
     quiet: u32,
-    /// Looks at it.
+    /// Number of checks in total.
     looks: u32,
-    /// When it was last heard of.
+    /// Time of its latest report.
     heard: Timestamp,
-    /// The stream it is attached by now.
+    /// The stream by which it is attached.
     attached: Option<(u64, mpsc::Sender<v1::Request>)>,
     ended: bool,
-    /// It has ended and has not been told that this was taken in.
+    /// Whether it ended and has not received `Finished` yet.
     awaits_finished: bool,
 }
 
@@ -128,7 +128,7 @@ impl Session {
         }
     }
 
-    /// Runs until every node has ended, or all are gone for good.
+    /// Runs until every node has ended, or the job is abandoned.
     pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
         let mut refresh = tokio::time::interval(REFRESH);
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -173,7 +173,8 @@ impl Session {
             } => {
                 let key = (hello.host, hello.boot_id, hello.started_unix_ns);
                 let known = self.by_key.get(&key).copied();
-                // A node belongs to its stream: another one may continue it, and not take it over.
+                // An open stream keeps its node: another stream may continue it only after it
+                // closed.
                 let is_taken = known.is_some_and(|index| self.nodes[index].is_attached());
                 if is_taken || known.is_none() && self.nodes.len() >= MAX_NODES {
                     return;
@@ -215,7 +216,7 @@ impl Session {
         }
     }
 
-    /// A node speaks: that says that it lives, and perhaps what time it is there.
+    /// Processes the arrival of a report: the node is alive, and its clock may be known better.
     fn heard(&mut self, index: usize, report: &v1::Report, at: Timestamp) {
         let node = &mut self.nodes[index];
         node.heard = at;
@@ -238,8 +239,8 @@ impl Session {
         }
     }
 
-    /// Asks nodes what time it is there, and notices those of which nothing is heard. Looks are
-    /// counted, not seconds: while we are stopped ourselves, nobody is silent.
+    /// Requests the nodes' times, and detects silent nodes. Silence is measured in checks, not in
+    /// seconds: while this process is stopped, no node becomes silent.
     fn look_after_nodes(&mut self) {
         for index in 0..self.nodes.len() {
             let node = &mut self.nodes[index];
@@ -269,7 +270,7 @@ impl Session {
         }
     }
 
-    /// The engine gets what was decoded of that node's.
+    /// Passes the decoded events of a node to the engine.
     fn feed(&mut self, index: usize) {
         let now = Timestamp::now();
         for event in self.events.drain(..) {
@@ -298,7 +299,7 @@ impl Session {
     /// When [`Session::time_passed`] is due.
     fn timeout(&self) -> Instant {
         let now = Timestamp::now();
-        // A far timeout is looked at again before that, which also bounds the arithmetic.
+        // The limit also bounds the arithmetic.
         let mut after = Duration::from_secs(30);
         if let Some(at) = self.engine.poll_timeout() {
             after = after.min(at.since(now).max(Duration::from_millis(1)));
@@ -313,7 +314,7 @@ impl Session {
         )
     }
 
-    /// Publishes what follows from the events so far, if it is new or wanted.
+    /// Publishes the conclusions from the events so far, if they are new or requested.
     fn conclude(&mut self, wanted: bool) {
         let changed = self.engine.poll_change();
         self.ask_for_stacks();
@@ -330,7 +331,7 @@ impl Session {
         }
     }
 
-    /// Asks every node for the stacks that the engine wants of its processes.
+    /// Requests the stacks that the engine needs from the nodes.
     fn ask_for_stacks(&mut self) {
         let mut by_node: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for process in self.engine.poll_capture() {
@@ -342,7 +343,7 @@ impl Session {
         }
     }
 
-    /// Whether that node was asked for stacks.
+    /// Requests stacks from a node. Returns whether the request was sent.
     fn capture(&self, node: u32, processes: Vec<u64>, on_request: bool) -> bool {
         let node = self.nodes.get(node as usize);
         let attached = node.and_then(|node| node.attached.as_ref());
@@ -384,15 +385,14 @@ impl Session {
         });
     }
 
-    /// Answers those who wanted to see where ranks stand, once all have been looked at or it has taken
-    /// too long.
+    /// Answers dump requests that are complete or have timed out.
     fn end_dumps(&mut self) {
         let now = Instant::now();
         let is_over = |dump: &mut Dump| dump.awaited.is_empty() || dump.until <= now;
         let over: Vec<Dump> = self.dumps.extract_if(.., is_over).collect();
         for dump in over {
             let parts = dump.parts(&self.engine);
-            // Who has gone wants no answer.
+            // Fails if the requester is gone.
             drop(dump.answer.send(parts));
         }
     }
@@ -431,13 +431,13 @@ impl Node {
 }
 
 impl Node {
-    /// Whether the peer at the other end of its stream still listens.
+    /// Whether its stream is open.
     fn is_attached(&self) -> bool {
         let stream = self.attached.as_ref();
         stream.is_some_and(|(_, requests)| !requests.is_closed())
     }
 
-    /// Asks what time it is there, unless it listens so badly that other questions need the room.
+    /// Requests the node's time, unless its request queue is at least half full.
     fn ask_time(&mut self, requests: &mpsc::Sender<v1::Request>) {
         if requests.capacity() * 2 > requests.max_capacity() {
             ask(requests, Kind::Ping(self.clock.ask(Timestamp::now())));
@@ -445,7 +445,7 @@ impl Node {
     }
 }
 
-/// Asks something of a node; whether it will hear it. One that does not listen is not waited for.
+/// Sends a request to a node without waiting. Returns whether there was room.
 fn ask(requests: &mpsc::Sender<v1::Request>, kind: Kind) -> bool {
     requests.try_send(v1::Request { kind: Some(kind) }).is_ok()
 }

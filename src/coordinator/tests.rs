@@ -39,7 +39,7 @@ fn hello(job: &str, host: &str) -> Kind {
     })
 }
 
-/// A rank that has joined, begun the first `all_reduce` of its group, and waits in it.
+/// A rank that joined and waits in the first `all_reduce` of its group.
 fn waiting_rank(rank: u32, world_size: u32) -> Vec<Kind> {
     let process = u64::from(rank) + 1;
     let group = v1::GroupDefined {
@@ -144,7 +144,7 @@ fn dead_ranks(update: &v1::Update) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
+async fn dead_rank_on_one_node_is_reported_to_the_end() {
     let hub = Arc::new(Hub::new());
     let mut first = vec![hello("j", "a")];
     first.extend(waiting_rank(0, 2));
@@ -167,7 +167,7 @@ async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
     let last = until(&mut updates, |update| update.ended).await;
     assert!(last.job.unwrap().ended_unix_ns.is_some());
     assert!(updates.next().await.is_none());
-    // Who comes late learns how it ended.
+    // A late viewer gets the final diagnosis.
     let mut late = hub.watch("j", false).unwrap();
     assert!(finds(
         &until(&mut late, |update| update.ended).await,
@@ -176,7 +176,7 @@ async fn a_death_is_found_across_nodes_and_the_last_word_says_so() {
 }
 
 #[tokio::test]
-async fn a_node_that_attaches_again_repeats_itself_without_effect() {
+async fn records_repeated_by_a_reattached_node_count_once() {
     let hub = Arc::new(Hub::new());
     let mut all = vec![hello("j", "a")];
     all.extend(waiting_rank(0, 2));
@@ -195,7 +195,7 @@ async fn a_node_that_attaches_again_repeats_itself_without_effect() {
 }
 
 #[tokio::test]
-async fn jobs_are_kept_apart() {
+async fn jobs_have_separate_sessions() {
     let hub = Arc::new(Hub::new());
     let (_one, _requests) = attach(&hub, report(vec![hello("one", "a"), joined(0, 1)])).await;
     let (_two, _requests2) = attach(&hub, report(vec![hello("two", "a"), joined(0, 1)])).await;
@@ -209,7 +209,7 @@ async fn jobs_are_kept_apart() {
     );
 }
 
-/// A Hello of a node that started a job at a time, as part of a launch.
+/// The Hello of a node that started a job at a given time, as part of a launch.
 fn starts(job: &str, host: &str, started_unix_ns: u64, launch: &str) -> v1::Report {
     report(vec![Kind::Hello(v1::Hello {
         job: job.into(),
@@ -220,7 +220,7 @@ fn starts(job: &str, host: &str, started_unix_ns: u64, launch: &str) -> v1::Repo
     })])
 }
 
-/// A hub that tells of the jobs that begin.
+/// A hub, and the channel of the jobs that begin.
 fn telling() -> (Arc<Hub>, mpsc::Receiver<Begun>) {
     let (begin, begun) = mpsc::channel(1000);
     (Arc::new(Hub::telling(begin)), begun)
@@ -231,20 +231,20 @@ fn count(begun: &mut mpsc::Receiver<Begun>) -> usize {
 }
 
 #[tokio::test]
-async fn launches_of_one_name_are_told_apart_and_nodes_of_one_launch_are_not() {
+async fn launches_of_one_job_have_separate_sessions() {
     let (hub, mut begun) = telling();
     let mut attached = Vec::new();
     for (host, started, launch) in [("a", 1, "x"), ("b", 2, "x"), ("a", 3, "y"), ("c", 4, "")] {
         attached.push(attach(&hub, starts("j", host, started, launch)).await);
     }
     assert_eq!(count(&mut begun), 2, "x and y");
-    // Who says nothing belongs to the newest.
+    // A node without a launch name joins the newest launch.
     let mut newest = hub.watch("j", true).unwrap();
     until(&mut newest, |update| {
         update.job.as_ref().unwrap().nodes == 2
     })
     .await;
-    // Two tasks of one batch job on one host, neither of which knows a launch.
+    // Two tasks of one batch job on one host, without launch names.
     let one = attach(&hub, starts("k", "a", 1, "")).await;
     let two = attach(&hub, starts("k", "a", 2, "")).await;
     assert_eq!(count(&mut begun), 1);
@@ -269,7 +269,7 @@ async fn stream_of_a_node_is_not_taken_over_while_it_is_open() {
 }
 
 #[tokio::test]
-async fn node_says_nothing_about_processes_of_another_node() {
+async fn node_cannot_report_about_processes_of_another_node() {
     let hub = Arc::new(Hub::new());
     let mut first = vec![hello("j", "a")];
     first.extend(waiting_rank(0, 2));
@@ -282,7 +282,7 @@ async fn node_says_nothing_about_processes_of_another_node() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_lost_and_starts_the_job_again_starts_another_one() {
+async fn lost_node_that_starts_again_begins_a_new_job() {
     let (hub, mut begun) = telling();
     let (first, _requests) = attach(&hub, starts("j", "a", 1, "x")).await;
     let (other, _requests2) = attach(&hub, starts("j", "b", 1, "x")).await;
@@ -297,11 +297,11 @@ async fn a_node_that_was_lost_and_starts_the_job_again_starts_another_one() {
     .unwrap();
     let again = attach(&hub, starts("j", "a", 2, "x")).await;
     assert_eq!(count(&mut begun), 2);
-    // The old launch ends with the stream it still has.
+    // The old launch ends with its remaining stream.
     drop(other);
     until(&mut old, |update| update.ended).await;
     drop(again);
-    // The connection alone was lost: the same start goes on.
+    // Only the connection was lost: the same launch continues.
     let (hub, mut begun) = telling();
     for _ in 0..3 {
         drop(attach(&hub, starts("j", "a", 1, "x")).await);
@@ -310,7 +310,7 @@ async fn a_node_that_was_lost_and_starts_the_job_again_starts_another_one() {
 }
 
 #[tokio::test]
-async fn jobs_that_have_ended_make_room_and_others_do_not() {
+async fn only_ended_jobs_make_room() {
     let hub = Arc::new(Hub::new());
     let mut attached = Vec::new();
     for number in 0..256 {
@@ -329,7 +329,7 @@ async fn jobs_that_have_ended_make_room_and_others_do_not() {
 }
 
 #[tokio::test]
-async fn a_stream_has_to_say_whose_it_is() {
+async fn stream_without_valid_hello_is_rejected() {
     let hub = Arc::new(Hub::new());
     let attach =
         async |first: v1::Report| hub.attach(Box::pin(tokio_stream::once(first))).await.err();
@@ -350,7 +350,7 @@ async fn a_stream_has_to_say_whose_it_is() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_noted() {
+async fn invalid_message_yields_a_note() {
     let hub = Arc::new(Hub::new());
     let nonsense = Kind::RecordsLost(v1::RecordsLost {
         process: 99,
@@ -372,7 +372,7 @@ async fn what_makes_no_sense_is_noted() {
 }
 
 #[tokio::test]
-async fn viewers_are_bounded_and_forgotten_when_they_leave() {
+async fn viewers_are_limited_and_leave_room_when_they_go() {
     let hub = Arc::new(Hub::new());
     let (_node, _requests) = attach(&hub, report(vec![hello("j", "a")])).await;
     let mut viewers: Vec<Updates> = (0..64).map(|_| hub.watch("j", true).unwrap()).collect();
@@ -385,7 +385,7 @@ async fn viewers_are_bounded_and_forgotten_when_they_leave() {
 }
 
 #[tokio::test]
-async fn it_all_works_over_the_wire() {
+async fn services_work_over_the_wire() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -436,7 +436,7 @@ async fn it_all_works_over_the_wire() {
         .unwrap();
 }
 
-/// A node whose clock is so many nanoseconds ahead, which says that it lives and answers pings.
+/// A live node whose clock is `ahead` nanoseconds ahead, and which answers pings.
 async fn live(
     hub: &Arc<Hub>,
     ahead: i64,
@@ -467,7 +467,7 @@ async fn live(
     (reports, living)
 }
 
-/// The time of everything in these events moves by so much.
+/// A report whose times are moved by an offset.
 fn shifted(kinds: Vec<Kind>, by: i64) -> v1::Report {
     let mut report = report(kinds);
     for event in &mut report.events {
@@ -483,7 +483,7 @@ fn shifted(kinds: Vec<Kind>, by: i64) -> v1::Report {
 }
 
 #[tokio::test]
-async fn clocks_that_differ_are_told_and_corrected() {
+async fn different_clocks_are_reported_and_corrected() {
     const AHEAD: i64 = 90_000_000_000;
     let hub = Arc::new(Hub::new());
     let mut first = vec![hello("j", "a")];
@@ -542,7 +542,7 @@ async fn one_host_has_one_clock() {
 }
 
 #[tokio::test]
-async fn a_node_that_says_nothing_any_more_is_silent_until_it_speaks_again() {
+async fn node_is_silent_until_it_reports_again() {
     let hub = Arc::new(Hub::new());
     let (a, mut a_requests) = attach(&hub, report(vec![hello("j", "a"), joined(0, 2)])).await;
     let (b, _b_requests) = attach(&hub, report(vec![hello("j", "b"), joined(1, 2)])).await;
@@ -568,7 +568,7 @@ async fn a_node_that_says_nothing_any_more_is_silent_until_it_speaks_again() {
     })
     .await;
 
-    // Its connection breaks, and it never comes back: that is silence too.
+    // A broken connection that is never restored counts as silence, too.
     drop(b);
     let update = tokio::time::timeout(Duration::from_secs(60), until_ever(&mut updates, silent));
     let update = update.await.unwrap();
@@ -591,7 +591,7 @@ async fn until_ever(updates: &mut Updates, is_so: impl Fn(&v1::Update) -> bool) 
         }
     }
 }
-/// Answers what a node is asked: the stacks of `of`, and says for whom it was asked.
+/// Answers a request for stacks with those of `of`, and returns the request.
 async fn answer_capture(
     requests: &mut mpsc::Receiver<v1::Request>,
     reports: &mpsc::Sender<v1::Report>,
@@ -633,7 +633,7 @@ fn told(parts: Vec<v1::DumpPart>) -> Vec<(u32, usize, String)> {
 }
 
 #[tokio::test]
-async fn every_node_is_asked_where_its_ranks_stand() {
+async fn dump_requests_stacks_from_every_node() {
     let hub = Arc::new(Hub::new());
     let (a, mut a_requests) = attach(
         &hub,
@@ -652,7 +652,7 @@ async fn every_node_is_asked_where_its_ranks_stand() {
         update.job.as_ref().unwrap().nodes == 3
     })
     .await;
-    // The third node is gone.
+    // The third node is disconnected.
     drop((c, c_requests));
     let asking = tokio::spawn({
         let hub = Arc::clone(&hub);
@@ -660,7 +660,7 @@ async fn every_node_is_asked_where_its_ranks_stand() {
     });
     let asked = answer_capture(&mut a_requests, &a, &[1]).await;
     assert_eq!(asked.processes, [1]);
-    // Asked too, and silent.
+    // This node receives the request and does not answer.
     let asked = answer_capture(&mut b_requests, &b, &[]).await;
     assert_eq!(asked.processes, [3]);
     let parts = tokio::time::timeout(PATIENCE, asking).await.unwrap();
@@ -678,7 +678,7 @@ async fn every_node_is_asked_where_its_ranks_stand() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_not_there_cannot_be_asked() {
+async fn dump_of_missing_or_ended_job_fails() {
     let hub = Arc::new(Hub::new());
     assert_eq!(hub.dump("").await.err(), Some(AttachError::NoSuchJob));
     let (node, mut requests) = attach(&hub, report(vec![hello("j", "a"), job_ended()])).await;

@@ -1,4 +1,4 @@
-//! What one viewer is told: everything once, then what changed.
+//! The updates of one viewer: complete at first, then only changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,14 +9,14 @@ use tokio::sync::watch;
 use super::session::Published;
 use crate::report::viewer::Told;
 
-/// The updates of one job for one viewer.
+/// Updates of one job for one viewer.
 #[derive(Debug)]
 pub struct Updates {
     published: watch::Receiver<Arc<Published>>,
-    /// What this viewer knows.
+    /// State that was sent to this viewer.
     told: Told,
     ended: bool,
-    /// Where this viewer is counted.
+    /// Counters that include this viewer.
     counters: Vec<Arc<AtomicUsize>>,
 }
 

@@ -1,20 +1,20 @@
-//! What the ranks of a demonstration communicate over: the least thing that blocks like the real
-//! one.
+//! Communication between the ranks of a demonstration: the simplest mechanism that blocks like a
+//! real collective.
 //!
 //! Every rank has a connection to the launcher. For a collective it sends a line, `group seq op
 //! value`, and waits for the sum. The launcher answers when all ranks have sent the same group,
-//! sequence number and op: calls that do not match wait forever, as do calls for a rank that is
-//! gone.
+//! sequence number and op: mismatching calls wait forever, as do calls that an ended rank never
+//! makes.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A call that ranks are waiting in: the sum so far, and who waits.
+/// Calls in which ranks wait: the sum so far, and the connections of the waiting ranks.
 type Waiting = HashMap<String, (i64, Vec<TcpStream>)>;
 
-/// Starts a fabric for so many ranks; where it listens. It lasts as long as this process.
+/// Starts a fabric for `ranks` ranks that lives as long as this process. Returns its address.
 pub(super) fn serve(ranks: u32) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -22,7 +22,7 @@ pub(super) fn serve(ranks: u32) -> io::Result<SocketAddr> {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let waiting = waiting.clone();
-            // A rank that is gone has nothing more to say.
+            // An error means that the rank has ended.
             std::thread::spawn(move || serve_rank(stream, ranks, &waiting).ok());
         }
     });
@@ -43,7 +43,7 @@ fn serve_rank(stream: TcpStream, ranks: u32, waiting: &Mutex<Waiting>) -> io::Re
             && let Some((sum, streams)) = waiting.remove(call)
         {
             for mut stream in streams {
-                // One that is gone does not keep the others waiting.
+                // A rank that has ended must not block the others.
                 writeln!(stream, "{sum}").ok();
             }
         }
@@ -68,7 +68,8 @@ impl Connection {
         })
     }
 
-    /// A collective: blocks until every rank makes the same call; gives the sum of their values.
+    /// A collective: blocks until every rank makes the same call, and returns the sum of their
+    /// values.
     pub(super) fn collective(
         &mut self,
         group: &'static str,
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_get_the_sum_once_all_of_them_called() {
+    fn collective_returns_the_sum_to_all_ranks() {
         let fabric = serve(3).unwrap().to_string();
         let ranks: Vec<_> = (0..3)
             .map(|rank| {

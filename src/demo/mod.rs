@@ -1,7 +1,7 @@
-//! Jobs with a planted fault, to see what a diagnosis looks like.
+//! Demonstration jobs with a planted fault.
 //!
-//! They are real jobs: several processes that wait for each other over sockets, and hang because of
-//! what they do. They report through the Rust agent as any program could, and are watched by `run`
+//! The jobs are real: several processes that wait for each other over sockets, and hang because of
+//! what they do. They report through the Rust agent as any program can, and `run` monitors them
 //! like any job.
 
 use std::ffi::OsString;
@@ -14,13 +14,13 @@ mod training;
 
 pub use training::Fault;
 
-/// Ranks of a demonstration.
+/// Number of ranks of a demonstration.
 pub const RANKS: u32 = 4;
-/// How long the launcher lets the others wait for a rank that failed.
+/// How long the launcher waits for the other ranks after a rank failed.
 const AFTER_A_FAILURE: Duration = Duration::from_secs(1);
-/// How often the launcher looks after its ranks.
+/// Interval at which the launcher polls its ranks.
 const POLL: Duration = Duration::from_millis(20);
-/// How a rank is told who it is: the variables that `torchrun` sets.
+/// Identity of a rank, in the variables that `torchrun` sets.
 const RANK: &str = "RANK";
 const WORLD_SIZE: &str = "WORLD_SIZE";
 const LOCAL_RANK: &str = "LOCAL_RANK";
@@ -30,13 +30,13 @@ const FABRIC: &str = "DDP_DOCTOR_DEMO_FABRIC";
 /// One demonstration.
 #[derive(Clone, Copy, Debug)]
 pub struct Demo {
-    /// Its name.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What happens, in a sentence.
+    /// What happens, in one sentence.
     pub about: &'static str,
-    /// Code of the finding that leads its diagnosis; `None`: nothing is wrong.
+    /// Code of the leading finding; `None`: nothing is wrong.
     pub code: Option<&'static str>,
-    /// What goes wrong.
+    /// The planted fault.
     pub fault: Option<Fault>,
 }
 
@@ -74,18 +74,18 @@ pub const DEMOS: [Demo; 5] = [
     },
 ];
 
-/// The demonstration with this name.
+/// Looks up a demonstration by name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Demo> {
     DEMOS.iter().find(|demo| demo.name == name)
 }
 
-/// The process that `run` starts: starts the ranks and waits for them, or is one of them. Returns
-/// its exit status.
+/// Runs as the process that `run` starts: as the launcher, which starts the ranks and waits for
+/// them, or as one of the ranks. Returns its exit status.
 ///
 /// # Errors
 ///
-/// When processes or sockets cannot be made.
+/// Fails if processes or sockets cannot be created.
 pub fn rank_or_launcher(demo: &Demo) -> anyhow::Result<u8> {
     let number = |name| {
         std::env::var(name)
@@ -100,8 +100,8 @@ pub fn rank_or_launcher(demo: &Demo) -> anyhow::Result<u8> {
     }
 }
 
-/// Starts the ranks and waits for all of them; one that fails takes the others with it after a
-/// while. If the launcher is ended itself, the fabric ends with it, and so do the ranks.
+/// Starts the ranks and waits for all of them. If one fails, the others are killed after a delay.
+/// If the launcher is killed, its fabric ends with it, and therefore the ranks, too.
 fn launch(demo: &Demo) -> io::Result<u8> {
     let fabric = fabric::serve(RANKS)?;
     let program = std::env::current_exe()?;
@@ -133,7 +133,7 @@ fn launch(demo: &Demo) -> io::Result<u8> {
             return Ok(u8::from(failed_since.is_some()));
         }
         if failed_since.is_some_and(|since| since.elapsed() > AFTER_A_FAILURE) {
-            // One that has ended meanwhile needs no end.
+            // Fails if the rank has ended meanwhile.
             ranks.iter_mut().for_each(|rank| drop(rank.kill()));
         }
         std::thread::sleep(POLL);

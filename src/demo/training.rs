@@ -7,29 +7,29 @@ use ddp_doctor_agent::{Agent, DType, Group, Op, ReduceOp};
 
 use super::fabric::Connection;
 
-/// Steps of a training run.
+/// Number of steps of a training run.
 const STEPS: u32 = 8;
-/// The step in which things go wrong.
+/// Step in which the fault occurs.
 const FAULTY_STEP: u32 = 5;
-/// How long a step computes.
+/// Computation time of a step.
 const COMPUTE: Duration = Duration::from_millis(30);
 /// Shape of the gradients.
 const GRADIENTS: [u64; 2] = [64, 32];
 
-/// What goes wrong.
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A rank has fewer batches.
     EarlyExit,
-    /// Two groups are used in another order.
+    /// Ranks use two groups in different order.
     GroupOrder,
-    /// A rank calls something else.
+    /// A rank calls another collective.
     OpMismatch,
     /// A rank aborts.
     RankDied,
 }
 
-/// A rank, and what it talks through.
+/// State of a rank.
 struct Rank {
     rank: u32,
     agent: Agent,
@@ -38,7 +38,8 @@ struct Rank {
     model: Group,
 }
 
-/// Trains to the end, or to the fault. Without its fabric a rank ends, and has nothing to say.
+/// Trains to the end, or to the fault. A rank that loses its fabric exits with status 1, without a
+/// message.
 pub(super) fn train(
     rank: u32,
     world_size: u32,

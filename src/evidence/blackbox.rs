@@ -1,11 +1,11 @@
-//! What a black box holds, as the messages that its node sends.
+//! Conversion of the content of a black box into the messages that its node sends.
 
 use ddp_doctor_agent::blackbox::{Identity, Item, ReadRecord, Seat};
 use ddp_doctor_proto::blackbox::{flags, on_stream};
 use ddp_doctor_proto::v1;
 use v1::event::Kind;
 
-/// Whose box it is.
+/// The message about the process of a box.
 #[must_use]
 pub fn joined(process: u64, identity: Identity) -> v1::ProcessJoined {
     v1::ProcessJoined {
@@ -22,11 +22,11 @@ pub fn joined(process: u64, identity: Identity) -> v1::ProcessJoined {
     }
 }
 
-/// One item of the box of the process that has this number; `None` where it says nothing by itself.
+/// The message for an item of a process's box; `None`: the item needs no message.
 #[must_use]
 pub fn message(process: u64, item: Item) -> Option<Kind> {
     Some(match item {
-        // Records carry their texts.
+        // Records contain their texts.
         Item::String { .. } => return None,
         Item::Site {
             id,

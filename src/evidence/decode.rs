@@ -1,12 +1,12 @@
-//! Messages of one node → events for the engine.
+//! Decodes the messages of one node into events for the engine.
 //!
-//! A node speaks in numbers that earlier messages gave a meaning to, counts time on its own
-//! monotonic clock and repeats itself when it attaches again. Behind the decoder all that is gone:
-//! every event stands for itself, its time is in nanoseconds since the Unix epoch, and every record
-//! comes once.
+//! A node refers to definitions of earlier messages by number, measures time on its own monotonic
+//! clock and repeats messages when it attaches again. The decoder resolves all three: an event is
+//! self-contained, its time is in nanoseconds since the Unix epoch, and every record yields one
+//! event.
 //!
-//! What comes in is hostile until shown otherwise: every table has a bound, every number is looked
-//! up before it is believed, and whatever makes no sense is left out and counted.
+//! Input is untrusted: every table is bounded, every number is checked before use, and invalid
+//! input is skipped and counted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,54 +20,54 @@ use super::stacks;
 use crate::diagnosis::event::{Event, OomKills, ProcessId, SchedulingSample, StartedRank};
 use crate::diagnosis::model::MAX_WORLD;
 
-/// Most processes one node may name over the life of a job.
+/// Maximum number of processes per node over the lifetime of a job.
 const MAX_PROCESSES: usize = 65_536;
-/// Longest text taken from a node, in bytes.
+/// Maximum length of a text from a node, in bytes.
 const MAX_TEXT: usize = 8192;
-/// Longest name (job, host, layer) taken from a node, in bytes.
+/// Maximum length of a name (job, host, layer) from a node, in bytes.
 const MAX_NAME: usize = 256;
 
-/// A process, as far as a decoder knows it.
+/// A decoder's knowledge of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
-    /// Its number in the node's stream.
+    /// Number of the process in the node's stream.
     pub number: u64,
-    /// Its name in the job.
+    /// Identifies the process in the job.
     pub id: ProcessId,
-    /// What it said of itself; the layer is beside it.
+    /// Identity from the latest message, with an empty layer.
     pub identity: &'a v1::ProcessJoined,
-    /// What observed it.
+    /// Layer that captures its calls.
     pub layer: &'a Arc<str>,
-    /// The ticket after that of its latest record.
+    /// Ticket that follows its latest record.
     pub next_record: u64,
-    /// When it wrote that record; 0: it wrote none.
+    /// Time of its latest record; 0: it wrote none.
     pub latest: Timestamp,
-    /// The status that it announced, and when; below 0: it did not know.
+    /// Exit status that the process announced, and when; negative: the process did not know it.
     pub announced: Option<(i32, Timestamp)>,
-    /// Its latest record is the beginning of a call or a wait.
+    /// Whether its latest record begins a call or a wait.
     pub is_inside: bool,
-    /// Its end was told.
+    /// Whether its end was reported.
     pub has_ended: bool,
 }
 
-/// Turns the reports of one node, in order, into events.
+/// Decodes the reports of one node, in order.
 #[derive(Debug)]
 pub struct Decoder {
-    /// Distinguishes the processes of this node from those of others.
+    /// Distinguishes the processes of this node from those of other nodes.
     node: u32,
     host: Arc<str>,
     processes: HashMap<u32, Process>,
     rejected: u64,
     limits: Limits,
-    /// The first world size that cannot be was noted.
+    /// Whether an impossible world size was noted.
     told_of_size: bool,
     holding: bool,
-    /// How far the node's clock is ahead of ours, in nanoseconds.
+    /// Offset of the node's clock from ours, in nanoseconds; positive: it is ahead.
     ahead: i64,
 }
 
 impl Decoder {
-    /// A decoder for the node that has this number within its job.
+    /// A decoder for the node with this number within its job.
     #[must_use]
     pub fn new(node: u32) -> Self {
         Self {
@@ -82,32 +82,31 @@ impl Decoder {
         }
     }
 
-    /// The node's clock is so many nanoseconds ahead of ours: its times are corrected by that from now
-    /// on. Records of a process are corrected by what was known when it joined, so that they stay in
-    /// order.
+    /// Sets the offset of the node's clock from ours, in nanoseconds, which corrects times from now
+    /// on. Records of a process use the offset known when it joined, so that they stay in order.
     pub const fn set_ahead(&mut self, ahead: i64) {
         self.ahead = ahead;
     }
 
-    /// The node's name, as it gave it.
+    /// Host name of the node, as reported by it.
     #[must_use]
     pub const fn host(&self) -> &Arc<str> {
         &self.host
     }
 
-    /// A time of the node on our clock.
+    /// Converts a time of the node to our clock.
     const fn time(&self, unix_ns: u64) -> Timestamp {
         Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
 
-    /// Messages that were left out because they made no sense or were too many.
+    /// Number of messages skipped because they were invalid or exceeded a limit.
     #[must_use]
     pub const fn rejected(&self) -> u64 {
         self.rejected
     }
 
-    /// Decodes one report; events go to `out` in order. The first time that something in it makes no
-    /// sense, a note says so.
+    /// Decodes one report and appends its events to `out` in order. The first skipped message also
+    /// yields a note.
     pub fn decode(&mut self, report: v1::Report, out: &mut Vec<Event>) {
         let before = self.rejected;
         for event in report.events {
@@ -128,7 +127,7 @@ impl Decoder {
         }
     }
 
-    /// Every process that was named so far, by number.
+    /// All processes, by number.
     pub fn processes(&self) -> impl Iterator<Item = Known<'_>> {
         let mut known: Vec<Known<'_>> = self
             .processes
@@ -149,13 +148,13 @@ impl Decoder {
         known.into_iter()
     }
 
-    /// Whether an event waits for more about it: then [`Decoder::release`] is due a moment later.
+    /// Whether an event waits for further messages about it: [`Decoder::release`] is due soon.
     #[must_use]
     pub const fn holds(&self) -> bool {
         self.holding
     }
 
-    /// Gives out the events that waited. A journal's reader calls it at the end.
+    /// Releases the events that wait. A reader of a journal calls this at the end.
     pub fn release(&mut self, out: &mut Vec<Event>) {
         self.holding = false;
         let mut numbers: Vec<u32> = self.processes.keys().copied().collect();
@@ -167,7 +166,7 @@ impl Decoder {
         }
     }
 
-    /// `None`: it made no sense.
+    /// `None`: the message is invalid.
     fn event(&mut self, kind: Kind, out: &mut Vec<Event>) -> Option<()> {
         match kind {
             Kind::Hello(hello) => {
@@ -181,7 +180,7 @@ impl Decoder {
             }
             Kind::ProcessJoined(joined) => return self.joined(&joined, out),
             Kind::RankStarted(started) => out.push(self.started(&started)),
-            // Texts of records travel with them; the table serves those who keep it.
+            // Records contain their texts; only readers of raw journals need the table.
             Kind::StringDefined(string) => {
                 self.process(string.process)?;
             }
@@ -261,7 +260,7 @@ impl Decoder {
                 at: self.time(asked.unix_ns),
             }),
             Kind::JobEnded(ended) => {
-                // Nothing follows that an event could still wait for.
+                // Nothing follows for which an event could wait.
                 self.release(out);
                 out.push(Event::JobEnded {
                     status: ended.status,
@@ -312,7 +311,7 @@ impl Decoder {
     }
 
     fn started(&self, started: &v1::RankStarted) -> Event {
-        /// More are of no use: two are compared.
+        /// The engine compares two.
         const LOOKS: usize = 2;
         let look = |taken: &v1::Stacks| {
             let mut stacks = stacks::decode(taken);
@@ -369,7 +368,7 @@ impl Decoder {
             process => Some(self.process(process)?.0),
         };
         let at = self.time(note.unix_ns);
-        // Nothing is known of the process from then on.
+        // The process is not observed from then on.
         if let (Some(process), NoteKind::Unreadable) = (process, kind) {
             out.push(Event::Unwatched {
                 process,
@@ -395,7 +394,7 @@ impl Decoder {
     }
 }
 
-/// A claimed world size, unless there can be no such world.
+/// A claimed world size; `None` if it exceeds the limit.
 fn believed_size(claimed: Option<u32>) -> Option<u32> {
     claimed.filter(|&size| size <= MAX_WORLD)
 }
@@ -410,18 +409,18 @@ fn impossible_size(joined: &v1::ProcessJoined, size: u32) -> String {
     )
 }
 
-/// The number of the node, and the name of the process in its stream.
+/// The number of the node, and the number of the process in its stream.
 #[must_use]
 pub const fn node_and_process(id: ProcessId) -> (u32, u64) {
     (id.node(), id.0 & 0xffff_ffff)
 }
 
-/// A short name, cut where it is longer than names are.
+/// A name, cut to the maximum length.
 pub(super) fn name(text: &str) -> Arc<str> {
     cut(text, MAX_NAME).into()
 }
 
-/// A text, cut where it is longer than we keep.
+/// A text, cut to the maximum length.
 pub(super) fn text(text: &str) -> Arc<str> {
     cut(text, MAX_TEXT).into()
 }

@@ -72,7 +72,7 @@ fn known() -> Decoder {
 }
 
 #[test]
-fn a_call_is_resolved() {
+fn call_is_resolved() {
     let mut decoder = known();
     let site = v1::SiteDefined {
         process: 1,
@@ -105,7 +105,7 @@ fn a_call_is_resolved() {
 }
 
 #[test]
-fn a_communicator_in_a_box_of_c10d_s_is_nccl_s() {
+fn communicator_in_a_c10d_box_has_layer_nccl() {
     let mut decoder = known();
     let communicator = v1::GroupDefined {
         process: 1,
@@ -133,7 +133,7 @@ fn a_communicator_in_a_box_of_c10d_s_is_nccl_s() {
 }
 
 #[test]
-fn what_a_call_is_made_of_is_said_in_the_ranks_of_its_group() {
+fn nccl_call_of_a_c10d_call_uses_ranks_of_its_group() {
     let mut decoder = known();
     let mut beneath = record(1, RecordKind::Beneath, 1);
     beneath.reduce_op = i32::from(ReduceOp::Max.number());
@@ -177,7 +177,7 @@ fn site(id: u32, line: u32, caller: u32) -> v1::SiteDefined {
 }
 
 #[test]
-fn a_site_tells_who_called_and_later_what_is_around_it() {
+fn site_has_its_caller_and_later_its_guards() {
     let mut decoder = known();
     let mut read = site(2, 4, 1);
     read.guards = vec![v1::Guard {
@@ -214,7 +214,7 @@ fn a_site_tells_who_called_and_later_what_is_around_it() {
 }
 
 #[test]
-fn callers_never_run_in_a_circle() {
+fn callers_never_form_a_cycle() {
     let mut decoder = known();
     let mut forward = record(0, RecordKind::Step, 0);
     forward.site = 2;
@@ -242,7 +242,7 @@ fn callers_never_run_in_a_circle() {
 }
 
 #[test]
-fn a_mark_of_the_programs_own_is_no_forward() {
+fn step_marked_by_the_program_is_no_forward() {
     let mut decoder = known();
     let mark = record(0, RecordKind::Step, 0);
     let events = decode(&mut decoder, vec![Kind::Record(mark)]);
@@ -253,7 +253,7 @@ fn a_mark_of_the_programs_own_is_no_forward() {
 }
 
 #[test]
-fn samples_of_the_memory_have_their_place_among_the_records() {
+fn memory_samples_are_ordered_among_records() {
     let mut decoder = known();
     let inside = v1::MemorySample {
         process: 1,
@@ -297,7 +297,7 @@ fn samples_of_the_memory_have_their_place_among_the_records() {
     );
     assert_eq!((*at, *later), (Timestamp(5_001_000), Timestamp(9_000_000)));
     assert_eq!((host.rss, host.device), (Some(5), None));
-    // Repeated, only what has no place of its own comes again.
+    // Only a sample without a ticket is repeated.
     let again = decode(&mut decoder, all);
     assert!(
         matches!(again.as_slice(), [Event::Memory { sample, .. }] if sample.rss == Some(5)),
@@ -315,7 +315,7 @@ fn samples_of_the_memory_have_their_place_among_the_records() {
 }
 
 #[test]
-fn settings_are_names_and_values() {
+fn settings_are_split_into_name_and_value() {
     let mut decoder = known();
     let setting = |ticket, text: &str| {
         let mut record = record(ticket, RecordKind::Setting, 0);
@@ -333,7 +333,7 @@ fn settings_are_names_and_values() {
 }
 
 #[test]
-fn a_repeated_stream_says_nothing_twice() {
+fn repeated_stream_yields_no_event_twice() {
     let mut decoder = known();
     let first = decode(
         &mut decoder,
@@ -357,7 +357,7 @@ fn a_repeated_stream_says_nothing_twice() {
 }
 
 #[test]
-fn a_gap_is_a_loss_unless_it_was_announced() {
+fn unannounced_gap_counts_as_lost_records() {
     let mut decoder = known();
     let events = decode(
         &mut decoder,
@@ -417,7 +417,7 @@ fn splits_are_attached_to_their_call() {
 }
 
 #[test]
-fn what_is_held_is_released_when_nothing_follows() {
+fn held_call_is_released_if_nothing_follows() {
     let mut decoder = known();
     let mut issued = record(0, RecordKind::Issued, 8);
     issued.op = i32::from(Op::AllToAll.number());
@@ -428,7 +428,7 @@ fn what_is_held_is_released_when_nothing_follows() {
 }
 
 #[test]
-fn death_is_the_last_event_of_a_process() {
+fn end_is_the_last_event_of_a_process() {
     let mut decoder = known();
     let dead = Kind::ProcessChanged(v1::ProcessChanged {
         process: 1,
@@ -454,7 +454,7 @@ fn death_is_the_last_event_of_a_process() {
 }
 
 #[test]
-fn nonsense_is_counted_and_changes_nothing() {
+fn invalid_messages_are_counted_and_ignored() {
     let mut decoder = known();
     let far = |process| v1::Record {
         process,
@@ -510,7 +510,7 @@ fn nonsense_is_counted_and_changes_nothing() {
 }
 
 #[test]
-fn roots_beyond_the_group_are_unknown_and_times_do_not_wrap() {
+fn roots_outside_the_group_are_unknown_and_times_saturate() {
     let mut decoder = known();
     for (ticket, (root, mono_ns)) in [(-1, 0), (2, u64::MAX), (i32::MAX, 1)]
         .into_iter()
@@ -552,7 +552,7 @@ fn tables_are_bounded() {
 }
 
 #[test]
-fn impossible_world_size_is_noted_once_and_not_believed() {
+fn impossible_world_size_is_noted_once_and_ignored() {
     let claim = |process: u64, size: u32| {
         let Kind::ProcessJoined(joined) = joined() else {
             unreachable!("it is one")

@@ -1,4 +1,4 @@
-//! The journal: what the reader of a node has read, on disk.
+//! The journal: the events of a node, on disk.
 //!
 //! ```text
 //! "DDPJ" u32 version            header, 8 bytes
@@ -6,8 +6,8 @@
 //! …
 //! ```
 //!
-//! It is only ever appended to. A process that is killed while it writes leaves half a frame at the
-//! end and nothing worse: the reader takes what is whole and names what it left out.
+//! The file is append-only. A process killed during a write leaves at most an incomplete frame at
+//! the end: the reader returns the complete frames and reports what it skipped.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
@@ -23,21 +23,21 @@ const MAGIC: [u8; 4] = *b"DDPJ";
 const VERSION: u32 = 1;
 /// Bytes of the header.
 pub const HEADER: usize = 8;
-/// Bytes before the message of a frame.
+/// Bytes before the message in a frame.
 const FRAME_HEADER: usize = 8;
-/// Longest frame that is written or believed. Batches are kept far below it.
+/// Maximum size of a frame, in bytes. Batches are kept far below it.
 pub const MAX_FRAME: usize = 8 << 20;
 
 /// Why a journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The file system said no.
+    /// An operation on the file failed.
     #[error("the journal cannot be used: {0}")]
     Io(#[from] io::Error),
-    /// It is another kind of file.
+    /// The file is not a journal.
     #[error("this is no journal")]
     NotAJournal,
-    /// It was written by a later version.
+    /// The journal has a later format version.
     #[error("the journal has format version {0}; this program reads up to {VERSION}")]
     Version(u32),
 }
@@ -51,11 +51,11 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes a new journal; it must not exist yet.
+    /// Creates a new journal.
     ///
     /// # Errors
     ///
-    /// When the file cannot be made or written.
+    /// Fails if the file exists, or cannot be created or written.
     pub fn create(path: &Path) -> Result<Self, JournalError> {
         let mut file = OpenOptions::new()
             .append(true)
@@ -77,8 +77,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// When the file system does not take it. Nothing may be appended after that: half a frame may
-    /// stand at the end, and what follows it would be lost.
+    /// Fails if the write fails. Nothing may be appended afterwards: the file may end with an
+    /// incomplete frame, after which further frames would be lost.
     pub fn append(&mut self, report: &Report) -> Result<(), JournalError> {
         self.frame.clear();
         self.frame.resize(FRAME_HEADER, 0);
@@ -97,29 +97,29 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes of the journal, once this report is appended.
+    /// Size of the journal in bytes after this report is appended.
     #[must_use]
     pub fn length_with(&self, report: &Report) -> u64 {
         self.written + (FRAME_HEADER + report.encoded_len()) as u64
     }
 
-    /// The file that is written.
+    /// The open file.
     #[must_use]
     pub const fn file(&self) -> &File {
         &self.file
     }
 
-    /// Returns once everything appended is on the disk.
+    /// Flushes everything appended to the disk.
     ///
     /// # Errors
     ///
-    /// When the disk does not confirm it.
+    /// Fails if the disk does not confirm it.
     pub fn sync(&self) -> Result<(), JournalError> {
         Ok(self.file.sync_data()?)
     }
 }
 
-/// Reads the reports of a journal, one after the other.
+/// Reads the reports of a journal in order.
 #[derive(Debug)]
 pub struct Reader<R> {
     from: R,
@@ -128,12 +128,12 @@ pub struct Reader<R> {
     done: bool,
 }
 
-/// What a reader left out at the end of a journal.
+/// The end of a journal that was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
-    /// Where, in bytes from the start.
+    /// Offset in bytes from the start of the file.
     pub at: u64,
-    /// Why.
+    /// Reason.
     pub reason: &'static str,
 }
 
@@ -152,7 +152,7 @@ impl Reader<BufReader<File>> {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or is no journal of a known version.
+    /// Fails if the file cannot be read, or is not a journal of a supported version.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         Self::new(BufReader::new(crate::files::open(path)?))
     }
@@ -163,7 +163,7 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     ///
-    /// As [`Reader::open`].
+    /// Fails like [`Reader::open`].
     pub fn new(mut from: R) -> Result<Self, JournalError> {
         let mut header = [0; HEADER];
         if fill(&mut from, &mut header)? < HEADER || header[..4] != MAGIC {
@@ -181,12 +181,11 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// The next report; `None` at the end, or where the rest cannot be read: see
-    /// [`Reader::skipped`].
+    /// Reads the next report; `None`: the end, or the rest is unreadable, see [`Reader::skipped`].
     ///
     /// # Errors
     ///
-    /// When the file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn read(&mut self) -> Result<Option<Report>, JournalError> {
         if self.done {
             return Ok(None);
@@ -201,7 +200,7 @@ impl<R: Read> Reader<R> {
         if length > MAX_FRAME {
             return Ok(self.end(Some("a frame claims to be longer than frames are")));
         }
-        // `take` reads what is there: a length that lies costs no memory.
+        // `take` reads only existing bytes: a wrong length costs no memory.
         let mut bytes = Vec::new();
         (&mut self.from)
             .take(length as u64)
@@ -219,7 +218,7 @@ impl<R: Read> Reader<R> {
         Ok(Some(report))
     }
 
-    /// What was left out, once [`Reader::read`] has returned `None`.
+    /// The skipped end, if any, once [`Reader::read`] has returned `None`.
     #[must_use]
     pub const fn skipped(&self) -> Option<&Skipped> {
         self.skipped.as_ref()
@@ -235,7 +234,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Fills the buffer as far as there are bytes; says how far.
+/// Fills the buffer as far as possible. Returns the number of bytes read.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -305,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_reports_are_read_back() {
         let (found, skipped) = read_all(&journal()).unwrap();
         assert_eq!(found, reports());
         assert_eq!(skipped, None);
     }
 
     #[test]
-    fn a_journal_cut_anywhere_gives_its_whole_frames_and_says_so() {
+    fn cut_journal_yields_complete_frames_and_reports_the_cut() {
         let bytes = journal();
         let mut ends = vec![HEADER];
         for report in reports() {
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_byte_anywhere_loses_no_frame_before_it_and_invents_none() {
+    fn corrupt_byte_affects_no_earlier_frame() {
         let bytes = journal();
         for at in HEADER..bytes.len() {
             let mut bytes = bytes.clone();
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn later_versions_are_refused_by_name() {
+    fn later_version_is_rejected_with_its_number() {
         let mut bytes = journal();
         bytes[4] = 2;
         let error = read_all(&bytes).unwrap_err();

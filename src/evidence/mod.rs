@@ -1,7 +1,7 @@
-//! Evidence in the forms it is kept and sent in, turned into what the engine is told.
+//! Decoding of evidence into events of the engine.
 //!
-//! Whatever its source (a live stream, a journal, a black box), evidence passes through one
-//! [`decode::Decoder`]: the same bytes give the same events, live and after the fact.
+//! Evidence from any source (a live stream, a journal, a black box) passes through one
+//! [`decode::Decoder`]: the same bytes yield the same events, live and after the fact.
 
 pub mod blackbox;
 pub mod decode;

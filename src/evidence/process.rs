@@ -1,4 +1,4 @@
-//! What the decoder remembers of one process, and how its records become events.
+//! State of the decoder for one process, and the conversion of its records into events.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,30 +18,30 @@ use crate::diagnosis::event::{
     ProcessId, Seat, Standing, ThreadId, Transfer, WaitsFor,
 };
 
-/// Most call sites of a process.
+/// Maximum number of call sites per process.
 const MAX_SITES: usize = 65_536;
-/// Most tests that are taken for one place.
+/// Maximum number of tests kept per site.
 const MAX_GUARDS: usize = 64;
-/// Most callers of a place that tell it from others.
+/// Maximum number of callers that distinguish paths to a site.
 const MAX_CALLERS: usize = 8;
-/// Longest test taken from a node, in bytes.
+/// Maximum length of a test's source text, in bytes.
 const MAX_TEST: usize = 256;
-/// Most process groups of a process.
+/// Maximum number of process groups per process.
 const MAX_GROUPS: usize = 8192;
-/// Most groups that a process may be about to make.
+/// Maximum number of group creations per process.
 const MAX_CREATIONS: usize = 65_536;
-/// Most members of a group that does not name them.
+/// Maximum size of a group whose members are unknown.
 const MAX_MEMBERS: u32 = 1 << 17;
-/// Most split sizes kept of one `all_to_all`, each way.
+/// Maximum number of split sizes kept per `all_to_all`, in each direction.
 const MAX_SPLITS: usize = 65_536;
-/// Bytes that the tables of all processes of a node may take together.
+/// Maximum memory of the tables of all processes of a node, in bytes.
 const TABLE_BYTES: usize = 256 << 20;
 
-/// What all processes of a node share: the memory their tables may still take.
+/// Limits shared by all processes of a node: the memory still available to their tables.
 #[derive(Debug)]
 pub(super) struct Limits {
     bytes: usize,
-    /// Lists of parameters: the ranks of a job have the same ones.
+    /// Lists of parameters, which the ranks of a job share.
     lines: HashSet<Arc<str>>,
 }
 
@@ -60,7 +60,7 @@ impl Limits {
         Some(())
     }
 
-    /// A list of parameters, kept once however many say it.
+    /// A list of parameters, stored once for all processes.
     fn lines(&mut self, lines: &str) -> Option<Arc<str>> {
         if let Some(known) = self.lines.get(lines) {
             return Some(Arc::clone(known));
@@ -72,50 +72,51 @@ impl Limits {
     }
 }
 
-/// A place in the program.
+/// A call site.
 #[derive(Debug)]
 struct Site {
     place: Arc<Where>,
-    /// Site of the call that first led there; 0: unknown.
+    /// Site of the first caller; 0: unknown.
     caller: u32,
-    /// Its source was read.
+    /// Whether its source was read.
     is_read: bool,
-    /// Somebody said that it is being read.
+    /// Whether its source is being read.
     reading: bool,
 }
 
-/// One black box, as far as it was told.
+/// A process and its black box, as known from messages.
 #[derive(Debug)]
 pub(super) struct Process {
     layer: Arc<str>,
     identity: v1::ProcessJoined,
     sites: HashMap<u32, Site>,
-    /// Places of forwards with their callers, as one text each.
+    /// Forward call sites with their callers, as one text each.
     paths: HashMap<u32, Arc<str>>,
     groups: HashMap<u32, Arc<GroupInfo>>,
     phases: HashMap<String, Arc<str>>,
-    /// The record that comes next, if none is lost or repeated.
+    /// Ticket of the next record, if none is lost or repeated.
     next_ticket: u64,
-    /// Lost records that were announced and whose gap has not been passed yet.
+    /// Number of lost records that were announced and not yet passed.
     announced: u64,
-    /// An `all_to_all` whose splits may still follow.
+    /// An `all_to_all` whose split sizes may still follow.
     held: Option<Box<Call>>,
-    /// When the latest record was written.
+    /// Time of the latest record.
     latest: Timestamp,
-    /// The status that it announced, and when.
+    /// Exit status that the process announced, and when.
     announced_status: Option<(i32, Timestamp)>,
-    /// What the latest record is.
+    /// Kind of the latest record.
     latest_kind: RecordKind,
-    /// The thread that announced it.
+    /// Thread that announced the exit.
     announced_by: u32,
-    /// That thread is in the middle of a call that it made after that.
+    /// Whether that thread is inside a call made after the announcement.
     held_up: bool,
     ended: bool,
-    /// Groups that it said it was about to make.
+    /// Number of group creations so far.
     creations: usize,
-    /// How far its node's clock was ahead of ours when it joined, in nanoseconds.
+    /// Offset of the node's clock from ours when the process joined, in nanoseconds; positive:
+    /// ahead.
     ahead: i64,
-    /// The training step that it is in.
+    /// Current training step.
     step: u64,
 }
 
@@ -177,7 +178,7 @@ impl Process {
         self.ended
     }
 
-    /// Takes its identity; whether that says anything new.
+    /// Stores the identity. Returns whether it is new or changed.
     pub(super) fn join(&mut self, joined: &v1::ProcessJoined, is_new: bool) -> bool {
         let mut joined = joined.clone();
         joined.layer.clear();
@@ -214,7 +215,7 @@ impl Process {
         if site.id == 0 || self.sites.len() >= MAX_SITES {
             return None;
         }
-        // An address that nobody has looked up while its process lived.
+        // An address that was not resolved while its process was alive.
         if site.file.starts_with(ADDRESS) {
             return Some(());
         }
@@ -225,7 +226,7 @@ impl Process {
         };
         limits.take(place.file.len() + place.function.len() + 64)?;
         let place = Arc::new(place);
-        // Only what was told before: so no chain of callers ever runs in a circle.
+        // Only sites defined earlier, so that callers never form a cycle.
         let caller = self.sites.get(&site.caller).map(|it| it.place.clone());
         let known = Site {
             place: place.clone(),
@@ -253,7 +254,7 @@ impl Process {
         self.sites.get(&site).map(|site| site.place.clone())
     }
 
-    /// What a forward's record says; `None`: it is a mark of the program's own.
+    /// Details of a step that began with a forward pass; `None`: the program marked the step.
     fn forward(&mut self, record: &v1::Record, limits: &mut Limits) -> Option<Forward> {
         let has = |flag: u16| record.flags & u32::from(flag) != 0;
         has(flags::FORWARD).then(|| Forward {
@@ -264,7 +265,7 @@ impl Process {
         })
     }
 
-    /// A place and its callers as one text: equal for what is called from the same lines.
+    /// A site and its callers as one text, equal for calls from the same lines.
     fn path(&mut self, site: u32, limits: &mut Limits) -> Option<Arc<str>> {
         if let Some(known) = self.paths.get(&site) {
             return Some(known.clone());
@@ -327,8 +328,8 @@ impl Process {
         Some(())
     }
 
-    /// The layer of a group: c10d knows the members of its groups, so that one without stands in its box for
-    /// NCCL's own calls.
+    /// Layer of a group. c10d knows the members of its groups: a group without them in its box is
+    /// an NCCL communicator.
     fn layer_of(&self, seat: Option<Seat>) -> &str {
         match (&*self.layer, seat) {
             ("c10d", Some(_)) => "nccl",
@@ -340,23 +341,23 @@ impl Process {
         self.groups.get(&id)
     }
 
-    /// So many records will be missing before the next one.
+    /// Announces that `count` records will be missing before the next one.
     pub(super) const fn announce_loss(&mut self, count: u64) {
         self.announced = self.announced.saturating_add(count);
     }
 
-    /// The process has ended: nothing follows.
+    /// Marks the process as ended: no records follow.
     pub(super) fn end(&mut self, process: ProcessId, out: &mut Vec<Event>) {
         self.release(process, out);
         self.ended = true;
     }
 
-    /// Whether an event waits for splits that may follow it.
+    /// Whether an event waits for split sizes that may follow.
     pub(super) const fn holds(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Gives out what was held.
+    /// Releases the event that waits.
     pub(super) fn release(&mut self, process: ProcessId, out: &mut Vec<Event>) {
         if let Some(call) = self.held.take() {
             out.push(Event::Issued {
@@ -366,7 +367,7 @@ impl Process {
         }
     }
 
-    /// Takes one record; `None` where it makes no sense. A repeated one makes sense and no event.
+    /// Decodes one record; `None`: it is invalid. A repeated record is valid and yields no event.
     pub(super) fn record(
         &mut self,
         process: ProcessId,
@@ -551,13 +552,13 @@ impl Process {
                     at,
                 }
             }
-            // A sample has a message of its own.
+            // Memory samples have a message of their own.
             RecordKind::Memory | RecordKind::Splits | RecordKind::Unspecified => return None,
         });
         Some(())
     }
 
-    /// Takes a sample of the memory; `None` where it makes no sense.
+    /// Decodes a memory sample; `None`: it is invalid.
     pub(super) fn memory(
         &mut self,
         process: ProcessId,
@@ -566,7 +567,7 @@ impl Process {
     ) -> Option<()> {
         let is_new = match sample.ticket {
             Some(ticket) => self.is_next(process, ticket, out)?,
-            // From outside. The model minds neither repetition nor order.
+            // Measured by the node. The model accepts repeated and reordered samples.
             None => !self.ended,
         };
         if is_new {
@@ -607,7 +608,7 @@ impl Process {
         Some(())
     }
 
-    /// Whether what stands there in the black box was not told before. Says what was lost before it.
+    /// Whether the ticket is new; `None`: invalid. Emits an event for records lost before it.
     fn is_next(&mut self, process: ProcessId, ticket: u64, out: &mut Vec<Event>) -> Option<bool> {
         if self.ended || ticket == u64::MAX {
             return None;
@@ -627,8 +628,8 @@ impl Process {
         Some(true)
     }
 
-    /// A process that has said that it ends does so, unless it is kept by what it does on its way out,
-    /// or another thread of it goes on.
+    /// Tracks an announced exit. A call made afterwards delays it; activity of another thread
+    /// revokes it.
     fn hear_of_the_end(&mut self, kind: RecordKind, record: &v1::Record, at: Timestamp) {
         match kind {
             RecordKind::Exit => {
@@ -686,12 +687,12 @@ impl Process {
         })
     }
 
-    /// What a call asks of the layer below.
+    /// What a call requests of the layer below.
     fn beneath(&self, record: &v1::Record) -> Beneath {
         let op = number(record.op, Op::from_number);
         let group = self.groups.get(&record.group).map(|group| &**group);
         let root = record.root.filter(|_| op.is_rooted());
-        // What is captured runs later, and nobody tells when.
+        // A captured call runs later, at an unknown time.
         let runs = record.flags & u32::from(flags::CAPTURED) == 0;
         let on_stream = record.on_stream.as_ref().filter(|_| runs);
         Beneath {
@@ -705,7 +706,7 @@ impl Process {
         }
     }
 
-    /// The group that a call is about to make; `None`: it was not said, or is too large to be kept.
+    /// The group that a call is about to create; `None`: not recorded, invalid, or over a limit.
     fn created(
         &mut self,
         group: Option<v1::GroupCreation>,
@@ -735,8 +736,7 @@ impl Process {
         }))
     }
 
-    /// Adds a piece of split sizes to the call they belong to. Pieces come in order, right behind
-    /// their call; what comes otherwise is none.
+    /// Adds split sizes to their call; `None`: invalid. Valid parts follow their call in order.
     fn splits(&mut self, record: &v1::Record) -> Option<()> {
         let call = self.held.as_mut().filter(|call| call.id.0 == record.call)?;
         let output = record.flags & u32::from(flags::OUTPUT) != 0;
@@ -748,7 +748,7 @@ impl Process {
         Some(())
     }
 
-    /// Phases have few names and every record carries one: each is kept once.
+    /// The shared name of a phase: every record carries one of a few names.
     fn phase(&mut self, phase: &str, limits: &mut Limits) -> Option<Arc<str>> {
         if phase.is_empty() {
             return None;
@@ -763,14 +763,14 @@ impl Process {
         Some(new)
     }
 
-    /// A moment on the host's monotonic clock in nanoseconds since the Unix epoch.
+    /// Converts a time of the host's monotonic clock to our clock.
     fn time(&self, mono_ns: u64) -> Timestamp {
         let offset = i128::from(mono_ns) - i128::from(self.identity.anchor_mono_ns);
         let unix = i128::from(self.identity.anchor_unix_ns) + offset;
         self.on_our_clock(unix.clamp(0, i128::from(u64::MAX)) as u64)
     }
 
-    /// A time of its node on our clock.
+    /// Converts a time of the node to our clock.
     pub(super) const fn on_our_clock(&self, unix_ns: u64) -> Timestamp {
         Timestamp(unix_ns.saturating_add_signed(self.ahead.saturating_neg()))
     }
@@ -785,12 +785,12 @@ fn guard(guard: &v1::Guard) -> Guard {
     }
 }
 
-/// A number that may be none of ours.
+/// Converts a number that may be out of range.
 fn number<T: Default>(number: i32, from_number: impl Fn(u8) -> T) -> T {
     u8::try_from(number).map_or_else(|_| T::default(), from_number)
 }
 
-/// What a transfer waits for that does not move; `None`: it does.
+/// What a stalled transfer waits for; `None`: it makes progress.
 const fn waits_for(code: i32) -> Option<WaitsFor> {
     Some(match code {
         transfer::MOVES => return None,
@@ -801,7 +801,7 @@ const fn waits_for(code: i32) -> Option<WaitsFor> {
     })
 }
 
-/// Group rank → global rank; the group rank itself, where the members are not known.
+/// Converts a group rank to a global rank; stays a group rank if the members are unknown.
 fn global(group: Option<&GroupInfo>, rank: i32) -> Option<u32> {
     let group = group?;
     if let Some(seat) = group.seat {
@@ -811,7 +811,7 @@ fn global(group: Option<&GroupInfo>, rank: i32) -> Option<u32> {
     members.get(usize::try_from(rank).ok()?).copied()
 }
 
-/// The place in a group, where one is given; `None`: there is no such place.
+/// Validates the rank in a group; outer `None`: invalid, inner `None`: absent.
 fn seat(seat: Option<v1::Seat>) -> Option<Option<Seat>> {
     let Some(v1::Seat { rank, size }) = seat else {
         return Some(None);

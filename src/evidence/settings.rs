@@ -1,4 +1,4 @@
-//! The settings of the engine that a node asks for in its first message.
+//! Settings of the engine that a node requests in its first message.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ddp_doctor_proto::v1;
 use crate::diagnosis::Config;
 use crate::diagnosis::timing::{TimeScale, Timing};
 
-/// The factor of all durations; 1 where none is named, or none that is in range.
+/// Factor of all durations; 1 if it is absent or out of range.
 #[must_use]
 pub fn time_scale(hello: &v1::Hello) -> TimeScale {
     hello
@@ -16,15 +16,15 @@ pub fn time_scale(hello: &v1::Hello) -> TimeScale {
         .unwrap_or_default()
 }
 
-/// `Hello.stall_after_s` for the limit that the user named: in seconds, rounded up. 0 is the default.
+/// `Hello.stall_after_s` for the user's limit: in seconds, rounded up. 0 selects the default.
 #[must_use]
 pub fn stall_after_s(named: Option<Duration>) -> u32 {
     let seconds = named.map_or(0.0, |limit| limit.as_secs_f64().ceil());
-    // Saturates.
+    // The conversion saturates.
     seconds as u32
 }
 
-/// The engine's settings. A stall limit that is named is not scaled.
+/// Settings of the engine. A stall limit set by the user is not scaled.
 #[must_use]
 pub fn config(hello: &v1::Hello) -> Config {
     let mut config = Config::with_timing(Timing::default().scaled(time_scale(hello)));

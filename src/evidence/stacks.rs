@@ -1,4 +1,4 @@
-//! Stacks as a node sent them → as the engine knows them, bounded.
+//! Conversion of stacks between messages and the engine, with limits.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use ddp_doctor_proto::v1;
 use super::decode::{name, text};
 use crate::diagnosis::event::{Stacks, ThreadStack};
 
-/// Most threads of a process that are kept: OpenMP and autograd make dozens.
+/// Maximum number of threads kept per process: OpenMP and autograd create dozens.
 const MAX_THREADS: usize = 512;
-/// Most frames of a thread that are kept, from the innermost on.
+/// Maximum number of frames kept per thread, from the innermost.
 const MAX_FRAMES: usize = 256;
 
-/// As the engine knows them.
+/// Decodes stacks that a node sent.
 #[must_use]
 pub fn decode(taken: &v1::Stacks) -> Stacks {
     Stacks {
@@ -23,7 +23,7 @@ pub fn decode(taken: &v1::Stacks) -> Stacks {
     }
 }
 
-/// The same as a message, of a process that it names by `process`.
+/// Encodes stacks as a message about a process.
 #[must_use]
 pub fn encode(process: u64, stacks: &Stacks) -> v1::Stacks {
     let frames = |frames: &[Where]| -> Vec<v1::Frame> {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_passed_on_comes_back() {
+    fn encoded_stacks_equal_the_decoded_message() {
         let frame = |line| v1::Frame {
             file: "train.py".into(),
             line,

@@ -189,14 +189,21 @@ impl BoxDir {
             }
             return Ok(());
         }
-        let kept = match &self.keep {
-            Some(keep) if !self.snapshot => boxes_in(&self.path)?
-                .iter()
-                .try_for_each(|file| relocate(file, keep)),
-            _ => Ok(()),
-        };
-        fs::remove_dir_all(&self.path)?;
-        kept
+        let keep = self.keep.as_ref().filter(|_| !self.snapshot);
+        let mut failed = None;
+        if let Some(keep) = keep {
+            for file in boxes_in(&self.path)? {
+                // The other boxes may be smaller.
+                failed = relocate(&file, keep).err().or(failed);
+            }
+        }
+        if let Some(error) = failed {
+            // The next run of this user moves them.
+            let at = self.path.display();
+            let why = format!("black boxes remain in {at}: {error}");
+            return Err(io::Error::new(error.kind(), why));
+        }
+        fs::remove_dir_all(&self.path)
     }
 }
 
@@ -368,15 +375,22 @@ fn copy(file: &Path, to: &Path) -> io::Result<()> {
     };
     let half = to.join(format!("{}.part", name.display()));
     let mut from = files::open(file)?;
-    let mut kept = File::options()
+    let copied = File::options()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
-        .open(&half)?;
-    io::copy(&mut from, &mut kept)?;
-    kept.sync_data()?;
-    fs::rename(half, to.join(name))
+        .open(&half)
+        .and_then(|mut kept| {
+            io::copy(&mut from, &mut kept)?;
+            kept.sync_data()
+        })
+        .and_then(|()| fs::rename(&half, to.join(name)));
+    if copied.is_err() {
+        // What cannot be removed could not be created either.
+        drop(fs::remove_file(&half));
+    }
+    copied
 }
 
 #[cfg(test)]
@@ -408,6 +422,22 @@ mod tests {
         assert_eq!(boxes_in(&run.join("boxes")).unwrap().len(), 2);
         assert_eq!(fs::read(run.join("boxes/3.4.c10d.box")).unwrap(), b"y");
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn box_that_cannot_be_kept_remains_in_shared_memory() {
+        let (_dir, shm, run) = dirs();
+        let boxes = BoxDir::create(&shm, "job", Some(&run)).unwrap();
+        let path = boxes.path().to_owned();
+        fs::write(path.join("1.2.c10d.box"), "x").unwrap();
+        fs::write(path.join("3.4.c10d.box"), "y").unwrap();
+        // A directory of that name is in the way.
+        fs::create_dir(run.join("boxes/1.2.c10d.box")).unwrap();
+        let error = boxes.remove().unwrap_err().to_string();
+        assert!(error.contains(path.to_str().unwrap()), "{error}");
+        assert_eq!(fs::read(path.join("1.2.c10d.box")).unwrap(), b"x");
+        assert_eq!(fs::read(run.join("boxes/3.4.c10d.box")).unwrap(), b"y");
+        assert!(!run.join("boxes/1.2.c10d.box.part").exists());
     }
 
     #[test]

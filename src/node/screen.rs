@@ -183,7 +183,11 @@ impl Screen {
             128.. => format!("the job was terminated by signal {}", status - 128),
             _ => format!("the job exited with status {status}"),
         };
-        let place = report.map_or_else(String::new, |path| format!(" · {}", path.display()));
+        let place = match report {
+            Some(path) if self.live.is_written(&path) => format!(" · {}", path.display()),
+            Some(_) => " · the last report could not be written".to_owned(),
+            None => String::new(),
+        };
         self.live
             .announce(&format!("{ended} · verdict: {}{place}", last.verdict));
         Shown {

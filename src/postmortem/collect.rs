@@ -1,4 +1,4 @@
-//! Paths → the evidence that lies there. What a file is, its content says, not its name.
+//! Finds the evidence in paths. The kind of a file follows from its content, not from its name.
 
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
@@ -14,42 +14,42 @@ use crate::evidence::journal::{JournalError, Reader};
 use crate::node::boxes::{BoxDir, SHARED_MEMORY};
 use crate::node::rundir::Description;
 
-/// Files of one directory that are looked at.
+/// Maximum number of files examined per directory.
 const MAX_FILES: usize = 65_536;
-/// Names that a remark lists.
+/// Maximum number of names listed in a remark.
 const LISTED: usize = 3;
-/// Bytes at the beginning of a file that tell its kind.
+/// Number of bytes at the beginning of a file that determine its kind.
 const HEAD: usize = 4096;
 
-/// All evidence that some paths lead to.
+/// The evidence found in the paths.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) journals: Vec<JournalFile>,
     pub(super) boxes: Vec<BoxFile>,
     pub(super) no_boxes: Vec<NoBoxFile>,
-    /// What is there and cannot be read.
+    /// Evidence that exists and is unreadable.
     pub(super) gaps: Vec<Gap>,
     pub(super) remarks: Vec<Remark>,
-    /// Files that were taken: each is taken once.
+    /// Device and inode of files already taken: each is taken once.
     taken: HashSet<(u64, u64)>,
-    /// Pieces of evidence that were met, again or for the first time.
+    /// Number of pieces of evidence found, including repeated ones.
     met: usize,
 }
 
-/// Where a file was found: files of one run directory belong together.
+/// Index of the path through which a file was found: files of one run directory belong together.
 pub(super) type Place = usize;
 
-/// A journal that can be read.
+/// A readable journal.
 #[derive(Debug)]
 pub(super) struct JournalFile {
     pub(super) path: PathBuf,
     pub(super) place: Place,
     pub(super) hello: v1::Hello,
-    /// The run that writes it still goes on.
+    /// Whether the run that writes it is still active.
     pub(super) goes_on: bool,
 }
 
-/// A black box that can be read.
+/// A readable black box.
 #[derive(Debug)]
 pub(super) struct BoxFile {
     pub(super) path: PathBuf,
@@ -57,21 +57,21 @@ pub(super) struct BoxFile {
     pub(super) identity: Identity,
 }
 
-/// The marker of a process that found no room for a box.
+/// The marker of a process for whose box there was no room.
 #[derive(Debug)]
 pub(super) struct NoBoxFile {
     pub(super) place: Place,
     pub(super) marker: NoBox,
 }
 
-/// Evidence that is there and cannot be read.
+/// Evidence that exists and is unreadable.
 #[derive(Debug)]
 pub(super) struct Gap {
     pub(super) place: Place,
     pub(super) text: String,
 }
 
-/// What a file is.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileKind {
     Journal,
@@ -83,7 +83,7 @@ enum FileKind {
     Unknown,
 }
 
-/// Finds what these paths lead to.
+/// Finds the evidence in these paths.
 pub(super) fn collect(paths: &[PathBuf]) -> Found {
     let mut found = Found::default();
     for (place, path) in paths.iter().enumerate() {
@@ -104,7 +104,7 @@ impl Found {
         });
     }
 
-    /// A file that was named itself.
+    /// Adds a file that was given as a path.
     fn file(&mut self, path: &Path, metadata: &Metadata, place: Place) {
         if !metadata.is_file() {
             return self.remark(path, "it is neither a directory nor a regular file");
@@ -136,7 +136,7 @@ impl Found {
         self.remark(path, text);
     }
 
-    /// A run directory, or any directory with evidence in it.
+    /// Adds a run directory, or any directory with evidence.
     fn directory(&mut self, dir: &Path, place: Place) {
         let description = match Description::of(dir) {
             Ok(description) => description,
@@ -148,7 +148,7 @@ impl Found {
         let before = (self.met, self.remarks.len());
         let mut folders = vec![dir.to_owned()];
         folders.extend(Some(dir.join("boxes")).filter(|boxes| boxes.is_dir()));
-        // Boxes of a run that goes on, or that was killed, are still where ranks write them.
+        // Boxes of an active run, or of one that was killed, are still in shared memory.
         let canonical = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         folders.extend(BoxDir::awaited(Path::new(SHARED_MEMORY), &canonical));
         let mut flight_records = Vec::new();
@@ -234,7 +234,7 @@ impl Found {
                 identity: reader.identity(),
             }),
             Err(error) => {
-                // It names the file by itself.
+                // The error text begins with the path.
                 let text = error.to_string();
                 let file = path.display().to_string();
                 let text = match (&error, text.strip_prefix(&file)) {
@@ -255,7 +255,7 @@ impl Found {
         }
     }
 
-    /// Something that should be evidence and cannot be read.
+    /// Records evidence that is unreadable.
     fn gap(&mut self, path: &Path, place: Place, text: String) {
         let name = file_name(path).unwrap_or_default();
         self.gaps.push(Gap {
@@ -265,12 +265,12 @@ impl Found {
         self.remark(path, text);
     }
 
-    /// Whether the file was not taken before, under whatever name.
+    /// Whether the file was not taken before, under any name.
     fn takes(&mut self, path: &Path) -> bool {
         self.met += 1;
         match fs::metadata(path) {
             Ok(metadata) => self.taken.insert((metadata.dev(), metadata.ino())),
-            // Whoever opens it says why not.
+            // Opening the file reports the error.
             Err(_) => true,
         }
     }
@@ -278,7 +278,7 @@ impl Found {
 
 const NO_FLIGHT_RECORDER: &str = "Flight Recorder dumps are not read yet";
 
-/// The beginning of a file tells what it is.
+/// Detects the kind of a file from its beginning.
 fn kind_of(path: &Path) -> io::Result<FileKind> {
     let mut head = Vec::new();
     crate::files::open(path)?
@@ -290,7 +290,7 @@ fn kind_of(path: &Path) -> io::Result<FileKind> {
         [] => FileKind::Empty,
         [b'D', b'D', b'P', b'J', ..] => FileKind::Journal,
         [b'D', b'D', b'P', b'D', b'B', b'O', b'X', ..] => FileKind::BlackBox,
-        // A pickle of protocol 2 or later: torch's dumps.
+        // A pickle of protocol 2 or later: a dump of PyTorch's Flight Recorder.
         [0x80, 2..=5, ..] => FileKind::FlightRecorder,
         [b'{', ..] if has("ddp-doctor/report") => FileKind::Report,
         [b'{', ..] if has("boot_id") && has("start_ticks") => FileKind::Description,
@@ -299,13 +299,13 @@ fn kind_of(path: &Path) -> io::Result<FileKind> {
     })
 }
 
-/// Whose journal it is; `None` where it ends before it says so.
+/// Hello of the journal; `None`: the journal ends before it.
 fn first_event(path: &Path) -> Result<Option<v1::Hello>, JournalError> {
     let mut reader = Reader::open(path)?;
     while let Some(report) = reader.read()? {
         match report.events.into_iter().next().and_then(|it| it.kind) {
             Some(Kind::Hello(hello)) => return Ok(Some(hello)),
-            // The node lives, that is all.
+            // An empty report is only a sign of life.
             None => {}
             Some(_) => break,
         }
@@ -313,7 +313,7 @@ fn first_event(path: &Path) -> Result<Option<v1::Hello>, JournalError> {
     Ok(None)
 }
 
-/// What to say of a directory without evidence.
+/// Message about a directory without evidence.
 fn nothing_in(dir: &Path) -> String {
     let mut runs: Vec<(std::time::SystemTime, String)> = fs::read_dir(dir)
         .into_iter()
@@ -345,7 +345,7 @@ fn file_name(path: &Path) -> Option<String> {
     Some(path.file_name()?.to_string_lossy().into_owned())
 }
 
-/// Why a file cannot be read, and the way out where there is one.
+/// Why a file is unreadable, and what to do about it if possible.
 fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "there is no such file or directory".into(),

@@ -1,4 +1,4 @@
-//! Which evidence belongs to one job, and to one node of it.
+//! Groups evidence by job, and by node within a job.
 
 use std::path::Path;
 
@@ -18,16 +18,16 @@ pub(super) struct Job {
 /// The evidence of one node of a job.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// Whose it is: as its journal says, or its boxes.
+    /// First message of the node, from its journal or derived from its boxes.
     pub(super) hello: v1::Hello,
     pub(super) journal: Option<JournalFile>,
     pub(super) boxes: Vec<BoxFile>,
     pub(super) no_boxes: Vec<NoBoxFile>,
-    /// What is there and cannot be read.
+    /// Evidence that exists and is unreadable.
     pub(super) gaps: Vec<String>,
 }
 
-/// Sorts evidence into jobs, the oldest first.
+/// Groups evidence into jobs, the oldest first.
 pub(super) fn of(found: Found, remarks: &mut Vec<Remark>) -> Vec<Job> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut journals = found.journals;
@@ -54,7 +54,7 @@ pub(super) fn of(found: Found, remarks: &mut Vec<Remark>) -> Vec<Job> {
         }
     }
     let mut boxes = found.boxes;
-    // Whoever was started first comes first: a rank before its helpers.
+    // By start time: a rank before its helpers.
     boxes.sort_by_key(|it| {
         (
             it.identity.start_ticks,
@@ -81,7 +81,7 @@ pub(super) fn of(found: Found, remarks: &mut Vec<Remark>) -> Vec<Job> {
         node.boxes.push(it);
     }
     for marker in found.no_boxes {
-        // Without anything else from there nobody knows whose it is.
+        // Without other evidence from that place its node is unknown.
         if let Some(node) = nodes.iter_mut().find(|node| node.is_from(marker.place)) {
             node.no_boxes.push(marker);
         }
@@ -105,8 +105,8 @@ impl Node {
             || self.boxes.iter().any(|it| it.place == place)
     }
 
-    /// Leaves out processes that a rank started and that are the same rank in a world of their own,
-    /// as the live follower does: they are not the rank.
+    /// Removes helpers, as the live follower does: processes that a rank started, and that claim
+    /// the same rank in a world of their own.
     fn drop_helpers(&mut self) {
         let ranks: Vec<(u32, Option<u32>)> = self
             .boxes
@@ -122,7 +122,7 @@ impl Node {
     }
 }
 
-/// Nodes that were at work on one job at one time.
+/// Groups nodes that worked on one job at the same time.
 fn into_jobs(mut nodes: Vec<Node>) -> Vec<Job> {
     nodes.sort_by_key(|node| node.hello.started_unix_ns);
     let mut jobs: Vec<Job> = Vec::new();
@@ -139,15 +139,15 @@ fn into_jobs(mut nodes: Vec<Node>) -> Vec<Job> {
     jobs
 }
 
-/// Whether the job of one node is that of a later one.
+/// Whether two nodes belong to the same job.
 fn is_one_job(earlier: &Node, later: &Node) -> bool {
     let (a, b) = (&earlier.hello, &later.hello);
     let has_journals = earlier.journal.is_some() && later.journal.is_some();
     if a.job != b.job || (has_journals && a.attempt != b.attempt) {
         return false;
     }
-    // A name may be used again: a node that was through with the job before the other began was at
-    // work on another one of that name. Only on one host can that be told without doubt.
+    // A job name may be reused: a node that finished before the other began worked on an earlier
+    // job of that name. Only times of the same host can be compared safely.
     let same_host = a.boot_id == b.boot_id;
     let ended = || match &earlier.journal {
         Some(journal) => end_of(&journal.path),
@@ -156,7 +156,7 @@ fn is_one_job(earlier: &Node, later: &Node) -> bool {
     !same_host || ended().is_none_or(|at| at >= Timestamp(b.started_unix_ns))
 }
 
-/// When a journal got its last report.
+/// Time of a journal's last report.
 fn end_of(path: &Path) -> Option<Timestamp> {
     let mut reader = journal::Reader::open(path).ok()?;
     let mut last = None;
@@ -166,14 +166,14 @@ fn end_of(path: &Path) -> Option<Timestamp> {
     last
 }
 
-/// The node that a box belongs to: one of the same job and boot, if possible from the same
-/// place, else the last that had begun by then.
+/// The node to which a box belongs: one with the same job and boot, preferably from the same place,
+/// otherwise the last one that had begun when the box was created.
 fn node_of(nodes: &[Node], it: &BoxFile) -> Option<usize> {
     let hello = hello_of(it);
     let mut candidates: Vec<usize> = (0..nodes.len())
         .filter(|&at| {
             let other = &nodes[at].hello;
-            // A rank in a container has another host name, on the same boot.
+            // A rank in a container has another host name on the same boot.
             other.job == hello.job && other.boot_id == hello.boot_id
         })
         .collect();
@@ -187,7 +187,7 @@ fn node_of(nodes: &[Node], it: &BoxFile) -> Option<usize> {
     candidates.last().copied()
 }
 
-/// What a node of this box would say of itself.
+/// The first message that the node of this box would have sent.
 fn hello_of(it: &BoxFile) -> v1::Hello {
     let identity = &it.identity;
     v1::Hello {
@@ -200,7 +200,7 @@ fn hello_of(it: &BoxFile) -> v1::Hello {
     }
 }
 
-/// As the kernel writes boot ids.
+/// Formats a boot id as the kernel does.
 fn uuid(bytes: [u8; 16]) -> String {
     let mut text = String::new();
     for (i, byte) in bytes.iter().enumerate() {
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boot_ids_are_written_as_the_kernel_writes_them() {
+    fn boot_ids_are_formatted_like_the_kernel_does() {
         let bytes = std::array::from_fn(|i| i as u8);
         assert_eq!(uuid(bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
     }

@@ -1,13 +1,13 @@
-//! What happened to a job, out of what it left behind.
+//! Diagnosis of a job from the evidence that it left behind.
 //!
-//! Paths lead to evidence (`collect`): journals, which the watch of a node wrote, and black boxes,
-//! which the ranks themselves wrote. What belongs together makes a job (`jobs`), and its evidence
-//! is told to the engine as a live node would have told it (`play`).
+//! Paths lead to evidence (`collect`): journals, which the node follower wrote, and black boxes,
+//! which the ranks wrote. Evidence is grouped into jobs (`jobs`) and passed to the engine as a live
+//! node would have sent it (`play`).
 //!
-//! A journal that tells the end of its job gives the report of the live run, but for the times of
-//! detection. Where it breaks off, or there is none, black boxes give what their ranks recorded up to
-//! their end. How a rank ended and how long it had been where it was is then known only as far as
-//! somebody saw it; the report says what nobody saw.
+//! A journal that contains the end of its job yields the report of the live run, except for the
+//! times of detection. If the journal is incomplete or missing, black boxes contain what their
+//! ranks recorded up to their end. The end of a rank and the duration of its last wait are then
+//! known only as far as they were observed; the report states what was not observed.
 
 use std::path::PathBuf;
 
@@ -20,21 +20,21 @@ mod record;
 
 pub use record::{Recording, record};
 
-/// What could be made of some evidence.
+/// Result of an analysis.
 #[derive(Debug, Default)]
 pub struct Analysis {
-    /// A report for each job, the oldest first.
+    /// One report per job, the oldest first.
     pub reports: Vec<Report>,
-    /// What has to be said of the files, apart from the findings.
+    /// Messages about the files, apart from the findings.
     pub remarks: Vec<Remark>,
 }
 
-/// Something about a file: mostly why it was left out, and what to do about it.
+/// A message about a file: mostly why it was skipped, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// Which.
+    /// The file.
     pub path: PathBuf,
-    /// What about it.
+    /// The message.
     pub text: String,
 }
 

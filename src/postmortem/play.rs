@@ -1,5 +1,5 @@
-//! The evidence of one job, told to the engine: first what the watch of each node wrote, as it
-//! happened; then what ranks recorded beyond it; then what is known of their ends.
+//! Passes the evidence of one job to the engine: first the journals, in the order of their reports;
+//! then what the black boxes contain beyond them; then what is known of the ends of processes.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -22,19 +22,19 @@ use crate::evidence::journal::Reader;
 use crate::evidence::settings;
 use crate::node::proc::{self, Watched};
 
-/// Time between two looks while a journal is played, at least: that of a live node.
+/// Minimum interval of engine evaluations while a journal is played: that of a live node.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Where nothing happens for long, looks may become rarer by this share of what has passed since.
+/// While nothing happens, the interval of evaluations grows to the elapsed time divided by this.
 const PATIENCE: u32 = 64;
-/// How long a process may take to end after it said so.
+/// Maximum time between the announcement of an exit and the end of the process.
 const TEARDOWN: Duration = Duration::from_secs(10);
-/// Messages of a box that are decoded at a time.
+/// Number of messages of a box decoded at a time.
 const AT_ONCE: usize = 4096;
 
-/// Hears of every look at the engine: the time it was there, and whether anything changed.
+/// Called after every evaluation with the engine, its time, and whether anything changed.
 pub(super) type Observer<'a> = dyn FnMut(&Engine, Timestamp, bool) + 'a;
 
-/// Plays the evidence of a job to its end; the engine as it is then.
+/// Plays the evidence of a job to its end. Returns the engine in its final state.
 pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut Observer<'_>) -> Engine {
     // Black boxes without a journal have no settings.
     let hellos = job.nodes.iter().map(|node| &node.hello);
@@ -54,7 +54,7 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut Observer<
         .map(|(number, node)| Part::new(number, node, remarks))
         .collect();
 
-    // What was seen, node by node, in the order in which it was said.
+    // Play the journals of all nodes, in the order in which their reports were sent.
     while let Some(next) = parts
         .iter_mut()
         .filter(|part| part.next.is_some())
@@ -69,21 +69,21 @@ pub(super) fn play(job: Job, remarks: &mut Vec<Remark>, observer: &mut Observer<
     stage.engine
 }
 
-/// The engine, and the time that it is there.
+/// The engine and its time.
 struct Stage<'a> {
     engine: Engine,
-    /// Between decoder and engine; empty between reports.
+    /// Events between decoder and engine; empty between reports.
     events: Vec<Event>,
-    /// When the engine was looked at last.
+    /// Time of the latest evaluation.
     looked: Timestamp,
     now: Timestamp,
-    /// The time it is here.
+    /// Current time of this machine.
     wall: Timestamp,
     observer: &'a mut Observer<'a>,
 }
 
 impl Stage<'_> {
-    /// Hands on what was decoded; whether the end of the job on that node was in it.
+    /// Passes decoded events to the engine. Returns whether they include the end of the job.
     fn hand_on(&mut self) -> bool {
         let mut ended = false;
         for event in self.events.drain(..) {
@@ -93,8 +93,8 @@ impl Stage<'_> {
         ended
     }
 
-    /// Time goes on to `at`; the engine is looked at when a live one would have been, so that its
-    /// findings have the times of the live ones.
+    /// Advances the time to `at`. The engine is evaluated when a live one would have been, so that
+    /// its findings get the same times.
     fn go_to(&mut self, at: Timestamp) {
         let at = at.max(self.now);
         let begins = self.now == Timestamp::default();
@@ -121,17 +121,17 @@ impl Stage<'_> {
     }
 }
 
-/// One node's evidence, while it is played.
+/// The evidence of one node during playback.
 struct Part {
     node: Node,
     decoder: Decoder,
     reader: Option<Reader<BufReader<File>>>,
     next: Option<v1::Report>,
-    /// Up to when the node was watched; `None`: it never was.
+    /// Until when the node was followed; `None`: it was not.
     watched: Option<Timestamp>,
-    /// The watch saw the end of the job.
+    /// Whether the journal contains the end of the job.
     ended: bool,
-    /// Processes whose boxes were read to the end, by number.
+    /// Numbers of the processes whose boxes were read to the end.
     read_whole: Vec<u64>,
 }
 
@@ -163,13 +163,13 @@ impl Part {
         Some(self.node.journal.as_ref()?.path.clone())
     }
 
-    /// Whether this run goes on, and its journal with it.
+    /// Whether the run of the journal is still active.
     fn goes_on(&self) -> bool {
         let journal = self.node.journal.as_ref();
         !self.ended && journal.is_some_and(|journal| journal.goes_on)
     }
 
-    /// Whether this machine can tell how its processes fare.
+    /// Whether the state of its processes can be read on this machine.
     fn is_here(&self) -> bool {
         self.node.hello.boot_id == proc::boot_id()
     }
@@ -184,7 +184,7 @@ impl Part {
             trouble = Some(error.to_string());
             None
         });
-        // A journal that is being written may well end in half a frame.
+        // A journal that is being written may end in an incomplete frame.
         if let Some((text, path)) = trouble.filter(|_| !self.goes_on()).zip(self.path()) {
             self.node.gaps.push(text.clone());
             remarks.push(Remark { path, text });
@@ -203,8 +203,8 @@ impl Part {
         self.read_next(remarks);
     }
 
-    /// What ranks recorded and the journal does not tell: all of it where there is no journal, and
-    /// nothing where the watch saw the end of the job.
+    /// Plays the records of black boxes that are not in the journal: all if there is no journal,
+    /// none if the journal contains the end of the job.
     fn play_boxes(&mut self, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
         if self.ended {
             return;
@@ -243,7 +243,7 @@ impl Part {
 
     fn play_box(&mut self, it: &BoxFile, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
         let identity = &it.identity;
-        // One process may make several boxes, one after each `exec`.
+        // A process may create several boxes, one after each `exec`.
         let is_its = |known: &Known<'_>| {
             known.identity.pid == identity.pid
                 && known.identity.start_ticks == identity.start_ticks
@@ -269,7 +269,7 @@ impl Part {
         };
         reader.begin_at(begin);
         let lives = self.is_here() && proc::is_alive(identity.pid, identity.start_ticks);
-        // What the journal said of its rank may be older than the box.
+        // The rank in the journal may be older than that in the box.
         let joined = blackbox::joined(number, reader.identity());
         let mut batch = vec![Kind::ProcessJoined(joined)];
         let mut full = Vec::new();
@@ -302,15 +302,15 @@ impl Part {
         stage.hand_on();
     }
 
-    /// The last that is known of this node. Nothing guards the times in a black box: those that lie
-    /// in the future are none.
+    /// Latest time known for this node. Times in a black box are unverified: those in the future
+    /// are limited to the current time.
     fn latest(&self, wall: Timestamp) -> Timestamp {
         let records = self.decoder.processes().map(|process| process.latest);
         let records = records.map(|at| at.min(wall));
         records.chain(self.watched).max().unwrap_or_default()
     }
 
-    /// Processes whose end was not told, and how they fare now.
+    /// Processes without a recorded end, and their fates.
     fn open_ends(&self) -> Vec<(Known<'_>, Fate)> {
         self.decoder
             .processes()
@@ -342,8 +342,8 @@ impl Part {
         }
     }
 
-    /// The status with which a process said that it ends, and when, if it can be taken to have done
-    /// so: it makes no call on its way out, and nobody saw it live on.
+    /// Announced exit status and its time, if the process can be assumed to have exited: it made no
+    /// call afterwards, and was not seen alive for long after it.
     fn left(&self, process: &Known<'_>) -> Option<(i32, Timestamp)> {
         let (code, at) = process.announced?;
         let lived_on = self.watched.is_some_and(|until| until > at.plus(TEARDOWN));
@@ -352,18 +352,19 @@ impl Part {
     }
 }
 
-/// What became of a process whose end nobody told.
+/// What is known of a process without a recorded end.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// Somebody watches it, or did until the job was over: there was no end to tell.
+    /// It is being followed, or was until the end of the job: it had not ended.
     Watched,
-    /// It lives, in this state.
+    /// It is alive, in this state.
     Lives(ProcessState),
-    /// It is gone; how, the kernel may still know, or it said so itself, and when.
+    /// It has ended. Its exit comes from the kernel if available, otherwise from its announcement,
+    /// with the time of that.
     Gone(Exit, Option<Timestamp>),
-    /// It said that it ends, with what status and when; that it is gone nobody can say.
+    /// It announced its exit with this status and time. Its end was not observed.
     Left((i32, Timestamp)),
-    /// It was on another machine, or this one has been started anew since.
+    /// Unknown: it ran on another machine, or this one was restarted since.
     Unknown,
 }
 
@@ -376,7 +377,7 @@ fn state_of(watched: &Watched) -> ProcessState {
     }
 }
 
-/// Tells the engine what is known of ends, and lets time go on to where knowledge ends.
+/// Reports the ends of processes to the engine, and advances the time to the end of the evidence.
 fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
     let fates: Vec<Vec<(Known<'_>, Fate)>> = parts.iter().map(Part::open_ends).collect();
     let lives = fates
@@ -386,7 +387,7 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
     let goes_on = parts.iter().any(Part::goes_on);
     let latest = parts.iter().map(|part| part.latest(stage.wall)).max();
     let latest = latest.unwrap_or_default();
-    // Time counts as far as somebody saw it pass: to this moment where ranks still live.
+    // The time advances as far as it was observed: to the present if ranks are still alive.
     let now = if lives || goes_on { stage.wall } else { latest };
     for (part, fates) in parts.iter().zip(&fates) {
         for (process, fate) in fates {
@@ -412,13 +413,13 @@ fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) 
                     oom_kills: OomKills::default(),
                     at: now,
                 }),
-                // One that is gone while its peers still wait ended before them.
+                // A process that is gone while its peers still wait ended before them.
                 Fate::Gone(exit, at) if lives || exit != Exit::default() => {
                     let at = at.unwrap_or(since.max(process.latest));
                     stage.events.push(ended(exit, at));
                 }
                 Fate::Left((code, at)) => {
-                    // Where the interpreter ended in a way that does not tell, it is negative.
+                    // An exit whose status the process did not know is announced as negative.
                     let code = Some(code).filter(|&code| code >= 0);
                     let exit = Exit { code, signal: None };
                     stage.events.extend([unwatched, ended(exit, at)]);

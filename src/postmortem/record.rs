@@ -1,4 +1,4 @@
-//! Evidence as the updates that somebody would have been sent who had watched the job.
+//! Converts evidence into the updates that a viewer of the live job would have received.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use super::{Remark, collect, jobs, play};
 use crate::diagnosis::Engine;
 use crate::report::viewer::{Detail, Told};
 
-/// Time between two updates, at least, unless a finding comes or goes.
+/// Minimum time between two updates, unless the number of findings changes.
 const EVERY: Duration = Duration::from_millis(250);
-/// Every time that so many bytes are full, updates become half as frequent.
+/// The interval of updates doubles each time that this many bytes are full.
 const ROOM: usize = 32 << 20;
 
-/// A job as it was, for those who want to watch it again.
+/// A recorded job, for playback.
 #[derive(Debug)]
 pub struct Recording {
-    /// What a viewer would have been sent, in order. The last one tells how it ended.
+    /// Updates for a viewer, in order. The last one contains the final state.
     pub updates: Vec<v1::Update>,
-    /// Its last report.
+    /// The final report.
     pub report: Report,
-    /// What has to be said of the files, apart from the findings.
+    /// Messages about the files, apart from the findings.
     pub remarks: Vec<Remark>,
 }
 
-/// Records the newest job that the evidence is about; `None`: there is none.
+/// Records the newest job in the evidence; `None`: there is none.
 #[must_use]
 pub fn record(paths: &[PathBuf]) -> Option<Recording> {
     let found = collect::collect(paths);

@@ -1,4 +1,4 @@
-//! Where ranks stand, for people: those that stand at the same place together, the odd ones first.
+//! Stacks of ranks as text: equal stacks grouped, the smallest group first.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use super::markdown::escaped;
 use super::text::{Sources, Style, duration, ended, plain, short_path};
 use crate::diagnosis::{place, words};
 
-/// Longest name of a native function that is shown.
+/// Maximum length of a native function's name shown, in characters.
 const FUNCTION: usize = 60;
 
-/// Puts it together from what a coordinator answered.
+/// Assembles a dump from the answer of a coordinator.
 #[must_use]
 pub fn of_job(parts: Vec<v1::DumpPart>) -> Dump {
     let mut dump = empty();
@@ -34,7 +34,7 @@ pub fn of_job(parts: Vec<v1::DumpPart>) -> Dump {
     grouped(dump)
 }
 
-/// Puts it together from what was seen of one process.
+/// Assembles a dump of a single process.
 #[must_use]
 pub fn of_process(host: String, pid: u32, stacks: v1::Stacks) -> Dump {
     let mut dump = empty();
@@ -119,7 +119,7 @@ fn add(process: &mut Process, stacks: v1::Stacks) {
     process.threads = stacks.threads.into_iter().map(thread).collect();
 }
 
-/// The same with its groups: where few stand comes first, what could not be looked at is in none.
+/// Adds the groups, the smallest first. A process without stacks belongs to no group.
 fn grouped(mut dump: Dump) -> Dump {
     let mut groups: BTreeMap<&[Where], Vec<usize>> = BTreeMap::new();
     for (index, process) in dump.processes.iter().enumerate() {
@@ -137,11 +137,11 @@ fn grouped(mut dump: Dump) -> Dump {
     dump
 }
 
-/// Writes it for a terminal.
+/// Writes a dump for a terminal.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -> io::Result<()> {
     let (on, off) = style.label();
     if let Some(head) = head(dump) {
@@ -183,11 +183,11 @@ pub fn text(out: &mut dyn Write, dump: &Dump, style: Style, all_threads: bool) -
     Ok(())
 }
 
-/// Writes it as Markdown, to be pasted into an issue or a chat.
+/// Writes a dump as Markdown, for an issue or a chat.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn markdown(out: &mut dyn Write, dump: &Dump, all_threads: bool) -> io::Result<()> {
     writeln!(out, "# Stacks\n")?;
     if let Some(head) = head(dump) {
@@ -217,12 +217,12 @@ pub fn markdown(out: &mut dyn Write, dump: &Dump, all_threads: bool) -> io::Resu
     Ok(())
 }
 
-/// Rows as a block of code; nothing where there are none.
+/// Writes rows as a code block, or nothing if there are no rows.
 fn block<const N: usize>(out: &mut dyn Write, rows: &[[String; N]]) -> io::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
-    // No line of it begins with a fence: lines begin with a space.
+    // The leading space keeps a row from being a fence.
     writeln!(out, "\n```text")?;
     for row in aligned(rows) {
         writeln!(out, " {row}")?;
@@ -245,7 +245,7 @@ fn members<'a>(dump: &'a Dump, group: &Group) -> Vec<&'a Process> {
         .collect()
 }
 
-/// "rank 1", "ranks 0, 2–7", "process 123".
+/// Names of the processes: "rank 1", "ranks 0, 2–7", "process 123".
 fn who(processes: &[&Process]) -> String {
     let ranks: Vec<u32> = processes
         .iter()
@@ -257,8 +257,8 @@ fn who(processes: &[&Process]) -> String {
     }
 }
 
-/// What the main threads of a group stand in. Of what Python has called, it is the first member's that
-/// is shown: the others' may differ in it.
+/// Rows of the main threads' stack. Native frames are those of the first member: the group has only
+/// its Python frames in common.
 fn stack_rows(members: &[&Process], frames: &[Where], sources: &mut Sources) -> Vec<[String; 3]> {
     let first = members.first().and_then(|process| process.threads.first());
     match first {
@@ -267,7 +267,7 @@ fn stack_rows(members: &[&Process], frames: &[Where], sources: &mut Sources) -> 
     }
 }
 
-/// The native frames of what Python has called, then Python's own; without Python all native ones.
+/// The native frames called from Python, then the Python frames; without Python, all native frames.
 fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String; 3]> {
     let is_interpreter = |frame: &&Where| file_name(&frame.file).contains("python");
     let called = match thread.python.is_empty() {
@@ -278,7 +278,7 @@ fn thread_rows(thread: &Thread, sources: &mut Sources) -> Vec<[String; 3]> {
             .take_while(|it| !is_interpreter(it))
             .count(),
     };
-    // Names of templates fill whole screens.
+    // Names of template instances can fill whole screens.
     let short = |name: &str| match name.char_indices().nth(FUNCTION) {
         Some((end, _)) => format!("{}…", &name[..end]),
         None => name.to_owned(),
@@ -299,7 +299,7 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// Function, place, and the line itself where it is the user's.
+/// Function, place, and the source line if it is the user's code.
 fn frame_rows(frames: &[Where], sources: &mut Sources) -> Vec<[String; 3]> {
     let row = |frame: &Where| {
         let source = place::is_users(&frame.file)
@@ -314,7 +314,8 @@ fn frame_rows(frames: &[Where], sources: &mut Sources) -> Vec<[String; 3]> {
     frames.iter().map(row).collect()
 }
 
-/// `…/site-packages/torch/nn/x.py:3` → `torch/nn/x.py:3`, `…/lib/python3.11/queue.py:1` → `queue.py:1`.
+/// Shortens library paths: `…/site-packages/torch/nn/x.py:3` → `torch/nn/x.py:3`,
+/// `…/lib/python3.11/queue.py:1` → `queue.py:1`.
 fn library_path(path: &str) -> String {
     let package = path.split_once("-packages/").map(|(_, rest)| rest);
     let own = || {
@@ -324,7 +325,7 @@ fn library_path(path: &str) -> String {
     package.or_else(own).unwrap_or(path).to_owned()
 }
 
-/// Who, what it is in, where its main thread is, and what that has used.
+/// Rank, call or state, state of the main thread, and its processor time.
 fn state_row(process: &Process) -> [String; 4] {
     let name = process
         .rank
@@ -357,7 +358,7 @@ fn state_row(process: &Process) -> [String; 4] {
     ]
 }
 
-/// "sleeping in futex_do_wait, holds the GIL".
+/// State of a thread: "sleeping in futex_do_wait, holds the GIL".
 fn thread_state(thread: &Thread) -> String {
     let mut text = match thread.state.as_deref() {
         Some("R") => "running".to_owned(),
@@ -382,18 +383,18 @@ fn thread_words(thread: &Thread) -> String {
     format!("{}{}", thread_state(thread), cpu.unwrap_or_default())
 }
 
-/// Threads of several processes that do the same.
+/// Threads of several processes with equal names, states and Python frames.
 struct Alike<'a> {
-    /// One of them.
+    /// One of the threads.
     thread: &'a Thread,
-    /// What they are called, without the number that tells threads of a pool apart.
+    /// Name without the number that distinguishes the threads of a pool.
     name: &'a str,
-    /// How many of them the process with that index has.
+    /// Number of such threads per process, by index of the process.
     counts: BTreeMap<usize, usize>,
 }
 
-/// Threads beside the main threads, equal ones of all processes together: who has them, and one of
-/// them. Those with Python frames come first.
+/// Threads other than main threads, equal ones of all processes grouped: a title, and one of the
+/// threads. Threads with Python frames come first.
 fn other_threads(dump: &Dump) -> Vec<(String, &Thread)> {
     let mut kinds: BTreeMap<_, Alike<'_>> = BTreeMap::new();
     for (index, process) in dump.processes.iter().enumerate() {
@@ -421,7 +422,7 @@ fn other_threads(dump: &Dump) -> Vec<(String, &Thread)> {
     alike.map(|alike| (titled(alike), alike.thread)).collect()
 }
 
-/// What could not be looked at, and what is missing elsewhere; the same of several in one line.
+/// Missing evidence, one line per reason.
 fn remarks(dump: &Dump) -> Vec<String> {
     let mut by_text: BTreeMap<String, Vec<&Process>> = BTreeMap::new();
     for process in &dump.processes {
@@ -445,7 +446,7 @@ fn remarks(dump: &Dump) -> Vec<String> {
     remarks
 }
 
-/// Rows as lines, their cells below each other.
+/// Formats rows as lines with aligned columns.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let width = |column: usize| {
         let widths = rows.iter().map(|row| row[column].chars().count());

@@ -52,7 +52,7 @@ fn rank(rank: u32, state: &str, threads: Vec<v1::ThreadStack>, trouble: &str) ->
     v1::DumpPart { part: Some(part) }
 }
 
-/// Four ranks: two wait at one line, one is elsewhere, one has ended; one was never seen.
+/// Four ranks: two wait at one line, one is elsewhere, one has ended; a fifth was never seen.
 fn job() -> Dump {
     let library = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py";
     let waits = || {
@@ -98,7 +98,7 @@ fn written(dump: &Dump, all_threads: bool) -> String {
 }
 
 #[test]
-fn odd_ranks_come_first_and_equal_ones_together() {
+fn smallest_group_of_equal_stacks_comes_first() {
     let expected = "\
 job j-1, 5 ranks · 1970-01-01T00:00:03.000Z
 
@@ -122,7 +122,7 @@ rank 4: never seen
 }
 
 #[test]
-fn other_threads_are_told_by_kind() {
+fn other_threads_are_grouped_by_kind() {
     let text = written(&job(), true);
     let expected = "
 rank 1: 1 thread python
@@ -137,7 +137,7 @@ rank 3:";
 }
 
 #[test]
-fn one_process_is_shown_by_its_number() {
+fn single_process_is_named_by_its_pid() {
     let mut main = thread("python", Vec::new());
     main.holds_gil = Some(true);
     main.state = "R".into();
@@ -195,7 +195,7 @@ fn native_frames_are_shown_down_to_the_interpreter() {
 }
 
 #[test]
-fn markdown_is_no_markup_of_the_jobs() {
+fn markdown_escapes_text_of_the_job() {
     let mut dump = job();
     dump.processes[0].threads[0].wait_channel = Some("<b>|".into());
     dump.processes[0].trouble = Some("*x*".into());
@@ -214,7 +214,7 @@ fn markdown_is_no_markup_of_the_jobs() {
 }
 
 #[test]
-fn json_comes_back() {
+fn json_parses_back_unchanged() {
     let dump = job();
     let text = serde_json::to_string(&dump).unwrap();
     assert_eq!(serde_json::from_str::<Dump>(&text).unwrap(), dump);

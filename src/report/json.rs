@@ -1,4 +1,4 @@
-//! The report as JSON, put together from updates.
+//! The report as JSON, assembled from updates.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use ddp_doctor_proto::report::{
 };
 use ddp_doctor_proto::v1;
 
-/// Puts the report together from updates.
+/// Assembles the report from updates.
 #[derive(Clone, Debug)]
 pub struct Assembler {
     job: Job,
@@ -21,7 +21,7 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// A report about a job of which nothing is known yet.
+    /// A report about a job without any evidence.
     #[must_use]
     pub fn new(job: Job) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Assembler {
         }
     }
 
-    /// Takes an update; whether the findings changed.
+    /// Applies an update. Returns whether the findings changed.
     pub fn apply(&mut self, update: v1::Update) -> bool {
         if let Some(job) = update.job {
             self.job = Job::from(job);
@@ -41,7 +41,7 @@ impl Assembler {
         if let Some(evidence) = update.evidence {
             self.evidence = Evidence::from(evidence);
         }
-        // A verdict that this version has no word for is at least no healthy one.
+        // An unknown verdict is not reported as healthy.
         self.verdict = Verdict::from_word(&update.verdict).unwrap_or(Verdict::Insufficient);
         for rank in update.ranks {
             self.ranks.insert(rank.rank, Rank::from(rank));
@@ -52,19 +52,19 @@ impl Assembler {
         update.findings_changed
     }
 
-    /// Findings now.
+    /// The current findings.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
-    /// The verdict now.
+    /// The current verdict.
     #[must_use]
     pub const fn verdict(&self) -> Verdict {
         self.verdict
     }
 
-    /// The whole report.
+    /// The current report.
     #[must_use]
     pub fn report(&self) -> Report {
         Report {
@@ -80,21 +80,21 @@ impl Assembler {
     }
 }
 
-/// Writes a report as one document.
+/// Writes a report as one JSON document.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn print(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, report)?;
     writeln!(out)
 }
 
-/// Writes a report so that a reader of the file sees the old one or the new one, never a half.
+/// Writes a report atomically: readers of the file see the old report or the new one.
 ///
 /// # Errors
 ///
-/// When the file cannot be written; the old one is then untouched.
+/// Fails if the file cannot be written; the old file is unchanged then.
 pub fn write(report: &Report, path: &Path) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
@@ -104,7 +104,7 @@ pub fn write(report: &Report, path: &Path) -> io::Result<()> {
         .and_then(|mut file| file.write_all(&text))
         .and_then(|()| fs::rename(&half, path));
     if written.is_err() {
-        // What cannot be removed could not be made either.
+        // Removal fails only if the file was not created.
         drop(fs::remove_file(&half));
     }
     written
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn updates_add_up_to_a_report() {
+    fn updates_accumulate_to_a_report() {
         let mut assembler = Assembler::new(Job {
             id: "j".into(),
             ..Job::default()
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_replaces_the_one_before_and_leaves_nothing_beside_it() {
+    fn report_replaces_the_old_file_and_leaves_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("report.json");
         let report = Assembler::new(Job::default()).report();

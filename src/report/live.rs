@@ -1,7 +1,7 @@
 //! The diagnosis of a running job on its terminal and in its report files.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::report::{Finding, Job, Report, Role, Severity};
@@ -10,46 +10,54 @@ use ddp_doctor_proto::v1;
 use super::json::{self, Assembler};
 use super::text::{self, Style};
 
-/// A finding is often refined a moment after it was made: printed is what stands for so long …
+/// How long a finding must be unchanged before it is printed: many are refined a moment later.
 const SETTLE: Duration = Duration::from_millis(150);
-/// … but findings that keep changing are printed after that long all the same.
+/// Maximum delay of a finding that keeps changing.
 const SETTLE_AT_MOST: Duration = Duration::from_secs(1);
 
-/// What was printed longer ago than this is printed again at the end: the job has said much since.
+/// Age at which a printed finding is printed again at the end: other output has followed it.
 const BURIED: Duration = Duration::from_secs(1);
 
-/// Code of the finding that says what was not seen. Silence would read as "nothing is wrong".
+/// Code of the finding about missing evidence, which is always printed: silence would read as
+/// "nothing is wrong".
 const CAPTURE_LOST: &str = "DD901";
 
-/// How much is printed.
+/// Amount of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verbosity {
-    /// 1: neither the line at the start nor the one at the end; 2: nothing at all.
+    /// 1: neither the line at the start nor the one at the end; 2: nothing.
     pub quiet: u8,
-    /// 1: notes too, and what they say of lost capture in full.
+    /// 1: also notes, and missing evidence in full.
     pub verbose: u8,
 }
 
-/// Prints findings as they come and keeps the report files up to date.
+/// Prints findings as they are made, and keeps the report files up to date.
 pub struct Live {
     out: Box<dyn Write + Send>,
     style: Style,
     verbosity: Verbosity,
     assembler: Assembler,
-    /// Report files. One that cannot be written is complained about once and given up.
-    files: Vec<PathBuf>,
-    /// What stands on the terminal.
+    /// Report files.
+    files: Vec<ReportFile>,
+    /// Findings on the terminal.
     printed: Vec<Finding>,
-    /// When a finding was printed last.
+    /// When a finding was last printed.
     printed_at: Option<Instant>,
-    /// Since when it is out of date, and when to print.
+    /// When `printed` became outdated, and when to print; `None`: up to date.
     settling: Option<(Instant, Instant)>,
-    /// The job has ended: what is known now is all that will be.
+    /// The job has ended: the findings are final.
     is_over: bool,
 }
 
+/// A file with the last report.
+struct ReportFile {
+    path: PathBuf,
+    /// The last attempt to write it failed, and that was reported.
+    is_stale: bool,
+}
+
 impl Live {
-    /// Prints to `out`, writes to `files`.
+    /// Prints to `out` and writes the report to `files`.
     #[must_use]
     pub fn new(
         out: Box<dyn Write + Send>,
@@ -63,7 +71,7 @@ impl Live {
             style,
             verbosity,
             assembler: Assembler::new(job),
-            files,
+            files: files.into_iter().map(ReportFile::new).collect(),
             printed: Vec::new(),
             printed_at: None,
             settling: None,
@@ -71,21 +79,21 @@ impl Live {
         }
     }
 
-    /// A line of ours. Trouble is said unless nothing is to be said at all.
+    /// Prints a line about an event or an error, except with `quiet` 2.
     pub fn say(&mut self, line: &str) {
         if self.verbosity.quiet < 2 {
             self.line(line);
         }
     }
 
-    /// A line that says where things are, at the start and at the end.
+    /// Prints a line of general information at the start or the end, unless quiet.
     pub fn announce(&mut self, line: &str) {
         if self.verbosity.quiet < 1 {
             self.line(line);
         }
     }
 
-    /// Takes an update.
+    /// Applies an update.
     pub fn apply(&mut self, update: v1::Update, now: Instant) {
         let ended = update.ended;
         let verdict = self.assembler.verdict();
@@ -104,19 +112,19 @@ impl Live {
         };
     }
 
-    /// When to call [`Live::print`] if no update comes before.
+    /// When to call [`Live::print`] if no update arrives before.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.settling.map(|(_, due)| due)
     }
 
-    /// Findings now.
+    /// The current findings.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         self.assembler.findings()
     }
 
-    /// Prints what is new, what changed who did it or what it does, and what was withdrawn.
+    /// Prints new findings, those with other root cause ranks or another effect, and withdrawals.
     pub fn print(&mut self) {
         self.settling = None;
         let current = self.worth_printing();
@@ -133,12 +141,12 @@ impl Live {
         self.printed = current;
     }
 
-    /// Prints and writes what is left. The findings that it all began with are the last thing to
-    /// be read, below whatever the job and its launcher said on the way out.
+    /// Prints and writes the rest. Initiating findings are printed last, below the final output of
+    /// the job and its launcher.
     pub fn finish(&mut self) -> Report {
         let buried = self.printed_at.is_some_and(|at| at.elapsed() >= BURIED);
         if !std::mem::replace(&mut self.is_over, true) && self.verbosity.verbose == 0 {
-            // What was said in one line, and turns out to be an error, is still to be said.
+            // Findings printed as a one-line note that are errors by now: print them in full.
             let mut grown = self.worth_printing();
             grown.retain(|finding| finding.code == CAPTURE_LOST && !self.is_brief(finding));
             let has_grown = |said: &Finding| {
@@ -179,8 +187,8 @@ impl Live {
         }) && before.is_empty()
     }
 
-    /// Whether it is said in one line. What was lost of the capture is known for good when the job
-    /// is over: only then is it an error that nothing could be seen.
+    /// Whether the finding is printed as one line. Until the job has ended, missing evidence is not
+    /// final and therefore not printed as an error.
     fn is_brief(&self, finding: &Finding) -> bool {
         self.is_for_those_who_ask(finding)
             || (finding.code == CAPTURE_LOST && self.verbosity.verbose == 0 && !self.is_over)
@@ -190,7 +198,7 @@ impl Live {
         if self.is_brief(finding) {
             self.say(&format!("note[{}] {}", finding.code, finding.summary));
         } else if self.verbosity.quiet < 2 {
-            // One write: what the job prints at the same time stays out of it.
+            // A single write, so that output of the job does not interleave.
             let mut block = b"\n".to_vec();
             let ranks = self.assembler.report().ranks;
             drop(text::finding(&mut block, finding, &ranks, self.style));
@@ -204,25 +212,40 @@ impl Live {
         self.write(format!("ddp-doctor: {}\n", text::plain(line)).as_bytes());
     }
 
-    /// A terminal that is gone is no reason to stop.
+    /// Writes bytes; errors are ignored, because a closed terminal must not stop the job.
     fn write(&mut self, bytes: &[u8]) {
         drop(self.out.write_all(bytes).and_then(|()| self.out.flush()));
     }
 
+    /// Whether this file has the last report.
+    #[must_use]
+    pub fn is_written(&self, path: &Path) -> bool {
+        let mut files = self.files.iter();
+        files.any(|file| file.path == path && !file.is_stale)
+    }
+
+    /// Writes the report files. An error is reported once, until the file can be written again.
     fn write_files(&mut self) {
         let report = self.assembler.report();
         let mut failed = Vec::new();
-        self.files.retain(|file| match json::write(&report, file) {
-            Ok(()) => true,
-            Err(error) => {
-                failed.push(format!(
-                    "the report {} cannot be written: {error}",
-                    file.display()
-                ));
-                false
+        for file in &mut self.files {
+            let written = json::write(&report, &file.path);
+            let was_stale = std::mem::replace(&mut file.is_stale, written.is_err());
+            if let (Err(error), false) = (written, was_stale) {
+                let path = file.path.display();
+                failed.push(format!("the report {path} cannot be written: {error}"));
             }
-        });
+        }
         failed.iter().for_each(|line| self.say(line));
+    }
+}
+
+impl ReportFile {
+    fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            is_stale: false,
+        }
     }
 }
 
@@ -234,8 +257,8 @@ impl std::fmt::Debug for Live {
     }
 }
 
-/// Takes out the finding that `finding` continues: the one at the same place, if possible with the
-/// same culprits.
+/// Removes and returns the finding that `finding` continues: the one at the same place, preferably
+/// with the same root cause ranks.
 fn take_same(before: &mut Vec<Finding>, finding: &Finding) -> Option<Finding> {
     let here = |other: &Finding| {
         other.code == finding.code && other.group == finding.group && other.seq == finding.seq
@@ -306,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_that_is_refined_at_once_is_printed_once() {
+    fn finding_refined_at_once_is_printed_once() {
         let (mut live, screen) = live(Verbosity::default());
         let start = Instant::now();
         live.apply(update(vec![finding("DD101", 0, "error", "first")]), start);
@@ -324,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn printing_is_not_put_off_forever() {
+    fn printing_is_not_delayed_forever() {
         let (mut live, _) = live(Verbosity::default());
         let start = Instant::now();
         for millis in (0..2000).step_by(100) {
@@ -338,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn another_culprit_is_printed_again_other_words_are_not() {
+    fn changed_culprit_is_printed_again_but_changed_text_is_not() {
         let (mut live, screen) = live(Verbosity::default());
         let mut show = |findings| {
             live.apply(update(findings), Instant::now());
@@ -365,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_began_with_is_the_last_thing_to_read() {
+    fn initiating_finding_is_printed_last() {
         let (mut live, screen) = live(Verbosity::default());
         let mut began = finding("DD102", 1, "error", "began");
         began.role = "initiating".into();
@@ -389,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_for_those_who_ask_and_quiet_is_quiet() {
+    fn notes_are_printed_only_if_verbose_and_not_quiet() {
         let note = || update(vec![finding("DD204", 0, "note", "n")]);
         for (verbosity, printed) in [
             (Verbosity::default(), false),
@@ -416,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_is_one_line_for_everybody() {
+    fn missing_evidence_is_always_printed_in_one_line() {
         let quiet = Verbosity::default();
         for (verbosity, expected) in [
             (quiet, "ddp-doctor: note[DD901] n\n"),
@@ -448,11 +471,11 @@ mod tests {
         );
     }
     #[test]
-    fn that_nothing_was_seen_is_an_error_once_the_job_is_over() {
+    fn missing_evidence_becomes_an_error_when_the_job_ends() {
         let lost = |severity| update(vec![finding("DD901", 0, severity, "n")]);
         for (last, expected) in [("note", ""), ("error", "\nerror[DD901]")] {
             let (mut live, screen) = live(Verbosity::default());
-            // No other rank had joined yet.
+            // No other rank has joined yet.
             live.apply(lost("error"), Instant::now());
             live.print();
             assert_eq!(screen.take(), "ddp-doctor: note[DD901] n\n");

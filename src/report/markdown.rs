@@ -1,4 +1,4 @@
-//! The report as Markdown, to be pasted into an issue or a chat.
+//! The report as Markdown, for an issue or a chat.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::diagnosis::cause;
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn report(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     let title = format!("{}: job {}", report.verdict, report.job.id);
     writeln!(out, "# {}\n", escaped(&title))?;
@@ -86,7 +86,7 @@ fn one(out: &mut dyn Write, finding: &Finding, report: &Report) -> io::Result<()
     Ok(())
 }
 
-/// Text as itself, whatever it holds: what comes from a job is no markup.
+/// Escapes text: text from a job must not act as markup.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::new();
     let text = plain(text);
@@ -94,7 +94,7 @@ pub(super) fn escaped(text: &str) -> String {
     while let Some(c) = letters.next() {
         let in_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
         match c {
-            // Inside a word it is no markup.
+            // Not markup inside a word.
             '_' if in_word(out.chars().next_back()) && in_word(letters.peek().copied()) => {
                 out.push(c);
             }
@@ -102,7 +102,7 @@ pub(super) fn escaped(text: &str) -> String {
                 out.push('\\');
                 out.push(c);
             }
-            // `#24` and `@name` would lead elsewhere in an issue: a word joiner keeps them apart.
+            // An issue would link `#24` and `@name`: a word joiner prevents that.
             '#' | '@' => {
                 out.push(c);
                 out.push('\u{2060}');
@@ -113,7 +113,7 @@ pub(super) fn escaped(text: &str) -> String {
     out
 }
 
-/// A line of source as code, in as many backquotes as it takes.
+/// A source line as code, with as many backquotes as necessary.
 fn code(source: &str) -> String {
     if source.is_empty() {
         return String::new();
@@ -124,7 +124,7 @@ fn code(source: &str) -> String {
         .max()
         .unwrap_or_default();
     let fence = "`".repeat(longest + 1);
-    // A cell ends at a bar even in code.
+    // A bar ends a table cell even in code.
     format!("{fence} {} {fence}", source.replace('|', "\\|"))
 }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_a_page() {
+    fn report_is_formatted_as_a_page() {
         let expected = "\
 # hang: job j-1
 
@@ -170,7 +170,7 @@ all_reduce #\u{2060}23 needs all three ranks.
     }
 
     #[test]
-    fn what_a_job_says_is_no_markup() {
+    fn text_of_a_job_is_escaped() {
         let mut report = testing::report();
         report.job.id = "<img src=x> @everyone\n# no".into();
         report.findings[0].summary = "a | b `c` [d](e) \x1b[31m".into();
@@ -181,7 +181,7 @@ all_reduce #\u{2060}23 needs all three ranks.
     }
 
     #[test]
-    fn source_is_code() {
+    fn source_is_formatted_as_code() {
         assert_eq!(code("x | `y`"), "`` x \\| `y` ``");
         assert_eq!(code(""), "");
     }

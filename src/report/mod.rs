@@ -1,4 +1,4 @@
-//! A diagnosis in the forms people and programs read.
+//! Output of a diagnosis in the formats that users and programs read.
 
 pub mod dump;
 pub mod explain;

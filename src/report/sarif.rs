@@ -1,7 +1,9 @@
-//! Findings as SARIF 2.1.0, for code scanning and editors: <https://docs.oasis-open.org/sarif/sarif/v2.1.0/>.
+//! Findings as SARIF 2.1.0, for code scanning and editors.
 //!
-//! One run for each job, one result for each finding. The location of a result is the line of who
-//! did it; the lines of the others are related locations.
+//! Specification: <https://docs.oasis-open.org/sarif/sarif/v2.1.0/>.
+//!
+//! One run per job, one result per finding. The locations of a result are the lines of the root
+//! cause ranks; the lines of other ranks are related locations.
 
 use std::io::{self, Write};
 
@@ -16,11 +18,11 @@ use crate::diagnosis::detect;
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
-/// Writes the reports as one log.
+/// Writes reports as one log.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn log(out: &mut dyn Write, reports: &[Report]) -> io::Result<()> {
     let runs: Vec<Value> = reports.iter().map(run).collect();
     let log = json!({ "$schema": SCHEMA, "version": "2.1.0", "runs": runs });
@@ -55,7 +57,7 @@ fn run(report: &Report) -> Value {
     })
 }
 
-/// What is always true of a code. One that a later version reported is described by its finding.
+/// Fixed properties of a code. An unknown code, from a later version, is described by its finding.
 fn rule(code: &str, report: &Report) -> Value {
     let finding = report.findings.iter().find(|finding| finding.code == code);
     let known = Code::of(code);
@@ -86,7 +88,7 @@ fn rule(code: &str, report: &Report) -> Value {
 fn result(finding: &Finding, codes: &[&str]) -> Value {
     let root = |call: &&RankCall| finding.ranks.root.contains(&call.rank);
     let (roots, others): (Vec<&RankCall>, Vec<&RankCall>) = finding.per_rank.iter().partition(root);
-    // Where nobody is to blame for it, whoever suffers shows where it is.
+    // Without a place of a root cause rank, the places of the others locate the finding.
     let (main, related) = if roots.iter().any(|call| call.place.is_some()) {
         (roots, others)
     } else {
@@ -132,7 +134,7 @@ fn result(finding: &Finding, codes: &[&str]) -> Value {
     ] {
         properties.insert(key.into(), value);
     }
-    // The same fault of the same program has the same fingerprint in every run of it.
+    // The same fault of a program has the same fingerprint in every run.
     let fingerprint = main
         .iter()
         .filter_map(|call| call.place.as_ref())
@@ -151,7 +153,7 @@ fn result(finding: &Finding, codes: &[&str]) -> Value {
     })
 }
 
-/// Files that can be named get a line in them; what Python calls `<string>` is no file.
+/// The location of a place. Names in angle brackets, such as Python's `<string>`, are not files.
 fn location(place: &Where) -> Value {
     let logical = json!([{ "fullyQualifiedName": plain(&place.function), "kind": "function" }]);
     if place.file.is_empty() || place.file.starts_with('<') {
@@ -169,7 +171,7 @@ fn location(place: &Where) -> Value {
     location
 }
 
-/// A file as a URI reference (RFC 3986): one of its own if the path is absolute, else a relative one.
+/// A file as a URI reference (RFC 3986): a file URI if the path is absolute, otherwise relative.
 fn uri(file: &str) -> String {
     let mut uri = String::new();
     if file.starts_with('/') {
@@ -193,7 +195,7 @@ const fn level(severity: Severity) -> &'static str {
     }
 }
 
-/// "early-exit" → "EarlyExit", as rules are named.
+/// Pascal case, as usual for rule names: "early-exit" → "EarlyExit".
 fn pascal(name: &str) -> String {
     let capital = |word: &str| {
         let mut letters = word.chars();
@@ -203,7 +205,7 @@ fn pascal(name: &str) -> String {
     name.split('-').map(capital).collect()
 }
 
-/// "a rank ended" → "A rank ended."
+/// Formats a sentence: "a rank ended" → "A rank ended."
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|letter| letter.to_ascii_uppercase());
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_a_result_at_the_line_of_who_did_it() {
+    fn result_is_located_at_the_line_of_the_culprit() {
         let log = written(&[testing::report(), testing::report()]);
         assert_eq!(log["version"], "2.1.0");
         assert_eq!(log["runs"].as_array().map(Vec::len), Some(2));
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn any_file_name_is_a_uri() {
+    fn file_names_become_valid_uris() {
         for (file, expected) in [
             ("train.py", "train.py"),
             (
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_has_no_line() {
+    fn place_outside_a_file_has_no_line() {
         let at = |file: &str, line| Where {
             file: file.into(),
             line,

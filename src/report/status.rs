@@ -1,4 +1,4 @@
-//! How a job stands, a line for everything: for scripts, log files and a first look.
+//! State of a job, one line per item: for scripts and log files.
 
 use std::io::{self, Write};
 
@@ -6,12 +6,12 @@ use ddp_doctor_proto::report::{Rank, RankState, Report, Role};
 
 use super::text::{Style, about, duration, ended, plain};
 
-/// Writes a line about the job, one about each finding and one about each rank. The first word of a
-/// line says what it is about.
+/// Writes one line about the job, one about each finding and one about each rank. The first word of
+/// a line is its kind.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn text(out: &mut dyn Write, report: &Report, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
     let id = plain(&report.job.id);
@@ -40,7 +40,8 @@ pub fn text(out: &mut dyn Write, report: &Report, style: Style) -> io::Result<()
     Ok(())
 }
 
-/// "waiting in all_reduce #23 of group 0 for 1.2 s, step 8, train.py:9, pid 123 on node".
+/// State of a rank: "waiting in all_reduce #23 of group 0 for 1.2 s, step 8, train.py:9, pid 123 on
+/// node".
 fn rank_words(rank: &Rank) -> String {
     let mut text = match rank.state {
         RankState::Exited | RankState::Dead => format!("{}: {}", rank.state, ended(rank.exit)),
@@ -75,7 +76,7 @@ mod tests {
     use ddp_doctor_proto::report::WaitingIn;
 
     #[test]
-    fn every_line_says_what_it_is_about() {
+    fn every_line_begins_with_its_kind() {
         let mut report = report();
         report.evidence.missing_ranks = vec![3];
         report.ranks[0].waiting_in = Some(WaitingIn {

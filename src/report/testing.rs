@@ -1,4 +1,4 @@
-//! A report to show.
+//! A sample report for tests.
 
 use ddp_doctor_proto::report::{
     Blame, CallState, Cause, CauseKind, Confidence, Effect, Evidence, Exit, Finding, Group, Job,

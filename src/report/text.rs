@@ -1,5 +1,5 @@
-//! A diagnosis as text for a terminal, in the manner of a compiler error: what, both sides with
-//! their lines, why, and what to change.
+//! A diagnosis as text for a terminal, in the style of a compiler error: what happened, the calls
+//! of both sides with their lines, why, and what to change.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -13,19 +13,19 @@ use ddp_doctor_proto::words::{sides, source_line};
 
 use crate::diagnosis::{cause, detect};
 
-/// Columns that running text is broken at.
+/// Width at which text is wrapped, in columns.
 pub(super) const WIDTH: usize = 100;
-/// Left edge of running text, behind its label.
+/// Width of the label and indentation of wrapped text.
 const INDENT: usize = 11;
-/// A source file that is larger is not read.
+/// Maximum size of a source file that is read, in bytes.
 const LARGEST_SOURCE: u64 = 4 << 20;
 
-/// How text looks.
+/// Style of terminal output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// Whether colours may be used.
     pub color: bool,
-    /// What is told is over: how fast it was found is of no interest any more.
+    /// Whether the job is over. The latency of findings is then left out.
     pub past: bool,
 }
 
@@ -48,12 +48,12 @@ impl Style {
     }
 }
 
-/// Writes a whole report: what it is about, and its findings. Those for people who ask more are a
-/// line each unless `all` are wanted in full.
+/// Writes a whole report: the job and its findings. Findings of severity "note" take one line each,
+/// unless `all` is set.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn report(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
     let (on, off) = style.label();
     let verdict = report.verdict;
@@ -66,11 +66,11 @@ pub fn report(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> 
     Ok(())
 }
 
-/// Writes the findings of a report, and nothing else.
+/// Writes the findings of a report only.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn findings(out: &mut dyn Write, report: &Report, style: Style, all: bool) -> io::Result<()> {
     let is_brief = |finding: &Finding| !all && finding.severity == Severity::Note;
     for it in report.findings.iter().filter(|it| !is_brief(it)) {
@@ -88,7 +88,7 @@ pub fn findings(out: &mut dyn Write, report: &Report, style: Style, all: bool) -
     Ok(())
 }
 
-/// The job of a report: how large, on what, when, for how long.
+/// One line about the job of a report: size, backends, start, duration, records.
 #[must_use]
 pub fn about(report: &Report) -> String {
     let job = &report.job;
@@ -121,12 +121,12 @@ pub fn about(report: &Report) -> String {
     parts.join(" · ")
 }
 
-/// Writes one finding. `ranks` tells how the processes fare; lines of the program are read from the
-/// files that the finding names, where they can be.
+/// Writes one finding. `ranks` are the states of the processes. Source lines are read from the
+/// files that the finding names, if they are readable.
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn finding(
     out: &mut dyn Write,
     finding: &Finding,
@@ -187,7 +187,7 @@ pub fn finding(
     for (i, next) in finding.next.iter().enumerate() {
         labelled(out, if i == 0 { "fix" } else { "" }, next, style)?;
     }
-    // A coordinator that is newer than this program may find what is not known here.
+    // A newer coordinator may report codes that this version does not know.
     if detect::about(&finding.code).is_some() {
         let more = format!("ddp-doctor explain {}", finding.code);
         labelled(out, "more", &more, style)?;
@@ -195,7 +195,7 @@ pub fn finding(
     Ok(())
 }
 
-/// Both sides of a finding, as rows of cells.
+/// Rows of a finding: ranks, state, place, source text, call.
 pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
     let mut sources = Sources::default();
     let rank = |number| ranks.iter().find(|rank| rank.rank == number);
@@ -212,7 +212,7 @@ fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::R
     Ok(())
 }
 
-/// The file as the program names it, shorter where it lies below the working directory.
+/// Formats a place, relative to the working directory if the file is in it.
 pub(super) fn short_path(place: &Where) -> String {
     let here = std::env::current_dir().ok();
     let below = here.as_ref().and_then(|here| {
@@ -229,7 +229,7 @@ pub(super) fn short_path(place: &Where) -> String {
     )
 }
 
-/// Lines of source files, each file read once.
+/// Lines of source files; each file is read once.
 #[derive(Default)]
 pub(super) struct Sources {
     files: HashMap<String, Option<String>>,
@@ -245,7 +245,7 @@ impl Sources {
     }
 }
 
-/// The text of a source file, if it is a regular file of moderate size: its name comes from the job.
+/// Reads a source file, if it is a regular file of moderate size: its name comes from the job.
 #[must_use]
 pub fn read(file: &str) -> Option<String> {
     crate::files::read_text(Path::new(file), LARGEST_SOURCE).ok()
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_like_a_compiler_error() {
+    fn finding_is_formatted_like_a_compiler_error() {
         let expected = "\
 error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_reduce #23
     group default_pg, 3 ranks · step 8 · proved 180 ms after the deciding event
@@ -280,7 +280,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     }
 
     #[test]
-    fn a_report_begins_with_its_verdict_and_notes_are_short() {
+    fn report_begins_with_its_verdict_and_shortens_notes() {
         let mut report = sample();
         let shown = |report: &Report, all| {
             let mut out = Vec::new();
@@ -316,7 +316,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     }
 
     #[test]
-    fn source_lines_are_shown_where_they_can_be_read() {
+    fn readable_source_lines_are_shown() {
         let mut finding = early_exit();
         for call in &mut finding.per_rank {
             call.place = Some(Where {
@@ -333,7 +333,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     }
 
     #[test]
-    fn a_hostile_rank_does_not_control_the_terminal() {
+    fn control_characters_of_a_rank_are_removed() {
         let mut finding = early_exit();
         finding.summary = "\x1b]0;owned\x07 \x1b[2J".into();
         finding.per_rank[0].op = Some("all\x1b[31mreduce".into());
@@ -343,7 +343,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     }
 
     #[test]
-    fn long_text_is_broken_at_words() {
+    fn long_text_is_wrapped_between_words() {
         let mut finding = early_exit();
         finding.why = vec!["word ".repeat(60).trim().to_owned()];
         let text = render(&finding);
@@ -355,7 +355,7 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     }
 
     #[test]
-    fn durations_have_the_unit_people_think_in() {
+    fn durations_use_a_unit_of_their_magnitude() {
         assert_eq!(duration(180), "180 ms");
         assert_eq!(duration(1250), "1.2 s");
         assert_eq!(duration(185_000), "3 min 5 s");

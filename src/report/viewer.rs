@@ -1,4 +1,4 @@
-//! What is known of a job, as messages to those who watch it: everything once, then what changed.
+//! State of a job as messages to viewers: complete in the first update, then only changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use crate::diagnosis::model::{
 };
 use crate::diagnosis::timing::Timing;
 
-/// Ranks named of those that one waits for; the rest is counted.
+/// Maximum number of ranks listed in `waits_for`; the others are counted.
 const NAMED: usize = 64;
-/// Absent ranks that are sorted by whom a call needs. Of more, the first are taken.
+/// Maximum number of missing ranks that are checked for being needed by a call.
 const SORTED: usize = 1024;
-/// Frames of a stack that are told, from the innermost on.
+/// Maximum number of frames sent per stack, from the innermost.
 const FRAMES: usize = 48;
-/// Latest sequence numbers of a group that are told …
+/// Maximum number of latest sequence numbers sent per group.
 const SEQS: usize = 16;
-/// … of calls not more than so many in one group …
+/// Maximum number of calls sent per group.
 const CALLS: usize = 4096;
-/// … and in all groups together.
+/// Maximum number of calls sent for all groups together.
 const ALL_CALLS: usize = 32_768;
 
-/// What viewers see beside the report.
+/// State shown by viewers in addition to the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detail {
     ranks: BTreeMap<u32, v1::RankDetail>,
@@ -35,7 +35,7 @@ pub struct Detail {
 }
 
 impl Detail {
-    /// What is known at a time.
+    /// The state at a time.
     #[must_use]
     pub fn of(model: &Model, now: Timestamp) -> Self {
         let mut missing = BTreeMap::new();
@@ -57,18 +57,18 @@ impl Detail {
     }
 }
 
-/// What one viewer knows already.
+/// State that was sent to one viewer.
 #[derive(Debug, Default)]
 pub struct Told {
-    /// `None`: nothing yet.
+    /// `None`: not sent yet.
     findings: Option<Vec<Finding>>,
     ranks: BTreeMap<u32, Rank>,
     detail: Detail,
 }
 
 impl Told {
-    /// What the viewer does not know yet, which it knows from then on. Without `detail` it is told
-    /// no more about that.
+    /// The changes since the previous update, recorded as sent. Without `detail` the update has no
+    /// details.
     pub fn update(
         &mut self,
         report: &Report,
@@ -112,7 +112,7 @@ impl Told {
     }
 }
 
-/// What of `now` is not in `told`; it is from then on.
+/// Entries of `now` that differ from `told`, recorded as sent.
 fn changed<T: Clone + PartialEq>(told: &mut BTreeMap<u32, T>, now: &BTreeMap<u32, T>) -> Vec<T> {
     let mut new = Vec::new();
     for (number, it) in now {
@@ -124,8 +124,8 @@ fn changed<T: Clone + PartialEq>(told: &mut BTreeMap<u32, T>, now: &BTreeMap<u32
     new
 }
 
-/// How much later than others each rank comes, in microseconds, in the largest of its groups; and how
-/// large that is.
+/// How late each rank recently arrived after the first rank, in microseconds, in the largest of its
+/// groups; and the size of that group.
 fn late(model: &Model) -> BTreeMap<u32, (usize, u64)> {
     let mut late = BTreeMap::new();
     for group in model.groups() {
@@ -141,7 +141,7 @@ fn late(model: &Model) -> BTreeMap<u32, (usize, u64)> {
     late
 }
 
-/// Who is missing at a place of a group, looked up once for all who wait there.
+/// Ranks missing at a sequence number of a group, computed once for all ranks that wait there.
 type Missing = BTreeMap<(GroupId, u64), Vec<u32>>;
 
 fn rank_detail(
@@ -155,7 +155,7 @@ fn rank_detail(
     let mut waits_for = waits_for(model, now, rank, process, missing);
     let waits_for_more = waits_for.len().saturating_sub(NAMED) as u32;
     waits_for.truncate(NAMED);
-    // Of one that has gone on since, they say nothing any more.
+    // Stacks taken before the latest record are outdated.
     let is_there = |stacks: &&Arc<Stacks>| stacks.at >= process.last_at;
     let stacks = process.stacks.last().filter(is_there);
     let main = stacks.and_then(|stacks| stacks.main());
@@ -237,7 +237,7 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<v1:
         memory.cgroup_limit,
         group,
     );
-    // Where nothing limits it, what it has of addresses means nothing.
+    // The use of address space is only of interest if it is limited.
     if memory.virtual_limit.is_some() {
         push(
             "address space",
@@ -264,7 +264,7 @@ fn gauges(process: &Process, growers: &[Grower<'_>], timing: &Timing) -> Vec<v1:
     gauges
 }
 
-/// How a value grows, and what it will be when that has to end.
+/// Growth of a value, and its value at the expected end.
 fn grown(value: u64, growth: &Growth, end: Option<Exhausted>) -> v1::Growth {
     let slope = growth.trend.slope;
     let end = end.map(|end| v1::GrowthEnd {
@@ -286,7 +286,7 @@ fn grown(value: u64, growth: &Growth, end: Option<Exhausted>) -> v1::Growth {
     }
 }
 
-/// Ranks that the threads of a process wait for, ascending.
+/// Ranks for which the threads of a process wait, ascending.
 fn waits_for(
     model: &Model,
     now: Timestamp,
@@ -302,7 +302,7 @@ fn waits_for(
         let target = match &thread.doing {
             Doing::Call(call) => process.target(call.id),
             Doing::Wait(target, ..) => *target,
-            // DDP waits for its own calls unseen.
+            // The wait of DDP for its own calls is not recorded.
             Doing::Nothing => thread
                 .held_in(now, &model.timing)
                 .or(thread.last_call.as_ref().filter(|call| call.hidden))
@@ -355,7 +355,7 @@ fn group_status(group: &Group, room: &mut usize) -> v1::GroupStatus {
     }
 }
 
-/// The latest sequence numbers of which anything is known, and those at which it went wrong.
+/// Calls at the latest sequence numbers, at the first open one and at the first mismatch.
 fn calls(group: &Group, room: &mut usize) -> Vec<v1::CallsAt> {
     let known = group.joins.keys().chain(group.entered.keys()).copied();
     let mut seqs: Vec<u64> = known.filter(|&seq| seq > 0).collect();
@@ -410,7 +410,7 @@ mod tests {
     use crate::report::testing::report;
 
     #[test]
-    fn a_viewer_is_told_everything_once_and_then_what_changed() {
+    fn viewer_gets_everything_once_and_then_changes() {
         let mut report = report();
         let mut told = Told::default();
         let first = told.update(&report, None, Timestamp(1), false);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gauge_that_grows_says_where_that_ends() {
+    fn growing_gauge_has_an_expected_end() {
         let trend = Trend {
             slope: 100.0,
             low: 90.0,
@@ -449,7 +449,7 @@ mod tests {
         let told = grown(5000, &growth, Some(growth.until(room)));
         assert_eq!((told.from_step, told.to_step), (5, 45));
         let end = told.end.unwrap();
-        // 20 steps were left two steps ago.
+        // 20 steps remained two steps ago.
         assert_eq!((end.steps, end.value), (18, 6800));
         assert_eq!((end.least, end.most), (15, Some(22)));
         assert_eq!(end.of, "its control group");
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_do_not_change_are_not_told_again() {
+    fn unchanged_details_are_not_sent_again() {
         let detail = |records| v1::RankDetail {
             rank: 3,
             records,

@@ -1,4 +1,4 @@
-//! The process groups: how far each member has come.
+//! State of the process groups: progress of each member.
 
 use std::collections::BTreeMap;
 
@@ -7,53 +7,53 @@ use ddp_doctor_proto::v1;
 
 use super::ranks::share;
 
-/// Cells that a group is summarized into, at most: more than fit on a screen.
+/// Maximum number of cells in the summary of a group: more than fit on a screen.
 const CELLS: usize = 4096;
-/// Groups that are kept.
+/// Maximum number of groups kept.
 const MOST: usize = 16_384;
 
 /// A group.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
-    /// Names it.
+    /// Identifies the group.
     pub number: u32,
-    /// What people call it.
+    /// Description of the group, or its name if it has none.
     pub title: String,
     /// "gloo", …
     pub backend: String,
-    /// What observes it.
+    /// Layer that captures its calls.
     pub layer: String,
     /// Global ranks in group order.
     pub ranks: Vec<u32>,
-    /// Highest sequence number issued by each of them, in the same order.
+    /// Highest sequence number issued by each member, in the order of `ranks`.
     pub issued: Vec<u64>,
-    /// Members that were never seen in it, ascending.
+    /// Members that were never seen in the group, ascending.
     pub unseen: Vec<u32>,
-    /// Where calls first met that cannot match.
+    /// First sequence number whose calls cannot match.
     pub diverged: Option<u64>,
-    /// What is known of its latest sequence numbers.
+    /// Calls at its latest sequence numbers.
     pub seqs: Vec<Seq>,
-    /// The highest sequence number that any member has issued.
+    /// Highest sequence number issued by any member.
     pub front: u64,
-    /// The lowest that a member which was seen has.
+    /// Lowest value of `issued` among members that were seen.
     pub back: u64,
-    /// How many members are behind the front.
+    /// Number of members behind the front.
     pub behind: usize,
-    /// How far its members are behind, in at most 4096 cells, each the worst of its members;
-    /// `None`: it was never seen.
+    /// Lag of the members in at most 4096 cells, each with the largest lag of its members; `None`:
+    /// none of them was ever seen.
     pub cells: Vec<Option<u64>>,
 }
 
 /// The calls at one sequence number.
 #[derive(Clone, Debug, Default)]
 pub struct Seq {
-    /// The number.
+    /// Sequence number in the group.
     pub seq: u64,
-    /// They cannot match.
+    /// The calls cannot match.
     pub mismatch: bool,
-    /// Ascending by rank.
+    /// Calls, ascending by rank.
     pub calls: Vec<RankCall>,
-    /// Calls that are known and not listed.
+    /// Number of known calls that are not listed.
     pub more: u32,
 }
 
@@ -102,7 +102,7 @@ impl Group {
         group
     }
 
-    /// How many calls the member at that place in the group is behind the first; `None`: it was never
+    /// Number of calls that the member at an index lags behind the first; `None`: it was never
     /// seen.
     #[must_use]
     pub fn lag(&self, member: usize) -> Option<u64> {
@@ -111,8 +111,8 @@ impl Group {
         seen.then(|| self.front - self.issued[member].min(self.front))
     }
 
-    /// The sequence number at which it is to be looked at first: where calls differ, or where
-    /// somebody has not come.
+    /// The most relevant sequence number: the first mismatch, otherwise the first call that a
+    /// member has not made.
     #[must_use]
     pub fn telling_seq(&self) -> Option<u64> {
         let first_open = (self.back < self.front).then_some(self.back + 1);
@@ -134,7 +134,7 @@ impl Seq {
         }
     }
 
-    /// The call that a rank made there.
+    /// Call of a rank at this sequence number.
     #[must_use]
     pub fn of(&self, rank: u32) -> Option<&RankCall> {
         let found = self.calls.binary_search_by_key(&rank, |call| call.rank);
@@ -142,7 +142,7 @@ impl Seq {
     }
 }
 
-/// All groups: those where something is odd first.
+/// All groups, those with a mismatch first, then those with members behind.
 #[derive(Debug, Default)]
 pub struct Groups {
     by_number: BTreeMap<u32, Group>,
@@ -150,19 +150,19 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// How many there are.
+    /// Number of groups.
     #[must_use]
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no groups.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// The one at that place.
+    /// The group at an index.
     #[must_use]
     pub fn nth(&self, index: usize) -> Option<&Group> {
         self.by_number.get(self.order.get(index)?)
@@ -181,7 +181,6 @@ impl Groups {
         let groups = &self.by_number;
         self.order.sort_by_key(|number| {
             let group = &groups[number];
-            // A group that is merely on its way is at most a call apart.
             (group.diverged.is_none(), group.behind == 0, group.number)
         });
     }
@@ -193,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_behind_the_first_of_those_that_were_seen() {
+    fn lag_is_counted_from_the_first_seen_member() {
         let mut groups = Groups::default();
         let mut status = group(0, &[4, 5, 6, 7], &[9, 8, 9, 0]);
         status.unseen = vec![7];
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_groups_come_first() {
+    fn diverged_and_lagging_groups_come_first() {
         let mut groups = Groups::default();
         let mut diverged = group(2, &[0, 1], &[3, 3]);
         diverged.diverged = Some(2);
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_with_lists_of_other_lengths_breaks_nothing() {
+    fn message_with_lists_of_wrong_lengths_is_accepted() {
         let mut groups = Groups::default();
         let mut status = group(0, &[0, 1, 2], &[5]);
         status.unseen = vec![9, 1];

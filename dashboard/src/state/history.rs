@@ -1,26 +1,26 @@
-//! How things were, over the whole job, in bounded memory: where it is full, samples become half as
-//! frequent.
+//! History of the whole job in bounded memory: when it is full, its samples are halved and the
+//! sampling interval doubles.
 
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Timestamp;
 
-/// Time between two samples of a job that has just begun.
+/// Sampling interval at the beginning of a job.
 const BEGIN: Duration = Duration::from_millis(250);
 
-/// Moments at which samples are taken.
+/// Times at which samples are taken.
 #[derive(Clone, Debug)]
 pub struct Moments {
-    /// When samples were taken, in order.
+    /// Times of the samples taken, in order.
     pub times: Vec<Timestamp>,
     every: Duration,
     most: usize,
 }
 
-/// What is to be done with samples.
+/// How to take the sample that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
-    /// Every two become one, first.
+    /// Merge every two samples into one first.
     pub(super) halve: bool,
 }
 
@@ -33,7 +33,7 @@ impl Moments {
         }
     }
 
-    /// Whether a sample is due.
+    /// Whether a sample is due at `at`. Records its time if so.
     pub(super) fn due(&mut self, at: Timestamp) -> Option<Due> {
         let last = self.times.last().copied();
         if last.is_some_and(|last| at.since(last) < self.every) {
@@ -49,7 +49,7 @@ impl Moments {
     }
 }
 
-/// Makes one of every two samples, the earlier ones first.
+/// Merges every two samples into one, with the earlier sample as the first argument.
 pub(super) fn halved<T: Clone>(samples: &mut Vec<T>, merge: impl Fn(&T, &T) -> T) {
     let pairs = samples.chunks(2).map(|pair| match pair {
         [a, b] => merge(a, b),
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_of_any_length_fits() {
+    fn long_job_fits_the_bounded_history() {
         let mut moments = Moments::new(64);
         let mut samples = Vec::new();
         for second in 0..100_000_u64 {

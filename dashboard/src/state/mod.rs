@@ -1,4 +1,4 @@
-//! What is known of the job: filled by updates, drawn by nobody.
+//! State of the job, built from updates. Nothing here draws.
 
 use std::rc::Rc;
 
@@ -18,39 +18,39 @@ pub use history::Moments;
 pub(crate) use ranks::share;
 pub use ranks::{Curve, Health, Moment, RankView, Ranks, STRIP};
 
-/// What is known of the job.
+/// State of the job.
 #[derive(Debug, Default)]
 pub struct State {
     /// The job.
     pub job: Job,
-    /// The one word about it, as it came.
+    /// Verdict, as received.
     pub verdict: String,
-    /// What the diagnosis rests on.
+    /// The evidence on which the diagnosis rests.
     pub evidence: Evidence,
-    /// Initiating ones first.
+    /// Findings, initiating ones first.
     pub findings: Vec<Rc<Finding>>,
-    /// Its ranks.
+    /// The ranks.
     pub ranks: Ranks,
-    /// Its process groups.
+    /// The process groups.
     pub groups: Groups,
-    /// When all this was so.
+    /// Time of the latest update.
     pub at: Timestamp,
-    /// Nothing more will come.
+    /// Whether the last update has arrived.
     pub ended: bool,
-    /// How it is connected.
+    /// State of the connection.
     pub link: Link,
-    /// Since when nothing is heard, where the connection was lost.
+    /// When the connection was lost; `None`: it is not lost.
     pub blind_since: Option<Timestamp>,
-    /// Records a second, lately.
+    /// Records per second between the latest updates.
     pub records_per_second: Option<u64>,
-    /// Grows with every change.
+    /// Incremented by every change.
     pub version: u64,
-    /// What is known of before the connection was made anew is still shown, until the first update.
+    /// The state predates the current connection and is replaced by its first update.
     stale: bool,
 }
 
 impl State {
-    /// Takes an update.
+    /// Applies an update.
     pub fn apply(&mut self, update: v1::Update) {
         self.version += 1;
         if std::mem::take(&mut self.stale) {
@@ -83,7 +83,7 @@ impl State {
         self.groups.apply(update.groups);
     }
 
-    /// Knows nothing any more of the job.
+    /// Discards the state of the job.
     pub fn forget(&mut self) {
         *self = Self {
             link: std::mem::take(&mut self.link),
@@ -93,7 +93,7 @@ impl State {
         };
     }
 
-    /// The connection changed, at that moment by the clock of this machine.
+    /// Records a change of the connection at `now`, local clock.
     pub fn connected(&mut self, link: Link, now: Timestamp) {
         self.version += 1;
         match &link {
@@ -113,25 +113,25 @@ impl State {
         self.link = link;
     }
 
-    /// Whether anything is known.
+    /// Whether an update has arrived.
     #[must_use]
     pub const fn is_known(&self) -> bool {
         self.at.0 > 0
     }
 
-    /// The verdict, if this version has a word for it.
+    /// The verdict, if this version knows the word.
     #[must_use]
     pub fn known_verdict(&self) -> Option<Verdict> {
         Verdict::from_word(&self.verdict)
     }
 
-    /// The finding that leads: that it began with, and the gravest of those.
+    /// The leading finding: the most severe of the initiating ones.
     #[must_use]
     pub fn leading(&self) -> Option<&Rc<Finding>> {
         self.findings.first()
     }
 
-    /// The finding that the verdict comes from. Of the notes of a healthy job none is the reason for anything.
+    /// The finding that explains the verdict. A note does not explain the verdict of a healthy job.
     #[must_use]
     pub fn reason(&self) -> Option<&Rc<Finding>> {
         self.leading().filter(|finding| {
@@ -139,7 +139,7 @@ impl State {
         })
     }
 
-    /// How long the job has lasted.
+    /// Duration of the job so far, or in total, in milliseconds.
     #[must_use]
     pub fn age_ms(&self) -> Option<u64> {
         let started = self.job.started_at?;
@@ -156,7 +156,7 @@ impl State {
     }
 }
 
-/// Ranks that did it, by findings that say that something is wrong, ascending.
+/// Root cause ranks of initiating findings of at least severity "warning", ascending.
 fn culprits(findings: &[Rc<Finding>]) -> Vec<u32> {
     let wrong = findings.iter().filter(|finding| {
         finding.role == Role::Initiating && finding.severity >= Severity::Warning
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_code_layer_and_gauge_are_kept_as_they_came() {
+    fn unknown_code_layer_and_gauge_are_kept_unchanged() {
         let mut state = State::default();
         let mut new = update(1, vec![rank(0, "running", 3)]);
         new.verdict = "puzzled".into();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_known_stays_until_the_new_connection_tells_everything() {
+    fn old_state_stays_until_first_update_of_new_connection() {
         let mut state = State::default();
         state.connected(Link::Live, Timestamp(1));
         state.apply(update(
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn records_a_second_are_those_of_lately() {
+    fn record_rate_is_measured_between_latest_updates() {
         let mut state = State::default();
         for (second, records) in [(1, 100), (2, 400), (4, 600)] {
             let mut new = update(second * 1_000_000_000, vec![]);

@@ -1,4 +1,4 @@
-//! The ranks, one by one and as a whole.
+//! State of the ranks, of each and summarized.
 
 use std::ops::Range;
 
@@ -7,41 +7,41 @@ use ddp_doctor_proto::v1;
 
 use super::history::{Moments, halved};
 
-/// Cells that the whole job is summarized into, at most: more than any terminal is wide.
+/// Maximum number of cells in the summary of all ranks: more than the width of any terminal.
 pub const STRIP: usize = 512;
-/// Moments of the whole job that a rank's states are kept of.
+/// Maximum number of samples of a rank's state over the whole job.
 const MOMENTS: usize = 512;
-/// Moments of the whole job that what is measured of it is kept of.
+/// Maximum number of samples of a gauge over the whole job.
 const MEASURED: usize = 128;
-/// Gauges of a rank whose values are kept.
+/// Maximum number of gauges per rank whose history is kept.
 const CURVES: usize = 10;
-/// Ranks that are shown although nobody has seen them.
+/// Maximum number of ranks listed that were never seen.
 const MOST_MISSING: usize = 65_536;
 
-/// How a rank fares, the worse the greater.
+/// Health of a rank, from best to worst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Health {
-    /// It is at work.
+    /// It runs its own code.
     #[default]
     Running,
-    /// It has ended in order.
+    /// It ended with status 0.
     Exited,
-    /// It has been in a call for more than a moment.
+    /// It has been waiting in a call for a noticeable time.
     Waiting,
-    /// Nothing is heard of it, or in a word that is not known here.
+    /// Its state is unknown, or a word that this version does not know.
     Unknown,
     /// It was never seen.
     Missing,
-    /// The operating system has stopped it.
+    /// The operating system stopped it.
     Stopped,
-    /// It has died.
+    /// It ended with another status or by a signal.
     Dead,
-    /// It did it, by a finding.
+    /// A finding names it as a root cause rank.
     Culprit,
 }
 
 impl Health {
-    /// All of them, the best first.
+    /// All values, from best to worst.
     pub const ALL: [Self; 8] = [
         Self::Running,
         Self::Exited,
@@ -53,7 +53,7 @@ impl Health {
         Self::Culprit,
     ];
 
-    /// The word for it.
+    /// Display name.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -83,41 +83,41 @@ impl Health {
 /// One rank.
 #[derive(Clone, Debug)]
 pub struct RankView {
-    /// How it stands; of a rank that was never seen, nothing but its number.
+    /// Status of the rank; for a rank that was never seen, only its number is valid.
     pub status: Rank,
-    /// What else is known of it.
+    /// Further details of the rank.
     pub detail: v1::RankDetail,
     /// Whether it was ever seen.
     pub seen: bool,
-    /// How it fares, itself.
+    /// Health without regard to findings.
     pub state: Health,
-    /// The same, or that it did it.
+    /// Health, with [`Health::Culprit`] for root cause ranks.
     pub health: Health,
-    /// How long its steps take, lately.
+    /// Moving average of the step time, in milliseconds.
     pub step_ms: Option<u64>,
-    /// How it was, at the moments of [`Ranks::moments`].
+    /// States sampled at the times of [`Ranks::moments`].
     pub lane: Vec<Moment>,
-    /// What was measured of it, at the moments of [`Ranks::measured`].
+    /// Gauges sampled at the times of [`Ranks::measured`].
     pub curves: Vec<Curve>,
     step_at: Timestamp,
     step_sampled: u64,
 }
 
-/// How a rank was at a moment.
+/// Sampled state of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// How it fared.
+    /// Worst health in the sample.
     pub state: Health,
-    /// A step of it had begun since the moment before.
+    /// Whether a step began since the previous sample.
     pub stepped: bool,
 }
 
-/// What was measured, again and again.
+/// Samples of a gauge.
 #[derive(Clone, Debug)]
 pub struct Curve {
     /// Name of the gauge.
     pub name: String,
-    /// Its values, oldest first. Precise enough to be looked at.
+    /// Values, oldest first; precise enough for display.
     pub values: Vec<f32>,
 }
 
@@ -149,19 +149,19 @@ impl RankView {
         }
     }
 
-    /// Its number.
+    /// Global rank.
     #[must_use]
     pub const fn rank(&self) -> u32 {
         self.status.rank
     }
 
-    /// How long it has waited in its call.
+    /// Time that it has been waiting in its call, in milliseconds.
     #[must_use]
     pub fn waited_ms(&self) -> Option<u64> {
         self.status.waiting_in.as_ref().map(|it| it.waited_ms)
     }
 
-    /// The gauge of that name.
+    /// The gauge with a name.
     #[must_use]
     pub fn gauge(&self, name: &str) -> Option<&v1::Gauge> {
         self.detail.gauges.iter().find(|gauge| gauge.name == name)
@@ -183,14 +183,14 @@ impl RankView {
         self.step_at = at;
     }
 
-    /// The values of a gauge so far.
+    /// Samples of a gauge.
     #[must_use]
     pub fn curve(&self, name: &str) -> &[f32] {
         let curve = self.curves.iter().find(|curve| curve.name == name);
         curve.map_or(&[], |curve| &curve.values)
     }
 
-    /// Keeps how it is, as the sample that makes so many.
+    /// Samples the state. `samples` is the number of samples including this one.
     fn sample_lane(&mut self, halve: bool, samples: usize) {
         if halve {
             halved(&mut self.lane, |a, b| Moment {
@@ -263,31 +263,31 @@ impl Default for Ranks {
 }
 
 impl Ranks {
-    /// Hosts, and the places of their ranks among all: runs of ranks that are on one.
+    /// Hosts and the indexes of their ranks among all ranks: runs of consecutive ranks on one host.
     #[must_use]
     pub fn hosts(&self) -> &[(String, Range<usize>)] {
         &self.hosts
     }
 
-    /// The place of a rank among all.
+    /// Index of a rank among all ranks.
     #[must_use]
     pub fn place(&self, rank: u32) -> Option<usize> {
         self.find(rank).ok()
     }
 
-    /// The moments of their lanes.
+    /// Sampling times of the states.
     #[must_use]
     pub fn moments(&self) -> &[Timestamp] {
         &self.moments.times
     }
 
-    /// The moments of their curves.
+    /// Sampling times of the gauges.
     #[must_use]
     pub fn measured(&self) -> &[Timestamp] {
         &self.measured.times
     }
 
-    /// Keeps how they are, where it is time to.
+    /// Takes the samples that are due.
     pub(super) fn sample(&mut self, at: Timestamp) {
         if let Some(due) = self.moments.due(at) {
             let samples = self.moments.times.len();
@@ -303,49 +303,49 @@ impl Ranks {
         }
     }
 
-    /// How many there are, those that were never seen included.
+    /// Number of ranks, including those that were never seen.
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no ranks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// A rank by its number.
+    /// The rank with a global rank.
     #[must_use]
     pub fn get(&self, rank: u32) -> Option<&RankView> {
         self.find(rank).ok().map(|index| &self.list[index])
     }
 
-    /// A rank by its place among them.
+    /// The rank at an index.
     #[must_use]
     pub fn nth(&self, index: usize) -> Option<&RankView> {
         self.list.get(index)
     }
 
-    /// All of them.
+    /// All ranks, ascending.
     pub fn iter(&self) -> impl Iterator<Item = &RankView> {
         self.list.iter()
     }
 
-    /// How many fare like that.
+    /// Number of ranks with a health.
     #[must_use]
     pub const fn count(&self, health: Health) -> usize {
         self.counts[health as usize]
     }
 
-    /// All ranks in at most [`STRIP`] cells, each the worst of its ranks.
+    /// All ranks in at most [`STRIP`] cells, each with the worst health of its ranks.
     #[must_use]
     pub fn strip(&self) -> &[Health] {
         &self.strip
     }
 
     fn find(&self, rank: u32) -> Result<usize, usize> {
-        // As a rank is mostly at its own place, nobody has to look for it.
+        // The index mostly equals the rank, which avoids the search.
         match self.list.get(rank as usize) {
             Some(view) if view.rank() == rank => Ok(rank as usize),
             _ => self.list.binary_search_by_key(&rank, RankView::rank),
@@ -367,7 +367,7 @@ impl Ranks {
         evidence: &Evidence,
         at: Timestamp,
     ) {
-        // In order, new ones go to the end, where they move nobody.
+        // In ascending order new ranks are appended, which avoids moving others.
         statuses.sort_by_key(|status| status.rank);
         details.sort_by_key(|detail| detail.rank);
         for &rank in evidence.missing_ranks.iter().take(MOST_MISSING) {
@@ -382,25 +382,25 @@ impl Ranks {
         }
     }
 
-    /// Names of what is measured of them, as the first that anything is measured of has them.
+    /// Names of the gauges, from the first rank that has any.
     #[must_use]
     pub fn gauges(&self) -> &[String] {
         &self.gauges
     }
 
-    /// The lowest and the highest step of those that were seen.
+    /// Lowest and highest step of the ranks that were seen.
     #[must_use]
     pub const fn steps(&self) -> (u64, u64) {
         self.steps
     }
 
-    /// How long the steps take of the rank whose steps take longest.
+    /// Longest step time among the ranks, in milliseconds.
     #[must_use]
     pub const fn longest_step_ms(&self) -> Option<u64> {
         self.longest_step_ms
     }
 
-    /// Looks at all of them once, so that no frame has to.
+    /// Summarizes all ranks once per update, so that frames need not.
     pub(super) fn summarize(&mut self, culprits: &[u32]) {
         let measured = self.list.iter().find(|it| !it.detail.gauges.is_empty());
         let names = measured.map(|it| it.detail.gauges.iter().map(|it| it.name.clone()));
@@ -441,7 +441,8 @@ impl Ranks {
     }
 }
 
-/// The part of so many things that is shown in a cell, where there are fewer cells than things.
+/// Indexes of `things` entries that belong to one of `cells` cells, where there are fewer cells
+/// than entries.
 #[must_use]
 pub(crate) const fn share(things: usize, cells: usize, cell: usize) -> Range<usize> {
     things * cell / cells..things * (cell + 1) / cells
@@ -454,7 +455,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_odd_rank_among_thousands_is_seen_in_the_strip() {
+    fn one_dead_rank_among_thousands_shows_in_the_strip() {
         let mut state = State::default();
         let mut all: Vec<_> = (0..16_384).map(|it| rank(it, "running", 1)).collect();
         all[9999].state = "dead".into();
@@ -470,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_come_in_any_order_and_missing_ones_are_there() {
+    fn ranks_arrive_in_any_order_and_missing_ones_are_listed() {
         let mut state = State::default();
         let mut new = update(1, vec![rank(5, "running", 1), rank(2, "waiting", 1)]);
         new.evidence = Some(v1::Evidence {
@@ -501,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_step_is_that_between_its_changes() {
+    fn step_time_is_measured_between_step_changes() {
         let mut state = State::default();
         for (second, step) in [(1, 10), (3, 14), (4, 14), (5, 18)] {
             state.apply(update(
@@ -513,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_cover_everything_once() {
+    fn shares_cover_every_entry_once() {
         for (things, cells) in [(8, 8), (1000, 7), (16_384, 512)] {
             let covered: Vec<usize> = (0..cells).flat_map(|it| share(things, cells, it)).collect();
             assert_eq!(covered, (0..things).collect::<Vec<_>>());

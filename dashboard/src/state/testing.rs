@@ -1,4 +1,4 @@
-//! Messages to feed tests with.
+//! Messages for tests.
 
 use ddp_doctor_proto::v1;
 

@@ -1,4 +1,4 @@
-//! Everything about a finding: both sides with their source, the chain it stands in, the proof.
+//! The finding screen: rows with source text, the causal chain and the proof.
 
 use std::rc::Rc;
 
@@ -14,13 +14,13 @@ use super::window;
 use crate::app::App;
 use crate::theme::Tone;
 
-/// Findings listed at the top.
+/// Maximum number of findings listed at the top.
 const LISTED: usize = 5;
-/// Rows of sides.
+/// Maximum number of rows of the finding.
 const SIDES: usize = 64;
-/// Lines around a place.
+/// Number of source lines shown before and after a place.
 const AROUND: u32 = 3;
-/// Facts of a proof that are shown.
+/// Maximum number of facts of a proof shown, and of parameters.
 const FACTS: usize = 32;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
@@ -111,7 +111,7 @@ fn lines(app: &mut App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// The source text around both sides' lines.
+/// The source text around the call sites of the finding.
 fn sources(app: &mut App) -> Vec<Line<'static>> {
     let theme = app.theme;
     let sides = app.sides(app.finding);
@@ -154,7 +154,7 @@ fn parameters(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> 
     paragraphs(app.theme, "params", &texts, width)
 }
 
-/// What it follows from, and what follows from it.
+/// The findings that caused it, and those that follow from it.
 fn chain(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     let all = &app.state.findings;
     let line = |other: &Rc<Finding>| format!("{} {}", other.code, other.summary);
@@ -174,7 +174,7 @@ fn chain(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// The facts that the finding follows from.
+/// The facts of the certificate.
 fn proof(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     let Some(certificate) = &finding.certificate else {
         return Vec::new();
@@ -196,7 +196,7 @@ fn proof(app: &App, finding: &Finding, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// A fact in its own words: "issued: rank 0, group 0, seq 24, call all_reduce …".
+/// Text of a fact: "issued: rank 0, group 0, seq 24, call all_reduce …".
 fn said(fact: &Fact) -> String {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(fact) else {
         return String::new();

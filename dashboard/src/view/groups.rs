@@ -1,4 +1,4 @@
-//! How far each member of each group has come, and where their calls differ.
+//! Progress of each member of each group, and where their calls differ.
 
 use ddp_doctor_proto::report::{CallState, RankCall};
 use ddp_doctor_proto::words::{self, call_text, plain};
@@ -79,8 +79,8 @@ fn draw_list(app: &App, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// Every member, or as many as cells, by how far it is behind. Where they take several lines, each
-/// says whose its first cell is.
+/// Lag of the members, one cell each, or several members per cell if there are too many. Each line
+/// begins with the rank of its first cell.
 fn heat_map(theme: Theme, group: &Group, width: usize, most: usize) -> Vec<Line<'static>> {
     const LABEL: usize = 8;
     let members = group.ranks.len();
@@ -117,7 +117,7 @@ fn heat_map(theme: Theme, group: &Group, width: usize, most: usize) -> Vec<Line<
 fn cells(theme: Theme, group: &Group, room: usize) -> Vec<Span<'static>> {
     let all = &group.cells;
     let cells = all.len().min(room);
-    // One that was never seen says less than one that is behind.
+    // A member that was never seen counts less than one that lags behind.
     let worst = |cell| share(all.len(), cells, cell).map(|it| all[it]).max();
     (0..cells)
         .map(|cell| heat(theme, worst(cell).flatten()))
@@ -135,7 +135,7 @@ fn heat(theme: Theme, lag: Option<u64>) -> Span<'static> {
     }
 }
 
-/// What every member has called at a sequence number, equal calls together.
+/// Calls of all members at a sequence number, equal calls grouped.
 fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
     let theme = app.theme;
     let wanted = app.seq.or_else(|| group.telling_seq());
@@ -182,7 +182,7 @@ fn calls(app: &App, group: &Group, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Who, state, where, call; the smallest party first: it is the odd one.
+/// Ranks, state, place, call; the smallest group of ranks first, because it is the odd one.
 fn rows(app: &App, group: &Group, seq: &Seq) -> Vec<[String; 4]> {
     let mut parties: Vec<(Vec<u32>, [String; 3])> = Vec::new();
     let mut join =

@@ -1,4 +1,4 @@
-//! Keys, out of the table that dispatches them.
+//! The help: the table of key bindings, and the marks of ranks.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -29,7 +29,7 @@ pub(super) fn draw(app: &App, area: Rect, buffer: &mut Buffer) {
             Span::raw(health.word()),
         ]));
     }
-    // Beside the keys where there is room, else below them.
+    // Beside the keys if there is room, otherwise below them.
     let rows = usize::from(area.height);
     let columns = lines.len().div_ceil(rows.max(1)).max(1);
     if area.width >= 76 || lines.len() + legend.len() > rows {

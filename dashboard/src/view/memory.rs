@@ -1,4 +1,5 @@
-//! What ranks hold: the most of all as a curve, and rank by rank. Of what grows, how it goes on.
+//! The memory screen: the highest gauge as a curve, a list of all ranks, and a forecast for gauges
+//! that grow.
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -15,12 +16,12 @@ use crate::app::App;
 use crate::state::{RankView, share};
 use crate::theme::Tone;
 
-/// Lines of the large curve.
+/// Height of the large curve, in lines.
 const HIGH: u16 = 8;
-/// Columns in front of it.
+/// Width of the labels before it, in columns.
 const LABEL: u16 = 11;
-/// What is still to come takes as much of the curve as it takes of the time, but so much at least and at
-/// most, in hundredths.
+/// Range of the share of the forecast in the curve, in percent. Within it the forecast gets the
+/// share that its time has in the whole.
 const TO_COME: (f64, f64) = (15.0, 70.0);
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
@@ -44,7 +45,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     buffer.put(area.x + 1, area.y, area.width - 1, Line::from(tabs));
     let order = &order(app, &name).1;
     let nth = |index: &u32| app.state.ranks.nth(*index as usize);
-    // Whose end comes first is of more interest than who has the most.
+    // The rank whose memory is exhausted first is more relevant than the one with the most.
     let ending = order.iter().filter_map(nth).filter_map(|view| {
         let end = end_of(view.gauge(&name)?)?;
         Some((end.steps, view))
@@ -132,12 +133,12 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     app.scroll = first;
 }
 
-/// Where a value comes to its end, if that is in sight.
+/// The expected end of the growth, if any.
 fn end_of(gauge: &v1::Gauge) -> Option<&v1::GrowthEnd> {
     gauge.growth.as_ref()?.end.as_ref()
 }
 
-/// "+20 MiB a step; its control group used up in about 35 steps (28 to 42)".
+/// Text about the growth: "+20 MiB a step; its control group used up in about 35 steps (28 to 42)".
 fn grows(gauge: &v1::Gauge) -> Option<String> {
     let growth = gauge.growth.as_ref()?;
     let by = measured(growth.per_step.max(0.0) as u64, &gauge.unit);
@@ -155,7 +156,7 @@ fn grows(gauge: &v1::Gauge) -> Option<String> {
     ))
 }
 
-/// How many of so many cells what is still to come takes.
+/// Number of cells, out of `cells`, for the forecast.
 fn cells_to_come(app: &App, view: &RankView, gauge: &v1::Gauge, cells: usize) -> usize {
     let Some(end) = end_of(gauge) else { return 0 };
     let times = app.state.ranks.measured();
@@ -167,7 +168,7 @@ fn cells_to_come(app: &App, view: &RankView, gauge: &v1::Gauge, cells: usize) ->
     (cells as f64 * share.clamp(TO_COME.0, TO_COME.1) / 100.0) as usize
 }
 
-/// Places of the ranks of which this is measured, the most first.
+/// Indexes of the ranks with a gauge, the highest value first.
 fn order(app: &App, name: &str) -> Rc<(usize, Vec<u32>)> {
     let make = || {
         let value = |index: u32| {
@@ -183,8 +184,8 @@ fn order(app: &App, name: &str) -> Rc<(usize, Vec<u32>)> {
     app.kept.memory.get(version, |it| it.0 == app.gauge, make)
 }
 
-/// A curve of several lines, from nothing to its highest value; behind it, in so many cells, how it goes
-/// on until its end, and the line that this is at.
+/// Draws a curve of several lines from zero to its highest value, and in the last `to_come` cells
+/// the forecast up to the limit.
 fn large_curve(
     app: &App,
     values: &[f32],
@@ -229,12 +230,12 @@ fn large_curve(
         let (x, y) = (area.x + LABEL + cell as u16, area.bottom() - 1 - row);
         buffer.put(x, y, 1, line);
     };
-    // What is at its end stands on this line; the curve is drawn over it.
+    // The line of the limit; the curve is drawn over it.
     for cell in limit_row.map_or(0..0, |_| 0..cells) {
         put(cell, limit_row.unwrap_or(0), "─", Tone::Dim);
     }
     for cell in 0..room {
-        // Fewer values than cells: each takes several.
+        // With fewer values than cells, a value fills several cells.
         let of = match values.len() >= room {
             true => share(values.len(), room, cell),
             false => {
@@ -266,7 +267,7 @@ fn large_curve(
     }
 }
 
-/// From when to when, and up to which step it goes on.
+/// The axis below the curve: first and last time, title, and the last step of the forecast.
 fn axis(app: &App, title: &str, gauge: &v1::Gauge, to_come: usize, width: usize) -> Line<'static> {
     let times = app.state.ranks.measured();
     let first = times.first().copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The screens: one a file, and what frames them.
+//! The screens, one per file, and their common frame.
 
 use ddp_doctor_proto::report::{Timestamp, Verdict};
 use ddp_doctor_proto::words::{duration, plain};
@@ -30,27 +30,27 @@ use text::Put;
 /// A screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Screen {
-    /// Is it healthy, and if not: who, and why.
+    /// Health of the job: culprit ranks and reasons.
     #[default]
     Overview,
-    /// Rank by rank.
+    /// List of ranks.
     Ranks,
-    /// How far each member of each group has come.
+    /// Progress of each member of each group.
     Groups,
-    /// Everything about a finding.
+    /// All details of a finding.
     Finding,
-    /// Who waits for whom.
+    /// Which rank waits for which.
     Waits,
-    /// What ranks hold.
+    /// Memory of the ranks.
     Memory,
-    /// How it was.
+    /// States of the ranks over time.
     Timeline,
-    /// Where ranks stand.
+    /// Latest stacks of the ranks.
     Stacks,
 }
 
 impl Screen {
-    /// All of them, in order.
+    /// All screens, in order.
     pub const ALL: [Self; 8] = [
         Self::Overview,
         Self::Ranks,
@@ -62,7 +62,7 @@ impl Screen {
         Self::Stacks,
     ];
 
-    /// Whether the list of ranks is on it, which is sorted, filtered and searched.
+    /// Whether the screen has the list of ranks, which can be sorted, filtered and searched.
     #[must_use]
     pub const fn lists_ranks(self) -> bool {
         matches!(self, Self::Ranks | Self::Timeline)
@@ -74,7 +74,7 @@ impl Screen {
     }
 }
 
-/// Draws everything: the line at the top, the screen, the line at the bottom.
+/// Draws a frame: the line at the top, the screen, the line at the bottom.
 pub(crate) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     if area.height < 4 || area.width < 20 {
         buffer.put(area.x, area.y, area.width, Line::raw("too small"));
@@ -110,13 +110,13 @@ pub(crate) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// Draws the first screen for those who read it elsewhere: without keys.
+/// Draws the overview for output as text: without the line of keys.
 pub(crate) fn draw_once(app: &mut App, area: Rect, buffer: &mut Buffer) {
     let body = head(app, area, buffer);
     overview::draw(app, body, buffer);
 }
 
-/// A picture as lines of text.
+/// Converts a buffer into lines of text.
 #[must_use]
 pub fn lines_of(buffer: &Buffer) -> Vec<String> {
     let width = usize::from(buffer.area.width).max(1);
@@ -124,7 +124,7 @@ pub fn lines_of(buffer: &Buffer) -> Vec<String> {
         let mut line = String::new();
         let mut skip = 0;
         for cell in cells {
-            // A wide sign covers the cells behind it.
+            // A wide character covers the cells behind it.
             if skip > 0 {
                 skip -= 1;
                 continue;
@@ -137,7 +137,7 @@ pub fn lines_of(buffer: &Buffer) -> Vec<String> {
     buffer.content.chunks(width).map(line).collect()
 }
 
-/// The job and the connection; what is left below.
+/// Draws the job and the connection. Returns the area below.
 fn head(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
     let state = &app.state;
     let theme = app.theme;
@@ -199,7 +199,7 @@ fn head(app: &App, area: Rect, buffer: &mut Buffer) -> Rect {
     }
 }
 
-/// Where a recording stands.
+/// Position of the playback of a recording.
 fn player(app: &App, width: u16) -> Line<'static> {
     let theme = app.theme;
     let replay = &app.replay;
@@ -233,7 +233,7 @@ fn player(app: &App, width: u16) -> Line<'static> {
     ])
 }
 
-/// Keys that matter here.
+/// The line at the bottom: the keys of the screen, or the search being typed.
 fn bottom(app: &App, width: u16) -> Line<'static> {
     if app.ranks.typing && app.screen.lists_ranks() {
         return Line::raw(format!(" search: {}_", plain(&app.ranks.search)));
@@ -245,7 +245,7 @@ fn bottom(app: &App, width: u16) -> Line<'static> {
     }
 }
 
-/// The keys that are shown. Where there is no room for all, other screens are numbers.
+/// The keys to show. `all` is false if there is no room for the names of the other screens.
 fn keys_line(app: &App, all: bool) -> Line<'static> {
     let theme = app.theme;
     let mut spans = Vec::new();
@@ -266,7 +266,7 @@ fn keys_line(app: &App, all: bool) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The verdict as a word and its tone.
+/// The verdict in capitals, and its tone.
 fn verdict(app: &App) -> (String, Tone) {
     let tone = match app.state.known_verdict() {
         Some(Verdict::Healthy) => Tone::Good,
@@ -276,20 +276,20 @@ fn verdict(app: &App) -> (String, Tone) {
     (plain(&app.state.verdict).to_uppercase(), tone)
 }
 
-/// Which part of a list is shown, so that the selected one is: the first of it.
+/// Index of the first entry to show, so that the selected one is visible.
 fn window(selected: usize, of: usize, room: usize) -> usize {
     selected
         .saturating_sub(room / 2)
         .min(of.saturating_sub(room))
 }
 
-/// "12:03:44Z".
+/// Time of day: "12:03:44Z".
 fn clock(at: Timestamp) -> String {
     let text = at.to_string();
     format!("{}Z", text.get(11..19).unwrap_or_default())
 }
 
-/// How late a rank comes, by its microseconds.
+/// Formats a lateness in microseconds.
 fn late(us: u64) -> String {
     match us {
         0..1000 => format!("{us} µs"),
@@ -297,7 +297,8 @@ fn late(us: u64) -> String {
     }
 }
 
-/// "180 ms", "16.9 s", "12m03s", "3h12m": never more than seven columns in a human life.
+/// Formats a duration in at most seven columns, below 1000 hours: "180 ms", "16.9 s", "12m03s",
+/// "3h12m".
 fn brief(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
@@ -307,7 +308,7 @@ fn brief(ms: u64) -> String {
     }
 }
 
-/// "1.4 GiB".
+/// Formats a number of bytes: "1.4 GiB".
 fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if value < 1024 {
@@ -325,7 +326,7 @@ fn bytes(value: u64) -> String {
     }
 }
 
-/// A measured value with its unit; one that nobody has heard of is shown as it is.
+/// A value with its unit; unknown units are shown unchanged.
 fn measured(value: u64, unit: &str) -> String {
     match unit {
         "B" => bytes(value),
@@ -334,14 +335,14 @@ fn measured(value: u64, unit: &str) -> String {
     }
 }
 
-/// Values as a small curve in so many cells at most.
+/// Draws values as a curve of at most `width` cells.
 fn curve(values: &[f32], width: usize) -> String {
     const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let cells = values.len().min(width);
     let highest = |of: &[f32]| of.iter().copied().fold(0.0, f32::max);
     let low = values.iter().copied().fold(f32::INFINITY, f32::min);
     let high = highest(values);
-    // What hardly changes is flat.
+    // Variation below 2 % is drawn flat.
     let span = (high - low).max(high / 50.0).max(f32::MIN_POSITIVE);
     let step = |cell| {
         let value = highest(&values[crate::state::share(values.len(), cells, cell)]);
@@ -351,7 +352,7 @@ fn curve(values: &[f32], width: usize) -> String {
     (0..cells).map(step).collect()
 }
 
-/// The whole job in so many cells.
+/// The health of all ranks in at most `width` cells.
 fn strip(app: &App, width: usize) -> Line<'static> {
     let all = app.state.ranks.strip();
     let cells = all.len().min(width);
@@ -371,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_short_and_never_wider_than_eight() {
+    fn byte_counts_fit_their_column() {
         for (value, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_is_flat_where_hardly_anything_changes() {
+    fn curve_of_nearly_equal_values_is_flat() {
         assert_eq!(curve(&[1000.0, 1001.0, 1000.0], 8), "▁▁▁");
         assert_eq!(curve(&[0.0, 7.0], 8), "▁█");
         assert_eq!(curve(&[1.0, 2.0, 3.0, 4.0], 2).chars().count(), 2);
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selected_one_is_always_in_the_window() {
+    fn selected_entry_is_always_in_the_window() {
         for of in [0, 1, 5, 100] {
             for selected in 0..of {
                 for room in 1..20 {

@@ -1,4 +1,4 @@
-//! Is it healthy, and if not: who, and why. Without a key.
+//! The overview: health of the job, culprit ranks and reasons, without a key press.
 
 use std::rc::Rc;
 
@@ -15,11 +15,11 @@ use crate::app::App;
 use crate::state::Health;
 use crate::theme::{Theme, Tone};
 
-/// Text that is wider is hard to read.
+/// Maximum width of text: wider lines are hard to read.
 const WIDEST: usize = 120;
-/// Rows of a finding's sides; the finding's own screen has all.
+/// Maximum number of rows of a finding; the finding screen shows all rows.
 const SIDES: usize = 8;
-/// Other findings that are listed.
+/// Maximum number of other findings listed.
 const OTHERS: usize = 6;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
@@ -48,7 +48,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// The verdict, and what it comes from.
+/// The verdict and the finding that explains it.
 fn first(app: &App) -> Line<'static> {
     let theme = app.theme;
     let (word, tone) = verdict(app);
@@ -73,7 +73,7 @@ fn first(app: &App) -> Line<'static> {
     Line::from(spans)
 }
 
-/// How a job fares of which nothing bad is known.
+/// Progress of a job without a problem.
 fn pace(app: &App) -> String {
     let ranks = &app.state.ranks;
     let mut parts = Vec::new();
@@ -96,7 +96,7 @@ fn pace(app: &App) -> String {
     parts.join(" · ")
 }
 
-/// The finding that leads, in so many lines.
+/// The leading finding in at most `room` lines.
 fn leading_lines(
     app: &mut App,
     finding: &Finding,
@@ -118,7 +118,7 @@ fn leading_lines(
         cause(app, finding, width),
         paragraphs(theme, "fix", &finding.next, width),
     ];
-    // A line between the parts where there is room for it.
+    // Empty lines between the parts if there is room.
     let gaps = if room >= 14 { 3 } else { 1 };
     let steps = [
         (3, 3),
@@ -150,7 +150,7 @@ fn leading_lines(
     lines
 }
 
-/// Both sides of a finding, the culprits first.
+/// Rows of a finding, root cause ranks first.
 pub(super) fn side_lines(
     app: &mut App,
     index: usize,
@@ -201,7 +201,7 @@ pub(super) fn cause(app: &App, finding: &Finding, width: usize) -> Vec<Line<'sta
     lines.unwrap_or_default()
 }
 
-/// The ranks as a whole, the other findings, what it rests on.
+/// Summary of the ranks, the other findings and the evidence.
 fn below(app: &App, width: usize) -> Vec<Line<'static>> {
     let theme = app.theme;
     let label = |text: &'static str| Span::styled(format!("{text:<8}"), theme.style(Tone::Label));
@@ -215,7 +215,7 @@ fn below(app: &App, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// "▪ 6 running  w 2 waiting".
+/// Number of ranks per health: "▪ 6 running  w 2 waiting".
 fn counts(app: &App) -> Line<'static> {
     let theme = app.theme;
     let mut spans = vec![Span::raw(" ".repeat(8))];
@@ -230,7 +230,7 @@ fn counts(app: &App) -> Line<'static> {
     Line::from(spans)
 }
 
-/// What was found beside the leading finding, a line each.
+/// The other findings, one line each.
 fn others(app: &App) -> Vec<Line<'static>> {
     let theme = app.theme;
     let leads = app.state.reason().is_some();
@@ -263,7 +263,7 @@ fn others(app: &App) -> Vec<Line<'static>> {
     lines
 }
 
-/// What the diagnosis rests on.
+/// The evidence on which the diagnosis rests.
 fn evidence(app: &App) -> Line<'static> {
     let theme = app.theme;
     let evidence = &app.state.evidence;

@@ -1,4 +1,4 @@
-//! Rank by rank: how it fares, what it is in, for how long, whom it waits for.
+//! The ranks screen: state, current call, waiting time and ranks waited for, per rank.
 
 use ddp_doctor_proto::words::{self, plain};
 use ratatui::buffer::Buffer;
@@ -20,7 +20,7 @@ struct Column {
     cell: Cell,
 }
 
-/// What stands in a column.
+/// Content of a column.
 enum Cell {
     State,
     Rank,
@@ -68,7 +68,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// Every rank in a cell, a line for a host, or several where it has many.
+/// One cell per rank, one line per host, or several for a host with many ranks.
 fn grid(app: &App, area: Rect, buffer: &mut Buffer) {
     const LABEL: usize = 22;
     let theme = app.theme;
@@ -77,7 +77,7 @@ fn grid(app: &App, area: Rect, buffer: &mut Buffer) {
     let lines = |host: &std::ops::Range<usize>| host.len().div_ceil(width);
     let selected = app.ranks.nth(app.ranks.position, &app.state);
     let selected = selected.map(RankView::rank);
-    // The lines of hosts before the selected rank's are known without going through ranks.
+    // Host ranges give the line of the selected rank without a loop over all ranks.
     let at = selected.and_then(|rank| app.state.ranks.place(rank));
     let mut before = 0;
     let mut of_selected = 0;
@@ -124,7 +124,7 @@ fn grid(app: &App, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// The list of ranks, or what fits of it.
+/// The list of ranks, as far as it fits.
 pub(super) fn table(app: &App, area: Rect, buffer: &mut Buffer, selected: Option<usize>) {
     let theme = app.theme;
     let rows = usize::from(area.height).saturating_sub(1);
@@ -169,7 +169,7 @@ pub(super) fn table(app: &App, area: Rect, buffer: &mut Buffer, selected: Option
     }
 }
 
-/// The columns that fit, the most important ones first to come.
+/// The columns that fit; the most important ones get room first.
 fn columns(app: &App, width: u16) -> Vec<Column> {
     let column = |title: &str, width, right, cell| Column {
         title: title.to_owned(),
@@ -178,7 +178,7 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
         cell,
     };
     let digits = app.state.ranks.len().max(1000).ilog10() as u16 + 1;
-    // In the order in which they stand, with the turn in which they get room.
+    // In the order of display, each with the turn in which it gets room.
     let mut wanted = vec![
         (0, column("", 9, false, Cell::State)),
         (0, column("rank", digits.max(4), true, Cell::Rank)),
@@ -219,7 +219,7 @@ fn columns(app: &App, width: u16) -> Vec<Column> {
         .filter(|it| it.0 <= last)
         .map(|it| it.1)
         .collect();
-    // Lines of the program are long.
+    // File names are long: the last column gets the spare width.
     if let Some(place) = columns
         .last_mut()
         .filter(|it| matches!(it.cell, Cell::Place))
@@ -304,7 +304,7 @@ fn cell(app: &App, view: &RankView, cell: &Cell, width: u16) -> (String, Style) 
     }
 }
 
-/// "status 1", "SIGKILL", in a few letters.
+/// How a rank ended, in a few letters: "exit 1", "SIGKILL".
 fn short_end(view: &RankView) -> String {
     let exit = view.status.exit;
     match (exit.signal, exit.code) {

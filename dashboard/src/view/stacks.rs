@@ -1,4 +1,4 @@
-//! Where ranks stand, equal stacks together, the odd ranks first.
+//! Latest stacks of the ranks: equal stacks grouped, the smallest group first.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +15,26 @@ use crate::feed::Link;
 use crate::sources::in_library;
 use crate::theme::Tone;
 
-/// Stacks that are shown.
+/// Maximum number of different stacks shown.
 const SHOWN: usize = 32;
-/// Letters that ranks are named in.
+/// Maximum length of a list of ranks, in characters.
 const WIDEST: usize = 160;
 
-/// Ranks by their stacks.
+/// Ranks grouped by their stacks.
 #[derive(Debug)]
 pub(crate) struct Stacks {
     parties: Vec<Party>,
-    /// Ranks of which no stack is known, as text.
+    /// Ranks without a known stack, as text.
     unknown: String,
-    /// When the latest look was.
+    /// When the latest stack was taken.
     at: Timestamp,
 }
 
-/// Ranks that stand at one place.
+/// Ranks with the same stack.
 #[derive(Debug)]
 struct Party {
     ranks: Vec<u32>,
-    /// The same as text.
+    /// The ranks as text.
     who: String,
     frames: Vec<Where>,
     channel: String,
@@ -107,7 +107,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
             .frames
             .iter()
             .map(|frame| {
-                // What a library does there, nobody can change.
+                // The user cannot change library code.
                 let is_library = in_library(&frame.file).is_some();
                 let source = match is_library {
                     true => None,

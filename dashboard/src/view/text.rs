@@ -1,4 +1,4 @@
-//! Lines, tables and their places.
+//! Layout of lines and tables.
 
 use ddp_doctor_proto::words;
 use ratatui::buffer::Buffer;
@@ -7,11 +7,11 @@ use ratatui::text::{Line, Span};
 
 use crate::theme::{Theme, Tone};
 
-/// Writing on a picture.
+/// Drawing of lines into a buffer.
 pub(super) trait Put {
-    /// Writes a line, cut off after so many columns.
+    /// Draws a line, cut off after `width` columns.
     fn put(&mut self, x: u16, y: u16, width: u16, line: Line<'_>);
-    /// Turns a line around, for the one that is selected.
+    /// Highlights a line as selected.
     fn select(&mut self, x: u16, y: u16, width: u16, theme: Theme);
 }
 
@@ -28,12 +28,12 @@ impl Put for Buffer {
     }
 }
 
-/// Columns that a text takes.
+/// Width of a text in columns.
 pub(super) fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// Running text behind a label, broken to so many columns.
+/// Text behind a label, wrapped to `columns` columns in total.
 pub(super) fn labelled(
     theme: Theme,
     label: &str,
@@ -53,8 +53,8 @@ pub(super) fn labelled(
     lines.collect()
 }
 
-/// Rows of cells as lines whose columns stand below each other; a column that is empty everywhere takes
-/// no room. Rows that do not fit into so many columns put their last cell below.
+/// Formats rows of cells as lines with aligned columns; columns without any text are left out. If a
+/// row does not fit into `columns` columns, the last cells move to lines of their own.
 pub(super) fn aligned<const N: usize>(
     rows: &[[String; N]],
     columns: usize,
@@ -87,8 +87,8 @@ pub(super) fn aligned<const N: usize>(
     lines
 }
 
-/// Takes lines from parts where not all fit into so many: step by step, from the part that a step names,
-/// and not more than that so many are left to it. What was taken leaves "…".
+/// Shortens parts so that all together fit into `room` lines. Each step names a part and the
+/// minimum number of lines that it keeps. A shortened part ends with "…".
 pub(super) fn fit(parts: &mut [Vec<Line<'static>>], steps: &[(usize, usize)], room: usize) {
     for &(index, least) in steps {
         let total: usize = parts.iter().map(Vec::len).sum();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_too_wide_put_their_last_cell_below() {
+    fn last_cell_of_wide_rows_moves_below() {
         let row = |it: [&str; 3]| it.map(str::to_owned);
         let rows = [row(["rank 0", "", "all_reduce"]), row(["rank 12", "", "b"])];
         let style = |_, _| Style::new();
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_lose_lines_in_order_and_say_so() {
+    fn parts_are_shortened_in_order_and_marked() {
         let part = |lines: usize| (0..lines).map(|it| Line::raw(it.to_string())).collect();
         let mut parts = [part(5), part(5)];
         fit(&mut parts, &[(1, 3), (0, 4), (1, 1)], 6);

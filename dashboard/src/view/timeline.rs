@@ -1,4 +1,4 @@
-//! How it was: a lane for each rank, from left to right.
+//! The timeline screen: one lane per rank, time from left to right.
 
 use ddp_doctor_proto::report::Timestamp;
 use ratatui::buffer::Buffer;
@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::state::{Health, Moment, share};
 use crate::theme::{Theme, Tone};
 
-/// Columns for how late ranks come.
+/// Width of the column for lateness.
 const LATE: u16 = 8;
 
 pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
@@ -55,7 +55,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
             spans.push(one_cell(theme, moments.unwrap_or_default()));
         }
         buffer.put(area.x + 1, y, area.width - 1, Line::from(spans));
-        // What is too short for a lane shows here: how much later than the first it comes.
+        // Lateness too small for a lane is shown in its own column.
         let came = view.detail.late_us.map_or_else(String::new, late);
         let came = format!("{came:>LATE$}", LATE = usize::from(LATE));
         buffer.put(late_at, y, LATE, Line::from(came));
@@ -88,8 +88,8 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     );
 }
 
-/// The part of all moments that is looked at: `zoom` halves it so often, `pan` moves it by halves of
-/// its own length back from the end.
+/// Indexes of the moments shown: each `zoom` halves the section, each `pan` moves it back from the
+/// end by half of its length.
 fn section(moments: usize, zoom: u32, pan: usize) -> std::ops::Range<usize> {
     let length = (moments >> zoom).clamp(1, moments.max(1));
     let back = (length / 2).max(1).saturating_mul(pan);
@@ -97,7 +97,7 @@ fn section(moments: usize, zoom: u32, pan: usize) -> std::ops::Range<usize> {
     end - length.min(end)..end
 }
 
-/// The worst of some moments, and whether a step began.
+/// The cell shows the worst state, and whether a step began.
 fn one_cell(theme: Theme, moments: &[Moment]) -> Span<'static> {
     let worst = moments.iter().map(|it| it.state).max();
     let stepped = moments.iter().any(|it| it.stepped);
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sections_are_within_the_whole() {
+    fn sections_stay_within_all_moments() {
         for moments in [1, 2, 7, 100] {
             for zoom in 0..8 {
                 for pan in [0, 1, 2, 300] {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_a_cell_is_what_it_shows() {
+    fn cell_shows_its_worst_state() {
         let moment = |state, stepped| Moment { state, stepped };
         let shown = |moments: &[Moment]| one_cell(Theme::BARE, moments).content.into_owned();
         let (run, wait) = (Health::Running, Health::Waiting);

@@ -1,4 +1,4 @@
-//! Who waits for whom: cycles, then ranks that others wait for and that wait for nobody.
+//! The waits screen: cycles of waits, then ranks that block others without waiting themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,20 +13,20 @@ use crate::app::App;
 use crate::state::{RankView, State};
 use crate::theme::Tone;
 
-/// Ranks at the ends of waits that are shown.
+/// Maximum number of ranks shown that block others without waiting themselves.
 const ENDS: usize = 32;
-/// How deep waits for those who wait are followed.
+/// Maximum depth of a chain of waits shown.
 const DEEPEST: usize = 8;
-/// Lines that are made of it all.
+/// Maximum number of lines.
 const LINES: usize = 1024;
 
-/// Who waits for whom, as lines.
+/// The waits between ranks, as lines.
 #[derive(Debug)]
 pub(crate) struct Waits(Vec<Row>);
 
 #[derive(Debug)]
 struct Row {
-    /// What stands before it.
+    /// Text before the ranks.
     lead: String,
     who: String,
     tone: Tone,
@@ -57,7 +57,7 @@ pub(super) fn draw(app: &mut App, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// Those who wait for a rank.
+/// Ranks that wait for a rank, by that rank.
 type Waiters = BTreeMap<u32, Vec<u32>>;
 
 impl Waits {
@@ -125,8 +125,8 @@ fn row(lead: &str, who: &str, tone: Tone, what: String) -> Row {
     }
 }
 
-/// Those who wait although nobody is known to be missing: their calls do not match, or what they wait
-/// for is not between ranks.
+/// Ranks that wait although no rank is known to be missing: their calls do not match, or they wait
+/// for something other than a rank.
 fn others(app: &App, shown: &BTreeSet<u32>) -> Vec<Row> {
     let mut parties: BTreeMap<String, (Vec<u32>, u64)> = BTreeMap::new();
     for view in app.state.ranks.iter() {
@@ -151,7 +151,7 @@ fn others(app: &App, shown: &BTreeSet<u32>) -> Vec<Row> {
     rows
 }
 
-/// Those who wait for a rank, equal waits together, and those who wait for them.
+/// The ranks that wait for a rank, equal waits grouped, and the ranks that wait for them in turn.
 fn behind(
     app: &App,
     waiters: &Waiters,
@@ -197,7 +197,7 @@ fn name(ranks: &[u32]) -> String {
     }
 }
 
-/// "in all_reduce #2 of group 0".
+/// The call of a rank: "in all_reduce #2 of group 0".
 fn call(view: &RankView) -> String {
     let Some(waiting) = &view.status.waiting_in else {
         return "since a moment ago".into();
@@ -214,7 +214,7 @@ fn call(view: &RankView) -> String {
     )
 }
 
-/// What a rank does, and where.
+/// State, phase and call site of a rank.
 fn does(app: &App, rank: u32) -> String {
     let Some(view) = app.state.ranks.get(rank) else {
         return String::new();
@@ -233,7 +233,7 @@ fn does(app: &App, rank: u32) -> String {
     format!("  {doing}{phase}{}", place.unwrap_or_default())
 }
 
-/// Ranks that wait for each other in a ring, from the lowest on; the first that is found.
+/// The first cycle of waits found, beginning with its lowest rank.
 fn cycle(state: &State) -> Option<Vec<u32>> {
     let next = |rank: u32, edge: usize| -> Option<u32> {
         state.ranks.get(rank)?.detail.waits_for.get(edge).copied()
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_found_wherever_one_begins() {
+    fn cycle_is_found_from_any_start() {
         let app = app(&[(0, &[3]), (3, &[5, 1]), (1, &[2]), (2, &[3]), (4, &[0])]);
         assert_eq!(cycle(&app.state), Some(vec![1, 2, 3]));
         let app = self::app(&[(0, &[0])]);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_waited_for_comes_first_and_nobody_comes_twice() {
+    fn blocking_ranks_come_first_and_ranks_appear_once() {
         let app = app(&[(0, &[7]), (1, &[7]), (2, &[0]), (3, &[2, 7])]);
         let rows: Vec<String> = Waits::of(&app)
             .0

@@ -9,7 +9,7 @@ pub mod agent_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// The coordinator's side towards the nodes.
+    /// The coordinator's service for nodes.
     #[derive(Debug, Clone)]
     pub struct AgentServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -90,9 +90,9 @@ pub mod agent_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// One stream per node, for all ranks on it. Reports go up; requests come down.
-        /// A node that loses the stream attaches again and repeats what its black boxes still hold: the
-        /// coordinator knows every record by (process, ticket) and takes it once.
+        /// Opens one stream per node, for all ranks on it: reports go to the coordinator, requests to the
+        /// node. A node that loses the stream attaches again and repeats what its black boxes still hold:
+        /// the coordinator identifies every record by (process, ticket) and ignores repeated ones.
         pub async fn attach(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Report>,
@@ -138,15 +138,15 @@ pub mod agent_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// One stream per node, for all ranks on it. Reports go up; requests come down.
-        /// A node that loses the stream attaches again and repeats what its black boxes still hold: the
-        /// coordinator knows every record by (process, ticket) and takes it once.
+        /// Opens one stream per node, for all ranks on it: reports go to the coordinator, requests to the
+        /// node. A node that loses the stream attaches again and repeats what its black boxes still hold:
+        /// the coordinator identifies every record by (process, ticket) and ignores repeated ones.
         async fn attach(
             &self,
             request: tonic::Request<tonic::Streaming<super::Report>>,
         ) -> std::result::Result<tonic::Response<Self::AttachStream>, tonic::Status>;
     }
-    /// The coordinator's side towards the nodes.
+    /// The coordinator's service for nodes.
     #[derive(Debug)]
     pub struct AgentServiceServer<T> {
         inner: Arc<T>,
@@ -318,7 +318,7 @@ pub mod viewer_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// The coordinator's side towards viewers.
+    /// The coordinator's service for viewers.
     #[derive(Debug, Clone)]
     pub struct ViewerServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -399,7 +399,7 @@ pub mod viewer_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// The state of a job, then every change of it, until the job ends or the viewer leaves.
+        /// Sends the state of a job, then every change, until the job ends or the viewer disconnects.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchRequest>,
@@ -424,8 +424,8 @@ pub mod viewer_service_client {
                 .insert(GrpcMethod::new("ddpdoctor.v1.ViewerService", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Where all ranks of a living job stand now: every node is asked to look. The head comes first, then
-        /// every rank that was ever seen.
+        /// Takes the current stacks of all ranks of a running job, on every node. The head is sent first,
+        /// then every rank that was ever seen.
         pub async fn dump(
             &mut self,
             request: impl tonic::IntoRequest<super::DumpRequest>,
@@ -471,7 +471,7 @@ pub mod viewer_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// The state of a job, then every change of it, until the job ends or the viewer leaves.
+        /// Sends the state of a job, then every change, until the job ends or the viewer disconnects.
         async fn watch(
             &self,
             request: tonic::Request<super::WatchRequest>,
@@ -482,14 +482,14 @@ pub mod viewer_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Where all ranks of a living job stand now: every node is asked to look. The head comes first, then
-        /// every rank that was ever seen.
+        /// Takes the current stacks of all ranks of a running job, on every node. The head is sent first,
+        /// then every rank that was ever seen.
         async fn dump(
             &self,
             request: tonic::Request<super::DumpRequest>,
         ) -> std::result::Result<tonic::Response<Self::DumpStream>, tonic::Status>;
     }
-    /// The coordinator's side towards viewers.
+    /// The coordinator's service for viewers.
     #[derive(Debug)]
     pub struct ViewerServiceServer<T> {
         inner: Arc<T>,

@@ -11,14 +11,14 @@ pub use page::Page;
 use super::text::{Style, WIDTH, wrapped};
 use crate::diagnosis::detect;
 
-/// Codes that are offered where one was not understood.
+/// Number of similar codes suggested for an unknown one.
 const OFFERED: usize = 3;
 
-/// The code that somebody means: "DD102", "dd102", "102" or "early-exit".
+/// Finds the code that a user typed: "DD102", "dd102", "102" or "early-exit".
 ///
 /// # Errors
 ///
-/// When there is none of that name: those that are spelled most like it.
+/// If there is no such code, returns the most similar codes.
 pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
     let asked = asked.trim().to_lowercase().replace(['_', ' '], "-");
     let is_it = |code: &&&Code| {
@@ -33,7 +33,7 @@ pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
         .map(|code| {
             let by_code = distance(&asked, &code.code.to_lowercase());
             let by_name = distance(&asked, code.name);
-            // Half a name is near, however long the other half.
+            // Part of a name counts as similar, however long the rest.
             let is_part = asked.len() >= 3 && code.name.contains(&asked);
             (if is_part { 0 } else { by_code.min(by_name) }, *code)
         })
@@ -50,7 +50,7 @@ pub fn find(asked: &str) -> Result<&'static Code, Vec<&'static Code>> {
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn one(out: &mut dyn Write, code: &Code, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
     let page = Page::of(code);
@@ -86,7 +86,7 @@ pub fn one(out: &mut dyn Write, code: &Code, style: Style) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// When `out` cannot be written.
+/// Fails if `out` cannot be written.
 pub fn list(out: &mut dyn Write, style: Style) -> io::Result<()> {
     let (on, off) = style.label();
     let widest = catalogue::ALL.iter().map(|code| code.name.len()).max();
@@ -158,7 +158,7 @@ fn paragraph(out: &mut dyn Write, mark: &str, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Text in lines, code between backquotes kept in one piece.
+/// Wraps text; code between backquotes is kept on one line.
 fn broken(text: &str, width: usize) -> Vec<String> {
     let mut in_code = false;
     let glued: String = text
@@ -172,9 +172,9 @@ fn broken(text: &str, width: usize) -> Vec<String> {
     lines.map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
-/// Letters to change, add or leave out to make one of the other (Levenshtein, row by row).
+/// Levenshtein distance, computed row by row.
 fn distance(a: &str, b: &str) -> usize {
-    // What is longer than any name is as far as it is long.
+    // A text longer than any name is rejected at once.
     if a.len() > 64 {
         return a.len();
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_is_found_however_it_is_spelled() {
+    fn code_is_found_in_any_spelling() {
         for asked in [
             "DD102",
             "dd102",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_found_is_answered_with_what_is_near() {
+    fn unknown_code_is_answered_with_similar_codes() {
         for (asked, near) in [
             ("DD1O2", "DD102"),
             ("erly-exit", "DD102"),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_count_letters() {
+    fn distance_counts_edited_letters() {
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("abc", "abc"), 0);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_has_every_code() {
+    fn list_contains_every_code() {
         let text = shown(|out| list(out, Style::default()));
         for code in catalogue::ALL {
             assert!(text.contains(&format!("{} {}", code.code, code.name)));
