@@ -140,8 +140,8 @@ pub enum Event {
         function: Option<Arc<str>>,
         at: Timestamp,
     },
-    /// A network transfer of a call has stalled; `standing` is `None` once it moves again or has
-    /// ended.
+    /// A network transfer of a call has not moved since `at`; `standing` is `None` if it moves
+    /// again or has ended.
     Transfer {
         process: ProcessId,
         call: CallId,
