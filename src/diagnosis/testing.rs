@@ -1,4 +1,4 @@
-//! Builders for unit tests of the engine's parts, and scenarios for those of the findings.
+//! Builders for unit tests of the engine, and scenarios for tests of findings.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ mod example;
 #[path = "../../tests/support/scenario/mod.rs"]
 mod scenario;
 
-/// Runs a scenario, given without its sentence, and panics with what is wrong if it does not hold.
+/// Runs a scenario without an `about` line; panics with the failure if it does not hold.
 #[track_caller]
 pub(crate) fn holds(scenario: &str) {
     let scenario = format!("about = \"one rule at work\"\n{scenario}");
@@ -22,8 +22,9 @@ pub(crate) fn holds(scenario: &str) {
     }
 }
 
-/// What the terminal shows of a scenario, given without its sentence, is the example in the finding's
-/// explanation. With `UPDATE_DOCS=1` in the environment, the file that calls this gets it written.
+/// Checks that the terminal output of a scenario without an `about` line is the example in the
+/// finding's explanation. With `UPDATE_DOCS=1` in the environment, writes it to the calling file
+/// instead.
 #[track_caller]
 pub(crate) fn shows(about: &About, scenario: &str) {
     let scenario = format!("about = \"the example of a finding\"\n{scenario}");
@@ -32,7 +33,7 @@ pub(crate) fn shows(about: &About, scenario: &str) {
     example::compare(about.explanation.example, &shown);
 }
 
-/// Two calls that meet and cannot match are found, proved, where and when they meet.
+/// Checks that two calls that meet and cannot match are reported as proved, with place and time.
 #[track_caller]
 pub(crate) fn differ(code: &str, proof: &str, one: &str, other: &str) {
     holds(&format!(
@@ -54,7 +55,7 @@ pub(crate) fn differ(code: &str, proof: &str, one: &str, other: &str) {
     ));
 }
 
-/// Two calls that meet and match are nothing.
+/// Checks that two calls that meet and match lead to no finding.
 #[track_caller]
 pub(crate) fn agree(one: &str, other: &str) {
     holds(&format!(
@@ -72,7 +73,7 @@ pub(crate) fn agree(one: &str, other: &str) {
 
 pub(crate) struct CallBuilder(Call);
 
-/// A call of the default group of two ranks, about which nothing but its op is known.
+/// A call of the default group of two ranks, of which only the operation is known.
 pub(crate) fn call(op: Op) -> CallBuilder {
     CallBuilder(Call {
         id: CallId(1),
