@@ -77,8 +77,8 @@ impl Asked {
     }
 }
 
-/// Processes that have been in a call or wait, or kept others waiting, for longer than usual, with
-/// the begin of it.
+/// Processes that have been in a call or wait, or kept others waiting, for longer than usual, and
+/// since when.
 fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
     let model = situation.model;
     let first = model.timing.first_capture;

@@ -439,9 +439,9 @@ pub struct SchedulingSample {
     /// Pressure stall information ("some") of its control group or host, for processors, in
     /// thousandths.
     pub cpu_pressure: Option<u32>,
-    /// The same for memory.
+    /// Pressure for memory, in thousandths.
     pub memory_pressure: Option<u32>,
-    /// The same for I/O.
+    /// Pressure for I/O, in thousandths.
     pub io_pressure: Option<u32>,
 }
 

@@ -115,7 +115,7 @@ impl Exhausted {
     ///
     /// The trend's own interval assumes independent deviations from the line. Memory accumulates:
     /// what one step uses in excess remains in use. So the bounds allow for the scatter of values
-    /// at the begin of the line, and for as much again per half of the observed range that lies
+    /// at the start of the line, and for as much again per half of the observed range that lies
     /// ahead.
     fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend, growth: &Growth) -> Self {
         let left_now = left as f64;

@@ -27,7 +27,7 @@ impl Display for Ranks<'_> {
     }
 }
 
-/// Formats ranks at the begin of a sentence: "Rank 1", "Ranks 0 and 2".
+/// Formats ranks at the start of a sentence: "Rank 1", "Ranks 0 and 2".
 #[derive(Clone, Copy, Debug)]
 pub struct Capital<'a>(pub Ranks<'a>);
 

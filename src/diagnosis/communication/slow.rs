@@ -64,7 +64,7 @@ pub struct Slow {
     pub kept: f64,
     /// Number of other kinds of calls, by group and size, that have become slow as well.
     pub others: usize,
-    /// Begin of the slowdown, at the latest.
+    /// Start of the slowdown, at the latest.
     pub since: Timestamp,
     /// When the slowdown became known.
     pub known_at: Timestamp,
@@ -216,7 +216,7 @@ fn between(model: &Model, rank: u32, stretch: &Stretch<'_>) -> f64 {
     (sum + to.since(at)).as_secs_f64() / stretch.calls.len() as f64
 }
 
-/// Begin and end of the calls of a rank.
+/// Start and end of the calls of a rank.
 fn is_inside(encounter: &Encounter, rank: u32) -> impl Iterator<Item = (Timestamp, Timestamp)> {
     let came = encounter.came.iter().filter(move |came| came.rank == rank);
     came.filter_map(|came| {

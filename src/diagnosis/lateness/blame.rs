@@ -26,7 +26,7 @@ pub struct Blame {
     pub waiting: u32,
     /// The rank that it waited for in the end.
     pub late: u32,
-    /// Begin of the wait …
+    /// Start of the wait …
     pub from: Timestamp,
     /// … and its end.
     pub to: Timestamp,

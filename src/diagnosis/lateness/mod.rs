@@ -87,7 +87,7 @@ pub struct Straggler {
     pub share: f64,
     /// Typical duration of a wait.
     pub typical: Duration,
-    /// Begin of the episode, at the latest.
+    /// Start of the episode, at the latest.
     pub since: Timestamp,
     /// The straggler before them.
     pub before: Option<u32>,
@@ -219,7 +219,7 @@ pub fn warmed_up(model: &Model) -> Option<Timestamp> {
 /// The time that ranks lost by waiting for one another.
 struct Losses {
     timing: Timing,
-    /// Begin and end of the time examined.
+    /// Start and end of the time examined.
     from: Timestamp,
     to: Timestamp,
     /// Ranks that arrived anywhere.

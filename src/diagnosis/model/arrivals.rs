@@ -73,7 +73,7 @@ pub struct Buckets {
 pub struct Averaged {
     /// The buckets waited for.
     pub buckets: Buckets,
-    /// Begin of the wait …
+    /// Start of the wait …
     pub from: Timestamp,
     /// … and its end.
     pub to: Timestamp,

@@ -82,7 +82,7 @@ pub struct Device {
     pub total: Option<u64>,
     /// Given to tensors by the framework's allocator.
     pub allocated: Option<Gauge>,
-    /// The same by step.
+    /// Given to tensors, by step.
     pub allocated_by_step: Series,
     /// Held by the framework's allocator.
     pub reserved: Option<Gauge>,
@@ -92,7 +92,7 @@ pub struct Device {
     pub split: Option<Gauge>,
     /// Number of times the allocator released its free memory to retry an allocation.
     pub retries: Option<Gauge>,
-    /// The same by step.
+    /// Value of `retries` by step.
     pub retries_by_step: Series,
     /// Number of allocations that failed for lack of memory.
     pub ooms: Option<Gauge>,

@@ -28,7 +28,7 @@ pub struct Pace {
     /// When the operating system stopped the process, and when it continued; only the last entry
     /// may be open.
     pub stops: VecDeque<(Timestamp, Option<Timestamp>)>,
-    /// Begin and end of marked phases that are over.
+    /// Start and end of marked phases that are over.
     pub phases: VecDeque<(Timestamp, Timestamp)>,
     /// Samples of scheduling, each with the start of the interval it covers.
     pub scheduled: VecDeque<(Timestamp, SchedulingSample)>,
@@ -41,7 +41,7 @@ pub struct Spent {
     pub on: Spending,
     /// Thread that spent it.
     pub thread: ThreadId,
-    /// Begin …
+    /// Start …
     pub from: Timestamp,
     /// … and end.
     pub to: Timestamp,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn stops_have_a_begin_and_an_end() {
+    fn stops_have_a_start_and_an_end() {
         let mut pace = Pace::default();
         for (stopped, at) in [
             (false, 1),

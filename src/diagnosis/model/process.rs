@@ -80,7 +80,7 @@ pub struct Process {
     pub accumulation: Accumulation,
     /// Phases in progress, outermost first.
     pub phases: Vec<Phase>,
-    /// Begin and end of the phase that ended last.
+    /// Start and end of the phase that ended last.
     pub last_phase: Option<(Timestamp, Timestamp)>,
     /// Longest duration of a phase, by name.
     pub phase_lengths: BTreeMap<Arc<str>, Duration>,
@@ -258,7 +258,7 @@ pub struct Thread {
     /// It issued a call or wait of the program itself. Threads of the backward pass issue only
     /// DDP's calls.
     pub of_the_program: bool,
-    /// Target, begin and end of its latest wait, if an exception ended it and no call or wait
+    /// Target, start and end of its latest wait, if an exception ended it and no call or wait
     /// followed.
     pub failed: Option<(Target, Timestamp, Timestamp)>,
     /// Function of the layer below that it is inside, and since when.
@@ -326,7 +326,7 @@ pub enum Doing {
     Nothing,
     /// A call that has not returned.
     Call(Arc<Call>),
-    /// A wait, with its target (`None`: unknown), begin and line.
+    /// A wait, with its target (`None`: unknown), start and line.
     Wait(Option<Target>, Timestamp, Option<Arc<Where>>),
 }
 
@@ -851,7 +851,7 @@ impl Process {
         place: Arc<Where>,
         at: Timestamp,
     ) {
-        /// Enough to tell since when there have been several.
+        /// Enough to determine since when there have been several.
         const KEPT: usize = 8;
         if self.unawaited.len() >= KEPT_PLACES && !self.unawaited.contains_key(&place) {
             return;

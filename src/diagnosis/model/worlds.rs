@@ -1,4 +1,4 @@
-//! Which processes were ranks of which world, indexed so that a join does not look at every process.
+//! Which processes were ranks of which world, indexed so that a join need not visit every process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
