@@ -12,7 +12,8 @@ use super::event::ProcessId;
 use super::model::{Doing, Process};
 use super::situation::Situation;
 
-/// Divisor of the stall limit that caps the first two intervals: there are two captures when it is reached.
+/// The first two intervals are at most the stall limit divided by this: two captures precede the
+/// limit.
 const SHARE: u32 = 4;
 /// A process that was captured in this many waits often waits for long: after that, only waits of
 /// this fraction of the stall limit (its inverse) are captured, which leaves time for a second

@@ -1,10 +1,10 @@
 //! The time constants of the engine, and the factor by which tests shorten them.
 //!
 //! [`Timing`] holds every duration that decides *when* something is concluded: how long a condition
-//! must last, or how long something must be absent. `src/node/timing.rs` holds those of
-//! the node. Both are multiplied by one [`TimeScale`], which the node writes to the first message of
-//! its stream and journal: `run`, a separate coordinator and `analyze` diagnose a
-//! job with the same values.
+//! must last, or how long something must be absent. `src/node/timing.rs` holds those of the node.
+//! Both are multiplied by one [`TimeScale`], which the node writes to the first message of its
+//! stream and journal: `run`, a separate coordinator and `analyze` diagnose a job with the same
+//! values.
 //!
 //! Not scaled, and therefore constants of the files that use them:
 //!
@@ -72,23 +72,23 @@ scalable! {
         pub hidden_wait: seconds(3),
         /// Minimum duration of a wait for a message that may already have been delivered.
         pub uncertain_wait: seconds(3),
-        /// Time after which an asynchronous call that has not returned counts as blocked. It may have
-        /// to create a communicator or a connection first.
+        /// Time after which an asynchronous call that has not returned counts as blocked. It may
+        /// have to create a communicator or a connection first.
         pub blocked_issue: seconds(3),
         /// Silence of a thread after which it is assumed not to make a missing call.
         pub idle_thread: seconds(3),
-        /// Minimum wait that a user who interrupts the job may have noticed. Such a wait is a finding
-        /// although it was cut short.
+        /// Minimum wait that a user who interrupts the job may have noticed. Such a wait is a
+        /// finding although it was cut short.
         pub interrupted_wait: seconds(3),
-        /// Minimum time inside a function of NCCL before a finding names it. Below that the thread may
-        /// only pass through.
+        /// Minimum time inside a function of NCCL before a finding names it. Below that the thread
+        /// may only pass through.
         pub function_wait: seconds(1),
 
-        /// Time after which an unfinished creation of a group counts as failed. It takes moments once
-        /// every creator has arrived.
+        /// Time after which an unfinished creation of a group counts as failed. It takes moments
+        /// once every creator has arrived.
         pub group_creation: seconds(3),
-        /// Time that a collective may take to complete after a member is stopped: the member may have
-        /// done its part before.
+        /// Time that a collective may take to complete after a member is stopped: the member may
+        /// have done its part before.
         pub stopped_member_grace: seconds(3),
         /// Time that ranks at different addresses may take to meet nevertheless: a host can have
         /// several names.
@@ -104,8 +104,8 @@ scalable! {
         /// Time from the first capture to the second, limited likewise. Each later one follows
         /// after as long as the rank has waited by then: a few per hour.
         pub second_capture: seconds(5),
-        /// Minimum time between captures of a process that made progress in between: a job with long
-        /// waits in every step is captured now and then, not in every step.
+        /// Minimum time between captures of a process that made progress in between: a job with
+        /// long waits in every step is captured now and then, not in every step.
         pub capture_cooldown: seconds(20),
         /// Minimum time between two captures that are compared. Closer ones show no difference
         /// between a process that is blocked and one that is slow.
@@ -115,7 +115,8 @@ scalable! {
         /// means nothing.
         pub shared_memory_growth: seconds(60),
 
-        /// Time after the first collective that is left out of statistics, where steps are not known.
+        /// Time after the first collective that is left out of statistics, where steps are not
+        /// known.
         pub warm_up: seconds(2),
         /// Minimum duration of a straggler episode.
         pub straggler: seconds(4),

@@ -207,9 +207,9 @@ pub struct Slip {
 /// Distance between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
-    /// Turns.
+    /// A number of turns.
     Turns(i64),
-    /// Calls.
+    /// A number of calls.
     Calls(i64),
 }
 

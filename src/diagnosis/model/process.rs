@@ -102,7 +102,7 @@ pub struct Process {
     pub last_at: Timestamp,
     /// When its input was last exhausted, and where.
     pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
-    /// Step in which its input was first exhausted; `None` if that was before the first step.
+    /// First step in which its input was exhausted, once the training had begun.
     pub input_ended_in_step: Option<u64>,
     /// Number of calls issued at each place.
     pub places: BTreeMap<Arc<Where>, u64>,
@@ -425,7 +425,7 @@ impl Process {
         self.end.is_some() && self.unwatched.is_some()
     }
 
-    /// Whether it is stopped by a signal.
+    /// Whether the operating system has stopped it.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.end.is_none() && self.state == ProcessState::Stopped
