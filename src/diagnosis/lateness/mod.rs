@@ -52,9 +52,9 @@ const ROUNDING: f64 = 0.75;
 const SHARE: f64 = 0.15;
 /// … and where fewer rounds suffice.
 const LARGE_SHARE: f64 = 0.25;
-/// The same in a single slice.
+/// Minimum share lost in a single slice.
 const SHARE_OF_SLICE: f64 = 0.08;
-/// Minimum share of the straggler in all that is lost …
+/// Minimum share of the loss that is due to the straggler …
 const DOMINANCE: f64 = 0.8;
 /// … and in a single slice.
 const DOMINANCE_OF_SLICE: f64 = 0.7;
@@ -63,15 +63,15 @@ const ROUNDS_IN_TURN: usize = 40;
 /// … minimum number of changes between them, and maximum number of changes per wait …
 const FEWEST_TURNS: usize = 4;
 const TURNS: f64 = 0.4;
-/// … minimum share of both in all that is lost …
+/// … minimum share of the loss that is due to both …
 const DOMINANCE_IN_TURN: f64 = 0.95;
-/// … and of each.
+/// … and to each.
 const DOMINANCE_OF_EACH: f64 = 0.25;
 /// Waits shorter than this part of the usual wait do not count as rounds.
 const SHORT_WAIT: f64 = 0.25;
 /// Maximum share of the time lost while ranks arrive together.
 const CALM: f64 = 0.08;
-/// Number of steps in which programs compile, load and tune themselves.
+/// Step whose start ends the warm-up: before it, programs compile, load and tune themselves.
 const WARM_UP: u64 = 3;
 /// Number of kept arrivals above which evaluations become less frequent.
 const MANY: usize = 4096;

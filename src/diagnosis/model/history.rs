@@ -545,8 +545,8 @@ impl Spot {
         went
     }
 
-    /// Whether a batch was drawn for each of the turns, if input is observed. A turn without one
-    /// was a retry.
+    /// Whether each of the turns drew its usual number of batches, if input is observed. A turn
+    /// without batches was a retry.
     fn drew_for(&self, went: &Went) -> bool {
         match (self.usual, went.batches) {
             (Some(usual), Some(batches)) => batches >= usual.saturating_mul(went.turns),
