@@ -1,29 +1,29 @@
-//! Which calls belong together: what peers of one collective must agree on.
+//! Matching of calls: what the peers of one collective must agree on.
 //!
-//! Calls of one group meet by sequence number. Whether two that met can be one collective is decided
-//! here, by the rules of each operation. What was not seen never disagrees.
+//! Calls of a group meet by sequence number. Whether two calls can be one collective is decided
+//! here, by the rules of each operation. Unknown attributes match everything.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::vocabulary::Direction;
 
 use super::event::Call;
 
-/// The first thing, in the order in which findings are named, that two calls disagree on.
+/// The first disagreement of two calls, in the order in which findings are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mismatch {
-    /// Different collectives.
+    /// Different operations.
     Op,
-    /// Sizes that must agree do not.
+    /// Different sizes that must be equal.
     Size,
-    /// Element types differ.
+    /// Different dtypes.
     DType,
-    /// Reduction operators differ.
+    /// Different reduction operators.
     ReduceOp,
-    /// Roots differ.
+    /// Different roots.
     Root,
 }
 
-/// Compares two calls that met at one sequence number of a group.
+/// The first disagreement of two calls that met at one sequence number of a group.
 #[must_use]
 pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
     if a.op == Op::Unspecified || b.op == Op::Unspecified {
@@ -47,8 +47,7 @@ pub fn compare(a: &Call, b: &Call) -> Option<Mismatch> {
     None
 }
 
-/// By the word of a layer that saw both: what one layer calls the operator says nothing about what another
-/// one does.
+/// Compares operators reported by one layer: layers may name the same reduction differently.
 fn reduce_ops_differ(a: &Call, b: &Call) -> bool {
     let beneath = |call: &Call| call.reduce_op_beneath().and_then(|it| it.name());
     match (a.reduce_op.name(), b.reduce_op.name()) {
@@ -57,7 +56,7 @@ fn reduce_ops_differ(a: &Call, b: &Call) -> bool {
     }
 }
 
-/// Everything two calls disagree on, not only the first.
+/// All disagreements of two calls.
 #[must_use]
 pub fn differences(a: &Call, b: &Call) -> Vec<Mismatch> {
     let mut found = Vec::new();
@@ -79,20 +78,19 @@ pub fn differences(a: &Call, b: &Call) -> Vec<Mismatch> {
     found
 }
 
-/// The number of elements that must be equal on all ranks, for ops that have one.
+/// The number of elements that must be equal on all ranks, if the operation has one.
 ///
-/// Only the element count is compared, not the shape: a reduction of `[2, 3]` meets one of `[6]`
-/// without harm. Splits of an `all_to_all` differ legally, and an `all_gather` of NCCL may gather
-/// pieces of different sizes.
+/// Only element counts are compared, not shapes: `[2, 3]` and `[6]` reduce correctly. Splits of an
+/// `all_to_all` may differ, and an `all_gather` on NCCL may gather pieces of different sizes.
 #[must_use]
 pub fn size(call: &Call) -> Option<u64> {
     let uneven_is_legal = match call.op {
         Op::AllToAll | Op::Barrier => true,
-        // c10d turns an all_gather of unequal pieces into broadcasts where the backend is not Gloo.
+        // c10d turns an all_gather of unequal pieces into broadcasts, except on Gloo.
         Op::AllGather | Op::ReduceScatter => !is_even(call),
         _ => false,
     };
-    // A call of several tensors is described by its first one alone: sizes of the rest are unknown.
+    // Only the first tensor of a call is recorded, so other sizes are unknown.
     let one_tensor = call.tensors <= 1 || !is_coalesced(call.op);
     if uneven_is_legal || !one_tensor {
         None
@@ -101,7 +99,7 @@ pub fn size(call: &Call) -> Option<u64> {
     }
 }
 
-/// Whether pieces must have one size: on Gloo, and where NCCL itself is called.
+/// Whether all pieces must have the same size: on Gloo, and in direct calls of NCCL.
 fn is_even(call: &Call) -> bool {
     call.group
         .as_ref()
@@ -115,7 +113,7 @@ const fn is_coalesced(op: Op) -> bool {
     )
 }
 
-/// Whether element types mean anything for the op: a barrier's are an accident of its transport.
+/// Whether the dtype is meaningful: that of a barrier depends on its transport.
 const fn carries_data(op: Op) -> bool {
     !matches!(op, Op::Barrier) && !matches!(op.direction(), Direction::Unknown)
 }
@@ -124,7 +122,7 @@ fn differ<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
     matches!((a, b), (Some(a), Some(b)) if a != b)
 }
 
-/// Splits ranks into those that agree with each other, largest class first, ties by lowest rank.
+/// Groups ranks by agreeing calls: largest class first, ties by lowest rank.
 #[must_use]
 pub fn classes<'a>(calls: impl Iterator<Item = (u32, &'a Call)>) -> Vec<Vec<u32>> {
     let mut classes: Vec<(&Call, Vec<u32>)> = Vec::new();
@@ -142,8 +140,8 @@ pub fn classes<'a>(calls: impl Iterator<Item = (u32, &'a Call)>) -> Vec<Vec<u32>
     classes
 }
 
-/// The ranks on the odd side: all but the one class that outnumbers every other and has at least
-/// two ranks. Without such a class it is one word against the other, and all of them disagree.
+/// The ranks in the minority: all but the class that outnumbers every other one and has at least
+/// two ranks. Without such a class, all ranks disagree.
 #[must_use]
 pub fn odd_ones(classes: &[Vec<u32>]) -> OddOnes {
     let (first, rest) = match classes {
@@ -161,12 +159,12 @@ pub fn odd_ones(classes: &[Vec<u32>]) -> OddOnes {
     OddOnes::Tie(all)
 }
 
-/// Who stands apart.
+/// Ranks in the minority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OddOnes {
-    /// Everybody agrees.
+    /// All ranks agree.
     None,
-    /// A majority agrees; these do not.
+    /// A majority agrees; these ranks do not.
     Outnumbered(Vec<u32>),
     /// No side outnumbers the others.
     Tie(Vec<u32>),
@@ -180,7 +178,7 @@ mod tests {
     use crate::diagnosis::testing::call;
 
     #[test]
-    fn the_first_difference_names_the_mismatch() {
+    fn first_difference_names_the_mismatch() {
         let a = call(Op::AllReduce)
             .numel(8)
             .dtype(DType::Float32)
@@ -213,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_never_disagrees() {
+    fn unknown_attributes_never_disagree() {
         let known = call(Op::AllReduce)
             .numel(8)
             .reduce_op(ReduceOp::Sum)
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_may_differ_are_not_compared() {
+    fn legally_different_sizes_are_not_compared() {
         for (op, backend, legal) in [
             (Op::AllToAll, "gloo", true),
             (Op::AllGather, "nccl", true),
@@ -239,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sides_of_equal_size_are_a_tie() {
+    fn sides_of_equal_size_are_a_tie() {
         assert_eq!(odd_ones(&[vec![0], vec![1]]), OddOnes::Tie(vec![0, 1]));
         assert_eq!(
             odd_ones(&[vec![0, 1], vec![2, 3]]),

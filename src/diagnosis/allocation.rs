@@ -1,25 +1,25 @@
-//! Allocations that failed, as the exceptions say it that they raise.
+//! Failed allocations, parsed from the text of exceptions.
 
-/// What an exception says of an allocation that failed, in bytes; `None`: it does not say.
+/// A failed allocation, in bytes; `None`: not in the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failed {
-    /// It was to be on a device, not in the host's memory.
+    /// The allocation was on a device, not in host memory.
     pub on_device: bool,
-    /// What was asked for.
+    /// Requested size.
     pub asked: Option<u64>,
-    /// What the device has.
+    /// Total memory of the device.
     pub total: Option<u64>,
-    /// What was free on it.
+    /// Free memory of the device.
     pub free: Option<u64>,
-    /// What the allocator had given to tensors.
+    /// Memory that the allocator had given to tensors.
     pub allocated: Option<u64>,
-    /// What it held beyond that.
+    /// Memory that the allocator held beyond that.
     pub unallocated: Option<u64>,
 }
 
-/// What exceptions say whose allocation failed. PyTorch's allocators on devices ("CUDA out of memory. Tried
-/// to allocate …"), its allocator on the host ("`DefaultCPUAllocator`: can't allocate memory"), CUDA's
-/// libraries, the kernel's `ENOMEM`.
+/// Texts of failed allocations: PyTorch's device allocators ("CUDA out of memory. Tried to allocate
+/// …") and host allocator ("`DefaultCPUAllocator`: can't allocate memory"), CUDA's libraries, and
+/// the kernel's `ENOMEM`.
 const SAYINGS: [&str; 5] = [
     "out of memory",
     "can't allocate memory",
@@ -27,18 +27,19 @@ const SAYINGS: [&str; 5] = [
     "_STATUS_ALLOC_FAILED",
     "OutOfMemoryError",
 ];
-/// Types of exceptions that mean it whatever they say: Python's, and what `NumPy` derives from it.
+/// Exception types of failed allocations, with any text: Python's, and the one `NumPy` derives from
+/// it.
 const TYPES: [&str; 2] = ["MemoryError", "_ArrayMemoryError"];
-/// Words before the size that was asked for, in PyTorch, and in `NumPy`.
+/// Words before the requested size, in PyTorch and in `NumPy`.
 const ASKED: [&str; 3] = [
     "Tried to allocate ",
     "tried to allocate ",
     "Unable to allocate ",
 ];
-/// Whose words mean a device, where they do not say so themselves.
+/// Words that imply a device.
 const DEVICES: [&str; 6] = ["CUDA", "HIP ", "XPU ", "CUBLAS", "CUDNN", "NCCL"];
 
-/// What this exception says, "Type: message", where an allocation failed.
+/// Parses the text of an exception, "Type: message"; `None`: it is not a failed allocation.
 #[must_use]
 pub fn failed(text: &str) -> Option<Failed> {
     let kind = text.split(':').next().unwrap_or_default();
@@ -53,7 +54,7 @@ pub fn failed(text: &str) -> Option<Failed> {
     };
     let before = |words: &str| {
         let (rest, _) = text.split_once(words)?;
-        // "… of which 3.81 GiB": the last two words before it.
+        // The last two words, as in "… of which 3.81 GiB".
         let start = rest.trim_end().rmatch_indices(' ').nth(1);
         bytes(rest.get(start.map_or(0, |(at, _)| at + 1)..)?)
     };
@@ -67,7 +68,7 @@ pub fn failed(text: &str) -> Option<Failed> {
     })
 }
 
-/// "20.00 GiB …", "80000 bytes".
+/// Parses "20.00 GiB …" or "80000 bytes".
 fn bytes(text: &str) -> Option<u64> {
     let mut words = text.split_whitespace();
     let number: f64 = words.next()?.parse().ok()?;
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_pytorch_says_of_a_device_is_understood() {
+    fn device_allocations_of_pytorch_are_parsed() {
         let text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a \
                     total capacity of 39.50 GiB of which 3.75 GiB is free. Including non-PyTorch memory, \
                     this process has 35.74 GiB memory in use. Of the allocated memory 35.25 GiB is \
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_the_host_is_understood() {
+    fn host_allocations_are_parsed() {
         let pytorch = "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: \
                        can't allocate memory: you tried to allocate 80000000000 bytes. Error code 12 \
                        (Cannot allocate memory)";
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn other_exceptions_are_none() {
+    fn other_exceptions_are_ignored() {
         for text in [
             "ValueError: bad sample",
             "RuntimeError: Expected all tensors to be on the same device",
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_says_nothing_and_harms_nobody() {
+    fn invalid_sizes_are_ignored() {
         for text in [
             "MemoryError: Tried to allocate ",
             "MemoryError: Tried to allocate x GiB",

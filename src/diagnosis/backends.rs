@@ -1,7 +1,8 @@
-//! Backends by their names.
+//! Backends and their names.
 
-/// What PyTorch calls backends that run on NCCL. "nccl" itself is one of two implementations, by version
-/// and `TORCH_DIST_USE_NCCL2`; the others are chosen by name (2.15). Hooks fire for all of them alike.
+/// PyTorch's names of backends that run on NCCL. "nccl" is one of two implementations, depending on
+/// the version and `TORCH_DIST_USE_NCCL2`; the others are chosen by name (2.15). Hooks fire for all
+/// of them.
 const ON_NCCL: [&str; 5] = ["nccl", "nccl2", "nccl-legacy", "nccl-lazy", "nccl4py"];
 
 /// Whether a backend runs on NCCL, by its name without a device.
@@ -10,7 +11,7 @@ pub fn is_nccl(name: &str) -> bool {
     ON_NCCL.contains(&name)
 }
 
-/// Whether all that a group is made with runs on NCCL: "nccl", or by device as "cuda:nccl2".
+/// Whether a group runs on NCCL alone: "nccl", or by device as "cuda:nccl2".
 #[must_use]
 pub fn is_on_nccl(backend: &str) -> bool {
     backend
@@ -23,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_backend_on_nccl_is_known_by_name_and_by_device() {
+    fn backends_on_nccl_match_by_name_and_by_device() {
         for backend in [
             "nccl",
             "cuda:nccl",

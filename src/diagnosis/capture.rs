@@ -1,7 +1,7 @@
-//! Whose stacks are wanted, and when: of ranks that stand longer than is usual for them.
+//! When to capture stacks, and of which processes: those that wait longer than usual.
 //!
-//! What is taken is evidence like any other; what was asked for is remembered only so that it is not
-//! asked for again, and no finding depends on it.
+//! Captured stacks are evidence like any other. Requests are remembered only to avoid repetition;
+//! no finding depends on them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,26 +12,28 @@ use super::event::ProcessId;
 use super::model::{Doing, Process};
 use super::situation::Situation;
 
-/// Divisor of the stall limit that caps the first two intervals: there are two captures when it is reached.
+/// The first two intervals are at most the stall limit divided by this: two captures precede the
+/// limit.
 const SHARE: u32 = 4;
-/// A process that has stood still so often, and gone on, is one that does: from then on it has to stand
-/// for that share of the stall limit, which still leaves time for a second look.
+/// A process that was captured in this many waits often waits for long: after that, only waits of
+/// this fraction of the stall limit (its inverse) are captured, which leaves time for a second
+/// capture.
 const OFTEN: (u32, u32) = (8, 3);
 
-/// What was asked for of each process.
+/// The captures requested so far, by process.
 #[derive(Debug, Default)]
 pub struct Asked(BTreeMap<ProcessId, Asking>);
 
 #[derive(Clone, Copy, Debug)]
 struct Asking {
-    /// When its stacks were asked for last.
+    /// Time of the latest request.
     at: Timestamp,
-    /// How many times it stood still when they were.
+    /// Number of distinct waits in which captures were requested.
     stands: u32,
 }
 
 impl Asked {
-    /// Processes to be looked at now. They count as asked for.
+    /// Processes to capture now; they count as requested.
     pub fn wanted(&mut self, situation: &Situation<'_>) -> Vec<ProcessId> {
         let model = situation.model;
         self.0
@@ -48,7 +50,8 @@ impl Asked {
         wanted
     }
 
-    /// Whether a process is to be looked at now: the how-manieth time it is that it stands still.
+    /// Whether a process is to be captured now; returns the number of waits in which it was,
+    /// including this one.
     fn due(&self, process: &Process, since: Timestamp, situation: &Situation<'_>) -> Option<u32> {
         let (limit, now) = (situation.config.stall_after, situation.now);
         let timing = &situation.model.timing;
@@ -75,8 +78,8 @@ impl Asked {
     }
 }
 
-/// Processes that stand longer than usual, and since when: in a call or a wait of their own, or in the
-/// way of others.
+/// Processes that have been in a call or wait, or kept others waiting, for longer than usual, and
+/// since when.
 fn standing(situation: &Situation<'_>) -> BTreeMap<ProcessId, Timestamp> {
     let model = situation.model;
     let first = model.timing.first_capture;
@@ -144,7 +147,7 @@ mod tests {
         Timestamp(0).plus(Duration::from_secs_f64(at))
     }
 
-    /// Two ranks in one group.
+    /// A job of two ranks in one group.
     struct Job {
         engine: Engine,
         group: Arc<GroupInfo>,
@@ -217,8 +220,8 @@ mod tests {
             }
         }
 
-        /// Whose stacks are asked for at which second, looking ten times a second; `answers`: those
-        /// that are taken.
+        /// The processes requested, with the time in seconds; evaluates ten times a second.
+        /// `answers`: those whose stacks are delivered.
         fn asked(&mut self, from: f64, until: f64, answers: &[u64]) -> Vec<(u64, f64)> {
             let mut asked = Vec::new();
             for tenth in (from * 10.0) as u64..=(until * 10.0) as u64 {
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_and_who_is_waited_for_are_looked_at_a_few_times() {
+    fn waiting_and_missing_ranks_are_captured_a_few_times() {
         let mut job = Job::new(60);
         job.barrier(1, 1, 1.0);
         let times = [3.0, 8.0, 15.0, 29.0, 57.0];
@@ -251,14 +254,14 @@ mod tests {
             .flat_map(|&at| BOTH.map(|process| (process, at)));
         let asked = job.asked(1.0, 60.0, &BOTH);
         assert_eq!(asked, expected.collect::<Vec<_>>());
-        // A node that gives no answer is not asked more often.
+        // Without answers, requests do not become more frequent.
         let mut job = Job::new(60);
         job.barrier(1, 1, 1.0);
         assert_eq!(job.asked(1.0, 60.0, &[]), asked);
     }
 
     #[test]
-    fn a_short_stall_limit_is_shared_by_two_looks() {
+    fn short_stall_limit_allows_two_captures() {
         let mut job = Job::new(4);
         job.barrier(1, 1, 1.0);
         let asked = job.asked(1.0, 5.0, &BOTH);
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_as_long_as_before_at_that_line_is_left_alone() {
+    fn usual_wait_is_not_captured() {
         let mut job = Job::new(60);
         let mut at = 0.0;
         let mut asked = Vec::new();
@@ -282,10 +285,10 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_leave_no_trace_are_looked_at_now_and_then() {
+    fn recurring_waits_of_unknown_length_are_captured_rarely() {
         let mut job = Job::new(60);
         let mut asked = Vec::new();
-        // Not a collective: nothing is known of how long it takes.
+        // Not a collective: its usual duration is unknown.
         for seq in 1..=100 {
             let at = 4.0 * seq as f64;
             let mut call = call(Op::InitProcessGroup).build();
@@ -295,7 +298,7 @@ mod tests {
             asked.extend(job.asked(at, at + 3.0, &BOTH));
             job.returned(seq, at + 3.0);
         }
-        assert_eq!(asked.len(), 8, "after that it is known: {asked:?}");
+        assert_eq!(asked.len(), 8, "then only long waits: {asked:?}");
         let gaps = asked.windows(2).map(|pair| pair[1].1 - pair[0].1);
         assert!(gaps.min_by(f64::total_cmp) >= Some(20.0), "{asked:?}");
         let mut call = call(Op::InitProcessGroup).build();
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dead_are_not_looked_at() {
+    fn ended_process_is_not_captured() {
         let mut job = Job::new(60);
         job.barrier(1, 1, 1.0);
         job.tell(

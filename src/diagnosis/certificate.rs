@@ -1,9 +1,9 @@
-//! Proofs, and the small independent program that accepts or rejects them.
+//! Certificates of proved findings, and their checker.
 //!
-//! A finding is *proved* when it follows from recorded facts alone. Its certificate lists those
-//! facts and nothing else, and [`check`] decides from the list whether they suffice: it knows neither
-//! the engine's model nor how the certificate was made, so that an error there is caught here. The
-//! engine lets no certificate out that the checker rejects.
+//! A finding is *proved* if it follows from recorded facts alone. Its certificate lists exactly
+//! those facts, and [`check`] decides from them whether they suffice. The checker knows neither the
+//! model nor how the certificate was made, so it catches errors there. The engine emits no
+//! certificate that it rejects.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallSignature, Certificate, CertificateKind, Fact, GroupRef};
@@ -18,49 +18,49 @@ mod testing;
 
 pub(super) use startup::never_meet;
 
-/// What the kernel ends a process with that nobody else may keep.
+/// Signal by which the kernel ends a process when memory runs out.
 const SIGKILL: i32 = 9;
 
-/// Why a certificate proves nothing.
+/// Why a certificate is not a proof.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// Not the facts that this kind of proof is made of.
+    /// The facts are not those of this kind of certificate.
     #[error("a certificate of kind {0} needs {1}")]
     WrongFacts(CertificateKind, &'static str),
-    /// Facts are about different groups or sequence numbers.
+    /// The facts concern different groups or sequence numbers.
     #[error("the facts are not about one call of one group")]
     NotOneJoin,
     /// A fact names a rank that is not a member of its group.
     #[error("rank {0} is not a member of the group")]
     NotAMember(u32),
-    /// The calls could well be one collective.
+    /// The calls can be one collective.
     #[error("nothing in the calls contradicts each other")]
     CallsMatch,
-    /// The waiting call does not need that rank.
+    /// The call of the first rank may complete without the second.
     #[error("the call of rank {0} may complete without rank {1}")]
     NeedNot(u32, u32),
-    /// The rank did make the call.
+    /// The rank made the call.
     #[error("rank {0} has made the call")]
     DidCome(u32),
-    /// The rank might still make the call.
+    /// The rank may still make the call.
     #[error("nothing says that rank {0} can never come")]
     MayStillCome(u32),
-    /// The waits do not close a circle.
+    /// The waits do not form a cycle.
     #[error("the waits do not close a cycle")]
     NotACycle,
-    /// The processes may well be of different worlds.
+    /// The processes may belong to different worlds.
     #[error("nothing says that the processes belong to one world")]
     NotOneWorld,
-    /// Making the group may be over before all its members make it.
+    /// The group of the rank may be created without all of its members.
     #[error("the group of rank {0} may be made without all its members")]
     MadeWithout(u32),
 }
 
-/// Accepts a proof, or says what is wrong with it.
+/// Checks that the facts of a certificate prove what its kind claims.
 ///
 /// # Errors
 ///
-/// The reason why the listed facts do not prove what the certificate's kind says.
+/// The first reason why they do not.
 pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
     let facts = &certificate.facts;
     match certificate.kind {
@@ -86,8 +86,8 @@ pub fn check(certificate: &Certificate) -> Result<(), Rejection> {
     }
 }
 
-/// Two facts that must agree do not: about calls of one collective, about a send and the receive that
-/// belongs to it, or about one that waits for the other.
+/// Two facts that must agree do not: on calls of one collective, on a send and its receive, or on
+/// two calls that wait for each other.
 fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     match facts {
         [Fact::Issued { call, .. }, Fact::Issued { .. }] if is_point_to_point(call) => {
@@ -99,7 +99,7 @@ fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     }
 }
 
-/// One fact that says it all.
+/// Facts that are a finding by themselves.
 fn check_observation(facts: &[Fact]) -> Result<(), Rejection> {
     match facts {
         [Fact::Stopped { .. } | Fact::Raised { .. } | Fact::Missing { .. }] => Ok(()),
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_orderly_end_is_no_observation_of_a_fault() {
+    fn orderly_exit_is_no_observation_of_a_fault() {
         let ended = |code, signal| {
             vec![Fact::Ended {
                 rank: 1,

@@ -1,9 +1,10 @@
-//! DDP's contract with its ranks: the same model on all of them, and after every synchronised backward
-//! a gradient for each parameter. Who broke it, and which stalls come from that.
+//! DDP's contract with its ranks: the same model on all of them, and a gradient for each parameter
+//! after every synchronised backward pass. Determines which ranks broke it, and which stalls follow
+//! from that.
 //!
-//! What a rank says of its own model it knows for certain. What it means for others shows only where
-//! they meet: a rank that lacks gradients may still get them in a second backward of the same step, and
-//! while it may, nobody is to blame.
+//! A rank's report about its own model is certain. Its effect on other ranks shows only when they
+//! meet: a rank that lacks gradients may still get them in a second backward pass of the step, and
+//! until then no rank is to blame.
 
 use ddp_doctor_proto::report::Timestamp;
 
@@ -11,78 +12,78 @@ use super::align::{OddOnes, odd_ones};
 use super::model::{Ending, Group, GroupId, Parameter, Process, Replica, Said, parse};
 use super::situation::{Origin, Situation};
 
-/// Words of the exception that DDP raises at the next forward.
+/// Text of the exception that DDP raises at the next forward.
 pub const UNFINISHED: &str = "Expected to have finished reduction in the prior iteration";
-/// Most models of a group that are compared.
+/// Maximum number of models compared per group.
 const MOST_MODELS: u32 = 64;
-/// Most sorts of models whose parameters are compared one by one.
+/// Maximum number of distinct layouts that are compared parameter by parameter.
 const MOST_SORTS: usize = 16;
 
-/// The contract was broken.
+/// A breach of the contract.
 #[derive(Clone, Debug)]
 pub struct Breach {
-    /// How.
+    /// Kind of breach.
     pub kind: Kind,
-    /// The group that averages.
+    /// The group that averages gradients.
     pub group: GroupId,
-    /// The how-manieth model of it.
+    /// 1-based index of the model within the group; 0: none in particular.
     pub model: u32,
-    /// Ranks that broke it, or all that disagree, ascending.
+    /// Ranks that broke it, or all ranks that disagree, ascending.
     pub root: Vec<u32>,
-    /// Ranks that others miss because of it.
+    /// Ranks that other ranks miss because of it.
     pub absent: Vec<u32>,
-    /// Whether others outnumber them.
+    /// Whether these ranks are a minority.
     pub is_odd: bool,
-    /// When the first of them did.
+    /// When the first of them broke it.
     pub at: Timestamp,
-    /// When it was certain.
+    /// When it became certain.
     pub evidence_at: Timestamp,
 }
 
-/// How the contract was broken.
+/// Kind of breach.
 #[derive(Clone, Debug)]
 pub enum Kind {
-    /// Models differ.
+    /// Models differ between ranks.
     Models(Difference),
     /// Every rank lacks the same gradients.
     Unused,
     /// Ranks lack different gradients, or some ranks lack some.
     UnusedDiffer,
-    /// A gradient was ready twice.
+    /// A gradient was ready twice in one backward pass.
     ReadyTwice,
-    /// The graph was promised to stay the same, and did not.
+    /// A graph declared static has changed.
     GraphChanged,
-    /// Gradients come from outside DDP's forward, and are averaged nowhere.
+    /// Gradients come from outside DDP's forward, and are not averaged.
     Bypassed,
-    /// Some ranks synchronise gradients at a forward after which others only accumulate them.
+    /// Some ranks synchronise gradients at a forward at which others only accumulate them.
     Boundaries(Boundary),
 }
 
-/// A forward at which ranks part.
+/// A forward at which ranks behave differently.
 #[derive(Clone, Debug)]
 pub struct Boundary {
-    /// The how-manieth training forward of the ranks it is, from 1.
+    /// 1-based index of the training forward.
     pub forward: u64,
-    /// Ranks that synchronise at it.
+    /// Ranks that synchronise gradients.
     pub synchronise: Vec<u32>,
-    /// Ranks that only accumulate.
+    /// Ranks that only accumulate them.
     pub accumulate: Vec<u32>,
-    /// They had been apart from the beginning.
+    /// The ranks have differed from the beginning.
     pub always: bool,
 }
 
-/// Models that differ.
+/// How models differ.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// In what.
+    /// What differs.
     pub what: What,
     /// Index of the first parameter that differs.
     pub index: u64,
-    /// Ranks whose models agree, the most first, and what they have there.
+    /// Ranks grouped by agreeing models, largest group first.
     pub sides: Vec<SideOfModel>,
 }
 
-/// In what models differ.
+/// What differs between models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// The number of parameters.
@@ -91,29 +92,29 @@ pub enum What {
     Shape,
     /// An element type.
     DType,
-    /// The same parameters come in another order.
+    /// The order of the same parameters.
     Order,
 }
 
 /// Ranks whose models agree.
 #[derive(Clone, Debug)]
 pub struct SideOfModel {
-    /// Who, ascending.
+    /// The ranks, ascending.
     pub ranks: Vec<u32>,
-    /// How many parameters they have.
+    /// Number of parameters.
     pub total: u64,
-    /// The first that differs: element type, shape and name; `None`: they have no more.
+    /// The first differing parameter: dtype, shape and name; `None`: the model has fewer.
     pub parameter: Option<(String, Vec<u64>, String)>,
 }
 
-/// A member of a group with its copy of a model.
+/// A member of a group with its replica of a model.
 struct Copy<'a> {
     rank: u32,
     process: &'a Process,
     replica: &'a Replica,
 }
 
-/// Where the contract was broken: the first time in each group.
+/// The first breach in each group.
 #[must_use]
 pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
     let groups = situation.model.groups();
@@ -122,19 +123,19 @@ pub fn breaches(situation: &Situation<'_>) -> Vec<Breach> {
         .collect()
 }
 
-/// Whether a stall, or a divergence, comes from this breach: ranks are missing that others miss because
-/// of it, or calls met that would not have.
+/// Whether a stall or a divergence follows from this breach: the missing ranks are missing because
+/// of it, or the calls would not have met otherwise.
 #[must_use]
 pub fn explains(breach: &Breach, group: GroupId, origin: &Origin, since: Timestamp) -> bool {
     let missed =
         |ranks: &[u32]| !ranks.is_empty() && ranks.iter().all(|rank| breach.absent.contains(rank));
     match (&breach.kind, origin) {
-        // Whatever comes after the models were wrapped.
+        // Everything after the models were wrapped.
         (Kind::Models(_), _) => group == breach.group && since >= breach.at,
-        // Nobody waits because of it.
+        // No rank waits because of it.
         (Kind::Bypassed, _) => false,
         (_, Origin::Diverged(at, _)) => *at == breach.group && since >= breach.at,
-        // A rank that died does not ask whether its peers accumulate.
+        // Only ranks that left the group or the program.
         (Kind::Boundaries(_), Origin::Left(ranks) | Origin::Leaving(ranks)) => missed(ranks),
         (Kind::Boundaries(_), _) => false,
         (_, origin) => missed(origin.ranks()),
@@ -160,7 +161,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         .map(|model| (model, copies(model)))
         .take_while(|(_, copies)| !copies.is_empty())
         .collect();
-    // Models that differ break whatever comes later.
+    // Different models explain all later breaches.
     models
         .iter()
         .find_map(|(model, copies)| differ(group.id, *model, copies))
@@ -194,7 +195,7 @@ fn differ(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
             None => {}
         }
     }
-    // Those that differ in names alone are the same to DDP.
+    // Names alone do not matter to DDP.
     let mut merged: Vec<Vec<&Copy<'_>>> = Vec::new();
     let mut found: Option<(What, u64)> = None;
     for sort in sorts {
@@ -256,8 +257,8 @@ fn differ(group: GroupId, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
     })
 }
 
-/// In what two models differ, and the index of the first parameter that is not the same. What was not
-/// told of both never differs.
+/// What differs between two models, and the index of the first differing parameter. Parameters that
+/// were not reported by both never differ.
 fn first_difference(a: &Replica, b: &Replica) -> Option<(What, u64)> {
     let both = || a.layout().zip(b.layout()).filter(|((i, _), (j, _))| i == j);
     let what = match () {
@@ -272,7 +273,7 @@ fn first_difference(a: &Replica, b: &Replica) -> Option<(What, u64)> {
     Some((what, differs.unwrap_or_else(|| a.total.min(b.total))))
 }
 
-/// Whether two models have the same parameters, in another order.
+/// Whether two models have the same parameters in a different order.
 fn is_permuted(a: &Replica, b: &Replica) -> bool {
     if !a.is_fully_told() || !b.is_fully_told() {
         return false;
@@ -289,7 +290,8 @@ fn is_permuted(a: &Replica, b: &Replica) -> bool {
     differs && sorted(a) == sorted(b)
 }
 
-/// What a reducer found out by itself, and raised for: unless that was caught, and nobody waits.
+/// Breaches that a reducer detected and raised for; ignored if the exception was caught and no rank
+/// waits.
 fn said(
     situation: &Situation<'_>,
     group: GroupId,
@@ -326,8 +328,7 @@ fn said(
     })
 }
 
-/// Gradients that come from outside DDP's forward, where no call of the program's is large enough to
-/// average them.
+/// Gradients from outside DDP's forward, if no call of the program is large enough to average them.
 fn bypassed(group: &Group, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
     if group.info.key.members.len() < 2 {
         return None;
@@ -351,13 +352,13 @@ fn bypassed(group: &Group, model: u32, copies: &[Copy<'_>]) -> Option<Breach> {
     })
 }
 
-/// Elements of the largest parameter.
+/// Number of elements of the largest parameter.
 fn largest_parameter(replica: &Replica) -> u64 {
     let sizes = replica.layout().map(|(_, it)| it.shape().iter().product());
     sizes.max().unwrap_or(0)
 }
 
-/// Gradients that ranks lack, once they cannot come any more.
+/// Gradients that ranks lack, once these can no longer arrive.
 fn unused(
     situation: &Situation<'_>,
     group: &Group,
@@ -367,7 +368,7 @@ fn unused(
     let lack: Vec<(&Copy<'_>, &Said)> = copies
         .iter()
         .filter_map(|copy| Some((copy, copy.replica.without.as_ref()?)))
-        // What came later may have been lost.
+        // A later report may have been lost.
         .filter(|(copy, said)| copy.process.lost == 0 || raised_at(copy.process, said).is_some())
         .collect();
     let (_, first) = lack.first()?;
@@ -393,7 +394,7 @@ fn unused(
     let kind = match (waited_for, same) {
         (Some(_), _) => Kind::UnusedDiffer,
         (None, _) if !others.iter().all(|rank| has_ended(situation, group, *rank)) => {
-            // They may still be in their backward.
+            // They may still be in their backward pass.
             return None;
         }
         (None, true) => Kind::Unused,
@@ -412,12 +413,12 @@ fn unused(
     })
 }
 
-/// How others wait for ranks that lack gradients.
+/// How other ranks wait for the ranks that lack gradients.
 #[derive(Clone, Copy)]
 enum Waits {
-    /// These may still come.
+    /// Those may still arrive.
     Open,
-    /// They cannot come any more, since then, or will hardly.
+    /// Since this time those cannot arrive, or are overdue.
     Hopeless(Timestamp),
 }
 
@@ -462,7 +463,8 @@ fn waits_for(
     Some(hopeless.map_or(Waits::Open, |at| Waits::Hopeless(at.max(stall.since))))
 }
 
-/// Ranks that went the same number of forwards, of which the last synchronises on some only.
+/// Ranks that made the same number of forwards, the last of which synchronises gradients on some
+/// ranks only.
 fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
     let diverged = situation.divergences.iter().find(|it| it.group == group.id);
     let met = diverged.and_then(|it| {
@@ -484,7 +486,7 @@ fn boundaries(situation: &Situation<'_>, group: &Group) -> Option<Breach> {
         match accumulation.is_synchronised(forward) {
             Some(true) => synchronise.push(rank),
             Some(false) => accumulate.push(rank),
-            // It did not come so far.
+            // It has not reached that forward.
             None => return None,
         }
     }
@@ -527,14 +529,14 @@ fn has_ended(situation: &Situation<'_>, group: &Group, rank: u32) -> bool {
     process.is_some_and(Process::has_ended)
 }
 
-/// When DDP raised for what a rank lacks.
+/// When DDP raised because of the missing gradients.
 fn raised_at(process: &Process, said: &Said) -> Option<Timestamp> {
     let mut exceptions = process.exceptions.iter();
     let raised = exceptions.find(|it| it.at >= said.at && it.text.contains(UNFINISHED))?;
     Some(raised.at)
 }
 
-/// The parameters that ranks lack gradients of, with those ranks, in the order of the model.
+/// Parameters without gradients, with the ranks that lack them, in the order of the model.
 #[must_use]
 pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter<'a>, Vec<u32>)> {
     let mut found: Vec<(Parameter<'a>, Vec<u32>)> = Vec::new();
@@ -550,7 +552,7 @@ pub fn missing<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<(Parameter
     found
 }
 
-/// What a rank said that broke the contract.
+/// The report of a rank that shows the breach.
 #[must_use]
 pub fn said_of<'a>(situation: &Situation<'a>, breach: &Breach, rank: u32) -> Option<&'a Said> {
     let process = situation.model.member(breach.group, rank)?;
@@ -569,7 +571,7 @@ mod tests {
     use crate::diagnosis::testing::holds;
 
     #[test]
-    fn gradients_that_come_in_a_second_backward_are_none_missed() {
+    fn gradients_of_a_second_backward_are_not_missing() {
         holds(
             r#"
             world = 2

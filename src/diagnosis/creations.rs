@@ -1,4 +1,4 @@
-//! Groups whose makers do not agree: they met under one name and asked for different members.
+//! Mismatched group creations: ranks met under one name and requested different members.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,21 @@ use super::model::{
 use super::situation::{Origin, Situation, Stall};
 use super::waits::Blocked;
 
-/// Makers who met and do not agree.
+/// Creators that met with different requests.
 #[derive(Debug)]
 pub struct Mismatch<'a> {
-    /// Where they met.
+    /// The name under which they met, with world and initialisation.
     pub at: &'a MeetingPoint,
-    /// What they asked for.
+    /// The different requests.
     pub requests: Vec<&'a Request>,
-    /// A maker, and a rank that it needs and that asked for another group: these can never be one.
-    /// `None`: the groups have no rank in common, and only their names collide.
+    /// A creator, and a rank that it needs but that requested another group: they can never be one
+    /// group. `None`: the groups have no rank in common, and only their names collide.
     pub pair: Option<[(u32, &'a Request); 2]>,
-    /// When that was so.
+    /// When the mismatch arose.
     pub since: Timestamp,
 }
 
-/// The first mismatch of each initialisation of each world; what comes after it follows from it.
+/// The first mismatch of each initialisation of each world; later ones follow from it.
 #[must_use]
 pub fn mismatches<'a>(situation: &Situation<'a>) -> Vec<Mismatch<'a>> {
     let mut first: BTreeMap<(&World, u32), (u64, Mismatch<'a>)> = BTreeMap::new();
@@ -84,8 +84,8 @@ fn mismatch<'a>(
     collision(situation, at, requests)
 }
 
-/// Groups without a rank in common whose names collide: their makers may find each other in the
-/// store instead of their own. It may also go well, so only what went wrong is believed.
+/// Groups without a common rank whose names collide: creators may find those of the other group in
+/// the store. This may succeed, so only failures count.
 fn collision<'a>(
     situation: &Situation<'a>,
     at: &'a MeetingPoint,
@@ -110,7 +110,7 @@ fn collision<'a>(
     })
 }
 
-/// When a maker was in trouble: it raised, or did not come back in time.
+/// When a creator failed: it raised, or did not return in time.
 fn trouble(situation: &Situation<'_>, rank: u32, asked: &Asked) -> Option<Timestamp> {
     let process = situation.model.processes.get(&asked.process)?;
     let raised = process.exceptions.iter().find(|exception| {
@@ -132,7 +132,7 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &Asked) -> Option<Timest
     overdue.chain([unfinished]).min()
 }
 
-/// The rank of that kind that asked first.
+/// The earliest request by such a rank.
 fn earliest(request: &Request, of: impl Fn(u32) -> bool) -> Option<(u32, &Asked)> {
     let asked = request.ranks.iter().filter(|(rank, _)| of(**rank));
     asked
@@ -141,8 +141,8 @@ fn earliest(request: &Request, of: impl Fn(u32) -> bool) -> Option<(u32, &Asked)
 }
 
 impl Mismatch<'_> {
-    /// Whether the same groups are made in another order, as far as can be seen: what one side asks
-    /// for here, the other asks for elsewhere.
+    /// Whether the same groups are created in a different order, as far as known: what one side
+    /// requests here, the other requests elsewhere.
     #[must_use]
     pub fn is_other_order(&self, model: &Model) -> bool {
         let Some([(maker, wanted), (absent, other)]) = self.pair else {
@@ -162,8 +162,8 @@ impl Mismatch<'_> {
     }
 }
 
-/// Whether a cycle of waits is about the making of groups: somebody in it makes one, or waits for a
-/// rank that never made the group.
+/// Whether a cycle of waits concerns the creation of groups: a rank in it creates one, or waits for
+/// a rank that never created the group.
 #[must_use]
 pub fn is_making_cycle(model: &Model, cycle: &[Blocked]) -> bool {
     let next = cycle.iter().cycle().skip(1);
@@ -173,14 +173,14 @@ pub fn is_making_cycle(model: &Model, cycle: &[Blocked]) -> bool {
         })
 }
 
-/// The world and the initialisation that a group is of.
+/// The world and the initialisation of a group.
 #[must_use]
 pub fn place_of(model: &Model, group: GroupId) -> (&World, u32) {
     let group = model.group(group);
     (&group.world, group.info.key.epoch)
 }
 
-/// The process of a maker.
+/// The process of a creator.
 #[must_use]
 pub fn process_of<'a>(model: &'a Model, asked: &Asked) -> Option<&'a Process> {
     model.processes.get(&asked.process)

@@ -1,8 +1,8 @@
-//! How far a device has come with the calls that were put on its streams.
+//! Progress of a device with the calls enqueued on its streams.
 //!
-//! A call of NCCL comes back at once; what waits for it is a stream. That a call is complete is told where
-//! events are put behind calls. Where they are not, there is one thing to go by: a thread of the program
-//! that stands in the driver and waits for the device, while nothing was asked of NCCL since.
+//! Calls on NCCL return at once; streams wait for them. Completion is reported if events are
+//! recorded after the calls. Otherwise the only sign is a thread of the program that waits for the
+//! device inside the driver, and has made no call of NCCL since.
 
 use std::sync::Arc;
 
@@ -13,31 +13,32 @@ use super::model::{Group, Model, Process};
 use super::outside::{self, What};
 use super::timing::Timing;
 
-/// A thread that uses less than one part in so many of the time waits.
+/// A thread that uses less than this fraction of the time (its inverse) is waiting.
 const IDLE: u32 = 20;
-/// Libraries that wait for a device on behalf of a program.
+/// Libraries in which programs wait for a device.
 const DRIVERS: [&str; 2] = ["libcuda.so", "libcudart.so"];
 
-/// How far a device has come with a call.
+/// Progress of a device with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// It is complete.
     Complete,
-    /// The stream is in it, or in what is before it and no call of NCCL's, since then.
+    /// Since this time the stream has been in the call, or in preceding work other than calls of
+    /// NCCL.
     Within(Timestamp),
     /// The stream is in an earlier call.
     Behind,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
-/// How far the device of a process has come with a call of its.
+/// Progress of the device of a process with one of its calls.
 #[must_use]
 pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
     let Some(on) = call.queued_on() else {
         return Progress::Unknown;
     };
-    // What is under way on the network is not complete.
+    // A call with a stalled transfer is not complete.
     if let Some(at) = process.standing_of(call.id).map(|(.., at)| at).max() {
         return Progress::Within(at);
     }
@@ -46,7 +47,7 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
     };
     let mut before = process.queued.iter().filter(before);
     let Some(first) = before.clone().next() else {
-        // What is complete is taken out of the queue, and what is too much.
+        // Completed calls leave the queue, but so do calls beyond its limit.
         return match process.queue_cut {
             true => Progress::Unknown,
             false => Progress::Complete,
@@ -71,8 +72,8 @@ pub fn progress(process: &Process, call: &Call, timing: &Timing) -> Progress {
     }
 }
 
-/// Since when a process has done nothing but wait for its device, by two looks since it last wrote a
-/// record; `None`: it does not, or they do not show it.
+/// Since when a process has only waited for its device, according to two captures after its latest
+/// record; `None` if it does not, or they do not show it.
 #[must_use]
 pub fn rests_on_device(process: &Process, timing: &Timing) -> Option<Timestamp> {
     let mut looks = process.stacks.iter().rev();
@@ -82,12 +83,12 @@ pub fn rests_on_device(process: &Process, timing: &Timing) -> Option<Timestamp> 
     rests(first, last).then_some(process.last_at)
 }
 
-/// Whether a program stands where it waits for its device, by two looks since it last wrote a record.
+/// Whether the program may be waiting for its device, according to two captures after its latest
+/// record.
 ///
-/// Who waits for a device mostly does so by looking at it again and again, without a pause: it stays at one line of
-/// its program, in a function that is not Python's, and of a thread that runs no native frames are to be had. So
-/// does one that computes. Therefore this says something of a program only that has given its device what cannot be
-/// complete.
+/// Most such waits poll: the thread stays at one line of the program, in a function that is not
+/// Python's, and a running thread has no native frames. A computation looks the same, so this is
+/// meaningful only if the device has calls that cannot be complete.
 #[must_use]
 pub fn is_waited_for(process: &Process, timing: &Timing) -> bool {
     rests_on_device(process, timing).is_some()
@@ -102,7 +103,8 @@ pub fn is_waited_for(process: &Process, timing: &Timing) -> bool {
         })
 }
 
-/// Whether the program's main thread stood in the driver at both looks, and used no time in between.
+/// Whether the main thread was in the driver in both captures, and used no processor time in
+/// between.
 fn rests(first: &Stacks, last: &Stacks) -> bool {
     let (Some(before), Some(now)) = (first.threads.first(), last.threads.first()) else {
         return false;
@@ -113,8 +115,8 @@ fn rests(first: &Stacks, last: &Stacks) -> bool {
     before.tid == now.tid && is_in_driver(before) && is_in_driver(now) && idle
 }
 
-/// Whether a thread that sleeps was called from the driver. By which function the program asked it is not
-/// always to be had: what is below it may be built without what leads outwards.
+/// Whether a sleeping thread is inside the driver. The function that the program called may be
+/// missing from the stack: frames below it may not lead further out.
 pub(super) fn is_in_driver(thread: &ThreadStack) -> bool {
     let is_driver = |frame: &Where| {
         let name = frame.file.rsplit('/').next().unwrap_or_default();
@@ -123,8 +125,8 @@ pub(super) fn is_in_driver(thread: &ThreadStack) -> bool {
     thread.native.iter().any(is_driver)
 }
 
-/// The last collective of a group of NCCL's, where it is the last thing that each of its members has asked
-/// of NCCL, and when the last of them did: nobody is waited for, and the devices are at work, or stand.
+/// The last collective of a group on NCCL, if it is the latest call of every member, and when the
+/// last of them issued it. No rank is missing: the devices are working, or stuck.
 #[must_use]
 pub fn settled_at(model: &Model, group: &Group) -> Option<(u64, Timestamp)> {
     let (&seq, join) = group.entered.last_key_value()?;
@@ -133,7 +135,7 @@ pub fn settled_at(model: &Model, group: &Group) -> Option<(u64, Timestamp)> {
         let last = process.and_then(|process| process.last_call.as_ref());
         joined.call.on_stream.is_some()
             && !joined.call.is_async
-            // c10d's own waits tell more.
+            // The waits of c10d are more informative.
             && joined.call.beneath.is_none()
             && last.is_some_and(|last| last.id == joined.call.id)
     };
@@ -177,11 +179,11 @@ mod tests {
     ];
 
     #[test]
-    fn a_thread_that_waits_for_its_device_is_known_by_the_driver() {
+    fn thread_waiting_for_its_device_is_inside_the_driver() {
         assert!(is_in_driver(&thread(&WAITS, 0.0)));
         assert!(
             is_in_driver(&thread(&WAITS[..2], 0.0)),
-            "it leads no further"
+            "no frames further out"
         );
         let runtime = [
             ("/usr/lib/libc.so.6", "ioctl"),
@@ -197,10 +199,10 @@ mod tests {
     }
 
     #[test]
-    fn it_rests_where_it_used_no_time() {
+    fn thread_without_cpu_time_rests() {
         let at = |at, cpu| look(at, thread(&WAITS, cpu));
         assert!(rests(&at(1, 1.0), &at(6, 1.01)));
-        assert!(!rests(&at(1, 1.0), &at(6, 5.0)), "it polls, or computes");
+        assert!(!rests(&at(1, 1.0), &at(6, 5.0)), "polls or computes");
         assert!(!rests(&at(1, 1.0), &look(6, thread(&[], 1.0))));
         let unknown = ThreadStack {
             cpu_time: None,

@@ -1,5 +1,5 @@
-//! What the engine is told. Everything in it is resolved: no table of a black box, no number whose
-//! meaning another message carries.
+//! The input of the engine. Events are self-contained: they refer neither to tables of a black box
+//! nor to numbers that another message defines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,43 +10,43 @@ use ddp_doctor_proto::{
     ReduceOp, Spending,
 };
 
-/// Names a process within a job, across nodes.
+/// Identifies a process within a job, across nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u64);
 
 impl ProcessId {
-    /// The name of a process by the number of its node within the job and its number there.
+    /// Id of a process from the number of its node within the job and its number on that node.
     #[must_use]
     pub const fn of(node: u32, process: u32) -> Self {
         Self((node as u64) << 32 | process as u64)
     }
 
-    /// The number of its node.
+    /// Number of the node.
     #[must_use]
     pub const fn node(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
 
-/// Names a thread within its process.
+/// Identifies a thread within its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub u32);
 
-/// Names a call within its process.
+/// Identifies a call within its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
-/// One thing that happened, to or in one process where it has a `process`.
+/// One event of the job, or of one process if it has a `process`.
 ///
-/// Events of one process come in the order in which they happened. Between processes the order says
-/// nothing; the end of a process comes after everything it recorded.
+/// Events of one process are in the order in which they happened. The order between processes is
+/// arbitrary; the end of a process follows everything that it recorded.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(
     missing_docs,
     reason = "the fields are those of `ddpdoctor/v1/agent.proto`"
 )]
 pub enum Event {
-    /// A node started (its part of) the job.
+    /// A node started the job, or its part of it.
     JobStarted {
         job: String,
         attempt: u32,
@@ -64,8 +64,8 @@ pub enum Event {
         world: Arc<str>,
         at: Timestamp,
     },
-    /// A process was started that is to be a rank, and has not joined a process group so far; told again
-    /// when more is known of it.
+    /// A process that is to become a rank has started, and has not joined a process group so far.
+    /// Sent again when more is known about it.
     RankStarted(Box<StartedRank>),
     /// A process became a member of a group.
     GroupJoined {
@@ -78,25 +78,26 @@ pub enum Event {
         group: Arc<GroupInfo>,
         at: Timestamp,
     },
-    /// Calls that a process makes in a group from now on fail after this long.
+    /// Calls that the process makes in the group from now on time out after this long.
     GroupTimeout {
         process: ProcessId,
         group: Arc<GroupInfo>,
         timeout: Duration,
         at: Timestamp,
     },
-    /// How the program comes to a place: told when it first did, and again once the source was read.
+    /// How the program reaches a place. Sent at the first visit, and again after the source was
+    /// read.
     Site {
         process: ProcessId,
         place: Arc<Where>,
         caller: Option<Arc<Where>>,
         guards: Arc<[Guard]>,
-        /// The source is still being read: it will be told again.
+        /// The source is still being read; the event will be sent again.
         reading: bool,
     },
-    /// A call is about to be made.
+    /// A call is about to be issued.
     Issued { process: ProcessId, call: Arc<Call> },
-    /// A call came back to its caller. `followed`: it will be told when it is complete.
+    /// A call returned to its caller. `followed`: its completion will be reported.
     Returned {
         process: ProcessId,
         thread: ThreadId,
@@ -104,7 +105,7 @@ pub enum Event {
         followed: bool,
         at: Timestamp,
     },
-    /// A thread is about to wait for an earlier call; `None`: it is not known which.
+    /// A thread is about to wait for an earlier call; `None`: the call is unknown.
     WaitBegin {
         process: ProcessId,
         thread: ThreadId,
@@ -112,35 +113,35 @@ pub enum Event {
         place: Option<Arc<Where>>,
         at: Timestamp,
     },
-    /// That wait is over.
+    /// The wait ended.
     WaitEnd {
         process: ProcessId,
         thread: ThreadId,
         call: Option<CallId>,
         at: Timestamp,
     },
-    /// A call is known to be complete.
+    /// A call has completed.
     Completed {
         process: ProcessId,
         call: CallId,
         at: Timestamp,
     },
-    /// The layer below tells what a call asks of it: NCCL of what c10d does.
+    /// The layer below reported the contents of a call: NCCL, for a call of c10d.
     Beneath {
         process: ProcessId,
         call: CallId,
         beneath: Arc<Beneath>,
         at: Timestamp,
     },
-    /// A thread has entered a function of the layer below in which it may be kept; `None`: it has come back.
+    /// A thread entered a function of the layer below that may block; `None`: it returned.
     Within {
         process: ProcessId,
         thread: ThreadId,
         function: Option<Arc<str>>,
         at: Timestamp,
     },
-    /// A transfer over the network, of what a call is made of, has not moved since then; `None`: it goes on
-    /// again, or is over.
+    /// A network transfer of a call has not moved since `at`; `standing` is `None` if it moves
+    /// again or has ended.
     Transfer {
         process: ProcessId,
         call: CallId,
@@ -148,7 +149,8 @@ pub enum Event {
         standing: Option<Standing>,
         at: Timestamp,
     },
-    /// Nobody waits for a call any more, and nobody did; `place` is where it was made.
+    /// A call can no longer be waited for, and no wait for it was seen. `place` is where it was
+    /// issued.
     Unawaited {
         process: ProcessId,
         call: CallId,
@@ -161,7 +163,7 @@ pub enum Event {
     Step {
         process: ProcessId,
         step: u64,
-        /// The training forward that is taken for its beginning; `None`: the program marked it.
+        /// Training forward that starts the step; `None`: the program marked the step.
         forward: Option<Forward>,
         at: Timestamp,
     },
@@ -177,7 +179,7 @@ pub enum Event {
         name: Arc<str>,
         at: Timestamp,
     },
-    /// An exception was seen.
+    /// An exception was observed.
     Exception {
         process: ProcessId,
         kind: ExceptionKind,
@@ -185,7 +187,7 @@ pub enum Event {
         place: Option<Arc<Where>>,
         at: Timestamp,
     },
-    /// The process said that it is about to end by itself.
+    /// The process announced that it is about to exit.
     ExitAnnounced {
         process: ProcessId,
         thread: ThreadId,
@@ -193,13 +195,13 @@ pub enum Event {
         how: Arc<str>,
         at: Timestamp,
     },
-    /// An iterator over the program's input came to its end.
+    /// An iterator over the input of the program is exhausted.
     InputEnded {
         process: ProcessId,
         place: Option<Arc<Where>>,
         at: Timestamp,
     },
-    /// A thread has just spent some time on what is no work of its own.
+    /// A thread spent time on something other than its own work, ending at `at`.
     Spent {
         process: ProcessId,
         thread: ThreadId,
@@ -208,20 +210,20 @@ pub enum Event {
         place: Option<Arc<Where>>,
         at: Timestamp,
     },
-    /// How the host let a process run, over the second before.
+    /// How the host scheduled the process during the preceding second.
     Scheduled {
         process: ProcessId,
         sample: SchedulingSample,
         at: Timestamp,
     },
-    /// Something is said of the parameters of a model whose gradients a group averages.
+    /// A fact about the parameters of a model whose gradients a group averages.
     Parameters {
         process: ProcessId,
         group: Arc<GroupInfo>,
         said: Parameters,
         at: Timestamp,
     },
-    /// A version or a setting of a process that ranks may have to agree on.
+    /// A version or setting that ranks may have to agree on.
     Setting {
         process: ProcessId,
         name: Arc<str>,
@@ -234,14 +236,15 @@ pub enum Event {
         sample: Box<MemorySample>,
         at: Timestamp,
     },
-    /// How far a process has come in a group, by counters that lose nothing.
+    /// Progress of a process in a group, from counters that survive lost records.
     Frontier {
         process: ProcessId,
         group: Arc<GroupInfo>,
         issued: u64,
         p2p_issued: u64,
     },
-    /// The operating system's view of a process changed. `Dead` is the last event of a process.
+    /// The state of a process in the operating system changed. `Dead` is the last event of a
+    /// process.
     ProcessChanged {
         process: ProcessId,
         state: ProcessState,
@@ -249,19 +252,19 @@ pub enum Event {
         oom_kills: OomKills,
         at: Timestamp,
     },
-    /// The stacks of a process were taken.
+    /// The stacks of a process were captured.
     Stacks {
         process: ProcessId,
         stacks: Arc<Stacks>,
     },
-    /// The evidence ends while the process lived, as far as is known: from then on nobody watched
-    /// it. `read_whole`: what it recorded after that is known all the same, to the last.
+    /// The process was not observed from `since` on, and had not ended then as far as is known.
+    /// `read_whole`: all of its records are known nevertheless.
     Unwatched {
         process: ProcessId,
         since: Timestamp,
         read_whole: bool,
     },
-    /// What is known of the job ends here, and nobody saw how the job ended.
+    /// The evidence ends here; the end of the job was not observed.
     EvidenceEnded { at: Timestamp },
     /// Records of a process were lost.
     RecordsLost { process: ProcessId, count: u64 },
@@ -274,67 +277,68 @@ pub enum Event {
         text: Arc<str>,
         at: Timestamp,
     },
-    /// How far the clock of a host is ahead of ours, in nanoseconds, give or take an uncertainty. The
-    /// times of its events are corrected by that.
+    /// Offset of the clock of a host to the coordinator's, in nanoseconds; positive: it is ahead.
+    /// The times in events of that host are already corrected.
     Clock {
         host: Arc<str>,
         ahead_ns: i64,
         uncertainty_ns: u64,
         at: Timestamp,
     },
-    /// Nothing was heard any more of a node, whose processes are all those with this number in their
-    /// names, since then; `None`: it speaks again.
+    /// A node stopped reporting at `since`; `None`: it reports again. Its processes are those with
+    /// this node number in their ids.
     Silent {
         node: u32,
         since: Option<Timestamp>,
         at: Timestamp,
     },
-    /// Somebody asked the whole job to end.
+    /// The whole job was asked to end.
     Interrupted { signal: i32, at: Timestamp },
-    /// The command of a node ended, and every black box there was read to its end.
+    /// The command of a node ended, and all of its black boxes were read to the end.
     JobEnded { status: i32, at: Timestamp },
 }
 
-/// A process that is to be a rank, by its environment.
+/// A process that is to become a rank, according to its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartedRank {
-    /// The number of its node.
+    /// Number of the node.
     pub node: u32,
-    /// Its host.
+    /// Host name.
     pub host: Arc<str>,
-    /// Its process id there.
+    /// Process id on that host.
     pub pid: u32,
-    /// Its start time, which tells it from a later one with that number.
+    /// Start time in clock ticks since boot; distinguishes it from a later process with the same
+    /// id.
     pub start_ticks: u64,
-    /// The rank that it is to be.
+    /// Rank from the environment.
     pub rank: u32,
-    /// The number of ranks, as its environment says.
+    /// World size from the environment.
     pub world_size: Option<u32>,
-    /// When it was first seen.
+    /// When it was first observed.
     pub seen: Timestamp,
-    /// When and how it ended before it joined a process group.
+    /// Time and status of its end, if it ended before it joined a process group.
     pub end: Option<(Timestamp, Exit)>,
-    /// Where its threads stood, at the latest two looks.
+    /// Its stacks, the latest two captures.
     pub looks: Vec<Arc<Stacks>>,
 }
 
-/// Where the threads of a process stood at one moment.
+/// The stacks of a process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
-    /// When.
+    /// Time of the capture.
     pub at: Timestamp,
-    /// The main thread first.
+    /// Threads, the main thread first.
     pub threads: Vec<ThreadStack>,
-    /// What could not be had of it and why; empty: nothing is missing.
+    /// What could not be captured, and why; empty if nothing is missing.
     pub trouble: Arc<str>,
 }
 
 /// One thread of a process at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadStack {
-    /// The operating system's number of it.
+    /// Thread id in the operating system.
     pub tid: u32,
-    /// As the operating system calls it.
+    /// Thread name in the operating system.
     pub name: Arc<str>,
     /// State as in `/proc/PID/stat`: 'R', 'S', 'D', …
     pub state: Option<char>,
@@ -342,129 +346,132 @@ pub struct ThreadStack {
     pub wait_channel: Option<Arc<str>>,
     /// Processor time it has used.
     pub cpu_time: Option<Duration>,
-    /// Whether it holds the interpreter's lock.
+    /// Whether it holds the global interpreter lock.
     pub holds_gil: Option<bool>,
-    /// Python frames, innermost first, all of them.
+    /// All Python frames, innermost first.
     pub python: Vec<Where>,
     /// Native frames, innermost first; `file` is the object file.
     pub native: Vec<Where>,
 }
 
-/// Processes that the kernel killed for want of memory in the last moments of a process; `None`: nobody
-/// could see.
+/// Processes that the kernel killed for lack of memory shortly before a process ended; `None`:
+/// unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OomKills {
-    /// In its control group.
+    /// In the control group of the process.
     pub in_cgroup: Option<u64>,
-    /// On its host, where the control group does not tell.
+    /// On its host, where the control group gives no count.
     pub on_host: Option<u64>,
 }
 
-/// What was measured of the memory of a process, in bytes; `None`: whoever measured does not see it.
+/// Memory of a process, in bytes; `None`: not measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemorySample {
-    /// Its resident set.
+    /// Resident set.
     pub rss: Option<u64>,
-    /// What of that is shared memory.
+    /// Shared memory within the resident set.
     pub rss_shared: Option<u64>,
-    /// What can still be taken of the host's memory without swapping.
+    /// Memory of the host that can be allocated without swapping.
     pub host_available: Option<u64>,
-    /// The host's memory.
+    /// Total memory of the host.
     pub host_total: Option<u64>,
-    /// Processor time it used lately, in thousandths of one processor.
+    /// Recent processor time, in thousandths of one processor.
     pub cpu_permille: Option<u32>,
-    /// In use in its control group, or one around it, what the kernel can take back left out.
+    /// In use in its control group or one around it, without memory that the kernel can reclaim.
     pub cgroup_used: Option<u64>,
-    /// What that control group may have.
+    /// Limit of that control group.
     pub cgroup_limit: Option<u64>,
-    /// How often somebody there came up against that, …
+    /// Number of reclaims at that limit since the control group was created.
     pub cgroup_held: Option<u64>,
-    /// … and against the lower limit from which on they are slowed down.
+    /// Number of reclaims at `memory.high`, above which its processes are slowed down.
     pub cgroup_slowed: Option<u64>,
     /// In use in its `/dev/shm`.
     pub shm_used: Option<u64>,
-    /// What that has.
+    /// Size of its `/dev/shm`.
     pub shm_total: Option<u64>,
-    /// Its address space.
+    /// Address space.
     pub virtual_used: Option<u64>,
-    /// What that may be.
+    /// Limit of the address space.
     pub virtual_limit: Option<u64>,
-    /// The device that the following is about.
+    /// Device that the following fields describe.
     pub device: Option<u32>,
-    /// In use on the device, by whomever.
+    /// In use on the device, by all processes.
     pub gpu_used: Option<u64>,
-    /// What the device has.
+    /// Total memory of the device.
     pub gpu_total: Option<u64>,
-    /// What the framework's allocator has given to tensors.
+    /// Given to tensors by the framework's allocator.
     pub gpu_allocated: Option<u64>,
-    /// What the framework's allocator holds on the device.
+    /// Held on the device by the framework's allocator.
     pub gpu_reserved: Option<u64>,
-    /// The most that it ever gave to tensors.
+    /// Peak of the memory given to tensors.
     pub gpu_peak: Option<u64>,
-    /// What it holds in pieces left over of blocks in use.
+    /// Held in unused parts of blocks that are partly in use.
     pub gpu_split: Option<u64>,
-    /// How often it gave back all that it held before it could get more.
+    /// Number of times the allocator released its free memory to retry an allocation.
     pub gpu_retries: Option<u64>,
-    /// How often it could get none.
+    /// Number of allocations that failed for lack of memory.
     pub gpu_ooms: Option<u64>,
-    /// The largest piece that it holds and has given to nobody.
+    /// Largest free block that the allocator holds.
     pub gpu_largest: Option<u64>,
-    /// What NCCL itself holds on the device.
+    /// Held on the device by NCCL itself.
     pub gpu_nccl: Option<u64>,
 }
 
-/// How the host lets a process run; `None`: that was not seen.
+/// How the host schedules a process; `None`: not measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SchedulingSample {
-    /// Its main thread ran, in thousandths of the time.
+    /// Running time of the main thread, in thousandths of the interval.
     pub ran_permille: Option<u32>,
-    /// Its main thread was ready to run and got no processor, in thousandths of the time.
+    /// Time in which the main thread was ready but had no processor, in thousandths of the
+    /// interval.
     pub queued_permille: Option<u32>,
-    /// Its cgroup was kept from running by its quota, in thousandths of the time.
+    /// Time in which the quota of its control group kept it from running, in thousandths.
     pub throttled_permille: Option<u32>,
-    /// Pages a second that it had to wait for to be read from a disk.
+    /// Pages per second that it had to wait for to be read from disk.
     pub major_faults: Option<u32>,
-    /// The processors that it may run on ("0-3,8"); empty: unknown.
+    /// Processors that it may run on ("0-3,8"); empty: unknown.
     pub processors: Arc<str>,
-    /// All its threads together were ready to run and got no processor: may be more than the time.
+    /// Time in which threads were ready but had no processor, in thousandths, summed over all
+    /// threads.
     pub threads_queued_permille: Option<u32>,
-    /// A hypervisor gave its host's processors to others, in thousandths of their time.
+    /// Processor time of the host that a hypervisor gave to others, in thousandths.
     pub stolen_permille: Option<u32>,
-    /// Something in its cgroup, or on its host, waited for a processor, in thousandths of the time, …
+    /// Pressure stall information ("some") of its control group or host, for processors, in
+    /// thousandths.
     pub cpu_pressure: Option<u32>,
-    /// … for memory, …
+    /// Pressure for memory, in thousandths.
     pub memory_pressure: Option<u32>,
-    /// … for a disk.
+    /// Pressure for I/O, in thousandths.
     pub io_pressure: Option<u32>,
 }
 
-/// A test in the program's source that decides whether it comes to some line.
+/// A test in the source of the program that decides whether it reaches a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// The line of the test.
+    /// Line of the test.
     pub line: u32,
-    /// The test as it is written.
+    /// Source text of the test.
     pub test: Arc<str>,
-    /// What it is on.
+    /// What it tests.
     pub subject: GuardSubject,
     /// How the line depends on it.
     pub form: GuardForm,
 }
 
-/// What a process says of the parameters of a model.
+/// A fact about the parameters of a model, as a process reported it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// What is said of them.
+    /// Kind of fact.
     pub fact: ParameterFact,
-    /// The how-manieth model of the group it is in this process, from 1; 0: unknown.
+    /// 1-based index of the model within the group in this process; 0: unknown.
     pub model: u32,
-    /// Index of the first of the `lines` in the model, where they are numbered.
+    /// Index in the model of the first of the `lines`, for facts that number them.
     pub first: u32,
-    /// How many parameters it is about; `lines` may have fewer.
+    /// Number of parameters concerned; `lines` may have fewer.
     pub total: u64,
-    /// A line for each: element type, sizes with commas between ("-": none), name.
+    /// One line per parameter: element type, sizes separated by commas ("-": none), name.
     pub lines: Arc<str>,
-    /// The user's line.
+    /// Line in the user's program.
     pub place: Option<Arc<Where>>,
     /// Training step; 0: before the first.
     pub step: u64,
@@ -473,112 +480,112 @@ pub struct Parameters {
 /// A training forward that begins a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forward {
-    /// The user's line and its callers': forwards of one place have the same.
+    /// The user's line and its callers; equal for forwards at the same place.
     pub path: Option<Arc<str>>,
-    /// Batches drawn so far where the last one before it was drawn; `None`: no input was seen.
+    /// Batches drawn when the last one before it was drawn; `None`: no input was seen.
     pub batches: Option<u64>,
-    /// Its input is that of the forward before.
+    /// Its input is that of the preceding forward.
     pub repeated: bool,
-    /// Its gradients are not to be synchronised (`no_sync`).
+    /// Its gradients are not synchronised (`no_sync`).
     pub unsynchronised: bool,
 }
 
-/// A process group as one of its members knows it.
+/// A process group as known to one of its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInfo {
-    /// What makes it the same group on another rank.
+    /// Identity of the group, equal on all members.
     pub key: GroupRef,
-    /// The framework's description, such as "`default_pg`".
+    /// Description given by the framework, such as "`default_pg`".
     pub description: Arc<str>,
     /// "gloo", "nccl", …
     pub backend: Arc<str>,
-    /// Where the process does not know the members, which then stand empty in the key: its place among
-    /// them. The model is never told of such a group: see [`super::roster`].
+    /// Position in the group, if the process does not know the members; `key.members` is empty
+    /// then. The model never receives such a group: see [`super::roster`].
     pub seat: Option<Seat>,
 }
 
-/// The place of a process in a group whose members it does not know.
+/// Position of a process in a group whose members it does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// Its rank in the group.
+    /// Rank within the group.
     pub rank: u32,
     /// Number of members.
     pub size: u32,
 }
 
-/// How a call was put on a stream of a device.
+/// How a call was enqueued on a stream of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnStream {
-    /// Names the stream within its process. What is on a stream runs in order.
+    /// Identifies the stream within its process. Operations on a stream run in order.
     pub stream: u64,
-    /// Calls with the same number were given to the device together, in no order; 0: by itself.
+    /// Calls with the same number were launched together, without an order; 0: launched alone.
     pub launch: u32,
 }
 
-/// What a call asks of the layer below, as that layer tells.
+/// The contents of a call as reported by the layer below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Beneath {
-    /// What it is there.
+    /// Operation in that layer.
     pub op: Op,
     /// Reduction operator.
     pub reduce_op: ReduceOp,
     /// Global rank of the root.
     pub root: Option<u32>,
-    /// The stream of a device that it was put on.
+    /// Stream that it was enqueued on.
     pub on_stream: Option<OnStream>,
 }
 
-/// A transfer over the network, of those that a call is made of.
+/// A network transfer that belongs to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Transfer {
-    /// The other end, by its place in the group.
+    /// Group rank of the peer.
     pub peer: u32,
-    /// Which way it goes.
+    /// Whether it sends.
     pub is_send: bool,
-    /// The channel.
+    /// Channel of the communicator.
     pub channel: u32,
 }
 
-/// Where a transfer stands that does not move.
+/// Progress of a stalled transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// What it waits for.
     pub waits_for: WaitsFor,
-    /// Steps that are done, …
+    /// Completed steps.
     pub done: u64,
-    /// … and all of them.
+    /// Total number of steps.
     pub steps: u64,
 }
 
-/// What a transfer waits for.
+/// What a stalled transfer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitsFor {
     /// The network.
     Network,
-    /// The other end.
+    /// The other rank.
     Peer,
-    /// The device.
+    /// The local device.
     Device,
-    /// Nobody says.
+    /// Not reported.
     Unknown,
 }
 
-/// A call as one rank made it.
+/// A call as issued by one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// Names it within its process.
+    /// Identifies it within its process.
     pub id: CallId,
-    /// When.
+    /// Time the call was issued, coordinator clock.
     pub at: Timestamp,
-    /// The thread that made it.
+    /// Thread that issued it.
     pub thread: ThreadId,
-    /// The group; `None` for calls of no group (initialisation, …). Of a call that makes a group, the
-    /// one it is about to make.
+    /// Group; `None` for calls outside any group (initialisation, …). For a call that creates a
+    /// group, the group to be created.
     pub group: Option<Arc<GroupInfo>>,
-    /// Sequence number in the group, from 1; 0: it has none. Point-to-point calls count per peer
-    /// and direction.
+    /// 1-based sequence number in the group; 0: none. Point-to-point calls count per peer and
+    /// direction.
     pub seq: u64,
-    /// What it does.
+    /// Operation.
     pub op: Op,
     /// Element type.
     pub dtype: DType,
@@ -590,49 +597,50 @@ pub struct Call {
     pub peer: Option<u32>,
     /// Tag of a point-to-point call.
     pub tag: Option<i32>,
-    /// Elements of the tensor that sizes are compared by: the first input, or the first output where
-    /// the inputs are a list (`reduce_scatter`, `scatter`).
+    /// Elements of the tensor that sizes are compared by: the first input, or the first output
+    /// where the inputs are a list (`reduce_scatter`, `scatter`).
     pub numel: Option<u64>,
     /// Shape of that tensor.
     pub shape: Option<Vec<u32>>,
     /// Number of tensors.
     pub tensors: u32,
-    /// Of a call that makes a group: whoever makes it is known to be kept until all its members do.
+    /// For a call that creates a group: it is known to block until all members make it.
     pub takes_all: bool,
-    /// The caller did not ask to wait for it.
+    /// The caller asked not to wait for it.
     pub is_async: bool,
-    /// The stream of a device that it was put on, where that was seen.
+    /// Stream that it was enqueued on, if recorded.
     pub on_stream: Option<OnStream>,
-    /// What it asks of the layer below, where that was seen.
+    /// Its contents in the layer below, if reported.
     pub beneath: Option<Arc<Beneath>>,
-    /// Issued by the framework (DDP's reducer, …), not by a call of the user's.
+    /// Issued by the framework (DDP's reducer, …), not by the user's program.
     pub hidden: bool,
-    /// Split sizes of an `all_to_all`, input and output, where they were seen.
+    /// Split sizes of an `all_to_all`, input and output, if recorded.
     pub splits: [Vec<u32>; 2],
-    /// Training step in which it was made; 0: before the first.
+    /// Training step in which it was issued; 0: before the first.
     pub step: u64,
-    /// The phase in which it was made.
+    /// Phase in which it was issued.
     pub phase: Option<Arc<str>>,
-    /// The user's line.
+    /// Line in the user's program.
     pub place: Option<Arc<Where>>,
 }
 
 impl Call {
-    /// Whether DDP averages gradients with it.
+    /// Whether it is a call by which DDP averages gradients.
     #[must_use]
     pub fn is_bucket(&self) -> bool {
         self.hidden && self.op == Op::AllReduce
     }
 
-    /// How much data a rank gives to it, where that is known.
+    /// Bytes that a rank contributes, if known.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         let numel = self.numel.filter(|_| self.tensors <= 1)?;
         numel.checked_mul(self.dtype.size()?)
     }
 
-    /// The reduction operator, by whoever saw it. Two layers may call the same thing by different names (NCCL
-    /// takes the maximum of what c10d sums, if that is bool): each is to be compared with its like.
+    /// The reduction operator from the layer that reported it. Layers may name one reduction
+    /// differently (c10d sums bools, NCCL takes their maximum): compare only operators of the same
+    /// layer.
     #[must_use]
     pub fn told_reduce_op(&self) -> ReduceOp {
         match self.reduce_op {
@@ -641,14 +649,14 @@ impl Call {
         }
     }
 
-    /// The reduction operator as the layer below was asked for it, if that does the same as the call.
+    /// The reduction operator in the layer below, if its operation is the same as that of the call.
     #[must_use]
     pub fn reduce_op_beneath(&self) -> Option<ReduceOp> {
         let beneath = self.beneath.as_ref().filter(|it| it.op == self.op)?;
         Some(beneath.reduce_op)
     }
 
-    /// The call with what the layer below tells of it.
+    /// The call with the contents that the layer below reported.
     #[must_use]
     pub fn made_of(&self, beneath: &Arc<Beneath>) -> Self {
         let mut call = self.clone();
@@ -660,11 +668,11 @@ impl Call {
         call
     }
 
-    /// The stream that it waits on and that others wait behind; `None`: nothing of it was put on one, or
-    /// that was not seen.
+    /// Stream that the call occupies, so that later operations wait for it; `None`: not enqueued on
+    /// one, or not recorded.
     #[must_use]
     pub fn queued_on(&self) -> Option<OnStream> {
-        // Of what c10d asks NCCL for, everything is, whether or not somebody is to wait for it.
+        // All calls of c10d on NCCL do, whether or not the caller waits for them.
         self.on_stream
             .filter(|_| !self.is_async || self.beneath.is_some())
     }

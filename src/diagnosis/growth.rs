@@ -1,8 +1,8 @@
-//! Memory that grows with every step, and what it will come up against.
+//! Memory that grows with every step, and the limit that it will reach.
 //!
-//! A rank grows where the values of its steps have a significant and steady trend ([`Trend`]) to more than
-//! it ever had. When that ends is a matter of what room there is: of the rank alone on its device and in
-//! its address space; in its control group and on its host, of all that grow there together.
+//! A rank grows if its values by step have a significant and steady trend ([`Trend`]) beyond their
+//! earlier peak. The end depends on the limit: on its device and in its address space the rank
+//! counts alone, in its control group and on its host together with all ranks that grow there.
 
 use ddp_doctor_proto::report::Timestamp;
 
@@ -10,89 +10,89 @@ use super::model::{Ending, Memory, Model, Process, Room, RoomKind, Series};
 use super::timing::Timing;
 use super::trend::Trend;
 
-/// Steps in which a program gets warm.
+/// Number of steps in which a program warms up.
 const WARM: u64 = 4;
-/// Steps over which growth has to have gone on.
+/// Minimum number of steps with growth.
 pub const LEAST_STEPS: u64 = 20;
-/// Values that there have to be.
+/// Minimum number of values.
 const LEAST_VALUES: usize = 8;
-/// Points by which a trend is judged, at most.
+/// Maximum number of points by which a trend is judged.
 const POINTS: usize = 24;
-/// Less than one case in two thousand without a trend has so much of one.
+/// Minimum z of a trend; fewer than one in two thousand series without a trend reach it.
 const SIGNIFICANT: f64 = 3.3;
-/// What the slope is at least, as a share of what it is.
+/// Minimum lower confidence bound of the slope, relative to the slope.
 const SURE: f64 = 0.5;
-/// What growth has to come to at least: bytes, and a share of what there was in the beginning.
+/// Minimum growth, in bytes and as a share of the initial value (its inverse).
 const LEAST_GROWTH: u64 = 64 << 20;
 const LEAST_SHARE: u64 = 20;
-/// The part of it that is nearly all.
+/// The part of the growth that counts as nearly all.
 const NEARLY_ALL: f64 = 0.8;
-/// An end in so many steps is in sight however short the time is that the growth was seen for.
+/// A limit at most this many steps away is in sight, however short the observation.
 const NEAR: f64 = 40.0;
 
-/// Growth that was seen.
+/// Observed growth.
 #[derive(Clone, Copy, Debug)]
 pub struct Growth {
-    /// Bytes per step.
+    /// Trend in bytes per step.
     pub trend: Trend,
-    /// The steps over which it was seen.
+    /// First and last step of the observation.
     pub steps: (u64, u64),
-    /// Of those, steps since it was measured last.
+    /// Number of those steps since the latest measurement.
     pub unmeasured: u64,
-    /// Bytes before and after.
+    /// First and last value in bytes.
     pub bytes: (u64, u64),
-    /// When there was enough of it.
+    /// Time of the latest measurement.
     pub at: Timestamp,
 }
 
-/// A rank that grows.
+/// A rank whose memory grows.
 #[derive(Clone, Copy, Debug)]
 pub struct Grower<'a> {
     /// Its rank.
     pub rank: u32,
     /// Its process.
     pub process: &'a Process,
-    /// The device; `None`: in the host's memory.
+    /// Device; `None`: host memory.
     pub device: Option<u32>,
-    /// How it grows.
+    /// The growth.
     pub growth: Growth,
-    /// What it will come up against first, where anything has a limit.
+    /// The limit that it reaches first, if there is one.
     pub end: Option<Exhausted>,
-    /// Where what it grows by is.
+    /// Kind of memory that grows.
     pub place: GrowsIn,
 }
 
-/// Where what a rank grows by is, as far as that is known.
+/// Kind of memory that grows, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrowsIn {
-    /// In memory of its own, at least a part of it.
+    /// At least in part the process's own memory.
     Own,
-    /// In shared memory, nearly all of it. The end of /dev/shm is not in sight, or behind that of something
-    /// else.
+    /// Nearly all of it shared memory, while the limit of /dev/shm is not in sight, or is not
+    /// reached first.
     Shared,
-    /// In /dev/shm, which fills and is what runs out first.
+    /// Files in /dev/shm, whose limit is reached first.
     Shm,
-    /// Whether it is shared is not known.
+    /// Unknown whether it is shared.
     Unknown,
 }
 
-/// When something will have run out.
+/// When a limit is reached.
 #[derive(Clone, Copy, Debug)]
 pub struct Exhausted {
-    /// What; `None`: the device.
+    /// What is limited; `None`: the device.
     pub room: Option<Room>,
-    /// What is left of it, in bytes.
+    /// Bytes left.
     pub left: u64,
-    /// What it has, in bytes.
+    /// Limit in bytes.
     pub limit: u64,
-    /// In so many steps …
+    /// Expected number of steps …
     pub steps: f64,
-    /// … at least in so many, and at most (infinite: it may never).
+    /// … and its bounds; infinite: possibly never.
     pub between: (f64, f64),
 }
 
 impl Growth {
-    /// When this room will have run out, if nothing else takes of it.
+    /// When this limit is reached if nothing else uses the memory.
     #[must_use]
     pub fn until(&self, room: Room) -> Exhausted {
         Exhausted::of(Some(room), room.left(), room.limit, &self.trend, self)
@@ -100,22 +100,23 @@ impl Growth {
 }
 
 impl Exhausted {
-    /// Whether it is near enough to be told: as near as the growth was seen for.
+    /// Whether the limit is near enough to report: no more steps away than the growth was observed
+    /// for.
     ///
-    /// The first tooth of a sawtooth, and a cache while it fills, rise like a leak. What has gone on for
-    /// half of the way to the end is hardly one of these: programs are written to fit twice.
+    /// The first tooth of a sawtooth and a filling cache rise like a leak. Growth over half the way
+    /// to the limit is hardly one of these, since programs leave enough room for them.
     #[must_use]
     pub fn is_in_sight(&self, growth: &Growth) -> bool {
         let (from, to) = growth.steps;
         self.steps <= NEAR.max(to.saturating_sub(from) as f64)
     }
 
-    /// When what is left will have been used up by this trend, which rests on that growth.
+    /// When what is left is used up by this trend, which is based on `growth`.
     ///
-    /// The trend's own interval takes what is off the line for chance that is gone with the next value.
-    /// Memory is not like that: what one step took more than others is still there in the next. So the
-    /// line may be off by what values scatter around it where it begins, and by as much more again at
-    /// each half of the way that was seen.
+    /// The trend's own interval assumes independent deviations from the line. Memory accumulates:
+    /// what one step uses in excess remains in use. So the bounds allow for the scatter of values
+    /// at the start of the line, and for as much again per half of the observed range that lies
+    /// ahead.
     fn of(room: Option<Room>, left: u64, limit: u64, trend: &Trend, growth: &Growth) -> Self {
         let left_now = left as f64;
         let at = |slope: f64| match slope > 0.0 {
@@ -142,21 +143,21 @@ impl Exhausted {
 }
 
 impl Grower<'_> {
-    /// Whether it is the rank's own affair, and not that of what is in /dev/shm.
+    /// Whether the growth is the rank's own, and not that of /dev/shm.
     #[must_use]
     pub fn is_its_own(&self) -> bool {
         self.place != GrowsIn::Shm
     }
 
-    /// Its end, where what was seen reaches so far that it can be told.
+    /// Its limit, if that is in sight.
     #[must_use]
     pub fn ends_in_sight(&self) -> Option<Exhausted> {
         self.end.filter(|end| end.is_in_sight(&self.growth))
     }
 }
 
-/// The growth of a value up to the step in which the process is; `None`: it does not grow, or it cannot be
-/// told yet.
+/// The growth of a value up to the current step; `None`: it does not grow, or this is not known
+/// yet.
 #[must_use]
 pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth> {
     let samples = series.samples();
@@ -166,7 +167,7 @@ pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth>
     let to = step.max(last.step);
     let growth = last.value.checked_sub(first.value)?;
     let beyond = last.value.saturating_sub(series.earlier_peak());
-    // What has only come back to where it was before does not grow.
+    // A return to an earlier level is no growth.
     let is_new = beyond >= growth / 2;
     let is_much = growth >= LEAST_GROWTH.max(first.value / LEAST_SHARE);
     if samples.len() < LEAST_VALUES || to - first.step < LEAST_STEPS || !is_new || !is_much {
@@ -184,8 +185,8 @@ pub fn of<const KEPT: usize>(series: &Series<KEPT>, step: u64) -> Option<Growth>
     })
 }
 
-/// What fills steadily of what others than this process take of as well: the host, a control group,
-/// /dev/shm. With how it grows, and when it is full.
+/// Shared memory that fills steadily: the host, a control group or /dev/shm. With its growth, and
+/// when it is full.
 pub fn filling(
     process: &Process,
     timing: &Timing,
@@ -195,12 +196,12 @@ pub fn filling(
     fillings.map(|it| (it.room, it.growth, it.end))
 }
 
-/// Something that others take of as well, and that fills.
+/// Memory shared with other processes that fills.
 struct Filling {
     room: Room,
     growth: Growth,
     end: Exhausted,
-    /// It has done so for long enough to mean anything.
+    /// It has filled for `shared_memory_growth`.
     lasts: bool,
 }
 
@@ -226,12 +227,12 @@ fn fillings(process: &Process, timing: &Timing) -> impl Iterator<Item = Filling>
     })
 }
 
-/// Every rank that grows, in the host's memory or on a device.
+/// All ranks that grow, in host memory or on a device.
 #[must_use]
 pub fn growers(model: &Model) -> Vec<Grower<'_>> {
     let processes = model.processes.values();
     let mut growers: Vec<Grower<'_>> = processes
-        // What a process that failed held is told with its end.
+        // The memory of a failed process is reported with its end.
         .filter(|process| matches!(process.ending(), Ending::None | Ending::InOrder))
         .flat_map(of_process)
         .collect();
@@ -261,7 +262,7 @@ pub fn growers(model: &Model) -> Vec<Grower<'_>> {
     growers
 }
 
-/// Where what it grows by is.
+/// Kind of memory that grows.
 fn place(grower: &Grower<'_>, timing: &Timing) -> GrowsIn {
     let memory = &grower.process.memory;
     let shared = memory.shared_by_step.samples();
@@ -279,7 +280,7 @@ fn place(grower: &Grower<'_>, timing: &Timing) -> GrowsIn {
     let own = grower.ends_in_sight();
     let is_first = |it: &Filling| match own {
         Some(own) => it.lasts && it.end.steps <= own.steps,
-        // As long as nobody knows whether that will last, nothing is told of either.
+        // Until it is known whether the filling lasts, neither is reported.
         None => true,
     };
     let fills = |it: Filling| {
@@ -314,7 +315,7 @@ fn of_process(process: &Process) -> Vec<Grower<'_>> {
         .collect()
 }
 
-/// What of the host's memory a process comes up against first.
+/// The limit of host memory that a process reaches first.
 fn in_host(memory: &Memory, growth: &Growth, together: &Trend) -> Option<Exhausted> {
     let rooms = memory.rooms().into_iter();
     let ends = rooms.map(|room| {
@@ -327,8 +328,8 @@ fn in_host(memory: &Memory, growth: &Growth, together: &Trend) -> Option<Exhaust
     ends.min_by(|a, b| a.steps.total_cmp(&b.steps))
 }
 
-/// When a device has no more: what nobody holds is used up, and what the allocator holds beyond the most
-/// that it gives to tensors in a step.
+/// When a device is full: its free memory is used up, and what the allocator holds beyond the peak
+/// of tensors.
 fn on_device(memory: &Memory, device: u32, growth: &Growth) -> Option<Exhausted> {
     let device = memory.devices.get(&device)?;
     let limit = device.total?;
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_is_told_by_its_bytes_per_step() {
+    fn leak_is_measured_in_bytes_per_step() {
         let leak = series(40, |step| 500 + 20 * step);
         let growth = of(&leak, 40).unwrap();
         assert_eq!(growth.trend.slope, (20 * MIB) as f64);
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_healthy_programs_do_is_no_growth() {
+    fn healthy_patterns_are_no_growth() {
         for (what, series) in [
             ("short", series(23, |step| 500 + 20 * step)),
             ("sawtooth", series(60, |step| 500 + 50 * (step % 12))),
@@ -397,9 +398,9 @@ mod tests {
     }
 
     #[test]
-    fn growth_that_has_ended_is_none() {
+    fn ended_growth_is_no_growth() {
         let cache = series(40, |step| 500 + 20 * step);
-        // Nothing noticeable happened since.
+        // No noticeable change since.
         assert!(of(&cache, 80).is_none());
     }
 }

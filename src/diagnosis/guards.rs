@@ -1,5 +1,5 @@
-//! What the program's source says about how a rank came to a line: the tests around it, and around
-//! the calls that led there.
+//! How the source explains that a rank reached a line: the tests around the line, and around the
+//! calls that led there.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use super::situation::Situation;
 
 mod test;
 
-/// Most callers of a line that are followed.
+/// Maximum number of callers of a line that are followed.
 const MAX_CALLERS: usize = 16;
 
-/// A test on the rank that parts ranks.
+/// A test on the rank that separates ranks.
 #[derive(Clone, Debug)]
 pub struct Parting {
-    /// The call's line.
+    /// Line of the call.
     pub place: Arc<Where>,
-    /// The line that depends on the test: that of the call, or of one that led to it.
+    /// The line that depends on the test: that of the call, or of a caller.
     pub line: Arc<Where>,
     /// The test.
     pub guard: Guard,
-    /// The sequence number of the call that stands there.
+    /// Sequence number of the call there.
     pub seq: u64,
-    /// Ranks that came there.
+    /// Ranks that reached the line.
     pub inside: Vec<u32>,
     /// Ranks that did not.
     pub outside: Vec<u32>,
 }
 
 impl Parting {
-    /// The ranks on the branch that few take.
+    /// The ranks on the branch that fewer ranks take.
     #[must_use]
     pub fn few(&self) -> &[u32] {
         if self.inside.len() <= self.outside.len() {
@@ -44,7 +44,7 @@ impl Parting {
     }
 }
 
-/// A line, the call that led there, the one that led to that, and so on.
+/// A line, its caller, the caller of that, and so on.
 fn way_to(process: &Process, place: &Arc<Where>) -> Vec<Arc<Where>> {
     let mut lines = vec![Arc::clone(place)];
     while let Some(caller) = lines
@@ -57,15 +57,15 @@ fn way_to(process: &Process, place: &Arc<Where>) -> Vec<Arc<Where>> {
     lines
 }
 
-/// Whether somebody is still reading what is around a line, or around a call that led there.
+/// Whether the source around a line, or around one of its callers, is still being read.
 #[must_use]
 pub fn are_being_read(process: &Process, place: &Arc<Where>) -> bool {
     let mut lines = way_to(process, place).into_iter();
     lines.any(|line| process.sites.get(&line).is_some_and(|site| site.reading))
 }
 
-/// The tests that a line depends on, each with the line that it guards, the nearest first: those
-/// around it, then those around the call that led there, and so on.
+/// The tests that a line depends on, each with the line that it guards: first those around the
+/// line, nearest first, then those around its caller, and so on.
 pub fn around<'a>(
     process: &'a Process,
     place: &Arc<Where>,
@@ -77,8 +77,8 @@ pub fn around<'a>(
     })
 }
 
-/// The test on the rank because of which `here` made the call at this line, and `elsewhere` did not
-/// and never has.
+/// The test on the rank because of which `here` made the call at this line, while `elsewhere` did
+/// not and never has.
 #[must_use]
 pub fn parted(
     situation: &Situation<'_>,
@@ -110,7 +110,7 @@ pub fn parted(
         })
 }
 
-/// Whether a rank comes to the line, as far as the test says.
+/// Whether a rank reaches the line according to the test; `None`: unknown.
 fn comes(guard: &Guard, rank: u32, situation: &Situation<'_>) -> Option<bool> {
     let world = situation.model.world_size();
     let holds = test::holds(&guard.test, rank, world)?;
@@ -121,7 +121,7 @@ fn comes(guard: &Guard, rank: u32, situation: &Situation<'_>) -> Option<bool> {
     }
 }
 
-/// "`rank == 0` (line 12)", and what follows from it, as the end of a sentence.
+/// The end of a sentence that names the test and how the line depends on it.
 #[must_use]
 pub fn sentence(guard: &Guard) -> String {
     let (test, line) = (&guard.test, guard.line);

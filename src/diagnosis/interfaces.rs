@@ -1,19 +1,20 @@
-//! Network interfaces that ranks are told to use, and those that they see.
+//! Network interfaces that environment variables select, and those that exist.
 
 use std::fmt::{self, Display};
 
-/// A variable that names interfaces.
+/// An environment variable that selects interfaces.
 #[derive(Debug)]
 pub struct Variable {
-    /// Its name.
+    /// Name of the variable.
     pub name: &'static str,
-    /// The backend that heeds it.
+    /// Backend that reads it.
     pub backend: &'static str,
-    /// Pieces of names are enough, and some may be left out: "eth,ens", "^docker", "=eth0".
+    /// Prefixes of names are enough, and names may be excluded or exact: "eth,ens", "^docker",
+    /// "=eth0".
     by_prefix: bool,
 }
 
-/// The variables that are known.
+/// The known variables.
 pub const VARIABLES: &[Variable] = &[
     Variable {
         name: "GLOO_SOCKET_IFNAME",
@@ -27,33 +28,33 @@ pub const VARIABLES: &[Variable] = &[
     },
 ];
 
-/// An interface as a process sees it.
+/// An interface as seen by a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// It is up.
+    /// Whether it is up.
     pub is_up: bool,
-    /// It leads to the host itself.
+    /// Whether it is a loopback interface.
     pub is_loopback: bool,
-    /// It has an address.
+    /// Whether it has an address.
     pub has_address: bool,
 }
 
-/// Why an interface cannot be used.
+/// Why an interface cannot be used, ordered from the gravest reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unusable {
-    /// There is none by that name.
+    /// There is no interface of that name.
     Missing,
     /// It is down.
     Down,
     /// It has no address.
     NoAddress,
-    /// It leads nowhere but to the host itself.
+    /// It reaches only its own host.
     Loopback,
 }
 
-/// Reads "lo=up,loopback,ipv4 eth0=up,ipv4".
+/// Parses "lo=up,loopback,ipv4 eth0=up,ipv4".
 #[must_use]
 pub fn parse(said: &str) -> Vec<Interface> {
     let interfaces = said.split_whitespace().filter_map(|word| {
@@ -69,7 +70,7 @@ pub fn parse(said: &str) -> Vec<Interface> {
     interfaces.collect()
 }
 
-/// Why what a variable names cannot be used; `None`: it can, as far as is known.
+/// Why the selected interfaces cannot be used; `None`: they can, or this is unknown.
 #[must_use]
 pub fn unusable(
     variable: &Variable,
@@ -81,7 +82,7 @@ pub fn unusable(
         return None;
     }
     if !variable.by_prefix {
-        // Each of them is asked for.
+        // Every named interface is required.
         let names = value
             .split(',')
             .map(str::trim)
@@ -111,7 +112,7 @@ pub fn unusable(
     of_any(&found, several_hosts)
 }
 
-/// Why none of these can be used.
+/// Why none of these interfaces can be used; `None`: one can.
 fn of_any(found: &[&Interface], several_hosts: bool) -> Option<Unusable> {
     let why = |interface: &&Interface| match interface {
         it if !it.is_up => Some(Unusable::Down),
@@ -120,12 +121,12 @@ fn of_any(found: &[&Interface], several_hosts: bool) -> Option<Unusable> {
         _ => None,
     };
     let reasons: Option<Vec<Unusable>> = found.iter().map(why).collect();
-    // Where one can be used, all is well; else the nearest to well is what is told.
+    // Report the least grave reason.
     reasons.map(|reasons| reasons.into_iter().max().unwrap_or(Unusable::Missing))
 }
 
 impl Interface {
-    /// As the process said it.
+    /// The form in which a process reports it.
     #[must_use]
     pub fn as_said(&self) -> String {
         let facts = [
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn gloo_wants_each_by_its_full_name() {
+    fn gloo_requires_each_full_name() {
         assert_eq!(gloo("eth0"), None);
         assert_eq!(gloo("lo"), None);
         assert_eq!(gloo("eth"), Some(Unusable::Missing));
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn nccl_wants_any_by_a_prefix() {
+    fn nccl_accepts_any_prefix() {
         assert_eq!(nccl("eth"), None);
         assert_eq!(nccl("ib,eth"), None);
         assert_eq!(nccl("=eth"), Some(Unusable::Missing));
@@ -187,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_reaches_no_other_host() {
+    fn loopback_is_unusable_between_hosts() {
         let of = |value: &str| unusable(&VARIABLES[0], value, &parse(SEEN), true);
         assert_eq!(of("lo"), Some(Unusable::Loopback));
         assert_eq!(of("eth0"), None);
     }
 
     #[test]
-    fn what_was_not_seen_is_not_missing() {
+    fn unknown_interfaces_are_not_missing() {
         assert_eq!(unusable(&VARIABLES[0], "eth7", &[], false), None);
     }
 }

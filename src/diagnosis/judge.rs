@@ -1,8 +1,8 @@
-//! The causal order: which finding began it, and which followed.
+//! The causal order of findings: which is initiating, and which followed.
 //!
-//! One cause has one initiating finding. Facts about a rank's process are cascade where the rank was
-//! already held up by something else, where they are the transport's echo of a peer that failed
-//! before, or where the launcher ended the rest of the job. Everything else initiates.
+//! Each cause has one initiating finding. A fact about the process of a rank is a cascade if the
+//! rank was already blocked by something else, if the transport reports the failure of a peer, or
+//! if the launcher ended the rest of the job. All other findings are initiating.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use super::model::{World, libc_signal};
 use super::situation::Situation;
 use super::words::Ranks;
 
-/// The failure of a peer may be seen this much before the peer's own end is.
+/// Maximum time by which the failure of a peer may be observed before the end of that peer.
 const ECHO: Duration = Duration::from_secs(2);
-/// A launcher that has asked ranks to end kills them after a grace period, not at once.
+/// Minimum time between a launcher's request to exit and the kill that follows it.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A draft with its place in the causal chain.
@@ -23,14 +23,14 @@ const GRACE: Duration = Duration::from_secs(2);
 pub struct Judged {
     /// The draft.
     pub draft: Draft,
-    /// Its place.
+    /// Its role in the causal order.
     pub role: Role,
-    /// What it followed from.
+    /// The finding that it followed from.
     pub caused_by: Option<Key>,
 }
 
-/// Puts drafts into their causal order: initiating first, by the order of what leads; then what
-/// followed, by time.
+/// Orders drafts by cause: first the initiating ones, by precedence, then the ones that followed,
+/// by time.
 #[must_use]
 pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
     lead(situation, &mut drafts);
@@ -38,7 +38,7 @@ pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
         .iter()
         .any(|draft| draft.effect != Effect::None && draft.about.order < order::HINT)
     {
-        // What goes wrong quietly is told while nothing else does.
+        // Hints are reported only if there is no other finding with an effect.
         drafts.retain(|draft| draft.about.order != order::HINT);
     }
     let worlds: Vec<Option<World>> = drafts.iter().map(|draft| world(situation, draft)).collect();
@@ -73,14 +73,14 @@ pub fn judge(situation: &Situation<'_>, mut drafts: Vec<Draft>) -> Vec<Judged> {
             .cmp(&rank(b))
             .then(b.draft.severity.cmp(&a.draft.severity))
             .then(a.draft.evidence_at.cmp(&b.draft.evidence_at))
-            // Drafts of one code come in an order that is always the same.
+            // Make the order of drafts deterministic.
             .then(a.draft.key.code.cmp(b.draft.key.code))
     });
     merge(judged)
 }
 
-/// Which world of the job a draft is about, where it is about one: what fails in another one, that
-/// the launcher started after it, does not follow from it.
+/// The world that a draft concerns, if any. A failure in a world that the launcher started later
+/// does not follow from it.
 fn world(situation: &Situation<'_>, draft: &Draft) -> Option<World> {
     let model = situation.model;
     let process = match (&draft.key.place, draft.place) {
@@ -97,7 +97,7 @@ fn world(situation: &Situation<'_>, draft: &Draft) -> Option<World> {
     process.map(|process| process.world.clone())
 }
 
-/// What a draft followed from, if it did not begin by itself.
+/// The draft that this one followed from, if any.
 fn cause(
     situation: &Situation<'_>,
     drafts: &[Draft],
@@ -112,7 +112,7 @@ fn cause(
     }
     let fact = draft.fact?;
     let others = || {
-        // What followed from it, or is the same event, is not what it followed from.
+        // Drafts that followed from this one, or are the same event, are no cause of it.
         let own = move |other: &Draft| {
             other.follows.as_ref() == Some(&draft.key)
                 || (draft.event.is_some() && other.event == draft.event)
@@ -129,7 +129,7 @@ fn cause(
             .filter(move |(i, other)| *i != at && !own(other) && !elsewhere(*i))
     };
 
-    // The rank was already held up by something that it is not itself the fact of.
+    // The rank was already blocked for another reason.
     let held = others()
         .filter(|(_, other)| {
             let began = other.blocked_at.unwrap_or(other.evidence_at);
@@ -142,7 +142,7 @@ fn cause(
     if let Some((i, _)) = held {
         return Some(i);
     }
-    // The transport's echo of another rank's end.
+    // The transport reported the end of another rank.
     if fact.from_communication {
         let first = others()
             .filter_map(|(i, other)| Some((i, other.fact?)))
@@ -163,7 +163,7 @@ fn cause(
             return Some(i);
         }
     }
-    // The launcher, or a person, ending what is left.
+    // The launcher or a user ended the remaining ranks.
     let grace = match fact.signal {
         Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
             Duration::ZERO
@@ -188,7 +188,7 @@ fn cause(
         .map(|(i, _)| i)
 }
 
-/// Whether the other finding is one that this very fact brought about.
+/// Whether the other finding was caused by this fact.
 fn is_caused_by(other: &Draft, fact: ProcessFact, draft: &Draft) -> bool {
     other
         .fact
@@ -201,7 +201,8 @@ fn begins(_situation: &Situation<'_>, draft: &Draft) -> Timestamp {
         .map_or(draft.evidence_at, |at| at.min(draft.evidence_at))
 }
 
-/// Joins what is one event: a launcher that ends 511 ranks, and one exception on every rank.
+/// Merges findings of one event, such as one exception on every rank, or a launcher that ends 511
+/// ranks.
 fn merge(judged: Vec<Judged>) -> Vec<Judged> {
     let mut merged: Vec<Judged> = Vec::new();
     for one in judged {
@@ -239,7 +240,7 @@ fn absorb(into: &mut Draft, other: Draft) {
     );
     into.per_rank.sort_by_key(|call| call.rank);
     into.root_confidence = into.root_confidence.min(other.root_confidence);
-    // Each fact is one observation; those of the first stand for all, which is no proof of the rest.
+    // A certificate of the first fact does not prove the others.
     if into.certificate.is_some() && other.certificate.is_none() {
         into.confidence = into.confidence.min(Confidence::Supported);
         into.certificate = None;
@@ -258,7 +259,7 @@ fn absorb(into: &mut Draft, other: Draft) {
     into.evidence_at = into.evidence_at.max(other.evidence_at);
 }
 
-/// The summary of a merged finding without the part that merging put before it.
+/// The summary of a merged finding without the prefix added by merging.
 fn strip(summary: &str) -> &str {
     summary
         .split_once("the first of them so: ")

@@ -1,9 +1,9 @@
-//! The engine: evidence in, findings out.
+//! The engine: turns evidence into findings.
 //!
-//! A state machine without I/O, clock or thread. Events go in with [`Engine::handle`], which only
-//! fills the [`model`]; [`Engine::poll_change`] looks at the model as a whole and concludes. Nothing
-//! is remembered between two looks but when a finding was first seen: the same evidence gives the
-//! same findings, whether it came live, from a journal or out of a scenario file.
+//! A state machine without I/O, clock or threads. [`Engine::handle`] applies an event to the
+//! [`model`]; [`Engine::poll_change`] evaluates the whole model. Between evaluations the engine
+//! keeps only when each finding was first seen, and short-lived caches: the same evidence gives the
+//! same findings, whether it is live, from a journal or from a scenario file.
 //!
 //! ```text
 //! event ─► model ─► situation ─────────────► detect/* ─► judge ─► report
@@ -64,11 +64,11 @@ use roster::Roster;
 use situation::Situation;
 use timing::Timing;
 
-/// What the engine is set up with.
+/// Configuration of the engine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// A wait that nothing proves hopeless becomes a finding after this long, or after three times
-    /// the longest wait seen before at the same line, whichever is more.
+    /// An unproven wait becomes a finding after this long, or after three times the longest earlier
+    /// wait at the same line, whichever is longer.
     pub stall_after: Duration,
     /// All other durations.
     pub timing: Timing,
@@ -91,32 +91,32 @@ impl Default for Config {
     }
 }
 
-/// The state machine.
+/// The engine's state.
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
-    /// Finds out who is in a communicator, before the model hears of it.
+    /// Determines the members of communicators before the model receives their events.
     roster: Roster,
     model: Model,
     now: Timestamp,
     dirty: bool,
-    /// When each finding that stands was first seen.
+    /// When each current finding was first seen.
     first_seen: BTreeMap<Key, Timestamp>,
     findings: Vec<Finding>,
-    /// The ranks as they were reported last, waits rounded off.
+    /// Rank states as of the last evaluation.
     ranks: Vec<Rank>,
     timeout: Option<Timestamp>,
-    /// Who keeps the others waiting.
+    /// Cached analysis of stragglers.
     late: lateness::Review,
-    /// What collectives take by themselves.
+    /// Cached analysis of the duration of collectives.
     took: communication::Review,
-    /// Whose stacks were asked for, and whose are to be.
+    /// Stack captures requested so far, and those to request next.
     asked: Asked,
     wanted: Vec<ProcessId>,
 }
 
 impl Engine {
-    /// An engine that knows nothing yet.
+    /// An engine without evidence.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
@@ -136,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Takes one event. Cheap: nothing is concluded before [`Engine::poll_change`].
+    /// Applies one event. Findings do not change before [`Engine::poll_change`].
     pub fn handle(&mut self, event: Event, now: Timestamp) {
         self.now = self.now.max(now);
         self.dirty = true;
@@ -154,25 +154,25 @@ impl Engine {
         }
     }
 
-    /// Time has passed.
+    /// Advances the time of the engine.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
         self.dirty = true;
     }
 
-    /// When to call [`Engine::handle_timeout`] if no event comes before.
+    /// When to call [`Engine::handle_timeout`] if no event arrives earlier.
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<Timestamp> {
         self.timeout
     }
 
-    /// Concludes what can be concluded. Whether findings or the ranks' states changed since it was
-    /// last asked; call it after a batch of events and after [`Engine::handle_timeout`].
+    /// Evaluates the model; returns whether findings or rank states have changed since the last
+    /// evaluation. Call it after a batch of events and after [`Engine::handle_timeout`].
     pub fn poll_change(&mut self) -> bool {
         if !std::mem::take(&mut self.dirty) {
             return false;
         }
-        // Once the job is over no time passes in it: its last diagnosis is one of the evidence alone.
+        // Time stops with the job: the last diagnosis depends on the evidence alone.
         let now = self.model.ended.map_or(self.now, |at| self.now.min(at));
         self.now = now;
         let mut understood = Vec::new();
@@ -201,20 +201,20 @@ impl Engine {
         changed
     }
 
-    /// Processes whose stacks would help, as of the last look: each is named once, and again after a
-    /// while. Whoever can take them hands them in as [`Event::Stacks`]; without them there is less to
-    /// conclude from.
+    /// Processes whose stacks to capture, as of the last evaluation. Each is listed once, and again
+    /// after a pause. Pass the stacks in as [`Event::Stacks`]; without them fewer findings are
+    /// possible.
     pub fn poll_capture(&mut self) -> Vec<ProcessId> {
         std::mem::take(&mut self.wanted)
     }
 
-    /// What is known, before anything is concluded from it.
+    /// The evidence that findings are derived from.
     #[must_use]
     pub const fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Everything known at the last look: the report.
+    /// The report as of the last evaluation.
     #[must_use]
     pub fn report(&self) -> Report {
         let model = &self.model;
@@ -224,7 +224,7 @@ impl Engine {
             .values()
             .map(|process| process.layer.to_string())
             .collect();
-        // What NCCL is asked for may stand in the box of another layer.
+        // Calls of NCCL may be recorded in the black box of another layer.
         layers.extend(model.groups().map(|group| group.info.key.layer.clone()));
         if model.processes.values().any(|process| process.has_beneath) {
             layers.push("nccl".into());
@@ -270,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// The one word about the job.
+    /// Verdict on the job, from the leading finding.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let leading = self
@@ -283,7 +283,7 @@ impl Engine {
             Some(Effect::Corrupts) => Verdict::Wrong,
             Some(Effect::Slows) => Verdict::Slow,
             Some(Effect::None) | None => {
-                // Gaps in the evidence are findings without effect; an error among them says that
+                // Gaps in the evidence are findings without effect; an error among them means that
                 // nothing can be judged.
                 let is_gap = |finding: &Finding| finding.code.starts_with("DD9");
                 let mut gaps = self.findings.iter().filter(|finding| is_gap(finding));
@@ -308,7 +308,7 @@ impl Engine {
         ranks
     }
 
-    /// Ranks of which there is, or was, a process that has not joined the others.
+    /// Ranks that have, or had, a process which has not joined a process group.
     fn not_joined(&self) -> Vec<Rank> {
         let model = &self.model;
         let started = model.started_ranks.values();
@@ -364,7 +364,8 @@ impl Engine {
         }
     }
 
-    /// The call or wait that a rank has been in for more than a moment, the longest of its threads'.
+    /// The call or wait that a rank has been in for at least `visible_wait`: the longest of all
+    /// threads.
     fn waiting_in(&self, rank: u32, process: &Process) -> Option<WaitingIn> {
         let timing = &self.model.timing;
         let waits = process.threads.values().filter_map(|thread| {
@@ -381,7 +382,8 @@ impl Engine {
                     (Some(held.clone()), held.at)
                 }
                 Doing::Nothing => {
-                    // DDP waits for its own calls unseen: one that peers have not joined is a wait.
+                    // DDP's waits for its own calls are not recorded: a call that peers have not
+                    // joined is one.
                     let last = thread.last_call.as_ref().filter(|call| call.hidden)?;
                     let Some(Target::Join(group, seq)) = process.target(last.id) else {
                         return None;
@@ -406,7 +408,8 @@ impl Engine {
     }
 }
 
-/// Drafts as findings, with the moment each was first seen; forgets those that no longer hold.
+/// Turns drafts into findings with the time each was first seen. Forgets findings that no longer
+/// hold.
 fn conclude(
     situation: &Situation<'_>,
     judged: Vec<Judged>,
@@ -441,7 +444,7 @@ fn conclude(
         .collect()
 }
 
-/// When time alone may change what can be concluded.
+/// When the passage of time alone may change the findings.
 fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
     let model = situation.model;
     let busy = model.processes.values().any(|process| {
@@ -463,7 +466,7 @@ fn next_look(situation: &Situation<'_>) -> Option<Timestamp> {
     overdue.chain(inside).chain(again).min()
 }
 
-/// Equal but for the time that goes by.
+/// Whether the findings are equal except for elapsed times.
 fn same_findings(a: &[Finding], b: &[Finding]) -> bool {
     let timeless = |findings: &[Finding]| -> Vec<Finding> {
         findings
@@ -480,7 +483,7 @@ fn same_findings(a: &[Finding], b: &[Finding]) -> bool {
     timeless(a) == timeless(b)
 }
 
-/// Equal but for the time that goes by.
+/// Whether the rank states are equal except for elapsed times.
 fn same_ranks(a: &[Rank], b: &[Rank]) -> bool {
     let timeless = |rank: &Rank| {
         let mut rank = rank.clone();

@@ -1,26 +1,26 @@
-//! Whether calls that cannot match are the same calls in another order.
+//! Detects calls that cannot match because they were made in a different order.
 
 use super::align::{Mismatch, compare};
 use super::event::Call;
 use super::model::{Group, Join, KEPT_AFTER};
 
-/// Most calls that change places.
+/// Maximum number of calls that change places.
 const LONGEST: u64 = KEPT_AFTER;
 
 /// The same calls, made in different orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permutation {
-    /// So many calls change places, from the divergence on.
+    /// Number of calls that change places, from the divergence on.
     pub length: u64,
-    /// All of them were seen on both sides; otherwise the lines ran in the other order before.
+    /// All of these calls were recorded on both sides; otherwise the lines met in the crossed order
+    /// earlier.
     pub seen: bool,
 }
 
-/// The permutation that makes all calls match which met from this place on, if there is one.
+/// The permutation that makes all calls from this place on match, if there is one.
 ///
-/// Both sides must have been seen: the calls themselves, or, where they block, the same lines in
-/// crossed order earlier. Calls of one step only: from one step to the next, the same calls in
-/// another order are as well calls that were left out.
+/// Both orders must be recorded: as calls or, if the calls block, by the same lines in crossed
+/// order earlier. Only calls of one step count: across steps, calls may as well have been left out.
 #[must_use]
 pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
     let join = group.join(seq)?;
@@ -52,15 +52,15 @@ pub fn permutation(group: &Group, seq: u64) -> Option<Permutation> {
         })
 }
 
-/// Whether two ranks made the same calls in these places, each in one step, in another order: with
-/// the calls of the one put in the order of the other, all of them match.
+/// Whether two ranks made the same calls at these places in a different order, each within one
+/// step.
 fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
     let calls = |rank: u32| -> Option<Vec<&Call>> {
         let calls = (seq..seq + length)
             .map(|seq| Some(&*group.join(seq)?.calls.get(&rank)?.call))
             .collect::<Option<Vec<&Call>>>()?;
         let one_step = calls.iter().all(|call| call.step == calls[0].step);
-        // Where nothing marks steps, calls that come again and again are as well left out as swapped.
+        // Without step marks, recurring calls may as well have been left out.
         let distinct = |(i, call): (usize, &&Call)| {
             calls[..i]
                 .iter()
@@ -72,7 +72,7 @@ fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
     let (Some(a), Some(mut b)) = (calls(a), calls(b)) else {
         return false;
     };
-    // The first and the last change places: otherwise a shorter stretch, or another, would do.
+    // The first calls must differ: otherwise a shorter range would do.
     if compare(a[0], b[0]).is_none() {
         return false;
     }
@@ -85,13 +85,14 @@ fn is_permuted(group: &Group, seq: u64, length: u64, a: u32, b: u32) -> bool {
     true
 }
 
-/// Whether nothing that met after them disagrees: calls that are left out shift all that follow.
+/// Whether the calls after them agree: calls that were left out would shift everything that
+/// follows.
 fn go_together_after(group: &Group, seq: u64) -> bool {
     let next = group.join(seq);
     next.is_none_or(|join| join.mismatch.is_none())
 }
 
-/// Whether the two lines that meet here met crosswise in two calls in a row before.
+/// Whether the two lines that meet here met crosswise in two consecutive calls before.
 fn crossed_before(group: &Group, join: &Join, a: u32, b: u32) -> bool {
     let place = |rank: u32| join.calls.get(&rank).and_then(|it| it.call.place.as_ref());
     let (Some(first), Some(second)) = (place(a), place(b)) else {
@@ -115,7 +116,7 @@ fn crossed_before(group: &Group, join: &Join, a: u32, b: u32) -> bool {
     })
 }
 
-/// Whether the job goes on although the calls disagree: nothing but numbers is wrong.
+/// Whether the job continues despite the mismatch, with wrong numbers.
 #[must_use]
 pub const fn runs_on(mismatch: Mismatch) -> bool {
     matches!(mismatch, Mismatch::DType | Mismatch::ReduceOp)

@@ -1,13 +1,13 @@
-//! What a process does outside its collectives, and whether it moves: its stacks at two moments,
-//! compared.
+//! What a process does outside collectives, and whether it moves, by comparing its stacks at two
+//! moments.
 //!
-//! A process *stands still* where between two looks, some time apart, its threads used next to no
-//! processor time and none that runs the user's code came any further. A thread that stays at one
-//! line and computes is not still: nobody can tell a long computation from an endless one. Nor is
-//! one that is idle at ever new lines: it reads, slowly.
+//! A process *stands still* if, between two captures some time apart, its threads used almost no
+//! processor time and no thread that runs the user's code changed its line. A thread that computes
+//! at one line does not stand still: a long computation cannot be distinguished from an endless
+//! one. Nor does an idle thread whose line changes: it reads, slowly.
 //!
-//! What it stands in is told by the library frames below the user's line, by native frames and by
-//! the kernel function that a thread sleeps in, whichever of them could be had.
+//! What it is doing is determined from library frames below the user's line, from native frames,
+//! and from the kernel function in which a thread sleeps, as far as these were captured.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,38 +23,39 @@ mod sort;
 
 pub use sort::What;
 
-/// A process that uses less than one part in so many of the time is idle.
+/// A process that uses less than this fraction of the time (its inverse) is idle.
 const IDLE: u32 = 20;
 
-/// What a process was seen to do outside its collectives.
+/// Activity of a process outside collectives.
 #[derive(Debug)]
 pub struct Outside<'a> {
-    /// The latest look at the thread that runs the program.
+    /// The thread that runs the program, in the latest capture.
     pub thread: &'a ThreadStack,
     /// What it does or waits for.
     pub what: What,
-    /// The user's line.
+    /// Line in the user's program.
     pub line: Option<&'a Where>,
-    /// The innermost frame below it, where that is another one.
+    /// The innermost frame below that line, if there is one.
     pub inner: Option<&'a Where>,
-    /// Whether it came any further between two looks.
+    /// Whether the process progressed between the captures.
     pub moves: bool,
-    /// Whether the thread that runs the program was at one place at both, whatever it used of a processor.
+    /// Whether the thread that runs the program was at the same place in both captures, whatever
+    /// processor time it used.
     pub stays: bool,
-    /// The two looks.
+    /// Times of the two captures.
     pub looks: [Timestamp; 2],
-    /// Other threads that run the user's code, by their lines.
+    /// Lines of other threads that run the user's code.
     pub others: Vec<&'a Where>,
 }
 
-/// What the process does, by two looks since it last wrote a record; `None` where there are no two, or
-/// where they show it inside a collective that no probe saw.
+/// The activity of a process, from two captures after its latest record; `None` if there are no
+/// two, or if they show it inside a collective that was not recorded.
 #[must_use]
 pub fn of<'a>(process: &'a Process, timing: &Timing) -> Option<Outside<'a>> {
     of_looks(&process.stacks, process.last_at, timing)
 }
 
-/// The same by looks, oldest first, of which those count that are not older than this.
+/// The same from `looks`, oldest first; those before `since` do not count.
 #[must_use]
 pub fn of_looks<'a>(
     looks: &'a [Arc<Stacks>],
@@ -81,8 +82,9 @@ pub fn of_looks<'a>(
     })
 }
 
-/// The function of PyTorch's that a program stands in without working, by two looks since it last wrote a record, and
-/// the user's line: a collective, a message or what leads to one, which no probe saw.
+/// The function of PyTorch in which the program waits, from two captures after its latest record,
+/// and the user's line: a collective or message that was not recorded, or a function that leads to
+/// one.
 #[must_use]
 pub fn unseen_call<'a>(
     process: &'a Process,
@@ -100,13 +102,13 @@ pub fn unseen_call<'a>(
     Some((called, now.line))
 }
 
-/// The user's line at which the program was at one look.
+/// The user's line in one capture.
 #[must_use]
 pub fn line_of(stacks: &Stacks) -> Option<&Where> {
     program_thread(stacks).and_then(|thread| code::Frames::of(thread).line)
 }
 
-/// The thread that runs the program: the main thread, if it runs Python at all.
+/// The thread that runs the program: the main thread, if it runs Python.
 fn program_thread(stacks: &Stacks) -> Option<&ThreadStack> {
     stacks
         .threads
@@ -114,14 +116,14 @@ fn program_thread(stacks: &Stacks) -> Option<&ThreadStack> {
         .filter(|thread| !thread.python.is_empty())
 }
 
-/// Whether a process came any further from one look to the next.
+/// Whether a process progressed from one capture to the next.
 fn moves(first: &Stacks, last: &Stacks) -> bool {
     let before = |thread: &ThreadStack| first.threads.iter().find(|t| t.tid == thread.tid);
     let apart = last.at.since(first.at);
     let mut used = Duration::ZERO;
     for thread in &last.threads {
         let Some(before) = before(thread) else {
-            // A new thread of the user's code is a step forward.
+            // A new thread that runs the user's code is progress.
             if code::Frames::of(thread).line.is_some() {
                 return true;
             }
@@ -130,13 +132,13 @@ fn moves(first: &Stacks, last: &Stacks) -> bool {
         match (before.cpu_time, thread.cpu_time) {
             (Some(before), Some(now)) => used += now.saturating_sub(before),
             _ if before.state == Some('R') || thread.state == Some('R') => return true,
-            // Nothing says that it is idle.
+            // Without a state it may be running.
             _ if thread.state.is_none() => return true,
             _ => {}
         }
         let (old, new) = (code::Frames::of(before), code::Frames::of(thread));
         if old.line.is_some() || new.line.is_some() {
-            // It would run if others left it a processor.
+            // It would run if it had a processor.
             let runs = before.state == Some('R') && thread.state == Some('R');
             if runs || old.standing() != new.standing() {
                 return true;
@@ -146,7 +148,7 @@ fn moves(first: &Stacks, last: &Stacks) -> bool {
     used * IDLE >= apart
 }
 
-/// Where further threads of the user's code are, a few.
+/// Lines of a few other threads that run the user's code.
 fn other_lines<'a>(
     stacks: &'a Stacks,
     program: &ThreadStack,
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_thread_at_one_line_is_still() {
+    fn idle_thread_at_one_line_stands_still() {
         let at = |second, cpu, frames: &[&str]| look(second, &[(1, cpu, frames)]);
         let here = ["/job/train.py:9:step", "/job/train.py:30:main"];
         assert!(!moves(&at(1, 5.0, &here), &at(6, 5.01, &here)));
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_gets_no_processor_is_not_still() {
+    fn runnable_thread_without_processor_does_not_stand_still() {
         let here: &[&str] = &["/job/train.py:9:step"];
         let mut looks = [look(1, &[(1, 5.0, here)]), look(6, &[(1, 5.1, here)])];
         assert!(!moves(&looks[0], &looks[1]));
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_polls_is_still() {
+    fn polling_wait_stands_still() {
         let polls = |inner: &'static str| {
             [
                 inner,
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_works_in_other_threads_moves() {
+    fn program_working_in_other_threads_moves() {
         let main = ["/job/train.py:9:main"];
         let work = ["/job/work.py:5:run"];
         let at = |second, cpu| look(second, &[(1, 5.0, &main), (2, cpu, &work)]);

@@ -5,21 +5,21 @@ use ddp_doctor_proto::report::Where;
 use super::event::{Stacks, ThreadStack};
 
 impl Stacks {
-    /// The thread that the program began with, if it was seen.
+    /// The main thread, if it was captured.
     #[must_use]
     pub fn main(&self) -> Option<&ThreadStack> {
         self.threads.first()
     }
 
-    /// Where the program stands: the user's line in its main thread.
+    /// Current place of the program: the user's line in its main thread.
     #[must_use]
     pub fn place(&self) -> Option<&Where> {
         users_frame(&self.main()?.python)
     }
 }
 
-/// The innermost of these frames, innermost first, that is the user's: neither PyTorch's nor ours, nor
-/// of Python's own library. Where there is no such frame, the innermost of all.
+/// The innermost of these frames, innermost first, that belongs to the user, not to PyTorch, the
+/// capture or Python's own library. If there is none, the innermost of all.
 #[must_use]
 pub fn users_frame(frames: &[Where]) -> Option<&Where> {
     let own = frames.iter().find(|frame| is_users(&frame.file));
@@ -29,7 +29,7 @@ pub fn users_frame(frames: &[Where]) -> Option<&Where> {
 /// Whether a file belongs to the user's program, or to a package that it uses.
 #[must_use]
 pub fn is_users(file: &str) -> bool {
-    /// Folders of PyTorch, also where it runs out of its sources.
+    /// Folders of PyTorch, including those of a source tree.
     const TORCH: [&str; 7] = [
         "-packages/torch/",
         "/torch/_",
@@ -45,7 +45,8 @@ pub fn is_users(file: &str) -> bool {
         || TORCH.iter().any(|folder| file.contains(folder)))
 }
 
-/// `…/lib/python3.11/queue.py`, but not `…/lib/python3.11/site-packages/numpy/…`.
+/// Whether it is a file such as `…/lib/python3.11/queue.py`, but not
+/// `…/lib/python3.11/site-packages/numpy/…`.
 fn is_of_python(file: &str) -> bool {
     let library = file
         .split_once("/lib/python3.")
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_line_is_behind_libraries() {
+    fn users_frame_is_found_behind_library_frames() {
         let frame = |file: &str, line| Where {
             file: file.into(),
             line,

@@ -1,14 +1,14 @@
-//! Who is in a communicator: found out from what each of its members says of itself.
+//! Determines the members of communicators from what each member reports.
 //!
-//! A process that makes an NCCL communicator knows its own rank there and how many there are, and not
-//! who the others are. So groups come here with a [`Seat`] instead of members. Once every seat of a
-//! communicator is taken, by whichever processes, its members are known, and the model hears of it as of
-//! any other group.
+//! A process that creates an NCCL communicator knows its own rank in it and the size, but not the
+//! other members. Such groups have a [`Seat`] instead of members. Once every seat of a communicator
+//! is reported, by whichever processes, its members are known, and the model receives it like any
+//! other group.
 //!
-//! Until then the events of a process wait here from the first one on that names such a group, so that
-//! they stay in their order; but not for long. A communicator that has as many seats as there are ranks
-//! is taken to seat them in their order where nothing that was heard contradicts that. Of any other one
-//! nothing can be told while a member of it was not heard, and its calls go on as calls of no group.
+//! Until then, the events of a process are held back from the first one that names such a group, so
+//! that they stay in order; but not for long. A communicator with as many seats as the world has
+//! ranks is then assumed to seat them in order, unless a report contradicts that. Calls on any
+//! other communicator are passed on as calls of no group.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,25 +19,26 @@ use ddp_doctor_proto::report::{GroupRef, Timestamp};
 
 use super::event::{Call, Event, GroupInfo, ProcessId, Seat};
 
-/// How long the members of a communicator are waited for: evidence of other processes may be that late.
+/// Maximum time for which events wait for the members of a communicator. Evidence of other
+/// processes may be that late.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Most events of one process that wait.
+/// Maximum number of events held back per process.
 const MOST_HELD: usize = 16 * 1024;
-/// Most communicators that are told apart.
+/// Maximum number of communicators.
 const MOST_COMMUNICATORS: usize = 64 * 1024;
-/// What stands between the name of a communicator and what is made out of it.
+/// Separates the name of a communicator from the name of one that is split off it.
 const OUT_OF: char = '/';
 
-/// All communicators whose members have to be found out.
+/// The communicators whose members have to be determined.
 #[derive(Debug, Default)]
 pub struct Roster {
     processes: BTreeMap<ProcessId, Process>,
-    /// Those of which events are held.
+    /// Processes with events held back.
     waiting: BTreeSet<ProcessId>,
     communicators: BTreeMap<Key, Communicator>,
-    /// By the address of what the evidence calls them, with what they are, once that is known.
+    /// Groups with known members, by the address of their description.
     groups: BTreeMap<usize, Known>,
-    /// Groups that turned out to be others than was assumed.
+    /// Groups whose assumed members were wrong.
     mistaken: Vec<Arc<GroupInfo>>,
 }
 
@@ -49,14 +50,14 @@ struct Process {
     since: Timestamp,
 }
 
-/// A group by the address of its description, which lives as long as this.
+/// A group with known members. Keeps its description alive, so that the address stays valid.
 #[derive(Debug)]
 struct Known {
     told: Arc<GroupInfo>,
     is: Arc<GroupInfo>,
 }
 
-/// What is the same for all members of a communicator.
+/// The identity of a communicator, equal for all of its members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     layer: String,
@@ -71,16 +72,16 @@ struct Communicator {
     seats: BTreeMap<u32, u32>,
     /// Global ranks in the order of the communicator.
     members: Option<Arc<[u32]>>,
-    /// They are not known for certain.
+    /// The members are assumed.
     assumed: bool,
-    /// Somebody had to go on without knowing them.
+    /// A process had to continue without knowing the members.
     given_up: bool,
-    /// Who became a member of it, and what it is called there, while the members were not known.
+    /// Processes that joined it while its members were unknown, with its description.
     unheard: Vec<(ProcessId, Arc<GroupInfo>)>,
 }
 
 impl Roster {
-    /// Takes one event, and gives out those that can be understood by now.
+    /// Takes an event, and passes on those whose groups are known.
     pub fn take(&mut self, event: Event, now: Timestamp, out: &mut Vec<Event>) {
         let Some(process) = process_of(&event) else {
             if matches!(event, Event::JobEnded { .. } | Event::EvidenceEnded { .. }) {
@@ -132,7 +133,7 @@ impl Roster {
         }
     }
 
-    /// Gives out what has waited for too long.
+    /// Passes on events that have been held back for too long.
     pub fn release(&mut self, now: Timestamp, out: &mut Vec<Event>) {
         let due: BTreeSet<ProcessId> = self
             .waiting_since()
@@ -152,18 +153,19 @@ impl Roster {
             .min()
     }
 
-    /// Processes of which events are held, and since when.
+    /// Processes with events held back, and since when.
     fn waiting_since(&self) -> impl Iterator<Item = (ProcessId, Timestamp)> {
         let waiting = self.waiting.iter();
         waiting.filter_map(|&id| Some((id, self.processes.get(&id)?.since)))
     }
 
-    /// Groups that the model was told of and that are none: their members were assumed, and are others.
+    /// Groups passed on whose assumed members turned out to be wrong.
     pub fn take_mistaken(&mut self) -> Vec<Arc<GroupInfo>> {
         std::mem::take(&mut self.mistaken)
     }
 
-    /// A process says where it sits; whether all seats of a communicator are taken now.
+    /// Records the seat that a process reports. Returns whether this completed the members of a
+    /// communicator.
     fn sit(&mut self, process: ProcessId, event: &Event, out: &mut Vec<Event>) -> bool {
         let (group, makes) = match event {
             Event::GroupJoined { group, .. } => (group, false),
@@ -177,7 +179,7 @@ impl Roster {
         let (Some(seat), Some(rank)) = (group.seat, rank) else {
             return false;
         };
-        // Those who divide a communicator sit as they sit in it.
+        // Members that split a communicator are seated as in that communicator.
         if makes && group.key.name.contains(OUT_OF) {
             return false;
         }
@@ -216,7 +218,7 @@ impl Roster {
         true
     }
 
-    /// Gives out what waited for seats that are taken now.
+    /// Passes on events whose groups are known now.
     fn drain(&mut self, out: &mut Vec<Event>) {
         let waiting: Vec<ProcessId> = self.waiting.iter().copied().collect();
         for process in waiting {
@@ -240,7 +242,7 @@ impl Roster {
         }
     }
 
-    /// Processes go on without knowing what they wait for.
+    /// Lets processes continue without the members that they wait for.
     fn give_up(&mut self, whose: impl Fn(ProcessId) -> bool, out: &mut Vec<Event>) {
         let waiting: Vec<ProcessId> = self.waiting.iter().copied().collect();
         for process in waiting.into_iter().filter(|&it| whose(it)) {
@@ -257,7 +259,7 @@ impl Roster {
         self.drain(out);
     }
 
-    /// The ranks are taken to sit in their order, where there are as many seats as ranks and nobody is
+    /// Assumes that ranks are seated in order, if there are as many seats as ranks and no rank is
     /// known to sit elsewhere. Otherwise the communicator stays unknown.
     fn assume(&mut self, process: ProcessId, group: &GroupInfo) {
         let Some(seat) = group.seat else { return };
@@ -284,7 +286,7 @@ impl Roster {
         }
     }
 
-    /// Gives an event out with the members of its group; returns it where those are not known yet.
+    /// Passes an event on with the members of its group; returns it if those are not known yet.
     fn understand(
         &mut self,
         process: ProcessId,
@@ -316,7 +318,7 @@ impl Roster {
                             communicator.unheard.push((process, group));
                         }
                     }
-                    // They are about nothing that the model knows.
+                    // The model does not know the group.
                     _ => {}
                 }
                 None
@@ -324,7 +326,7 @@ impl Roster {
         }
     }
 
-    /// What a group is.
+    /// The group with its members.
     fn find(&mut self, group: &Arc<GroupInfo>, makes: bool) -> Result<Arc<GroupInfo>, Unknown> {
         if let Some(known) = self.groups.get(&Arc::as_ptr(group).addr()) {
             return Ok(Arc::clone(&known.is));
@@ -361,12 +363,12 @@ impl Roster {
     }
 }
 
-/// Why it is not known what a group is.
+/// Why the members of a group are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unknown {
-    /// Members of it were not heard.
+    /// Not all members have reported.
     Yet,
-    /// They were not heard in time.
+    /// Members did not report in time.
     GivenUp,
 }
 
@@ -382,7 +384,7 @@ impl Key {
 }
 
 impl Communicator {
-    /// The members, once every seat is taken, each by another rank.
+    /// The members, once every seat is taken by a different rank.
     fn all_seats(&self, size: u32) -> Option<Arc<[u32]>> {
         let ranks: BTreeSet<u32> = self.seats.values().copied().collect();
         let complete = self.seats.len() == size as usize && ranks.len() == self.seats.len();
@@ -390,12 +392,13 @@ impl Communicator {
     }
 }
 
-/// The name of the communicator that another one is made out of.
+/// The name of the communicator that this one was split off.
 fn parent_of(name: &str) -> Option<&str> {
     name.rsplit_once(OUT_OF).map(|(parent, _)| parent)
 }
 
-/// The group that an event names with a seat instead of members, and whether it is about to be made.
+/// The group of an event that has a seat instead of members, and whether the event is about to
+/// create it.
 fn group_of(event: &Event) -> Option<(&Arc<GroupInfo>, bool)> {
     let (group, makes) = match event {
         Event::GroupJoined { group, .. }
@@ -409,7 +412,7 @@ fn group_of(event: &Event) -> Option<(&Arc<GroupInfo>, bool)> {
     group.seat.is_some().then_some((group, makes))
 }
 
-/// Puts the group in, and global ranks for those of the communicator.
+/// Replaces the group by the one with members, and its ranks by global ranks.
 fn name_members(event: &mut Event, known: &Arc<GroupInfo>) {
     match event {
         Event::GroupJoined { group, .. }
@@ -440,7 +443,7 @@ fn of_no_group(call: &Call) -> Call {
     }
 }
 
-/// The process that an event is about.
+/// The process that an event concerns.
 const fn process_of(event: &Event) -> Option<ProcessId> {
     Some(match event {
         Event::ProcessJoined { process, .. }

@@ -64,7 +64,7 @@ fn ended(process: u64) -> Event {
     }
 }
 
-/// Tells a roster of processes that are these ranks of a world.
+/// A roster with processes that are these ranks of a world.
 fn of_world(ranks: &[u32]) -> Roster {
     let mut roster = Roster::default();
     for (process, &rank) in ranks.iter().enumerate() {
@@ -74,7 +74,7 @@ fn of_world(ranks: &[u32]) -> Roster {
     roster
 }
 
-/// How many events come out.
+/// The number of events passed on.
 fn take(roster: &mut Roster, event: Event) -> usize {
     taken(roster, event).len()
 }
@@ -100,7 +100,7 @@ fn members(event: &Event) -> &[u32] {
 }
 
 #[test]
-fn the_members_are_known_once_every_seat_is_taken() {
+fn members_are_known_once_every_seat_is_taken() {
     let mut roster = of_world(&[0, 1, 2]);
     // Rank 2 is rank 0 of the communicator, and rank 0 is rank 1 of it.
     let (first, second) = (group("0xa", 0, 2), group("0xa", 1, 2));
@@ -109,7 +109,7 @@ fn the_members_are_known_once_every_seat_is_taken() {
         take(&mut roster, issued(2, Op::Broadcast, &first, Some(1))),
         0
     );
-    // Whatever else that process says waits behind it, and nobody else does.
+    // Other events of that process wait behind it, but not those of other processes.
     assert_eq!(
         take(
             &mut roster,
@@ -153,7 +153,7 @@ fn the_members_are_known_once_every_seat_is_taken() {
 }
 
 #[test]
-fn who_divides_a_communicator_sits_as_in_it() {
+fn split_uses_the_seats_of_its_communicator() {
     let mut roster = of_world(&[1, 0]);
     for (process, seat) in [(0, 0), (1, 1)] {
         take(&mut roster, member(process, &group("0xa", seat, 2)));
@@ -163,14 +163,14 @@ fn who_divides_a_communicator_sits_as_in_it() {
         issued(0, Op::SplitGroup, &group("0xa/split1", 0, 2), None),
     );
     assert!(matches!(&out[..], [one] if members(one) == [1, 0]));
-    // What comes of it has seats of its own.
+    // The new communicator has its own seats.
     assert_eq!(take(&mut roster, member(0, &group("0xb", 1, 2))), 0);
     let out = taken(&mut roster, member(1, &group("0xb", 0, 2)));
     assert!(out.len() == 2 && out.iter().all(|it| members(it) == [0, 1]));
 }
 
 #[test]
-fn a_communicator_of_all_ranks_is_taken_to_seat_them_in_order_after_a_while() {
+fn communicator_of_all_ranks_is_assumed_in_order_after_a_while() {
     let mut roster = of_world(&[0, 1, 2]);
     let made = |rank| issued(u64::from(rank), Op::NewGroup, &group("0xa", rank, 3), None);
     for rank in [0, 2] {
@@ -181,19 +181,19 @@ fn a_communicator_of_all_ranks_is_taken_to_seat_them_in_order_after_a_while() {
     let out = released(&mut roster);
     assert!(out.len() == 2 && out.iter().all(|it| members(it) == [0, 1, 2]));
     assert_eq!(roster.next_release(), None);
-    // Who comes later sits as it was assumed.
+    // A member that reports later confirms the assumption.
     let out = taken(&mut roster, made(1));
     assert!(matches!(&out[..], [one] if members(one) == [0, 1, 2]));
     assert!(roster.take_mistaken().is_empty());
 }
 
 #[test]
-fn an_assumption_that_was_wrong_is_taken_back() {
+fn wrong_assumption_is_revoked() {
     let mut roster = of_world(&[0, 1, 2]);
     let (first, last) = (group("0xa", 0, 3), group("0xa", 2, 3));
     take(&mut roster, member(1, &group("0xa", 1, 3)));
     assert_eq!(released(&mut roster).len(), 1);
-    // Ranks 0 and 2 have changed places.
+    // Ranks 0 and 2 are in each other's seat.
     take(&mut roster, member(2, &first));
     let mistaken = roster.take_mistaken();
     assert!(matches!(&mistaken[..], [one] if one.key.members == [0, 1, 2]));
@@ -202,7 +202,7 @@ fn an_assumption_that_was_wrong_is_taken_back() {
 }
 
 #[test]
-fn of_a_part_of_the_ranks_nothing_is_assumed() {
+fn nothing_is_assumed_about_some_of_the_ranks() {
     let mut roster = of_world(&[0, 1, 2]);
     let seat = group("0xa", 0, 2);
     take(&mut roster, issued(0, Op::NewGroup, &seat, None));
@@ -213,7 +213,7 @@ fn of_a_part_of_the_ranks_nothing_is_assumed() {
         |it| matches!(it, Event::Issued { call, .. } if call.group.is_none() && call.seq == 0),
     );
     assert_eq!((calls.count(), out.len()), (2, 2));
-    // The other one comes late: from now on it is known.
+    // The other member reports late: from now on the members are known.
     let other = group("0xa", 1, 2);
     let out = taken(&mut roster, member(1, &other));
     assert!(
@@ -225,7 +225,7 @@ fn of_a_part_of_the_ranks_nothing_is_assumed() {
 }
 
 #[test]
-fn the_end_of_a_process_waits_for_nobody() {
+fn end_of_a_process_is_not_held_back() {
     let mut roster = of_world(&[0, 1]);
     take(
         &mut roster,
@@ -236,7 +236,7 @@ fn the_end_of_a_process_waits_for_nobody() {
         &out[..],
         [Event::Issued { .. }, Event::ProcessChanged { .. }]
     ));
-    // Nor does the end of the job.
+    // The end of the job does not wait either.
     take(
         &mut roster,
         issued(1, Op::NewGroup, &group("0xb", 1, 2), None),
@@ -246,7 +246,7 @@ fn the_end_of_a_process_waits_for_nobody() {
 }
 
 #[test]
-fn one_rank_in_two_seats_is_no_communicator() {
+fn rank_in_two_seats_is_no_communicator() {
     let mut roster = of_world(&[0, 1]);
     take(&mut roster, member(0, &group("0xa", 0, 2)));
     assert_eq!(take(&mut roster, member(0, &group("0xa", 1, 2))), 0);

@@ -1,8 +1,7 @@
-//! What the ranks of a world say of themselves, compared: versions, settings, and the GPU that each of
-//! them exchanges data from.
+//! Comparison of versions, settings and GPUs that the ranks of a world report.
 //!
-//! What was not said never differs. Of a variable that all ranks should have alike it is known that a
-//! rank has it not: a process says all of them before it begins to join the world.
+//! Unknown values never differ. A variable that must agree is known to be unset if a process did
+//! not report it: processes report all such variables before they join the world.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,19 +12,19 @@ use ddp_doctor_proto::report::{Fact, Timestamp};
 use super::model::{Model, Process, World};
 use super::startup::Joiner;
 
-/// What precedes the name of a variable of the environment.
+/// Prefix of settings that are environment variables.
 pub const VARIABLE: &str = "env.";
-/// The GPU whose memory a rank exchanges with others, by a name that no other GPU has.
+/// The GPU that a rank exchanges data from, by a unique name.
 pub const GPU: &str = "gpu";
-/// Its number in the process.
+/// Index of that GPU in the process.
 pub const GPU_NUMBER: &str = "gpu.number";
-/// The rank on its host, as the launcher says.
+/// Rank on its host, set by the launcher.
 pub const LOCAL_RANK: &str = "init.local_rank";
-/// As many variables are said of a process: what of a longer list is not among them is not known.
+/// Maximum number of variables that a process reports; beyond it, unreported ones are unknown.
 const MOST_VARIABLES: usize = 128;
 
-/// Versions that ranks should share, by the name that they are said under: what people call each, and
-/// whether only NCCL heeds it.
+/// Versions that ranks should share: name of the setting, name for users, and whether it matters to
+/// NCCL only.
 const VERSIONS: [(&str, &str, bool); 5] = [
     ("nccl", "NCCL", true),
     ("torch", "PyTorch", false),
@@ -34,8 +33,8 @@ const VERSIONS: [(&str, &str, bool); 5] = [
     ("ddp-doctor", "ddp-doctor", false),
 ];
 
-/// Parts of the names of NCCL's variables that are a rank's or a host's own business: where it listens,
-/// what it writes, who looks on. `NCCL_VERSION` is set by container images and heeded by nobody.
+/// Parts of names of NCCL's variables that may differ between ranks or hosts: addresses, output,
+/// observation. `NCCL_VERSION` is set by container images and has no effect.
 const OWN: [&str; 15] = [
     "IFNAME",
     "_HCA",
@@ -53,44 +52,45 @@ const OWN: [&str; 15] = [
     "ENABLE_TIMING",
     "NCCL_VERSION",
 ];
-/// Ends of such names.
+/// Suffixes of such names.
 const OWN_ENDS: [&str; 7] = ["_FILE", "_DIR", "_PATH", "_DUMP", "_IP", "_PORT", "_ADDR"];
 
 /// The ranks of one world.
 #[derive(Clone, Debug)]
 pub struct Peers<'a> {
-    /// Each of them, by its rank.
+    /// The processes by rank.
     pub ranks: BTreeMap<u32, &'a Process>,
-    /// Whether they exchange data by NCCL.
+    /// Whether they communicate by NCCL.
     pub uses_nccl: bool,
-    /// Whether they exchange data by Gloo.
+    /// Whether they communicate by Gloo.
     uses_gloo: bool,
-    /// Those that said the same of all that is compared, by the one of them that said it first.
+    /// Ranks grouped by equal reports of everything that is compared, with the process that
+    /// reported first.
     alike: Vec<(&'a Process, Vec<u32>)>,
 }
 
-/// What ranks of one world have otherwise than others.
+/// Values that differ between the ranks of a world.
 #[derive(Clone, Debug)]
 pub struct Skew<'a> {
-    /// Ranks that have all of it alike, the most first. Those of which something is not known are in none.
+    /// Ranks grouped by equal values, largest group first. Ranks with an unknown value are left
+    /// out.
     pub sides: Vec<Side<'a>>,
-    /// When the first two said different things.
+    /// When the first two ranks had reported different values.
     pub at: Timestamp,
-    /// Two facts that must agree, and what shows that they must; empty: that is not known for certain.
+    /// Facts that prove the difference and its relevance; empty: it is not proved.
     pub proof: Vec<Fact>,
 }
 
-/// Ranks that have the same.
+/// Ranks with equal values.
 #[derive(Clone, Debug)]
 pub struct Side<'a> {
-    /// Who, ascending.
+    /// The ranks, ascending.
     pub ranks: Vec<u32>,
-    /// What they have of what differs: names as people call them; `None`: it is not set.
+    /// Their values of what differs, by name for users; `None`: not set.
     pub has: Vec<(&'a str, Option<&'a str>)>,
 }
 
-/// The worlds that several ranks were seen to join, unless all processes have said the same of
-/// themselves.
+/// The worlds with several ranks; none if the reports of all processes are equal.
 #[must_use]
 pub fn worlds(model: &Model) -> Vec<Peers<'_>> {
     let mut said = model.processes.values().map(|it| it.fingerprint);
@@ -101,7 +101,7 @@ pub fn worlds(model: &Model) -> Vec<Peers<'_>> {
     peers(model)
 }
 
-/// The worlds in which a GPU is said to be that of several ranks.
+/// The worlds with several ranks; none if no GPU is reported by several processes.
 #[must_use]
 pub fn worlds_that_share(model: &Model) -> Vec<Peers<'_>> {
     let gpus = model.processes.values();
@@ -135,7 +135,7 @@ impl<'a> Peers<'a> {
                 match backend {
                     Some("" | "undefined") => by_default,
                     Some(backend) => backend.contains(name),
-                    // It is NCCL itself that says it.
+                    // Without a recorded initialisation, the layer shows the backend.
                     None => name == "nccl" && &*process.layer == "nccl",
                 }
             })
@@ -162,7 +162,7 @@ impl<'a> Peers<'a> {
         })
     }
 
-    /// Variables of the environment that must agree, and do not.
+    /// Environment variables that differ but must agree.
     #[must_use]
     pub fn variables(&self) -> Option<Skew<'a>> {
         let said: BTreeSet<&'a str> = self
@@ -176,7 +176,7 @@ impl<'a> Peers<'a> {
         self.skew(&names, variable)
     }
 
-    /// Ranks that use one GPU, each such GPU's.
+    /// GPUs that are used by several ranks, with those ranks.
     #[must_use]
     pub fn sharers(&self) -> Vec<(&'a str, Vec<u32>)> {
         let mut sharers: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
@@ -184,7 +184,7 @@ impl<'a> Peers<'a> {
             let Some(gpu) = process.settings.get(GPU).filter(|gpu| !gpu.is_empty()) else {
                 continue;
             };
-            // A place on the bus is one of the host's.
+            // A PCI address is only unique within a host.
             let host = gpu.starts_with("pci ").then_some(&*process.host);
             let known = sharers.entry((gpu, host.unwrap_or_default())).or_default();
             known.push(rank);
@@ -193,15 +193,15 @@ impl<'a> Peers<'a> {
         several.map(|((gpu, _), ranks)| (gpu, ranks)).collect()
     }
 
-    /// Whether any of the backends in use heeds a variable.
+    /// Whether a backend in use reads the variable.
     fn heeds(&self, name: &str) -> bool {
         let is_gloos = name.contains("GLOO");
         let is_nccls = name.contains("NCCL");
         (!is_gloos && !is_nccls) || (is_gloos && self.uses_gloo) || (is_nccls && self.uses_nccl)
     }
 
-    /// What differs of these, given by the names that they are said and called by. `of`: what a process has;
-    /// the outer `None`: that is not known.
+    /// The difference in these settings, given by name and name for users. `of`: the value of a
+    /// process; the outer `None`: unknown.
     fn skew(
         &self,
         names: &[(&'a str, &'a str)],
@@ -252,7 +252,8 @@ impl<'a> Peers<'a> {
         })
     }
 
-    /// The two that first said different things, when the later of them did, and what it was.
+    /// The first two processes that reported different values, when the later one did, and the
+    /// setting.
     fn first_difference<'n>(
         &self,
         differing: &[(&'n str, &str)],
@@ -272,7 +273,7 @@ impl<'a> Peers<'a> {
     }
 }
 
-/// Ranks divided into those that said the same of all that is compared, and of which as much is known.
+/// Ranks grouped by equal reports of equal completeness.
 fn alike<'a>(ranks: &BTreeMap<u32, &'a Process>) -> Vec<(&'a Process, Vec<u32>)> {
     let mut alike: BTreeMap<(u64, bool), (&Process, Vec<u32>)> = BTreeMap::new();
     for (&rank, &process) in ranks {
@@ -286,19 +287,19 @@ fn alike<'a>(ranks: &BTreeMap<u32, &'a Process>) -> Vec<(&'a Process, Vec<u32>)>
     alike.into_values().collect()
 }
 
-/// Whether it is known of a process that it has no other variables than those that it said: it says all of
-/// them before it begins to join.
+/// Whether a process is known to have no variables other than those it reported: it reports all of
+/// them before it joins.
 fn tells_all(process: &Process) -> bool {
     process.init.is_some() && process.lost == 0 && process.settings.len() < MOST_VARIABLES
 }
 
-/// When a process had said what it has.
+/// When a process had reported its settings.
 fn said_at(process: &Process) -> Timestamp {
     let init = process.init.as_ref().map(|init| init.call.at);
     init.unwrap_or(process.said_at)
 }
 
-/// What a process has of a variable; the outer `None`: that is not known.
+/// The value of a variable in a process; the outer `None`: unknown.
 fn variable<'a>(process: &'a Process, name: &str) -> Option<Option<&'a str>> {
     let said = process.settings.get(format!("{VARIABLE}{name}").as_str());
     let said = said.map(|value| value.trim()).filter(|it| !it.is_empty());
@@ -308,8 +309,8 @@ fn variable<'a>(process: &'a Process, name: &str) -> Option<Option<&'a str>> {
     tells_all(process).then_some(None)
 }
 
-/// Names what a process said, among all that it did: processes of which that is equal in all of it said
-/// the same of what is compared. `None`: this is not compared.
+/// Hash of a setting. Processes whose combined hashes are equal reported the same. `None`: the
+/// setting is not compared.
 #[must_use]
 pub fn fingerprint(name: &str, value: &str) -> Option<u64> {
     let is_version = VERSIONS.iter().any(|(version, ..)| *version == name);
@@ -321,7 +322,8 @@ pub fn fingerprint(name: &str, value: &str) -> Option<u64> {
     })
 }
 
-/// Whether a variable changes what ranks say to each other, so that all of them should have it alike.
+/// Whether a variable affects communication between ranks, so that all ranks should have the same
+/// value.
 #[must_use]
 pub fn must_agree(name: &str) -> bool {
     match name {
@@ -340,11 +342,11 @@ pub fn must_agree(name: &str) -> bool {
     }
 }
 
-/// What a value means, as far as that is known: values that mean the same do not differ.
+/// The effect of a value, if known: values with the same effect do not differ.
 fn meaning(name: &str, value: Option<&str>) -> Option<String> {
     let value = value?.to_ascii_lowercase();
     let is_default = match name {
-        // The other levels only write more.
+        // The other levels only affect logging.
         "TORCH_DISTRIBUTED_DEBUG" => value != "detail",
         "TORCH_DIST_USE_NCCL2" => value != "0",
         "TORCH_DIST_INIT_BARRIER" | "TORCH_GLOO_LAZY_INIT" | "TORCH_NCCL_USE_COMM_NONBLOCKING" => {
@@ -355,13 +357,14 @@ fn meaning(name: &str, value: Option<&str>) -> Option<String> {
     (!is_default).then_some(value)
 }
 
-/// Whether a value of a variable is another one than what it means to have none.
+/// Whether a value has another effect than an unset variable.
 #[must_use]
 pub fn means_something(name: &str, value: Option<&str>) -> bool {
     meaning(name, value).is_some()
 }
 
-/// Two processes of one world, and what they have; empty where nothing shows that they are of one.
+/// Facts about two processes of one world and their values; empty if nothing shows that they belong
+/// to one world.
 fn proof(name: &str, one: (&Process, Option<&str>), other: (&Process, Option<&str>)) -> Vec<Fact> {
     let joins = |process| Some(Joiner::of(process)?.fact());
     let has = |(process, value): (&Process, Option<&str>)| {
@@ -376,7 +379,7 @@ fn proof(name: &str, one: (&Process, Option<&str>), other: (&Process, Option<&st
     facts.unwrap_or_default()
 }
 
-/// That ranks use one GPU; empty where nothing shows that they are of one world.
+/// Facts that show that ranks share a GPU; empty if nothing shows that they belong to one world.
 #[must_use]
 pub fn shared(one: &Process, other: &Process) -> Vec<Fact> {
     let joins = |process| Some(Joiner::of(process)?.fact());
@@ -399,7 +402,7 @@ fn setting(process: &Process, name: String, value: Option<&str>) -> Option<Fact>
     })
 }
 
-/// The value of a variable that a process said, unless it is empty.
+/// The value of a variable that a process reported, unless it is empty.
 #[must_use]
 pub fn of<'a>(process: &'a Process, name: &str) -> Option<&'a Arc<str>> {
     let value = process.settings.get(format!("{VARIABLE}{name}").as_str());
@@ -411,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_hosts_own_business_need_not_agree() {
+    fn settings_of_a_host_need_not_agree() {
         for name in [
             "NCCL_SOCKET_IFNAME",
             "NCCL_IB_HCA",
@@ -449,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_mean_the_same_do_not_differ() {
+    fn values_with_the_same_effect_do_not_differ() {
         let same =
             |name, a, b| assert_eq!(meaning(name, a), meaning(name, b), "{name} {a:?} {b:?}");
         same("TORCH_DISTRIBUTED_DEBUG", Some("INFO"), None);

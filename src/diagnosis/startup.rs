@@ -1,9 +1,9 @@
-//! Worlds that ranks begin to form: who looks for whom, and where.
+//! Worlds that ranks begin to form: which ranks expect each other, and where.
 //!
-//! Ranks find each other at a *place*, the store of rank 0, and wait inside `init_process_group` until
-//! all of them are there. Whoever looks at one place at one time belongs to one world, whatever it
-//! believes of it. Who looks elsewhere belongs to it all the same if together they are each rank of a
-//! world once, and none of them is complete where it is.
+//! Ranks meet at a *place*, the store of rank 0, and wait inside `init_process_group` until all
+//! have arrived. Processes at one place at one time belong to one world, however they describe it.
+//! Processes at different places belong to one world if together they are each rank of it exactly
+//! once, and no place has all ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use super::words;
 pub struct Joiner<'a> {
     /// The process.
     pub process: &'a Process,
-    /// How it joins.
+    /// Its initialisation of the world.
     pub init: &'a Init,
-    /// The rank that it means to be.
+    /// The rank that it requests.
     pub rank: u32,
-    /// Where it looks for the others.
+    /// Where it meets the others.
     pub place: &'a Place,
 }
 
-/// Processes that were there at one time, at least one of which has not come back from joining.
+/// Processes that were present at one time, at least one of which has not returned from joining.
 #[derive(Clone, Debug)]
 pub struct Forming<'a> {
-    /// In the order in which they began.
+    /// The joiners in the order in which they began.
     pub joiners: Vec<Joiner<'a>>,
 }
 
-/// Worlds that are being formed, or could not be: those who look at one place.
+/// Worlds that are forming, or failed to form: joiners at one place.
 #[must_use]
 pub fn by_place(model: &Model) -> Vec<Forming<'_>> {
     if !model.processes.values().any(Process::is_joining) {
@@ -44,7 +44,7 @@ pub fn by_place(model: &Model) -> Vec<Forming<'_>> {
     worlds
 }
 
-/// All worlds, also those that are complete.
+/// All worlds, including complete ones.
 #[must_use]
 pub fn worlds(model: &Model) -> Vec<Forming<'_>> {
     let mut places: BTreeMap<(u32, String), Vec<Joiner<'_>>> = BTreeMap::new();
@@ -55,10 +55,10 @@ pub fn worlds(model: &Model) -> Vec<Forming<'_>> {
     places.into_values().flat_map(at_one_time).collect()
 }
 
-/// Those who look at several places though they are, together, each rank of one world once.
+/// Joiners at several places that together are each rank of one world exactly once.
 #[must_use]
 pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
-    /// A launcher, by its host and its number there.
+    /// A launcher, by its host and process id.
     type Launcher<'a> = (&'a str, u32);
     let mut launches: BTreeMap<(u32, Option<Launcher<'_>>), Vec<Joiner<'_>>> = BTreeMap::new();
     let joining: Vec<Joiner<'_>> = model
@@ -67,7 +67,7 @@ pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
         .filter(|process| process.is_joining())
         .filter_map(Joiner::of)
         .collect();
-    // One host may have the launchers of several worlds.
+    // Several launchers on one host may start different worlds.
     let mut launchers: BTreeMap<&str, BTreeSet<Option<u32>>> = BTreeMap::new();
     for joiner in &joining {
         let known = launchers.entry(&joiner.process.host).or_default();
@@ -86,8 +86,8 @@ pub fn by_launch(model: &Model) -> Vec<Forming<'_>> {
         .collect()
 }
 
-/// Joiners divided into those who were there at one time: who ended before the others began was of an
-/// earlier world.
+/// Groups joiners by presence: a process that ended before the others began belongs to an earlier
+/// world.
 fn at_one_time(mut joiners: Vec<Joiner<'_>>) -> Vec<Forming<'_>> {
     joiners.sort_by_key(|joiner| (joiner.init.call.at, joiner.process.id));
     let mut found: Vec<(Timestamp, Forming<'_>)> = Vec::new();
@@ -108,8 +108,7 @@ fn at_one_time(mut joiners: Vec<Joiner<'_>>) -> Vec<Forming<'_>> {
 }
 
 impl<'a> Joiner<'a> {
-    /// What a process said of how it joins; `None`: it did not, or where it looks for the others is not
-    /// known.
+    /// The attempt of a process to join; `None`: there is none, or its place is unknown.
     #[must_use]
     pub fn of(process: &'a Process) -> Option<Self> {
         let init = process.init.as_ref()?;
@@ -121,7 +120,7 @@ impl<'a> Joiner<'a> {
         })
     }
 
-    /// Where it looks, as nobody else calls another place.
+    /// A name of the place that is unique across hosts.
     fn where_it_looks(&self) -> String {
         let place = words::place(self.place);
         if self.place.is_loopback() {
@@ -131,7 +130,7 @@ impl<'a> Joiner<'a> {
         }
     }
 
-    /// The fact that it began to join, for a certificate.
+    /// The fact that it began to join, for certificates.
     #[must_use]
     pub fn fact(&self) -> Fact {
         Fact::Joins {
@@ -149,7 +148,7 @@ impl<'a> Joiner<'a> {
         }
     }
 
-    /// Whether both were there at one time.
+    /// Whether both were present at one time.
     #[must_use]
     pub fn meets(&self, other: &Joiner<'_>) -> bool {
         let present =
@@ -159,7 +158,7 @@ impl<'a> Joiner<'a> {
 }
 
 impl<'a> Forming<'a> {
-    /// Whether somebody has not come back from joining.
+    /// Whether a joiner has not returned.
     fn is_open(&self) -> bool {
         self.joiners
             .iter()
@@ -180,19 +179,19 @@ impl<'a> Forming<'a> {
             && ranks.iter().all(|&rank| rank < size)
     }
 
-    /// When the first of them began.
+    /// When the first joiner began.
     #[must_use]
     pub fn begun(&self) -> Timestamp {
         self.joiners[0].init.call.at
     }
 
-    /// When the last of them began.
+    /// When the last joiner began.
     #[must_use]
     pub fn all_begun(&self) -> Timestamp {
         self.joiners[self.joiners.len() - 1].init.call.at
     }
 
-    /// Ranks of those that have not come back, ascending.
+    /// Ranks that have not returned, ascending.
     #[must_use]
     pub fn waiting(&self) -> Vec<u32> {
         let waiting = self.joiners.iter().filter(|it| it.process.is_joining());
@@ -200,8 +199,8 @@ impl<'a> Forming<'a> {
         waiting.into_iter().collect()
     }
 
-    /// Joiners by something that they say, the one that most of them say first. Who says nothing is in
-    /// no class.
+    /// Joiners by a property, the most frequent value first. Joiners without the property are left
+    /// out.
     #[must_use]
     pub fn classes<K: Ord>(
         &self,
@@ -218,7 +217,7 @@ impl<'a> Forming<'a> {
         classes
     }
 
-    /// The backends by device that a joiner asks for, where it says so.
+    /// Joiners by the requested backend, if they request one.
     #[must_use]
     pub fn backends(&self) -> Vec<(Arc<str>, Vec<Joiner<'a>>)> {
         self.classes(|joiner| {

@@ -1,13 +1,13 @@
-//! Calls that wait for each other on the streams of devices.
+//! Calls that wait for each other on streams of devices.
 //!
-//! What is put on a stream begins when all that was put there before is complete, and a symmetric
-//! collective is complete when it has begun at every member. So where two ranks put calls of two
-//! communicators on their streams in opposite orders, each stream is in a call that the other one has not
-//! come to: although every rank has made every call, and no thread need wait.
+//! An operation on a stream begins when all earlier ones on it are complete, and a symmetric
+//! collective completes once it has begun at every member. So if two ranks enqueue calls of two
+//! communicators in opposite orders, each stream is in a call that the other has not reached,
+//! although every rank has issued every call and no thread has to wait.
 //!
-//! Nothing is concluded from calls that were not heard of: they may be made at any time, on any stream. Nor
-//! from rooted collectives and messages, which may be complete early; nor from the order of calls that were
-//! given to the device together.
+//! Calls that were not recorded allow no conclusion, since they may be on any stream. Nor do rooted
+//! collectives and messages, which may complete early, nor the order of calls that were launched
+//! together.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use super::event::Call;
 use super::model::{GroupId, Model, Target};
 use super::waits::Blocked;
 
-/// More processes than these are not looked at: their calls would be too many for every look.
+/// Maximum number of processes; with more, there are too many calls for every evaluation.
 const MOST_PROCESSES: usize = 4096;
 
-/// Calls that were given to a stream together.
+/// Calls that were launched together on a stream.
 struct Batch {
     rank: u32,
     calls: Vec<(Arc<Call>, Place)>,
-    /// Calls that are not complete.
+    /// Number of calls that are not complete.
     pending: usize,
     has_begun: bool,
-    /// What comes behind it on its stream.
+    /// The next batch on the stream.
     next: Option<usize>,
 }
 
-/// Where a call stands among those of its peers.
+/// The place of a call: group and sequence number.
 type Place = (GroupId, u64);
 
-/// The circles in which streams wait for each other; each wait needs the rank of the next.
+/// Cycles in which streams wait for each other; each wait needs the rank of the next.
 #[must_use]
 pub fn cycles(model: &Model) -> Vec<Vec<Blocked>> {
     let (mut batches, first) = batches(model);
@@ -84,7 +84,7 @@ pub fn cycles(model: &Model) -> Vec<Vec<Blocked>> {
     closed(&batches, &joins)
 }
 
-/// The batches of all processes, and those with nothing before them.
+/// The batches of all processes, and the first one of each stream.
 fn batches(model: &Model) -> (Vec<Batch>, Vec<usize>) {
     let (mut batches, mut first): (Vec<Batch>, Vec<usize>) = (Vec::new(), Vec::new());
     let heard = model.processes.values().filter(|it| !it.queued.is_empty());
@@ -129,9 +129,9 @@ fn batches(model: &Model) -> (Vec<Batch>, Vec<usize>) {
     (batches, first)
 }
 
-/// Follows what streams are in to what these need, until a stream comes again.
+/// Follows the needs of each blocked stream until a stream recurs.
 fn closed(batches: &[Batch], joins: &BTreeMap<Place, Vec<usize>>) -> Vec<Vec<Blocked>> {
-    // What a stream is in: it has begun and is not complete. By what has not begun behind it.
+    // For each batch that has not begun: the incomplete batch that its stream is in.
     let mut in_front: BTreeMap<usize, usize> = BTreeMap::new();
     for (at, batch) in batches.iter().enumerate() {
         if batch.has_begun && batch.pending > 0 {
@@ -198,9 +198,9 @@ fn closed(batches: &[Batch], joins: &BTreeMap<Place, Vec<usize>>) -> Vec<Vec<Blo
 mod tests {
     use crate::diagnosis::testing::holds;
 
-    /// Ranks 0 and 1 have a communicator beside that of all ranks.
+    /// A job in which ranks 0 and 1 have a communicator of their own, besides that of all ranks.
     fn job(world: u32, events: &str, expect: &str) {
-        // Written by rank, played by time.
+        // Events are written by rank and played by time.
         let mut events: Vec<&str> = events.trim().lines().map(str::trim).collect();
         events.sort_by(|a, b| a.split(' ').next().cmp(&b.split(' ').next()));
         let events = events.join("\n");
@@ -228,7 +228,7 @@ mod tests {
         "#;
 
     #[test]
-    fn two_orders_on_one_stream_are_a_circle() {
+    fn opposite_orders_on_one_stream_are_a_cycle() {
         job(
             2,
             "
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn one_order_is_none() {
+    fn equal_orders_are_no_cycle() {
         job(
             2,
             "1.0 * all_reduce f32[8] sum\n1.1 * all_reduce/model f32[4] sum",
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn on_streams_of_their_own_they_do_not_wait() {
+    fn separate_streams_do_not_wait() {
         job(
             2,
             "
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_together_has_no_order() {
+    fn calls_launched_together_have_no_order() {
         job(
             2,
             "
@@ -279,8 +279,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_together_is_complete_together() {
-        // The second launch of rank 0 waits for both of the first.
+    fn calls_launched_together_complete_together() {
+        // The second launch of rank 0 waits for both calls of the first.
         job(
             2,
             "
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_may_be_complete_early_are_no_circle() {
+    fn calls_that_may_complete_early_are_no_cycle() {
         job(
             2,
             "
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_may_lead_over_three() {
+    fn cycle_may_include_three_ranks() {
         job(
             3,
             "
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_complete_is_waited_for_by_nothing() {
+    fn complete_calls_block_nothing() {
         job(
             2,
             "
@@ -348,8 +348,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_was_not_heard() {
-        // Rank 1 may have asked for the other one before, where records were lost.
+    fn lost_records_allow_no_cycle() {
+        // Records of rank 1 were lost, which may include the other call.
         job(
             2,
             "

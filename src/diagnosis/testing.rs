@@ -1,4 +1,4 @@
-//! Builders for unit tests of the engine's parts, and scenarios for those of the findings.
+//! Builders for unit tests of the engine, and scenarios for tests of findings.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ mod example;
 #[path = "../../tests/support/scenario/mod.rs"]
 mod scenario;
 
-/// Runs a scenario, given without its sentence, and panics with what is wrong if it does not hold.
+/// Runs a scenario without an `about` line; panics with the failure if it does not hold.
 #[track_caller]
 pub(crate) fn holds(scenario: &str) {
     let scenario = format!("about = \"one rule at work\"\n{scenario}");
@@ -22,8 +22,8 @@ pub(crate) fn holds(scenario: &str) {
     }
 }
 
-/// Panics unless the example on the finding's page is what the terminal shows of a scenario, given
-/// without its sentence. With `UPDATE_DOCS=1` in the environment, updates the page instead.
+/// Panics unless the example on the finding's page is what the terminal shows of a scenario, without an
+/// `about` line. With `UPDATE_DOCS=1` in the environment, updates the page instead.
 #[track_caller]
 pub(crate) fn shows(about: &About, scenario: &str) {
     let scenario = format!("about = \"the example of a finding\"\n{scenario}");
@@ -32,7 +32,7 @@ pub(crate) fn shows(about: &About, scenario: &str) {
     example::compare(about.code.code, &shown);
 }
 
-/// Two calls that meet and cannot match are found, proved, where and when they meet.
+/// Checks that two calls that meet and cannot match are reported as proved, with place and time.
 #[track_caller]
 pub(crate) fn differ(code: &str, proof: &str, one: &str, other: &str) {
     holds(&format!(
@@ -54,7 +54,7 @@ pub(crate) fn differ(code: &str, proof: &str, one: &str, other: &str) {
     ));
 }
 
-/// Two calls that meet and match are nothing.
+/// Checks that two calls that meet and match lead to no finding.
 #[track_caller]
 pub(crate) fn agree(one: &str, other: &str) {
     holds(&format!(
@@ -72,7 +72,7 @@ pub(crate) fn agree(one: &str, other: &str) {
 
 pub(crate) struct CallBuilder(Call);
 
-/// A call of the default group of two ranks, about which nothing but its op is known.
+/// A call of the default group of two ranks, of which only the operation is known.
 pub(crate) fn call(op: Op) -> CallBuilder {
     CallBuilder(Call {
         id: CallId(1),

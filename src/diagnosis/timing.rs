@@ -1,10 +1,10 @@
 //! The time constants of the engine, and the factor by which tests shorten them.
 //!
 //! [`Timing`] holds every duration that decides *when* something is concluded: how long a condition
-//! must last, or how long something must be absent. `src/node/timing.rs` holds those of
-//! the node. Both are multiplied by one [`TimeScale`], which the node writes to the first message of
-//! its stream and journal: a job is diagnosed live, by a standing coordinator and by `analyze` with
-//! the same values.
+//! must last, or how long something must be absent. `src/node/timing.rs` holds those of the node.
+//! Both are multiplied by one [`TimeScale`], which the node writes to the first message of its
+//! stream and journal: `run`, a separate coordinator and `analyze` diagnose a job with the same
+//! values.
 //!
 //! Not scaled, and therefore constants of the files that use them:
 //!
@@ -12,13 +12,12 @@
 //! |---|---|
 //! | delivery of evidence (`roster.rs`, `FAILED_FOR` in `situation/`) | processes and nodes do not report sooner |
 //! | correlation of ends, kills and signals (`judge.rs`, `out_of_memory.rs`, `host_memory.rs`, `REFLEX` in `model/`, `TEARDOWN` in `postmortem/play.rs`) | set by kernel and launcher |
-//! | start of a process (`STARTED_AGAIN` in `rendezvous_incomplete.rs`) | an interpreter takes as long as it takes |
+//! | start of a process (`STARTED_AGAIN` in `rendezvous_incomplete.rs`) | set by the interpreter |
 //! | defaults and timers of PyTorch (`long_phase.rs`, `ABOUT` in `stall.rs`) | PyTorch's own |
-//! | interval of PyTorch's recorder (`RECORDED_WAIT` in `waits.rs`) | limited by what it costs the job |
 //! | clocks, costs of a call (`clock_skew.rs`, `GAP` in `lateness/`, `LONGER` in `slow.rs`) | properties of hosts and networks |
-//! | history of stops and counters (`pace.rs`, `memory.rs` in `model/`) | a look back that delays nothing |
+//! | history of stops and counters (`pace.rs`, `memory.rs` in `model/`) | looks back, so it delays nothing |
 //! | pause between two reviews of all arrivals (`lateness/`, `communication/`) | limits processor time |
-//! | silence of nodes and connections, cost of screens (`coordinator/`, `report/`) | networks and eyes |
+//! | silence of nodes and connections, cost of screens (`coordinator/`, `report/`) | properties of networks and readers |
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -59,10 +58,9 @@ const fn seconds(seconds: u64) -> Duration {
 }
 
 scalable! {
-    /// When the engine concludes something from time alone.
+    /// Durations after which the engine concludes something from time alone.
     pub struct Timing {
-        /// Default of `--stall-after`: a wait that nothing proves endless becomes a finding after this
-        /// long.
+        /// Default of `--stall-after`: an unproven wait becomes a finding after this long.
         pub default_stall_after: seconds(60),
         /// Minimum wait that the reported state of a rank shows.
         pub visible_wait: seconds(1),
@@ -74,26 +72,26 @@ scalable! {
         pub hidden_wait: seconds(3),
         /// Minimum duration of a wait for a message that may already have been delivered.
         pub uncertain_wait: seconds(3),
-        /// Time after which an asynchronous call that has not returned counts as blocked. It may make
-        /// a communicator or a connection first.
+        /// Time after which an asynchronous call that has not returned counts as blocked. It may
+        /// have to create a communicator or a connection first.
         pub blocked_issue: seconds(3),
         /// Silence of a thread after which it is assumed not to make a missing call.
         pub idle_thread: seconds(3),
-        /// Minimum wait that a user who interrupts the job may have noticed. Such a wait is a finding
-        /// although it was cut short.
+        /// Minimum wait that a user who interrupts the job may have noticed. Such a wait is a
+        /// finding although it was cut short.
         pub interrupted_wait: seconds(3),
-        /// Minimum time inside a function of NCCL before a finding names it. Below that the thread may
-        /// only pass through.
+        /// Minimum time inside a function of NCCL before a finding names it. Below that the thread
+        /// may only pass through.
         pub function_wait: seconds(1),
 
-        /// Time after which an unfinished creation of a group counts as failed. It takes moments once
-        /// every creator is there.
+        /// Time after which an unfinished creation of a group counts as failed. It takes moments
+        /// once every creator has arrived.
         pub group_creation: seconds(3),
-        /// Time that a collective may take to complete after a member is stopped: the member may have
-        /// done its part before.
+        /// Time that a collective may take to complete after a member is stopped: the member may
+        /// have done its part before.
         pub stopped_member_grace: seconds(3),
-        /// Time that ranks which look for each other at different addresses may take to meet: a host
-        /// has several names.
+        /// Time that ranks at different addresses may take to meet nevertheless: a host can have
+        /// several names.
         pub address_mismatch_grace: seconds(5),
         /// Time that the end of a process on another host may take to be reported, before a second
         /// process of the same rank is a duplicate.
@@ -103,11 +101,11 @@ scalable! {
 
         /// Minimum wait before the first capture of stacks, limited to a share of the stall limit.
         pub first_capture: seconds(2),
-        /// Time from the first capture to the second, limited likewise. Later ones come after as long
-        /// a time as the rank has waited by then: a few in an hour.
+        /// Time from the first capture to the second, limited likewise. Each later one follows
+        /// after as long as the rank has waited by then: a few per hour.
         pub second_capture: seconds(5),
-        /// Minimum time between captures of a process that made progress in between: a job with long
-        /// waits in every step is captured now and then, not in every step.
+        /// Minimum time between captures of a process that made progress in between: a job with
+        /// long waits in every step is captured now and then, not in every step.
         pub capture_cooldown: seconds(20),
         /// Minimum time between two captures that are compared. Closer ones show no difference
         /// between a process that is blocked and one that is slow.
@@ -117,7 +115,8 @@ scalable! {
         /// means nothing.
         pub shared_memory_growth: seconds(60),
 
-        /// Time after the first collective that is left out of statistics, where steps are not known.
+        /// Time after the first collective that is left out of statistics, where steps are not
+        /// known.
         pub warm_up: seconds(2),
         /// Minimum duration of a straggler episode.
         pub straggler: seconds(4),

@@ -1,44 +1,44 @@
-//! Trends that a few odd values do not disturb.
+//! Trends that are robust against outliers.
 //!
-//! The slope is the median of the slopes between all pairs of points: H. Theil, "A rank-invariant method
-//! of linear and polynomial regression analysis" (1950); P. K. Sen, "Estimates of the regression
-//! coefficient based on Kendall's tau" (1968), which also gives the confidence interval by the ranks of
-//! those slopes. Up to 29 % of the points may be anything. Whether there is a trend at all is Mann's and
-//! Kendall's test (H. B. Mann, "Nonparametric tests against trend", 1945), with Kendall's correction for
-//! values that are equal.
+//! The slope is the median of the slopes between all pairs of points: H. Theil, "A rank-invariant
+//! method of linear and polynomial regression analysis" (1950); P. K. Sen, "Estimates of the
+//! regression coefficient based on Kendall's tau" (1968), which also gives the confidence interval
+//! by the ranks of those slopes. Up to 29 % of the points may be outliers. The significance is that
+//! of the Mann-Kendall test (H. B. Mann, "Nonparametric tests against trend", 1945), with Kendall's
+//! correction for ties.
 //!
-//! That test takes points for independent, and memory is not: what was allocated stays. So a trend has to
-//! be steady as well, see [`Trend::is_steady`].
+//! The test assumes independent points. Memory is cumulative, so a trend must also be steady: see
+//! [`Trend::is_steady`].
 
 /// Standard deviations of the two-sided 95 % interval.
 const WITHIN: f64 = 1.96;
-/// How far the values may fall back on their way, as a share of what they rise by.
+/// Maximum decrease of the values on their way, relative to the total rise.
 const FALLS_BACK: f64 = 0.2;
-/// The least slope of each third of the points, as a share of that of all …
+/// Minimum slope of each third of the points, relative to the overall slope …
 const EACH_THIRD: f64 = 0.4;
-/// … and of the last one: what fills by less and less (a cache of samples that are drawn at random) is on
-/// its way to rest.
+/// … and of the last third: growth that slows down (such as a cache of randomly drawn samples)
+/// comes to an end.
 const LAST_THIRD: f64 = 0.6;
 
-/// How values change with the steps at which they were seen.
+/// How values change with steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
     /// Change per step.
     pub slope: f64,
-    /// With 95 % confidence, at least so much …
+    /// Lower bound of the slope with 95 % confidence.
     pub low: f64,
-    /// … and at most so much.
+    /// Upper bound of the slope with 95 % confidence.
     pub high: f64,
-    /// The farthest that a value is from the line.
+    /// Maximum distance of a value from the line.
     pub scatter: f64,
-    /// How far the number of pairs that rise is from what chance would make it, in standard deviations.
+    /// Number of rising less falling pairs, in standard deviations from the number without a trend.
     pub z: f64,
 }
 
 impl Trend {
-    /// The trend of points in ascending order of their steps; `None`: there are too few for one.
+    /// The trend of points in ascending order of steps; `None`: too few points.
     ///
-    /// Takes a time that is quadratic in their number.
+    /// Takes time quadratic in the number of points.
     #[must_use]
     pub fn of(points: &[(f64, f64)]) -> Option<Self> {
         let n = points.len();
@@ -74,9 +74,9 @@ impl Trend {
         })
     }
 
-    /// Whether these points, of which it is the trend, rise all the way: hardly fall back, and in each
-    /// third of them as they do on the whole. What comes to rest (a cache that is full, a program that is
-    /// warm) does not, nor what jumps once, nor what goes up and down.
+    /// Whether these points, of which it is the trend, rise all the way: they hardly fall back, and
+    /// each third of them rises about as fast as all of them. Values that level off (a full cache,
+    /// a warm program), jump once, or go up and down do not.
     #[must_use]
     pub fn is_steady(&self, points: &[(f64, f64)]) -> bool {
         let (Some((_, first)), Some((_, last))) = (points.first(), points.last()) else {
@@ -105,7 +105,7 @@ impl Trend {
     }
 }
 
-/// The middle one of values in order.
+/// The median of sorted values.
 fn median(values: &[f64]) -> f64 {
     let half = values.len() / 2;
     if values.len().is_multiple_of(2) {
@@ -115,7 +115,7 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// How far the points are, at most, from the line of this slope that has half of them below it.
+/// Maximum distance of the points from the line of this slope through their median.
 fn scatter(points: &[(f64, f64)], slope: f64) -> f64 {
     let mut above: Vec<f64> = points.iter().map(|(x, y)| y - slope * x).collect();
     above.sort_unstable_by(f64::total_cmp);
@@ -124,7 +124,7 @@ fn scatter(points: &[(f64, f64)], slope: f64) -> f64 {
     ends.map(|it| (it - middle).abs()).fold(0.0, f64::max)
 }
 
-/// Variance of the number of pairs that rise less those that fall, if there is no trend.
+/// Variance of the number of rising less falling pairs without a trend.
 fn variance(points: &[(f64, f64)]) -> f64 {
     let term = |n: usize| (n * n.saturating_sub(1) * (2 * n + 5)) as f64;
     let mut values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
@@ -145,13 +145,13 @@ mod tests {
         x.map(|x| (x, value(x))).collect()
     }
 
-    /// Always the same, in 0 … 1.
+    /// Deterministic noise from 0 to 1.
     fn noise(x: f64) -> f64 {
         ((x * 12.9898).sin() * 43_758.545_3).rem_euclid(1.0)
     }
 
     #[test]
-    fn a_line_is_its_own_trend() {
+    fn line_is_its_own_trend() {
         let line = points(20, |x| 3.0f64.mul_add(x, 7.0));
         let trend = Trend::of(&line).unwrap();
         assert_eq!((trend.slope, trend.low, trend.high), (3.0, 3.0, 3.0));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_values_do_not_disturb_it() {
+    fn outliers_do_not_change_the_trend() {
         let mut line = points(20, |x| 3.0f64.mul_add(x, 2.0 * noise(x)));
         for at in [3, 8, 12, 17] {
             line[at].1 = 1e6 * noise(at as f64);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_has_what_is_true_nearly_always() {
+    fn interval_nearly_always_contains_the_slope() {
         let mut inside = 0;
         for seed in 0..200 {
             let seed = f64::from(seed) * 100.0;
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_steady_rise_is_none() {
+    fn unsteady_values_are_no_steady_rise() {
         let none: [(&str, Vec<(f64, f64)>); 6] = [
             ("nothing changes", points(30, |_| 5.0)),
             ("a sawtooth", points(30, |x| 100.0 * (x % 10.0))),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_hardly_ever_a_trend() {
+    fn noise_is_rarely_a_trend() {
         let significant = (0..500).filter(|seed| {
             let noise = points(16, |x| noise(f64::from(*seed).mul_add(100.0, x)));
             Trend::of(&noise).unwrap().z.abs() > 3.3

@@ -1,4 +1,4 @@
-//! The branch of a model's forward that was not taken, where a line of it can tell.
+//! The branch of a model's forward that was not taken, if the source shows one.
 
 use std::sync::Arc;
 
@@ -12,26 +12,26 @@ use super::model::parse;
 use super::situation::Situation;
 use super::words;
 
-/// Lines that are told of one breach.
+/// Maximum number of lines reported per breach.
 const MOST: usize = 3;
-/// Parameters that are named of one line.
+/// Maximum number of parameters named per line.
 const NAMED: usize = 2;
 
-/// A line by which the program uses parameters that got no gradient, and the test that it depends on.
+/// A line at which the program uses parameters without a gradient, and the test that it depends on.
 #[derive(Clone, Debug)]
 pub struct Use<'a> {
     /// The line.
     pub place: Arc<Where>,
-    /// The nearest test that decides whether the program comes there, if the source has one.
+    /// The nearest test that decides whether the program reaches the line, if the source has one.
     pub guard: Option<&'a Guard>,
-    /// The parameters, the first ones.
+    /// Names of the first of the parameters.
     names: Vec<&'a str>,
-    /// How many they are.
+    /// Number of parameters.
     total: u64,
 }
 
-/// The lines by which ranks that broke the contract would have used what they lack gradients of: those
-/// that depend on a test, where there are such ones.
+/// The lines at which ranks in breach of the contract use the parameters that lack gradients; if
+/// any of these lines depend on a test, only those.
 #[must_use]
 pub fn left_out<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<Use<'a>> {
     let mut found: Vec<Use<'a>> = Vec::new();
@@ -72,8 +72,8 @@ pub fn left_out<'a>(situation: &Situation<'a>, breach: &Breach) -> Vec<Use<'a>> 
 }
 
 impl Use<'_> {
-    /// "head.weight and head.bias are used at model.py:24, which is reached only where `with_head` holds
-    /// (line 24)."
+    /// For example "head.weight and head.bias are used at model.py:24, which is reached only where
+    /// `with_head` holds (line 24)."
     #[must_use]
     pub fn sentence(&self) -> String {
         let more = self.total.saturating_sub(self.names.len() as u64);

@@ -1,32 +1,31 @@
-//! Who waits for whom: the graph of waits, what it can still release, and its cycles.
+//! The graph of waits: blocked ranks, ranks that can still be released, and cycles.
 //!
-//! A thread is blocked when it waits for a collective that cannot be complete: the members it must
-//! wait for ([`super::model::JoinedCall::needs`]) have not made their call; or for a message that
-//! nobody has sent. Only what must block counts. A leaf of a rooted collective may be done early, and a
-//! call that nobody waits for blocks nobody; unless it does not come back: where the first call makes a
-//! communicator, even an asynchronous one stands until all have come. That is believed once it has lasted,
-//! and proves nothing. Nor does a wait for a device, which is known by where the program stands (`devices.rs`).
+//! A thread is blocked if it waits for a collective that cannot be complete, because members that
+//! it must wait for ([`super::model::JoinedCall::needs`]) have not made their call, or for a
+//! message that was not sent. Only waits that must block count: a leaf of a rooted collective may
+//! complete early, and a call without a wait blocks no thread. The exceptions are inferred after
+//! some time, and prove nothing: an asynchronous call that does not return, since the first call
+//! creates a communicator, and a wait for a device, which shows in the stacks (`devices.rs`).
 //!
-//! Whether a sender must wait depends on the backend and on sizes that it alone knows
-//! ([`super::model::Transport`]). A wait for a send is taken to block where the backend's sends wait,
-//! and else once it has lasted, but it is not *certain*, and proves nothing. Nor does a receive from
-//! any source, or one between ranks of which records were missed.
+//! Whether a sender must wait depends on the backend and on message sizes
+//! ([`super::model::Transport`]). A wait for a send counts as blocked at once if the backend's
+//! sends wait, otherwise after some time; it is not *certain* and proves nothing. The same holds
+//! for a receive from any source, and for messages between ranks with lost records.
 //!
 //! # The release fixpoint
 //!
-//! A rank is *free* if one of its threads that make calls is not blocked: nothing is known about
-//! what it will do next, so it may yet make any call. A thread of the backward pass acts for the one
-//! that runs it: once it has been silent for a while it frees nobody. A thread whose call met others that
-//! can never match it frees nobody either. A rank that ended while one of
-//! its threads was free ended for reasons of its own. Starting from the free ranks, a blocked rank
-//! becomes free as soon as one of its threads needs only free ranks (or, receiving from any source, one
-//! free rank). The ranks that this never
-//! reaches are *stuck*: whatever the free ones do, these cannot move. Following a stuck rank's needs
-//! leads to a rank that has ended or stopped, or back to itself: a deadlock.
+//! A rank is *free* if one of its threads is not blocked: that thread may make any call next. Two
+//! kinds of threads free no rank: a thread of the backward pass that has been silent for a while,
+//! since it acts for the thread that runs the pass, and a thread whose call met calls that can
+//! never match it. A rank that ended while a thread was free ended for another reason. Starting
+//! from the free ranks, a blocked rank becomes free as soon as one of its threads needs only free
+//! ranks (for a receive from any source: one free rank). The remaining ranks are *stuck*: no action
+//! of free ranks can release them. The needs of a stuck rank lead to a rank that has ended or
+//! stopped, or back to itself: a deadlock.
 //!
 //! This is the AND model of distributed deadlock (Chandy, Misra, Haas, "Distributed deadlock
-//! detection", TOCS 1983): collectives know no waiting for any one of several. Where a receive from any
-//! source is among the stuck, a cycle alone is no deadlock, but a cycle of the stuck is.
+//! detection", TOCS 1983): a collective never waits for any one of several ranks. With receives
+//! from any source a cycle alone is no deadlock, but a cycle of stuck ranks is.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -42,34 +41,34 @@ use super::model::{
 mod devices;
 mod launches;
 
-/// A thread that waits for ranks that have not come.
+/// A thread that waits for ranks that have not arrived.
 #[derive(Clone, Debug)]
 pub struct Blocked {
-    /// Its rank.
+    /// Rank of the thread.
     pub rank: u32,
     /// The thread.
     pub thread: ThreadId,
-    /// The group of the call it waits for.
+    /// Group of the call it waits for.
     pub group: GroupId,
-    /// That call's sequence number.
+    /// Sequence number of that call.
     pub seq: u64,
-    /// That call.
+    /// The call it waits for.
     pub call: Arc<Call>,
-    /// When it made the call; of a point-to-point call: when it began to wait.
+    /// When it issued the call; for a point-to-point call, when it began to wait.
     pub since: Timestamp,
-    /// When the wait ended in failure, if it did and ended the process, or was ended with it.
+    /// When the wait ended, if it failed and ended the process, or ended with it.
     pub until: Option<Timestamp>,
-    /// The ranks it needs, ascending.
+    /// Ranks it needs, ascending.
     pub needs: Vec<u32>,
-    /// The point-to-point call that it waits for, where it is one.
+    /// The point-to-point call it waits for, if it is one.
     pub message: Option<Lone>,
-    /// It cannot go on before all of them came, whatever the transport does.
+    /// It cannot continue before all of these ranks arrive, whatever the transport does.
     pub certain: bool,
-    /// No other thread of the process ever made a call.
+    /// No other thread of the process has issued a call.
     pub only_thread: bool,
     /// The wait itself was recorded; otherwise it is inferred.
     pub recorded: bool,
-    /// The call came back before it was complete, as those on devices do, and it waits further on.
+    /// The call returned before it was complete, as calls on devices do; the program waits later.
     pub came_back: bool,
 }
 
@@ -80,14 +79,14 @@ pub struct Waits {
     pub blocked: BTreeMap<u32, Vec<Blocked>>,
     /// Ranks that no free rank can release.
     pub stuck: BTreeSet<u32>,
-    /// Ranks all of whose threads wait for calls that met others which can never match them.
+    /// Ranks all of whose threads wait for calls that met calls which can never match them.
     pub at_odds: BTreeSet<u32>,
     /// Minimal cycles among stuck ranks, one per knot; each wait needs the rank of the next.
     pub cycles: Vec<Vec<Blocked>>,
 }
 
 impl Waits {
-    /// The graph as the model has it now.
+    /// The graph of the model at `now`.
     #[must_use]
     pub fn of(model: &Model, now: Timestamp) -> Self {
         let mut blocked: BTreeMap<u32, Vec<Blocked>> = BTreeMap::new();
@@ -98,7 +97,7 @@ impl Waits {
             let ended = match model.ending_of(process) {
                 Ending::None => None,
                 Ending::InOrder => continue,
-                // A cycle that had closed before is why they ended.
+                // Ranks may have ended because of a cycle that was closed before.
                 Ending::Raised(_) | Ending::Died(_) => {
                     if model
                         .process_of(rank)
@@ -161,7 +160,7 @@ impl Waits {
         waits.any(|wait| wait.rank == rank)
     }
 
-    /// The wait that keeps a stuck rank.
+    /// The wait of a stuck rank.
     #[must_use]
     pub fn stuck_in(&self, rank: u32) -> Option<&Blocked> {
         self.stuck
@@ -172,7 +171,7 @@ impl Waits {
 }
 
 impl Blocked {
-    /// It needs one of the ranks, whichever.
+    /// Whether any one of the needed ranks suffices.
     #[must_use]
     pub fn needs_any(&self) -> bool {
         self.message
@@ -181,8 +180,8 @@ impl Blocked {
     }
 }
 
-/// Whether a thread waits for a call that met others which can never match it. It needs nobody who could
-/// still come, and never goes on.
+/// Whether a thread waits for a call that met calls which can never match it, and so never
+/// continues.
 fn is_at_odds(model: &Model, process: &Process, rank: u32, thread: &Thread) -> bool {
     let target = match &thread.doing {
         Doing::Call(call) => process.target(call.id),
@@ -259,8 +258,8 @@ fn blocked_threads(
             _ => None,
         };
         if let Some(blocked) = found_here {
-            // Where a wait does not hold its thread, it is over in a moment, whatever becomes of the
-            // call.
+            // A wait that does not block its thread ends at once, so only a silent thread is
+            // blocked.
             let group = model.group(blocked.group);
             let holds = group.holds_threads(blocked.call.op);
             if !holds && now.since(thread.last_at) < model.timing.hidden_wait {
@@ -278,7 +277,7 @@ fn blocked_threads(
     found
 }
 
-/// The wait of a rank for the members of a group that have not come to its call.
+/// The wait of a rank for members that have not arrived at its call.
 fn for_others(model: &Model, group_id: GroupId, seq: u64, rank: u32) -> Option<Blocked> {
     let group = model.group(group_id);
     let joined = group.join(seq)?.calls.get(&rank)?;
@@ -342,15 +341,15 @@ fn for_message(
     })
 }
 
-/// Whether a wait for a message that need not be one has lasted: also since a message was sent to the
-/// rank, which may just be arriving.
+/// Whether a wait that need not block has lasted for `uncertain_wait`, also since the latest
+/// message to the rank, which may be arriving.
 pub(super) fn lasts(model: &Model, lone: &Lone, since: Timestamp, now: Timestamp) -> bool {
     let since = lone.sent.map_or(since, |sent| sent.max(since));
     now.since(since) >= model.timing.uncertain_wait
 }
 
-/// The ranks that may be the partner of a point-to-point call; `None` where one of them is not seen,
-/// or it is the rank itself.
+/// The ranks that may be the partner of a point-to-point call; `None` if one of them is not
+/// observed, or the partner is the rank itself.
 pub(super) fn partners(model: &Model, group: GroupId, lone: &Lone) -> Option<Vec<u32>> {
     let group = model.group(group);
     match lone.peer {
@@ -363,7 +362,7 @@ pub(super) fn partners(model: &Model, group: GroupId, lone: &Lone) -> Option<Vec
     }
 }
 
-/// Grows the set of free ranks until nothing changes.
+/// Extends the set of free ranks to its fixpoint.
 fn release(model: &Model, blocked: &BTreeMap<u32, Vec<Blocked>>, free: &mut BTreeSet<u32>) {
     loop {
         let released: Vec<u32> = blocked
@@ -436,7 +435,7 @@ fn cycles(blocked: &BTreeMap<u32, Vec<Blocked>>, stuck: &BTreeSet<u32>) -> Vec<V
     cycles
 }
 
-/// Whether all of these waits went on when the last of them began.
+/// Whether all of these waits were in progress when the last of them began.
 fn closed(waits: &[Blocked]) -> bool {
     let last = waits.iter().map(|wait| wait.since).max();
     waits
@@ -444,7 +443,7 @@ fn closed(waits: &[Blocked]) -> bool {
         .all(|wait| wait.until.is_none() || wait.until >= last)
 }
 
-/// Breadth first from a rank back to itself.
+/// Breadth-first search from a rank back to itself.
 fn shortest_cycle(
     blocked: &BTreeMap<u32, Vec<Blocked>>,
     stuck: &BTreeSet<u32>,

@@ -1,4 +1,4 @@
-//! Phrases that several findings use, so that all of them speak alike.
+//! Phrases shared by several findings.
 
 use std::fmt::{self, Display, Write as _};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use ddp_doctor_proto::words::runs;
 use super::event::{Call, GroupInfo};
 use super::model::Place;
 
-/// "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
+/// Formats ranks: "rank 1", "ranks 0 and 2", "ranks 0–5, 7 and 9".
 #[derive(Clone, Copy, Debug)]
 pub struct Ranks<'a>(pub &'a [u32]);
 
@@ -27,7 +27,7 @@ impl Display for Ranks<'_> {
     }
 }
 
-/// The same at the beginning of a sentence: "Rank 1", "Ranks 0 and 2".
+/// Formats ranks at the start of a sentence: "Rank 1", "Ranks 0 and 2".
 #[derive(Clone, Copy, Debug)]
 pub struct Capital<'a>(pub Ranks<'a>);
 
@@ -37,7 +37,7 @@ impl Display for Capital<'_> {
     }
 }
 
-/// A text as a sentence begins with it.
+/// The text with a capital first letter.
 #[must_use]
 pub fn begin(text: &str) -> String {
     let mut letters = text.chars();
@@ -45,13 +45,13 @@ pub fn begin(text: &str) -> String {
     format!("{}{}", first.unwrap_or_default(), letters.as_str())
 }
 
-/// "is" or "are", "has" or "have", …: the first word for one, the second for several.
+/// The first word for one rank, the second for several: "is" or "are", "has" or "have".
 #[must_use]
 pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a str {
     if ranks.len() == 1 { one } else { several }
 }
 
-/// "all_reduce #23", "recv #2 from rank 0".
+/// Name and number of a call: "all_reduce #23", "recv #2 from rank 0".
 #[must_use]
 pub fn call(call: &Call) -> String {
     let mut text = call.op.to_string();
@@ -64,7 +64,7 @@ pub fn call(call: &Call) -> String {
     text
 }
 
-/// " to rank 1", " from rank 0", " from any rank".
+/// The peer of a message: " to rank 1", " from rank 0", " from any rank".
 fn partner(call: &Call) -> String {
     let way = match call.op {
         ddp_doctor_proto::Op::Send => "to",
@@ -76,7 +76,7 @@ fn partner(call: &Call) -> String {
     )
 }
 
-/// What a call says about its data: "all_reduce float32[3, 1560] sum".
+/// Signature of a call: "all_reduce float32[3, 1560] sum".
 #[must_use]
 pub fn signature(call: &Call) -> String {
     let mut text = call.op.to_string();
@@ -107,7 +107,7 @@ pub fn signature(call: &Call) -> String {
     text
 }
 
-/// What people call a group: its description where it has one, and its name where that is not enough.
+/// Name of a group for users: its description, or its name if it has none.
 #[must_use]
 pub fn group(group: &GroupInfo) -> String {
     let kind = match &*group.key.layer {
@@ -121,7 +121,7 @@ pub fn group(group: &GroupInfo) -> String {
     }
 }
 
-/// Where ranks look for each other: "localhost:29500".
+/// Address at which ranks meet: "localhost:29500".
 #[must_use]
 pub fn place(place: &Place) -> String {
     match place.port {
@@ -130,7 +130,7 @@ pub fn place(place: &Place) -> String {
     }
 }
 
-/// " at train.py:9", or nothing.
+/// The place as " at train.py:9"; empty if unknown.
 #[must_use]
 pub fn at(place: Option<&Where>) -> String {
     place
@@ -138,14 +138,14 @@ pub fn at(place: Option<&Where>) -> String {
         .unwrap_or_default()
 }
 
-/// "train.py:9": the file's name without its folders, since findings list the full path apart.
+/// File name and line, "train.py:9". Findings list the full path separately.
 #[must_use]
 pub fn line(place: &Where) -> String {
     let file = place.file.rsplit('/').next().unwrap_or(&place.file);
     format!("{file}:{}", place.line)
 }
 
-/// "load()", or "the main program" where Python calls it `<module>`.
+/// Name of a function, "load()", or "the main program" for `<module>`.
 #[must_use]
 pub fn function(place: &Where) -> String {
     match &*place.function {
@@ -155,7 +155,7 @@ pub fn function(place: &Where) -> String {
     }
 }
 
-/// "5.0 s", "12 min".
+/// A duration in seconds or above: "5.0 s", "12 min".
 #[must_use]
 pub fn seconds(time: Duration) -> String {
     match time.as_secs() {
@@ -169,7 +169,7 @@ pub fn seconds(time: Duration) -> String {
     }
 }
 
-/// "210 ms", "5.0 s", "12 min".
+/// A duration: "210 ms", "5.0 s", "12 min".
 #[must_use]
 pub fn short_time(time: Duration) -> String {
     match time.as_micros() {
@@ -179,7 +179,7 @@ pub fn short_time(time: Duration) -> String {
     }
 }
 
-/// "20.0 GiB", "512 MiB", "7 B".
+/// A size: "20.0 GiB", "512 MiB", "7 B".
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -189,15 +189,15 @@ pub fn bytes(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[power])
 }
 
-/// "14:23:36 UTC".
+/// Time of day: "14:23:36 UTC".
 #[must_use]
 pub fn clock(at: Timestamp) -> String {
     let text = at.to_string();
     format!("{} UTC", text.get(11..19).unwrap_or(&text))
 }
 
-/// An exception's text, cut to what fits a sentence. PyTorch's C++ errors begin with the place in
-/// its own source, which tells a user nothing.
+/// The first line of an exception's text, shortened. The position in PyTorch's own source, with
+/// which its C++ errors begin, is removed.
 #[must_use]
 pub fn short(text: &str) -> String {
     const LONGEST: usize = 160;
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_lose_the_place_in_pytorchs_source() {
+    fn exceptions_lose_the_position_in_pytorch_source() {
         let gloo = "RuntimeError: [/build/third_party/gloo/pair.cc:561] Connection closed by peer";
         assert_eq!(short(gloo), "RuntimeError: Connection closed by peer");
         assert_eq!(short("KeyError: [1, 2] x\nmore"), "KeyError: [1, 2] x");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_say_what_was_seen_and_no_more() {
+    fn signatures_contain_only_known_attributes() {
         let mut call = testing::call(Op::AllReduce)
             .dtype(DType::Float32)
             .numel(6)

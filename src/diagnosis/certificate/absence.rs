@@ -1,4 +1,5 @@
-//! Proofs about calls that wait for a rank which never comes: it has ended, or waits in a circle.
+//! Certificates about calls that wait for a rank which never arrives: it ended, or waits in a
+//! cycle.
 
 use std::collections::BTreeSet;
 
@@ -38,8 +39,8 @@ pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
     }
 }
 
-/// Waits in a circle: each thread is its process's only one that makes calls, and waits for a call
-/// that the next rank has not made.
+/// A cycle of waits: each thread is the only one of its process that issues calls, and waits for a
+/// call that the next rank has not made.
 pub(super) fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
     let (waits, rest): (Vec<&Fact>, Vec<&Fact>) = facts
         .iter()
@@ -87,8 +88,8 @@ pub(super) fn check_cycle(facts: &[Fact]) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// Who has not come to a call that cannot complete without: a member of the group to a collective, the
-/// sender to a receive.
+/// The rank without which the call cannot complete and which has not arrived: a member for a
+/// collective, the sender for a receive.
 pub(super) fn never_came(
     waits: u32,
     group: &GroupRef,
@@ -132,7 +133,7 @@ pub(super) fn never_came(
     }
 }
 
-/// Whether a rank's call cannot complete before another rank has made its own.
+/// Whether a rank's call cannot complete before another rank makes its own.
 pub(super) fn must_wait_for(call: &CallSignature, waits: u32, needed: u32) -> bool {
     let Some(op) = Op::from_name(&call.op) else {
         return false;
@@ -141,7 +142,7 @@ pub(super) fn must_wait_for(call: &CallSignature, waits: u32, needed: u32) -> bo
         Direction::Symmetric => waits != needed,
         Direction::FromRoot => call.root == Some(needed) && waits != needed,
         Direction::ToRoot => call.root == Some(waits) && waits != needed,
-        // A sender may be done early.
+        // A send may complete early.
         Direction::PointToPoint => op == Op::Recv && call.root == Some(needed) && waits != needed,
         Direction::Unknown => false,
     }
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_rank_must_be_needed_absent_and_gone() {
+    fn terminal_rank_must_be_needed_absent_and_ended() {
         let kind = CertificateKind::TerminalRank;
         let ended = Fact::Ended {
             rank: 1,
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_must_close_and_every_thread_be_the_only_one() {
+    fn cycle_must_close_and_have_single_threads() {
         let wait = |rank, name: &str, only_thread| Fact::Waits {
             rank,
             thread: 1,
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_of_receives_needs_that_nothing_was_sent() {
+    fn cycle_of_receives_requires_that_nothing_was_sent() {
         let kind = CertificateKind::Cycle;
         let cycle = |first: &str, tag, last| {
             vec![
@@ -249,14 +250,14 @@ mod tests {
             checked(kind, cycle("recv", 0, 3)),
             Err(Rejection::DidCome(0))
         );
-        // Nothing was sent with another tag: that says nothing.
+        // A different tag proves nothing.
         assert!(checked(kind, cycle("recv", 7, 2)).is_err());
-        // A send may be done early.
+        // A send may complete early.
         assert_eq!(
             checked(kind, cycle("send", 0, 2)),
             Err(Rejection::NeedNot(0, 1))
         );
-        // What a rank did among its collectives says nothing about a message, nor the reverse.
+        // Collectives prove nothing about messages, nor the reverse.
         let mut mixed = cycle("recv", 0, 2);
         mixed[2] = never(1, 0);
         assert!(checked(kind, mixed).is_err());
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_never_comes_from_a_rank_that_ended_before_it_sent_it() {
+    fn message_never_arrives_from_a_rank_that_ended_before() {
         let kind = CertificateKind::TerminalRank;
         let ended = |rank| Fact::Ended {
             rank,

@@ -1,12 +1,12 @@
-//! Proofs about the making of groups.
+//! Certificates about the creation of groups.
 
 use ddp_doctor_proto::report::{CertificateKind, Fact, GroupRef};
 
 use super::absence::must_wait_for;
 use super::{Rejection, member};
 
-/// Two ranks that met to make a group, of which one asked for the other as a member and the other
-/// asked for something else.
+/// Two ranks that met to create a group: one requested the other as a member, the other requested
+/// different members.
 pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     let [
         Fact::Creates {
@@ -38,7 +38,7 @@ pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// A rank makes a group with one that has not begun to, and never will.
+/// A rank creates a group with a rank that has not begun to, and never will.
 pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
     let [
         making,
@@ -59,8 +59,8 @@ pub(super) fn check_terminal_rank(facts: &[Fact]) -> Result<(), Rejection> {
     }
 }
 
-/// Whether a thread, its process's only one, waits for a rank that has not begun to make the group:
-/// in the making of it, or in a call of it that needs that rank.
+/// Whether the only thread of a process waits for a rank that has not begun to create the group: in
+/// its own creation of the group, or in a call that needs that rank.
 pub(super) fn check_wait(wait: &Fact, never: &GroupRef, needed: u32) -> Result<(), Rejection> {
     let only_thread = match wait {
         Fact::Creates { only_thread, .. } => {
@@ -93,7 +93,7 @@ pub(super) fn check_wait(wait: &Fact, never: &GroupRef, needed: u32) -> Result<(
     }
 }
 
-/// Whether the making of this group is not over before that rank has begun it.
+/// Whether the creation of this group cannot end before that rank begins it.
 pub(super) fn check_need(making: &Fact, never: &GroupRef, needed: u32) -> Result<(), Rejection> {
     let Fact::Creates {
         rank,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn makers_contradict_each_other_only_where_one_needs_the_other() {
+    fn creators_contradict_only_if_one_needs_the_other() {
         let kind = CertificateKind::Contradiction;
         let facts =
             |a: &[u32], b: &[u32]| vec![creates(0, group("1", a)), creates(2, group("1", b))];
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_never_made_without_a_member_that_is_gone() {
+    fn group_is_never_created_without_an_ended_member() {
         let kind = CertificateKind::TerminalRank;
         let never = |rank| Fact::NeverCreated {
             rank,
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_may_lead_through_the_making_of_a_group() {
+    fn cycle_may_include_the_creation_of_a_group() {
         let kind = CertificateKind::Cycle;
         let world = || group("0", &[0, 1]);
         let waits = Fact::Waits {

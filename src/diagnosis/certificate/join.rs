@@ -1,4 +1,4 @@
-//! Proofs about calls that met at one place and do not fit.
+//! Certificates about calls that met at one place and do not match.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact, GroupRef};
 
 use super::{Rejection, is_point_to_point, member};
 
-/// At least two calls at one place of one group, of which every one disagrees with some other.
+/// At least two calls at one place of one group, each of which disagrees with another one.
 pub(super) fn check(
     facts: &[Fact],
     kind: CertificateKind,
@@ -49,7 +49,7 @@ pub(super) fn check(
 /// Whether no transport can make one collective of two calls.
 pub(super) fn can_never_match(a: &CallSignature, b: &CallSignature) -> bool {
     let differ = |a: &Option<u32>, b: &Option<u32>| matches!((a, b), (Some(a), Some(b)) if a != b);
-    // Point-to-point calls have numbers of their own.
+    // Point-to-point calls have sequence numbers of their own.
     let known =
         |call: &CallSignature| Op::from_name(&call.op).is_some_and(|op| !op.is_point_to_point());
     if !known(a) || !known(b) {
@@ -63,7 +63,7 @@ pub(super) fn can_never_match(a: &CallSignature, b: &CallSignature) -> bool {
         || (rooted && differ(&a.root, &b.root))
 }
 
-/// Whether two calls of one collective say things that must be equal and are not.
+/// Whether two calls of one collective differ in the dtype or the reduction operator.
 pub(super) fn contradicts(a: &CallSignature, b: &CallSignature) -> bool {
     let differ =
         |a: &Option<String>, b: &Option<String>| matches!((a, b), (Some(a), Some(b)) if a != b);
@@ -72,7 +72,7 @@ pub(super) fn contradicts(a: &CallSignature, b: &CallSignature) -> bool {
         && (differ(&a.dtype, &b.dtype) || differ(&a.reduce_op, &b.reduce_op))
 }
 
-/// Two ranks' copies of one model that differ in the number of parameters, or in the type or the shape
+/// Two ranks' replicas of a model that differ in the number of parameters, or in the dtype or shape
 /// of one.
 pub(super) fn check_models(facts: &[Fact]) -> Result<(), Rejection> {
     let [
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_that_can_never_match_are_accepted_and_others_not() {
+    fn only_calls_that_can_never_match_are_accepted() {
         let kind = CertificateKind::UnsatisfiableJoin;
         let (reduce, barrier) = (signature("all_reduce"), signature("barrier"));
         let good = vec![issued(0, 5, reduce.clone()), issued(1, 5, barrier.clone())];
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_within_one_op() {
+    fn contradiction_needs_calls_of_one_op() {
         let kind = CertificateKind::Contradiction;
         let with = |op: &str| CallSignature {
             reduce_op: Some(op.into()),

@@ -1,4 +1,4 @@
-//! Proofs about a send and a receive that do not fit.
+//! Certificates about a send and a receive that do not match.
 
 use ddp_doctor_proto::report::{CallSignature, CertificateKind, Fact};
 use ddp_doctor_proto::{DType, Op};
@@ -6,8 +6,8 @@ use ddp_doctor_proto::{DType, Op};
 use super::absence::never_came;
 use super::{Rejection, member};
 
-/// The n-th send from one rank to another and the n-th receive, with the same tag where tags count,
-/// whose sizes do not fit. Where tags count (Gloo), a message may be smaller than its receive.
+/// The n-th send and the n-th receive between two ranks, with the same tag if tags are used, whose
+/// sizes do not fit. With tags (Gloo), a message may be smaller than its receive.
 pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
     let wrong = Rejection::WrongFacts(CertificateKind::Contradiction, "a send and its receive");
     let [
@@ -58,8 +58,8 @@ pub(super) fn check_sizes(facts: &[Fact]) -> Result<(), Rejection> {
     }
 }
 
-/// A receive and a send that wait for each other, with different tags. Tags tell messages apart where
-/// a send waits for its receive.
+/// A receive and a send that wait for each other with different tags. Tags distinguish messages on
+/// backends where a send waits for its receive.
 pub(super) fn check_tags(facts: &[Fact]) -> Result<(), Rejection> {
     let wrong = || {
         Rejection::WrongFacts(
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_send_and_its_receive_must_have_sizes_that_fit() {
+    fn size_contradiction_needs_sizes_that_do_not_fit() {
         let kind = CertificateKind::Contradiction;
         let facts = |sent, room| {
             vec![
@@ -162,13 +162,13 @@ mod tests {
             issued(1, 2, message("send", 1, 1, 4)),
         ];
         assert!(checked(kind, both_send.clone()).is_err());
-        // Nor are they calls of one collective.
+        // They are no calls of one collective either.
         assert!(checked(CertificateKind::UnsatisfiableJoin, both_send).is_err());
         assert!(checked(CertificateKind::UnsatisfiableJoin, facts(8, 4)).is_err());
     }
 
     #[test]
-    fn tags_contradict_each_other_where_both_sides_wait() {
+    fn tags_contradict_only_if_both_sides_wait() {
         let kind = CertificateKind::Contradiction;
         let facts = |sent, wanted| {
             vec![

@@ -1,4 +1,4 @@
-//! Proofs about ranks that begin to form a world.
+//! Certificates about ranks that begin to form a world.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use ddp_doctor_proto::report::{CertificateKind, Fact};
 use super::Rejection;
 use crate::diagnosis::backends::is_nccl;
 
-/// Two processes that look for each other, and say of the world what cannot both be.
+/// Two processes that expect each other, with contradicting descriptions of the world.
 ///
-/// They look for each other because they look at one place, or because one launcher started both for
-/// one world; in the latter case they contradict each other if they look at different ports.
+/// They expect each other because they meet at one address, or because one launcher started both
+/// for one world. In the latter case they contradict each other if they use different ports.
 pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     let [
         Fact::Joins {
@@ -74,8 +74,8 @@ pub(super) fn check_contradiction(facts: &[Fact]) -> Result<(), Rejection> {
     }
 }
 
-/// Two processes of one world that have something otherwise which both should have alike, or one GPU which
-/// each should have for itself.
+/// Two processes of one world with different values of a setting that must be equal, or with one
+/// GPU that they must not share.
 pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
     let [
         Fact::Joins {
@@ -134,7 +134,7 @@ pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
     }
     let contradict = name == other_name
         && match name.as_str() {
-            // A place on the bus is one of the host's.
+            // A PCI address is only unique within a host.
             "gpu" => {
                 let of_host = value.as_ref().is_some_and(|gpu| gpu.starts_with("pci "));
                 value.is_some() && value == other && (one_host || !of_host)
@@ -148,8 +148,7 @@ pub(super) fn check_settings(facts: &[Fact]) -> Result<(), Rejection> {
     }
 }
 
-/// Whether what runs on one of these backends can never meet what runs on the other: "gloo" and
-/// "cpu:gloo,cuda:nccl" meet on the CPU.
+/// Whether the two backends share no device: "gloo" and "cpu:gloo,cuda:nccl" meet on the CPU.
 pub(in crate::diagnosis) fn never_meet(a: &str, b: &str) -> bool {
     let (a, b) = (by_device(a), by_device(b));
     let of = |backends: &BTreeMap<&str, String>, device: &str| {
@@ -161,14 +160,15 @@ pub(in crate::diagnosis) fn never_meet(a: &str, b: &str) -> bool {
         && devices.into_iter().all(|device| {
             let (a, b) = (of(&a, device), of(&b, device));
             match (a, b) {
-                // Which of its implementations a name stands for is PyTorch's choice.
+                // PyTorch chooses which implementation such a name selects.
                 (Some(a), Some(b)) => a != b && !(is_nccl(&a) && is_nccl(&b)),
                 _ => true,
             }
         })
 }
 
-/// Whether no interface that a process sees is the one it is told to use, up and with an address.
+/// Whether the interfaces that the variable names are not up with an address: any of them for Gloo,
+/// all of them for NCCL.
 pub(super) fn is_unusable(variable: &str, value: &str, seen: &[String]) -> bool {
     let usable = |interface: &str| {
         let (name, facts) = interface.split_once('=').unwrap_or((interface, ""));
@@ -196,7 +196,7 @@ pub(super) fn is_unusable(variable: &str, value: &str, seen: &[String]) -> bool 
     }
 }
 
-/// Backends by the device that they are for; for all others under no name.
+/// Backends by device; the key "" holds for all other devices.
 fn by_device(text: &str) -> BTreeMap<&str, String> {
     let parts = text.split(',').filter(|part| !part.trim().is_empty());
     parts
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::diagnosis::certificate::check;
 
-    /// What a process says, as "RANK/SIZE ADDRESS:PORT BACKEND", on a host of its own unless told.
+    /// A process from "RANK/SIZE ADDRESS:PORT BACKEND [HOST]"; the default host is "node".
     fn joins(text: &str, pid: u32, launcher: Option<u32>) -> Fact {
         let words: Vec<&str> = text.split(' ').collect();
         let (rank, size) = words[0].split_once('/').unwrap();
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_at_one_place_has_to_agree() {
+    fn ranks_at_one_address_must_agree() {
         let one = "0/2 localhost:29500 gloo";
         assert_eq!(checked(one, "1/3 localhost:29500 gloo"), Ok(()));
         assert_eq!(checked(one, "0/2 localhost:29500 gloo"), Ok(()));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_before_meets_nobody() {
+    fn ended_process_meets_no_later_one() {
         let mut facts = vec![
             joins("0/2 localhost:29500 gloo", 1, None),
             joins("0/2 localhost:29500 gloo", 9, None),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_elsewhere_is_of_one_world_only_by_the_launcher() {
+    fn different_ports_contradict_only_under_one_launcher() {
         let (one, other) = ("0/2 localhost:29500 gloo", "1/2 localhost:29501 gloo");
         assert_eq!(checked(one, other), Err(Rejection::NotOneWorld));
         assert_eq!(launched(one, other, Some(7)), Ok(()));
@@ -287,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn each_host_has_a_localhost_of_its_own() {
+    fn each_host_has_its_own_localhost() {
         let one = "0/2 127.0.0.1:29500 gloo";
         let there = checked(one, "0/2 127.0.0.1:29500 gloo other");
         assert_eq!(there, Err(Rejection::NotOneWorld));
     }
 
-    /// What two processes that join at these places have of something.
+    /// Checks two processes that join at these places with these values of a setting.
     fn settings(places: [&str; 2], name: &str, values: [Option<&str>; 2]) -> Result<(), Rejection> {
         let joins = [joins(places[0], 1, None), joins(places[1], 2, None)];
         let has = |rank: u32, place: &str| Fact::Setting {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_at_one_place_has_to_have_settings_alike_and_a_gpu_of_its_own() {
+    fn ranks_at_one_address_need_equal_settings_and_separate_gpus() {
         let here = ["0/2 node:29500 nccl", "1/2 node:29500 nccl"];
         let fine = Err(Rejection::CallsMatch);
         assert_eq!(settings(here, "nccl", [Some("2.26"), Some("2.27")]), Ok(()));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_elsewhere_may_have_settings_of_its_own() {
+    fn ranks_at_different_addresses_may_have_other_settings() {
         let ports = ["0/2 node:29500 nccl", "1/2 node:29501 nccl"];
         let values = [Some("2.26"), Some("2.27")];
         let of_others = Err(Rejection::NotOneWorld);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_is_unusable_only_where_none_fits() {
+    fn unusable_interface_settings_are_detected() {
         let seen = ["lo=up,loopback,ipv4", "eth0=up,ipv4", "eth1=ipv4"].map(str::to_owned);
         let check = |variable: &str, value: &str| is_unusable(variable, value, &seen);
         assert!(check("GLOO_SOCKET_IFNAME", "eth"));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_meet_on_any_device() {
+    fn backends_meet_on_a_common_device() {
         assert!(never_meet("gloo", "nccl"));
         assert!(never_meet("cpu:gloo", "nccl,cpu:mpi"));
         assert!(!never_meet("gloo", "cpu:gloo,cuda:nccl"));

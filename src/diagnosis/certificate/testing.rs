@@ -1,4 +1,4 @@
-//! Facts for the tests of the checkers: of a default group of two ranks.
+//! Facts for tests of the checkers, in a default group of two ranks.
 
 use ddp_doctor_proto::report::{CallSignature, Certificate, CertificateKind, Fact, GroupRef};
 
@@ -47,7 +47,7 @@ pub(super) fn checked(kind: CertificateKind, facts: Vec<Fact>) -> Result<(), Rej
     check(&Certificate { kind, facts })
 }
 
-/// A send or receive of rank `rank`, whose peer is the other of two.
+/// A send or receive of rank `rank`; the other rank is its peer.
 pub(super) fn message(op: &str, rank: u32, tag: i32, numel: u64) -> CallSignature {
     CallSignature {
         numel: Some(numel),

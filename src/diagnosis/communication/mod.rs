@@ -1,8 +1,9 @@
-//! What collectives take by themselves: from when all ranks have come until they go on.
+//! Duration of collectives themselves: from the arrival of all ranks until they continue.
 //!
-//! Who comes late is the business of [`super::lateness`]; here a call begins when its last rank has come, so
-//! that no wait for a peer counts. That can be seen where a thread waits for its call and is seen to: of
-//! Gloo's collectives, of DDP's own those of a backward together, and on no device.
+//! Late ranks are the subject of [`super::lateness`]; here a call begins when its last rank has
+//! arrived, so that no wait for a peer counts. This requires recorded waits that block their
+//! threads: those for collectives on Gloo, and for DDP's buckets of one backward pass together, but
+//! not those on a device.
 
 use std::time::Duration;
 
@@ -18,26 +19,26 @@ mod small;
 pub use slow::{Slow, slow};
 pub use small::{Bucketed, Small, small};
 
-/// What was found at the last look, and how far evidence had come then.
+/// The result of the latest evaluation, and its time.
 #[derive(Debug, Default)]
 pub struct Review {
     looked_at: Option<Timestamp>,
     found: Found,
 }
 
-/// What there is to say of collectives by themselves.
+/// Findings about the duration of collectives.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// One that has become slow.
+    /// A collective that has become slow.
     pub slow: Option<Slow>,
-    /// Small ones that take much of the time.
+    /// Small collectives that take much of the time.
     pub small: Vec<Small>,
 }
 
 impl Review {
-    /// Looks at the job, unless it did so a moment ago: all of this takes seconds to come about.
+    /// The result of an evaluation at most a moment ago; up to three seconds in large jobs.
     pub fn look(&mut self, model: &Model, now: Timestamp) -> &Found {
-        /// Arrivals from which on it is looked at less often.
+        /// Number of kept arrivals above which evaluations become less frequent.
         const MANY: usize = 4096;
         let patience = match model.arrivals.kept() {
             0..MANY => Duration::from_millis(250),
@@ -56,22 +57,23 @@ impl Review {
     }
 }
 
-/// A collective by itself.
+/// The duration of one collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Took {
-    /// When the first rank came, …
+    /// When the first rank arrived …
     first: Timestamp,
     /// … and the last one.
     last: Timestamp,
-    /// When the first rank went on.
+    /// When the first rank continued.
     end: Timestamp,
-    /// For how long a rank was kept on an average after the last one had come, …
+    /// Mean time that ranks were kept after the last arrival …
     mean: Duration,
-    /// … and the rank that was kept for the shortest time.
+    /// … and the minimum of all ranks.
     least: Duration,
 }
 
-/// What a collective took, the last of DDP's buckets together with those before it; `None`: that is not seen.
+/// The duration of a collective; the last of DDP's buckets stands for all of them. `None`: not
+/// recorded.
 fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
     let group = model.group(encounter.group);
     let is_seen =
@@ -88,7 +90,7 @@ fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
             false => came.at,
         };
         let until = came.until?;
-        // A clock that is behind would make a wait for the last one part of the call.
+        // The clock of a rank may be behind: then part of its wait would count as duration.
         let all_had_come = last.at.plus(apart(model, came.rank, last.rank));
         let kept = until.since(begins.max(all_had_come));
         sum += kept;
@@ -105,7 +107,7 @@ fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
     })
 }
 
-/// The value that so large a part of these are below; they are put into order for that.
+/// The value below which this part of the values is. Sorts the values.
 fn quantile<T: Ord + Copy>(values: &mut [T], part: f64) -> Option<T> {
     values.sort_unstable();
     let at = (values.len() as f64 * part) as usize;

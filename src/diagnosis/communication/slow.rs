@@ -1,10 +1,10 @@
-//! Collectives that have become slow: all ranks come to them, and then they take many times as long as they
-//! did before.
+//! Collectives that have become slow: after the arrival of all ranks they take many times as long
+//! as before.
 //!
-//! A host that is busy makes a collective slow as well, and everything else with it. So it is told only
-//! where the time was surely not lost on a host: the threads of the ranks had their processors, no
-//! hypervisor gave those to others, no memory was wanting, and what ranks do between their calls takes as
-//! long as ever. Where one of these is not known, nothing is told.
+//! A busy host slows down collectives as well, along with everything else. A slow collective is
+//! reported only if the time was certainly not lost on a host: threads had their processors, no
+//! hypervisor took these away, memory was not short, and the work between calls takes no longer
+//! than before. If any of this is unknown, nothing is reported.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,57 +20,57 @@ use crate::diagnosis::model::{Buckets, Encounter, GroupId, Model, Process};
 
 /// Minimum number of calls in a stretch.
 const CALLS: usize = 20;
-/// How many times as long calls have to take: nearly all of those now, as nearly all of those before.
+/// Minimum factor by which nearly all current calls take longer than nearly all earlier ones.
 const SLOWER: u32 = 3;
-/// What is nearly all.
+/// The part of the calls that counts as nearly all.
 const NEARLY_ALL: f64 = 0.8;
-/// What they take longer, at least.
+/// Minimum increase of the duration.
 const LONGER: Duration = Duration::from_millis(2);
-/// The share of the time that is lost by it.
+/// Minimum share of the time that is lost.
 const SHARE: f64 = 0.3;
-/// The part of that which the host may make up for.
+/// Maximum part of the loss that hosts may account for.
 const HOST: f64 = 0.5;
-/// A sum over ranks of what hosts keep from them is one over so many, the worst.
+/// Delays by hosts are summed over this many ranks, those with the most.
 const WORST: usize = 4;
-/// Ranks whose own work is looked at: it is a matter of all hosts or of one, not of many.
+/// Number of ranks whose own work is examined: it changes on whole hosts, not on a few ranks.
 const LOOKED_AT: usize = 64;
-/// Thousands of pages a second that have to be read from a disk for a process that swaps.
+/// Thousands of pages per second read from disk for a process that swaps.
 const PAGING: f64 = 0.1;
-/// How many times as long what lies between two calls may take as before, …
+/// Maximum factor by which the work between two calls may take longer than before …
 const BETWEEN: f64 = 1.5;
-/// … and that part of what the calls take longer beside it.
+/// … plus this part of the increase of the calls themselves.
 const BETWEEN_BESIDE: f64 = 0.2;
 
 /// A collective that has become slow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slow {
-    /// Its group.
+    /// Group of the calls.
     pub group: GroupId,
     /// One of the calls.
     pub call: Arc<Call>,
-    /// Who makes them.
+    /// Ranks that make them.
     pub ranks: Vec<u32>,
-    /// How much each of them gives, where that is known.
+    /// Bytes that each rank contributes, if known.
     pub bytes: Option<u64>,
-    /// It stands for so many of DDP's, which waits for them together.
+    /// Number of DDP's buckets that it stands for, which DDP waits for together.
     pub buckets: Option<u32>,
-    /// What it takes from when all ranks have come, as a rule: now, …
+    /// Typical duration from the last arrival on: now …
     pub now: Duration,
     /// … and before.
     pub before: Duration,
-    /// The share of the time that is lost by it.
+    /// Share of the time that is lost.
     pub share: f64,
-    /// The share of the time that their hosts kept the ranks from running.
+    /// Share of the time in which hosts kept ranks from running.
     pub kept: f64,
-    /// How many other kinds of calls, by group and size, have become slow as well.
+    /// Number of other kinds of calls, by group and size, that have become slow as well.
     pub others: usize,
-    /// Since when it is so, at least.
+    /// Start of the slowdown, at the latest.
     pub since: Timestamp,
-    /// When that was known.
+    /// When the slowdown became known.
     pub known_at: Timestamp,
 }
 
-/// What is one call, again and again, or are the same buckets of DDP's.
+/// Identifies recurrences of one call, or of the same buckets of DDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     group: GroupId,
@@ -79,17 +79,17 @@ struct Kind {
     buckets: Option<Buckets>,
 }
 
-/// A call, and what it took.
+/// A call and its duration.
 type Timed = (Took, Arc<Call>);
 
-/// Some calls of one kind, and the time in which they were made.
+/// Consecutive calls of one kind, and the time in which they were made.
 struct Stretch<'a> {
     calls: &'a [Timed],
     from: Timestamp,
     to: Timestamp,
 }
 
-/// The collective that has become slow and takes most time.
+/// The collective that has become slow and costs the most time.
 #[must_use]
 pub fn slow(model: &Model) -> Option<Slow> {
     let begin = lateness::warmed_up(model)?;
@@ -128,7 +128,7 @@ pub fn slow(model: &Model) -> Option<Slow> {
 fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
     let timing = &model.timing;
     let (now, rest) = latest(calls, timing.slowdown)?;
-    // The best time there was: what is slow now has perhaps been so for long.
+    // Compare with the best time so far: calls may have been slow for long.
     let mut best: Option<(Duration, Stretch<'_>)> = None;
     let mut since = now.from;
     let mut is_so = true;
@@ -183,7 +183,7 @@ fn find(model: &Model, kind: Kind, calls: &[Timed]) -> Option<Slow> {
     })
 }
 
-/// The latest calls, as many as it takes to be enough and last so long; and those before them.
+/// The latest calls that are enough and last for at least `lasting`, and the calls before them.
 fn latest(calls: &[Timed], lasting: Duration) -> Option<(Stretch<'_>, &[Timed])> {
     let to = calls.last()?.0.end;
     let most = calls.len().checked_sub(CALLS)?;
@@ -194,13 +194,13 @@ fn latest(calls: &[Timed], lasting: Duration) -> Option<(Stretch<'_>, &[Timed])>
     Some((Stretch { calls, from, to }, before))
 }
 
-/// What so large a part of them took no longer than, from when all ranks had come.
+/// Quantile of the durations of these calls, from the last arrival on.
 fn least(calls: &[Timed], part: f64) -> Option<Duration> {
     let mut took: Vec<Duration> = calls.iter().map(|(took, _)| took.least).collect();
     quantile(&mut took, part)
 }
 
-/// How long a rank was in no call at all, for each of these, in seconds.
+/// Mean time between these calls in which the rank was in no call, in seconds.
 fn between(model: &Model, rank: u32, stretch: &Stretch<'_>) -> f64 {
     let (from, to) = (stretch.from, stretch.to);
     let mut inside: Vec<(Timestamp, Timestamp)> = Vec::new();
@@ -216,7 +216,7 @@ fn between(model: &Model, rank: u32, stretch: &Stretch<'_>) -> f64 {
     (sum + to.since(at)).as_secs_f64() / stretch.calls.len() as f64
 }
 
-/// From when until when a rank was in a call.
+/// Start and end of the calls of a rank.
 fn is_inside(encounter: &Encounter, rank: u32) -> impl Iterator<Item = (Timestamp, Timestamp)> {
     let came = encounter.came.iter().filter(move |came| came.rank == rank);
     came.filter_map(|came| {
@@ -226,8 +226,8 @@ fn is_inside(encounter: &Encounter, rank: u32) -> impl Iterator<Item = (Timestam
     })
 }
 
-/// The share of the time that hosts kept those ranks from running who fared worst, together; `None`: that was
-/// not seen of all.
+/// Sum of the shares of time in which hosts kept the worst-off ranks from running; `None`: not
+/// known for all ranks.
 fn kept(model: &Model, ranks: &[u32], window: (Timestamp, Timestamp)) -> Option<f64> {
     let mut kept = Vec::new();
     for &rank in ranks {
@@ -239,7 +239,8 @@ fn kept(model: &Model, ranks: &[u32], window: (Timestamp, Timestamp)) -> Option<
 
 fn kept_from_running(process: &Process, (from, to): (Timestamp, Timestamp)) -> Option<f64> {
     let share = |of: fn(&SchedulingSample) -> Option<u32>| process.pace.share(of, from, to);
-    // What all its threads waited for together says most; where it is not known, that anybody did.
+    // The waits of all its threads are the best measure; without them, those of anything on the
+    // host.
     let queued = share(|it| it.threads_queued_permille).or_else(|| share(|it| it.cpu_pressure))?;
     let stolen = share(|it| it.stolen_permille)?;
     let throttled = share(|it| it.throttled_permille).unwrap_or(0.0);

@@ -1,8 +1,8 @@
-//! Collectives that are small and many, so that most of the time goes into making them.
+//! Many small collectives, whose overhead takes much of the time.
 //!
-//! A call takes a time of its own, however little it moves, and a program that averages its gradients one by
-//! one pays it for each parameter. A few small calls a step are what every program makes: told is only of
-//! many in a row, and of those that could have been one, since nothing is computed between them.
+//! Each call has an overhead, however little it moves. A program that averages its gradients one by
+//! one pays it for each parameter. A few small calls per step are normal: only many in a row are
+//! reported, and only if they could be one call, since nothing is computed between them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,64 +16,64 @@ use crate::diagnosis::event::Call;
 use crate::diagnosis::lateness;
 use crate::diagnosis::model::{GroupId, Model};
 
-/// A call that moves no more is paid for because it is made.
+/// Maximum bytes of a call that counts as small.
 const SMALL: u64 = 64 << 10;
-/// As much as this in one call is sent as well as can be: DDP's buckets are as large.
+/// Bytes of a bucket, large enough to be efficient; DDP's default.
 const BUCKET: u64 = 25 << 20;
-/// So many in a round of the loop are many.
+/// Minimum number of small calls per round of the loop.
 const MANY: usize = 16;
-/// Rounds it has to be so in.
+/// Minimum number of rounds.
 const ROUNDS: usize = 20;
-/// The share of the time that they take, …
+/// Minimum share of the time that the calls take …
 const SHARE: f64 = 0.3;
-/// … and take in nearly every slice of it.
+/// … and in nearly every slice of it.
 const SHARE_OF_SLICE: f64 = 0.2;
 const SLICES: u64 = 8;
 const GOOD_SLICES: u64 = 7;
-/// A call shows what data costs if it moves so many times as much.
+/// Minimum factor in size of a call that shows the cost of data.
 const LARGER: u64 = 16;
-/// Calls of one size, at least, of which something is concluded.
+/// Minimum number of calls of one size to conclude from.
 const FEW: usize = 8;
 
-/// Many small collectives, one after the other.
+/// Many small collectives in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Small {
-    /// Their group.
+    /// Group of the calls.
     pub group: GroupId,
-    /// What they do.
+    /// Operation.
     pub op: Op,
-    /// Who makes them.
+    /// Ranks that make them.
     pub ranks: Vec<u32>,
-    /// The lines that make them, whoever makes most of them first.
+    /// Lines that make them, most frequent first.
     pub lines: Vec<Arc<Where>>,
-    /// The share of the time that goes into them.
+    /// Share of the time that they take.
     pub share: f64,
-    /// How many there are in a round of the loop.
+    /// Number of calls per round of the loop.
     pub in_a_round: usize,
-    /// Rounds are the training steps that are known.
+    /// Rounds are training steps.
     pub are_steps: bool,
-    /// How much one of them moves, as a rule.
+    /// Typical size of one call in bytes.
     pub bytes: u64,
-    /// How much those of a round move together.
+    /// Size of the calls of one round together, in bytes.
     pub together: u64,
-    /// What one of them takes from when all ranks have come to it, as a rule.
+    /// Typical duration of one call, from the last arrival on.
     pub each: Duration,
-    /// What they would take in buckets; `None`: it is not seen what data costs.
+    /// Estimate for calls in buckets; `None`: the cost of data is unknown.
     pub bucketed: Option<Bucketed>,
-    /// When that was known.
+    /// When it became known.
     pub known_at: Timestamp,
 }
 
-/// What the calls of a round would take if they were put together.
+/// Estimated cost of the calls of one round if they were combined.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bucketed {
-    /// As so many calls …
+    /// Number of combined calls …
     pub calls: u64,
-    /// … they would take so long, where calls of this group do.
+    /// … and their duration, based on calls in this group.
     pub take: Duration,
 }
 
-/// A call, as far as it matters here.
+/// The relevant properties of a call.
 #[derive(Debug)]
 struct One {
     took: Took,
@@ -83,7 +83,7 @@ struct One {
     place: Option<Arc<Where>>,
 }
 
-/// Where small collectives take much of the time, group by group.
+/// Groups in which small collectives take much of the time.
 #[must_use]
 pub fn small(model: &Model) -> Vec<Small> {
     let Some(begin) = lateness::warmed_up(model) else {
@@ -116,7 +116,7 @@ pub fn small(model: &Model) -> Vec<Small> {
     found.collect()
 }
 
-/// Whether it reduces what may be put together with others' data, in no phase that the program marked.
+/// Whether the call is a reduction that can be combined with others, outside of marked phases.
 fn may_be_bucketed(call: &Call) -> bool {
     matches!(call.op, Op::AllReduce | Op::ReduceScatter) && call.phase.is_none()
 }
@@ -132,7 +132,8 @@ fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
     } else {
         periods(&calls).or_else(|| bursts(&calls))?
     };
-    // Neither the first round is whole, of which older calls may be forgotten, nor the last.
+    // The first round may be incomplete because older calls were dropped; the last one may not be
+    // over.
     let next = rounds.pop()?;
     let known_since = calls[rounds.first()?.start].took.first;
     rounds.remove(0);
@@ -181,19 +182,20 @@ fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
     })
 }
 
-/// Calls of one step each.
+/// Rounds: the calls of one step each.
 fn steps(calls: &[&One]) -> Vec<std::ops::Range<usize>> {
     split(calls, |one, next| one.step != next.step)
 }
 
-/// Rounds by what they move: the same sizes in the same order, again and again; `None`: they do not, or all
-/// are alike.
+/// Rounds by the sequence of sizes, if it is periodic; `None`: it is not, or the period is too
+/// short.
 fn periods(calls: &[&One]) -> Option<Vec<std::ops::Range<usize>>> {
-    // The latest are enough to know it, and older ones may be another phase's.
+    // The latest calls suffice; older ones may belong to another phase.
     const LATEST: usize = 16_384;
     let first = calls.len().saturating_sub(LATEST);
     let sizes: Vec<u64> = calls[first..].iter().map(|one| one.bytes).collect();
-    // How much of the beginning stands again at the end: what Knuth, Morris and Pratt search with.
+    // Lengths of prefixes that recur at each position (the failure function of Knuth, Morris and
+    // Pratt).
     let mut again = vec![0; sizes.len()];
     for i in 1..sizes.len() {
         let mut length: usize = again[i - 1];
@@ -221,7 +223,7 @@ fn periods(calls: &[&One]) -> Option<Vec<std::ops::Range<usize>>> {
 
 /// Rounds by the pauses between them.
 fn bursts(calls: &[&One]) -> Option<Vec<std::ops::Range<usize>>> {
-    /// What is a pause at least, and how many times as long as what lies between two calls of a burst.
+    /// Minimum pause between rounds, absolute and as a multiple of the usual pause.
     const PAUSE: (Duration, u32) = (Duration::from_millis(1), 8);
     let pauses = calls.windows(2).map(|two| pause(two[0], two[1]));
     let mut pauses: Vec<Duration> = pauses.collect();
@@ -242,7 +244,7 @@ fn split(calls: &[&One], is_apart: impl Fn(&One, &One) -> bool) -> Vec<std::ops:
     rounds
 }
 
-/// What lies between two calls. One that is not waited for at once is over when it was made.
+/// Time between two calls. An asynchronous call counts as over once every rank has issued it.
 fn pause(one: &One, next: &One) -> Duration {
     let over = if one.is_async {
         one.took.last
@@ -252,7 +254,7 @@ fn pause(one: &One, next: &One) -> Duration {
     next.took.first.since(over)
 }
 
-/// Whether nothing much is computed between the calls: then there could have been one instead.
+/// Whether hardly anything is computed between the calls, so that they could be one call.
 fn follow_at_once(calls: &[&One]) -> bool {
     let pauses = calls.windows(2).map(|two| pause(two[0], two[1]));
     let mut pauses: Vec<Duration> = pauses.collect();
@@ -260,7 +262,7 @@ fn follow_at_once(calls: &[&One]) -> bool {
     quantile(&mut pauses, 0.5) <= each
 }
 
-/// The share of a time that they take.
+/// Share of a window that the calls take.
 fn share(calls: &[&One], (from, to): (Timestamp, Timestamp)) -> f64 {
     let sum: Duration = calls.iter().map(|one| one.took.mean).sum();
     sum.as_secs_f64() / to.since(from).as_secs_f64().max(1e-9)
@@ -274,7 +276,7 @@ fn sizes_of(calls: &[&One]) -> Vec<u64> {
     calls.iter().map(|one| one.bytes).collect()
 }
 
-/// The lines of those calls, all that make a tenth of them.
+/// Lines that make at least a tenth of the calls.
 fn lines(calls: &[&One]) -> Vec<Arc<Where>> {
     let mut counts: BTreeMap<&Arc<Where>, usize> = BTreeMap::new();
     for place in calls.iter().filter_map(|one| one.place.as_ref()) {
@@ -289,7 +291,7 @@ fn lines(calls: &[&One]) -> Vec<Arc<Where>> {
         .collect()
 }
 
-/// What data costs is seen where calls of this kind move much more than these.
+/// The estimate for buckets, if much larger calls of this kind show the cost of data.
 fn bucketed(all: &[One], each: Duration, bytes: u64, together: u64) -> Option<Bucketed> {
     let mut large: BTreeMap<u32, Vec<&One>> = BTreeMap::new();
     for one in all.iter().filter(|it| it.bytes >= bytes.max(1) * LARGER) {

@@ -1,14 +1,14 @@
-//! A test on the rank, for one rank: true, false, or not to be told.
+//! Evaluates a test on the rank, for one rank: true, false or unknown.
 //!
-//! Only the plainest of Python is understood: `and`, `or`, `not`, comparisons of the rank with
-//! numbers, membership in a list of numbers, and the names that frameworks give to "is rank 0". All
-//! else is unknown, and what is known decides where it can: `step == 3 and rank == 0` is false on
-//! rank 1 at every step.
+//! Understands a small part of Python: `and`, `or`, `not`, arithmetic and comparisons of the rank
+//! with numbers, membership in a list of numbers, and the names that frameworks use for "is rank
+//! 0". Everything else is unknown, and known parts decide where they can: `step == 3 and rank == 0`
+//! is false on rank 1 at every step.
 
-/// Deepest nesting that is followed.
+/// Maximum nesting depth.
 const DEEPEST: usize = 32;
 
-/// Names of the global rank, the last part of a dotted name.
+/// Names of the global rank: the last part of a dotted name.
 const RANK: [&str; 7] = [
     "rank",
     "global_rank",
@@ -18,7 +18,7 @@ const RANK: [&str; 7] = [
     "my_rank",
     "process_index",
 ];
-/// Names of "this is rank 0".
+/// Names of the test for rank 0.
 const IS_ZERO: [&str; 12] = [
     "is_main_process",
     "is_main",
@@ -34,7 +34,7 @@ const IS_ZERO: [&str; 12] = [
     "is_primary",
 ];
 
-/// Whether the test holds on this rank of a world of so many.
+/// Whether the test holds on this rank; `None`: unknown.
 pub(super) fn holds(test: &str, rank: u32, world: Option<u32>) -> Option<bool> {
     let tokens = tokens(test)?;
     let mut parser = Parser {
@@ -45,7 +45,7 @@ pub(super) fn holds(test: &str, rank: u32, world: Option<u32>) -> Option<bool> {
         depth: 0,
     };
     let value = parser.or()?;
-    // What was not understood to its end was not understood.
+    // A test that was not parsed to its end is unknown.
     (parser.at == tokens.len()).then(|| value.truth()).flatten()
 }
 
@@ -252,7 +252,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What stands in brackets: one value, or several.
+    /// The values in brackets: one value, or a list.
     fn sequence(&mut self, close: &str) -> Option<Value> {
         let (mut values, mut commas) = (Vec::new(), close != ")");
         while !self.takes(close) {
@@ -278,7 +278,7 @@ impl Parser<'_> {
         Some(numbers.map_or(Value::Unknown, Value::Numbers))
     }
 
-    /// A dotted name with calls and indexes: known by its last part, where that is the rank's.
+    /// A dotted name with calls and indexes. Its value is known if its last part is a known name.
     fn name(&mut self, first: String) -> Option<Value> {
         let (mut last, mut arguments, mut indexed) = (first, Vec::new(), false);
         loop {
@@ -336,7 +336,7 @@ mod tests {
     use super::holds;
 
     #[test]
-    fn tests_on_the_rank_are_decided_for_each_rank() {
+    fn tests_on_the_rank_evaluate_per_rank() {
         for (test, zero, one) in [
             ("rank == 0", Some(true), Some(false)),
             ("dist.get_rank() != 0", Some(false), Some(true)),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_unknown() {
+    fn unsupported_tests_are_unknown() {
         let deep = "(".repeat(10_000) + "rank" + &")".repeat(10_000);
         for test in [
             "local_rank == 0",

@@ -1,8 +1,9 @@
-//! Who waited, and for whom in the end.
+//! Which ranks waited, and for whom in the end.
 //!
-//! Whoever comes last to a encounter keeps those who came before waiting. That rank may have waited itself,
-//! in another group or for a message: so its own waits are followed, piece by piece, to whoever did not
-//! wait. No duration of a call says so: with one slow rank all of them measure the same step.
+//! The last rank to arrive at an encounter keeps the others waiting. It may have waited itself, in
+//! another group or for a message: so its own waits are followed piece by piece to a rank that did
+//! not wait. Durations of calls do not show this: with one slow rank, all of them measure the same
+//! step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,27 +16,27 @@ use ddp_doctor_proto::vocabulary::Direction;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Came, Encounter, GroupId, Model};
 
-/// Waits that are followed one after another.
+/// Maximum number of consecutive waits that are followed.
 const FURTHEST: usize = 16;
 
-/// A rank waited, and another one was not waiting meanwhile.
+/// Time in which a rank waited for another rank that was not waiting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blame {
-    /// Who waited.
+    /// The waiting rank.
     pub waiting: u32,
-    /// Who was awaited in the end.
+    /// The rank that it waited for in the end.
     pub late: u32,
-    /// From when …
+    /// Start of the wait …
     pub from: Timestamp,
-    /// … until when.
+    /// … and its end.
     pub to: Timestamp,
-    /// In which group …
+    /// Group of the call …
     pub group: GroupId,
-    /// … and for which call: that of the first to be named of those who met there.
+    /// … and the call waited for: that of the first rank in the encounter.
     pub call: Arc<Call>,
 }
 
-/// A rank waited for another one.
+/// A wait for another rank.
 #[derive(Clone, Copy, Debug)]
 struct Held<'a> {
     on: u32,
@@ -44,7 +45,7 @@ struct Held<'a> {
     encounter: &'a Encounter,
 }
 
-/// The waits of each rank, by time, none over another.
+/// Waits of each rank, ordered by time, without overlaps.
 type Waits<'a> = BTreeMap<u32, Vec<Held<'a>>>;
 
 /// All waits that ended after `since`, by rank and time.
@@ -95,7 +96,7 @@ fn follow(waits: &Waits<'_>, piece: Piece<'_>, on: u32, depth: usize, blames: &m
         for held in held[first..].iter().take_while(|it| it.from < piece.to) {
             own(at, held.from.max(at));
             let (from, to) = (held.from.max(at), held.to.min(piece.to));
-            // A rank that waits for one which waits for it: clocks differ, or a wait was guessed.
+            // Two ranks cannot wait for each other here: clocks differ, or a wait was inferred.
             if held.on == piece.waiting {
                 own(from, to);
             } else {
@@ -157,7 +158,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
     waits
 }
 
-/// When each rank began to wait for DDP's buckets, by time, as far as that was seen.
+/// When each rank began to wait for DDP's buckets, by time, if recorded.
 fn averaged(encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Timestamp>> {
     let mut averaged: BTreeMap<u32, Vec<Timestamp>> = BTreeMap::new();
     let last = encounters.iter().filter(|it| it.buckets.is_some());
@@ -172,8 +173,9 @@ fn averaged(encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Timestamp>> {
     averaged
 }
 
-/// When a rank began to wait for this bucket and the others of its backward; `None`: that was not seen. A
-/// backward may have much to do when all of them are on their way, and then ranks are apart and nobody waits.
+/// When a rank began to wait for this bucket and the others of its backward pass; `None`: not
+/// recorded. A backward pass may have much to do after its last bucket; ranks that are apart then
+/// do not wait.
 fn seen_begin(
     encounter: &Encounter,
     came: &Came,
@@ -182,13 +184,13 @@ fn seen_begin(
 ) -> Option<Timestamp> {
     let next = averaged.partition_point(|from| *from < came.at);
     let from = *averaged.get(next).filter(|_| is_bucket(encounter, came))?;
-    // That wait is another backward's where the rank was somewhere else in between.
+    // The wait belongs to another backward pass if the rank did anything else in between.
     let next = active.partition_point(|active| active.at <= came.at);
     let mut until = active[next..].iter().take_while(|it| it.at < from);
     until.all(|active| active.is_bucket).then_some(from)
 }
 
-/// From when on a rank waited for the one that came later; `None`: it did not, as far as is known.
+/// When the wait for the later rank began; `None`: there was none, as far as known.
 fn begin(
     encounter: &Encounter,
     came: &Came,
@@ -197,8 +199,9 @@ fn begin(
     active: &[Active],
 ) -> Option<Timestamp> {
     if !holds || is_bucket(encounter, came) {
-        // The wait itself is not seen. It is over before the rank does anything else, and lasts from what
-        // it did last before its peer came. DDP waits for its buckets once all of them are on their way.
+        // The wait is not recorded. It ends before the next activity of the rank, and begins with
+        // its last activity before the peer arrived. DDP waits for its buckets once it has issued
+        // all of them.
         let next = active.partition_point(|active| active.at <= on.at);
         if active.get(next).is_some_and(|next| next.is_bucket) {
             return None;
@@ -218,15 +221,15 @@ fn begin(
     Some(came.at)
 }
 
-/// A rank was seen to do something of its own.
+/// Recorded activity of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Active {
     at: Timestamp,
-    /// DDP sent a bucket of gradients.
+    /// DDP issued a bucket of gradients.
     is_bucket: bool,
 }
 
-/// What each rank was seen to do, by time.
+/// Activity of each rank, by time.
 fn activity(model: &Model, encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Active>> {
     let mut active: BTreeMap<u32, Vec<Active>> = BTreeMap::new();
     for encounter in encounters {
@@ -253,12 +256,12 @@ fn activity(model: &Model, encounters: &[&Encounter]) -> BTreeMap<u32, Vec<Activ
     active
 }
 
-/// Whether DDP averages gradients there.
+/// Whether DDP averages gradients with this call.
 fn is_bucket(encounter: &Encounter, came: &Came) -> bool {
     came.hidden && encounter.direction == Direction::Symmetric && encounter.call.op == Op::AllReduce
 }
 
-/// How far the clocks of two ranks may be apart.
+/// Maximum offset between the clocks of two ranks.
 #[must_use]
 pub fn apart(model: &Model, one: u32, other: u32) -> Duration {
     let host = |rank| model.process_of(rank).map(|process| &process.host);

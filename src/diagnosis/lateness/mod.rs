@@ -1,18 +1,18 @@
-//! Who keeps the others waiting, lately and again and again.
+//! Stragglers: ranks that repeatedly keep the others waiting.
 //!
-//! What is looked at is how much of their time ranks lose by waiting, and for whom ([`blame`]); never how
-//! long a call or a step takes. Time is cut into slices, each as long as a round of the loop at least, and a
-//! rank is a straggler since the first of the latest slices in (nearly) all of which most of what is lost is
-//! lost by waiting for it.
+//! The measure is the share of their time that ranks lose by waiting, and for whom ([`blame`]);
+//! never the duration of a call or a step. Time is divided into slices, each at least as long as a
+//! round of the loop. A rank is a straggler since the first of the latest slices in nearly all of
+//! which most of the loss is due to it.
 //!
-//! How many rounds that takes depends on what was before. Where ranks had come together for long, three
-//! rounds and four seconds are enough. Where they never had, or where now this one was late and now that
-//! one, lateness may be chance: batches of different lengths, a busy host. Then it takes twenty rounds, or
-//! six of the job's first ones.
+//! How many rounds this takes depends on the time before. If ranks had long arrived together, three
+//! rounds and four seconds suffice. If they never had, or different ranks were late, lateness may
+//! be chance: batches of different lengths, or a busy host. Then it takes twenty rounds, or the
+//! first six of the job.
 //!
-//! Where no single rank is one, two may be that take turns: now this one is late for some rounds, now that
-//! one, and nearly never anybody else. That takes longer to know, a third rank to be sure of it, and both
-//! are named.
+//! If no single rank is a straggler, two ranks may take turns: one is late for some rounds, then
+//! the other, and hardly ever a third. That takes longer to detect and needs a third rank to be
+//! certain; both are named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,82 +30,82 @@ mod why;
 pub use blame::{Blame, apart, blame};
 pub use why::{Host, Why};
 
-/// How often the shortest slice is doubled until it is as long as a round.
+/// Maximum number of doublings of the shortest slice to reach the length of a round.
 const DOUBLED: u32 = 5;
-/// The same, where it is not known how long a round is.
+/// The same if the length of a round is unknown.
 const DOUBLED_BLINDLY: u32 = 3;
-/// Slices that are looked at.
+/// Number of slices examined.
 const SLICES: u32 = 24;
-/// Slices in which it has to be so, at least.
+/// Minimum number of slices in an episode.
 const FEWEST_SLICES: u32 = 3;
-/// A slice in which it is not so is passed over once in so many.
+/// One slice without a straggler is tolerated per this many slices with one.
 const PASSED_OVER: u32 = 7;
-/// Rounds it takes where it was calm before, …
+/// Minimum number of rounds after a calm time …
 const AFTER_CALM: f64 = 3.0;
-/// … where it has been so from the beginning on, …
+/// … from the beginning of the job …
 const FROM_THE_BEGINNING: f64 = 6.0;
 /// … and otherwise.
 const OTHERWISE: f64 = 20.0;
-/// An effective number of rounds is a little less than their number.
+/// Tolerance: an effective number of rounds is a little less than their number.
 const ROUNDING: f64 = 0.75;
-/// The share of their time that others lose by waiting for a straggler, at least, …
+/// Minimum share of their time that the others lose by waiting for a straggler …
 const SHARE: f64 = 0.15;
-/// … and where fewer rounds are enough.
+/// … and where fewer rounds suffice.
 const LARGE_SHARE: f64 = 0.25;
-/// The same, in a single slice.
+/// Minimum share lost in a single slice.
 const SHARE_OF_SLICE: f64 = 0.08;
-/// The share of all that is lost which is lost by waiting for it, …
+/// Minimum share of the loss that is due to the straggler …
 const DOMINANCE: f64 = 0.8;
 /// … and in a single slice.
 const DOMINANCE_OF_SLICE: f64 = 0.7;
-/// Rounds it takes to know that two take turns, …
+/// Minimum number of waits to detect two ranks that take turns …
 const ROUNDS_IN_TURN: usize = 40;
-/// … how often it has to be the other's, at least, and in how large a part of the rounds at most, …
+/// … minimum number of changes between them, and maximum number of changes per wait …
 const FEWEST_TURNS: usize = 4;
 const TURNS: f64 = 0.4;
-/// … the share of all that is lost which is lost by waiting for them, …
+/// … minimum share of the loss that is due to both …
 const DOMINANCE_IN_TURN: f64 = 0.95;
-/// … and for each.
+/// … and to each.
 const DOMINANCE_OF_EACH: f64 = 0.25;
-/// A wait that is shorter than this part of the usual one is none of them.
+/// Waits shorter than this part of the usual wait do not count as rounds.
 const SHORT_WAIT: f64 = 0.25;
-/// Where less is lost, ranks come together.
+/// Maximum share of the time lost while ranks arrive together.
 const CALM: f64 = 0.08;
-/// Steps in which programs compile, load and try out.
+/// Step whose start ends the warm-up: before it, programs compile, load and tune themselves.
 const WARM_UP: u64 = 3;
-/// Arrivals from which on it is looked less often at all of them.
+/// Number of kept arrivals above which evaluations become less frequent.
 const MANY: usize = 4096;
 
 /// Ranks that keep the others waiting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Straggler {
-    /// Who: one rank, or all that are of one host.
+    /// One rank, all ranks of a host, or two ranks that take turns.
     pub ranks: Vec<u32>,
-    /// Who waits for them.
+    /// Ranks that wait for them.
     pub waiting: Vec<u32>,
-    /// The share of their time that those lose by it.
+    /// Share of the time of the waiting ranks that is lost.
     pub share: f64,
-    /// How long they wait each time, as a rule.
+    /// Typical duration of a wait.
     pub typical: Duration,
-    /// Since when it is so, at least.
+    /// Start of the episode, at the latest.
     pub since: Timestamp,
-    /// Who it was before them.
+    /// The straggler before them.
     pub before: Option<u32>,
-    /// They take turns, which those of one host do not.
+    /// The ranks take turns; false for the ranks of one host.
     pub in_turn: bool,
-    /// In which group most is lost, …
+    /// Group in which most of the time is lost …
     pub group: GroupId,
-    /// … and in which call.
+    /// … and a call at which it is.
     pub call: Arc<Call>,
-    /// When that was known.
+    /// When the episode became known.
     pub known_at: Timestamp,
-    /// What takes them so long.
+    /// Why they are late.
     pub why: Why,
-    /// Waits are only concluded from what ranks do next, as on a device.
+    /// Waits are inferred from later activity, as on a device.
     pub is_guessed: bool,
 }
 
-/// The stragglers as of the last look, and how far evidence had come then.
+/// The result of the latest evaluation, and its time.
 #[derive(Debug, Default)]
 pub struct Review {
     looked_at: Option<Timestamp>,
@@ -113,8 +113,7 @@ pub struct Review {
 }
 
 impl Review {
-    /// Looks at the job, unless it has just done so: what it says follows from the evidence of a moment ago
-    /// at least, of a second ago in large jobs.
+    /// The straggler according to an evaluation at most a moment ago; up to a second in large jobs.
     pub fn look(&mut self, model: &Model, now: Timestamp) -> Option<&Straggler> {
         let patience = match model.arrivals.kept() {
             0..MANY => Duration::from_millis(100),
@@ -130,7 +129,7 @@ impl Review {
     }
 }
 
-/// The rank, or the ranks of a host, that keep the others waiting.
+/// The ranks that keep the others waiting.
 #[must_use]
 pub fn straggler(model: &Model) -> Option<Straggler> {
     let begin = warmed_up(model)?;
@@ -139,10 +138,11 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     let timing = &model.timing;
     let lengths = match step {
         Some(step) => {
-            // A little longer, so that a round ends in each.
+            // Slightly longer than a round, so that each slice contains the end of one.
             let first =
                 (0..=DOUBLED).find(|&it| timing.straggler_slice * 2_u32.pow(it) * 4 >= step * 5)?;
-            // What keeps a rank of short steps need not do so in each of them: collections, stops.
+            // With short steps, causes such as garbage collection or stops do not affect every
+            // step.
             first..=first.max(1)
         }
         None => 0..=DOUBLED_BLINDLY,
@@ -167,9 +167,9 @@ pub fn straggler(model: &Model) -> Option<Straggler> {
     in_turn
 }
 
-/// How long a step takes, as a rule; `None`: nobody has steps.
+/// Mean duration of the latest steps, the shortest of all ranks; `None`: no steps are known.
 fn step(model: &Model) -> Option<Duration> {
-    /// Steps that are looked at.
+    /// Number of steps examined.
     const LATEST: usize = 16;
     let processes = model
         .ranks
@@ -188,8 +188,8 @@ fn before(at: Timestamp, time: Duration) -> Timestamp {
     Timestamp(at.0.saturating_sub(time.as_nanos() as u64))
 }
 
-/// When the job had found its pace: all ranks had begun their third step, or a moment had passed where
-/// nobody has steps.
+/// When the warm-up was over: all ranks had begun their third step or, if no steps are known, some
+/// time after the first encounter.
 #[must_use]
 pub fn warmed_up(model: &Model) -> Option<Timestamp> {
     let began = model.arrivals.began()?;
@@ -216,13 +216,13 @@ pub fn warmed_up(model: &Model) -> Option<Timestamp> {
     })
 }
 
-/// What ranks lost by waiting for one another.
+/// The time that ranks lost by waiting for one another.
 struct Losses {
     timing: Timing,
-    /// From when on and until when it is known.
+    /// Start and end of the time examined.
     from: Timestamp,
     to: Timestamp,
-    /// Ranks that came anywhere.
+    /// Ranks that arrived anywhere.
     ranks: BTreeSet<u32>,
     blames: Vec<Blame>,
 }
@@ -231,7 +231,7 @@ impl Losses {
     fn of(model: &Model, from: Timestamp, to: Timestamp) -> Self {
         let timing = model.timing;
         let recent = model.arrivals.latest().take_while(|encounter| {
-            // In the order of hearing, which is nearly that of time.
+            // Encounters are in the order of completion, which is nearly that of time.
             encounter
                 .last()
                 .is_some_and(|last| last.at.plus(timing.straggler) >= from)
@@ -249,7 +249,7 @@ impl Losses {
         }
     }
 
-    /// Who keeps the others waiting, by slices of this length.
+    /// The straggler, examined in slices of this length.
     fn straggler(&self, model: &Model, slice: Duration) -> Option<Straggler> {
         let lately = (
             before(self.to, self.timing.straggler.max(slice * FEWEST_SLICES)),
@@ -279,7 +279,7 @@ impl Losses {
         let share = |late: &[u32]| {
             let lost = self.by_rank(window);
             let lost = late.iter().filter_map(|rank| lost.get(rank)).sum();
-            // The other one waits as well.
+            // One of the two waits as well.
             self.share(lost, 1, window)
         };
         let each = pair
@@ -295,7 +295,7 @@ impl Losses {
         {
             return None;
         }
-        // What takes the one so long has to be what takes the other so long.
+        // Both must be late for the same kind of reason.
         let why = |late: &[u32], lost| why::why(model, late, &others, window, lost);
         let [one, other] = [pair[0], pair[1]].map(|rank| why(&[rank], share(&[rank])));
         let is_alike = std::mem::discriminant(&one?) == std::mem::discriminant(&other?);
@@ -303,7 +303,7 @@ impl Losses {
         self.tell(model, pair, window, why, true)
     }
 
-    /// Whether a rank waits for these two in turn: for some rounds now for the one and now for the other.
+    /// Whether a rank waits alternately for these two, for several rounds each.
     fn take_turns(&self, pair: &[u32], waiting: u32, (from, to): (Timestamp, Timestamp)) -> bool {
         let blames = self.blames.iter().filter(|blame| {
             blame.waiting == waiting
@@ -327,10 +327,11 @@ impl Losses {
             && turns as f64 <= TURNS * waits.len() as f64
     }
 
-    /// Since when these have kept the others waiting in nearly every slice; `None`: they do not.
+    /// Since when these ranks have kept the others waiting in nearly every slice; `None`: they have
+    /// not.
     fn since(&self, late: &[u32], slice: Duration) -> Option<Timestamp> {
-        // Slices begin with a multiple of their length, so that it does not change from look to look; the
-        // last one takes in what is left.
+        // Slices are aligned to multiples of their length, so that evaluations agree; the last one
+        // includes the remainder.
         let grid = slice.as_nanos() as u64;
         let mut at = Timestamp((self.to.0 / grid - 1) * grid);
         let mut end = self.to;
@@ -351,7 +352,7 @@ impl Losses {
         since
     }
 
-    /// Whether it has been so for long enough.
+    /// Whether an episode has lasted for long enough.
     fn is_established(&self, late: &[u32], since: Timestamp, slice: Duration) -> bool {
         let window = (since, self.to);
         if self.to.since(since) < self.timing.straggler.max(slice * FEWEST_SLICES) {
@@ -359,7 +360,7 @@ impl Losses {
         }
         let calm_from = before(since, self.timing.straggler_free.max(slice * 4));
         let was_calm = calm_from >= self.from && self.is_calm((calm_from, since));
-        // The warm-up was just over.
+        // The warm-up had just ended.
         let is_first = since.since(self.from) < slice * 2;
         let (rounds, share) = if was_calm {
             (AFTER_CALM, LARGE_SHARE)
@@ -373,11 +374,11 @@ impl Losses {
         by(rounds, share) || by(OTHERWISE, SHARE)
     }
 
-    /// How long ranks waited for each one, together, in waits that ended in this time.
+    /// Time lost by waiting for each rank, in waits that ended within the window.
     fn by_rank(&self, (from, to): (Timestamp, Timestamp)) -> BTreeMap<u32, Duration> {
         let mut lost: BTreeMap<u32, Duration> = BTreeMap::new();
         for blame in &self.blames {
-            // All of it: a single long wait is to be in a single slice.
+            // Count the whole wait: a long one belongs to a single slice.
             if from < blame.to && blame.to <= to {
                 *lost.entry(blame.late).or_default() += blame.to.since(blame.from);
             }
@@ -385,28 +386,27 @@ impl Losses {
         lost
     }
 
-    /// What so much waiting is of the time of those who may wait for so many others.
+    /// Lost time as a share of the time of the ranks that may wait for `late` others.
     fn share(&self, lost: Duration, late: usize, (from, to): (Timestamp, Timestamp)) -> f64 {
         let waiting = self.ranks.len().saturating_sub(late).max(1) as f64;
         lost.as_secs_f64() / waiting / to.since(from).as_secs_f64().max(1e-9)
     }
 
-    /// How often ranks waited for these in this time: an effective number, so that many short waits beside a
-    /// few long ones count for little.
+    /// Effective number of waits for these ranks within the window, so that many short waits beside
+    /// a few long ones count little.
     fn rounds(&self, late: &[u32], window: (Timestamp, Timestamp)) -> f64 {
         let episodes = self.episodes(late, window);
         let rounds = episodes.values().map(|waits| effective(waits));
         rounds.fold(0.0, f64::max)
     }
 
-    /// How long each rank waited for these, time after time: pieces without anything of its own between
-    /// them are one.
+    /// Durations of the waits for these ranks, by waiting rank. Adjacent pieces count as one wait.
     fn episodes(
         &self,
         late: &[u32],
         (from, to): (Timestamp, Timestamp),
     ) -> BTreeMap<u32, Vec<f64>> {
-        /// What lies between two waits that are one.
+        /// Maximum gap between two pieces of one wait.
         const GAP: Duration = Duration::from_micros(500);
         let mut pieces: BTreeMap<u32, Vec<(Timestamp, Timestamp)>> = BTreeMap::new();
         for blame in self.blames.iter().filter(|it| late.contains(&it.late)) {
@@ -433,7 +433,7 @@ impl Losses {
             .collect()
     }
 
-    /// Whether ranks came together all of this time.
+    /// Whether ranks arrived together throughout the window.
     fn is_calm(&self, window: (Timestamp, Timestamp)) -> bool {
         slices(window, 4).all(|slice| {
             let lost: Duration = self.by_rank(slice).into_values().sum();
@@ -441,7 +441,7 @@ impl Losses {
         })
     }
 
-    /// The ranks on the host of this one, where they are no more than half of all.
+    /// The ranks on the host of this rank, if there are several and at most half of all ranks.
     fn of_host(&self, model: &Model, rank: u32) -> Option<Vec<u32>> {
         let host = |rank: u32| model.process_of(rank).map(|process| &process.host);
         let of = host(rank)?;
@@ -469,7 +469,7 @@ impl Losses {
         if !self.is_established(&ranks, since, slice) {
             return None;
         }
-        // What it is like now; what has been so for minutes may have had another reason.
+        // Describe the present: the cause may have changed in a long episode.
         let recent = before(
             self.to,
             (self.timing.straggler * 2).max(slice * FEWEST_SLICES * 2),
@@ -492,7 +492,7 @@ impl Losses {
         })
     }
 
-    /// These keep the others waiting, and that is why.
+    /// The description of these ranks as stragglers, with the cause.
     fn tell(
         &self,
         model: &Model,
@@ -526,7 +526,7 @@ impl Losses {
         })
     }
 
-    /// Where most is lost by waiting for these: one of the waits there.
+    /// A wait at the place where most is lost by waiting for these ranks.
     fn place(&self, late: &[u32], (from, to): (Timestamp, Timestamp)) -> Option<&Blame> {
         let mut lost: BTreeMap<_, (Duration, &Blame)> = BTreeMap::new();
         for blame in self.blames.iter().filter(|it| late.contains(&it.late)) {
@@ -538,7 +538,7 @@ impl Losses {
         Some(most.1)
     }
 
-    /// Who kept the others waiting before, and until when, if it was somebody else.
+    /// The rank that kept the others waiting before, if it was another one.
     fn before(&self, late: &[u32], since: Timestamp, slice: Duration) -> Option<u32> {
         let length = (self.timing.straggler / 2).max(slice * FEWEST_SLICES);
         let window = (before(since, length), since);
@@ -552,7 +552,8 @@ impl Losses {
     }
 }
 
-/// The effective number of waits: that of waits of one length with the same sum and the same squares.
+/// Effective number of waits: the number of equal waits with the same sum and the same sum of
+/// squares.
 fn effective(waits: &[f64]) -> f64 {
     let (sum, squares) = waits.iter().fold((0.0, 0.0), |(sum, squares), wait| {
         (sum + wait, squares + wait * wait)
@@ -564,7 +565,7 @@ fn effective(waits: &[f64]) -> f64 {
     }
 }
 
-/// A time in so many parts, the last one last.
+/// Divides a window into equal parts, in order.
 fn slices(
     (from, to): (Timestamp, Timestamp),
     number: usize,
@@ -574,7 +575,7 @@ fn slices(
     (0..number).map(move |i| (at(i), at(i + 1)))
 }
 
-/// Whether the late rank was in a phase that the program marked: those may take long.
+/// Whether the late rank was in a phase that the program marked. Such phases may be long.
 fn is_in_phase(model: &Model, blame: &Blame) -> bool {
     let Some(process) = model.process_of(blame.late) else {
         return false;

@@ -1,7 +1,7 @@
-//! What takes a straggler so long: its own work, its input, or its host.
+//! Why a straggler is late: its own work, its input, or its host.
 //!
-//! Compared is what it spends more than its peers, against what they lose by waiting for it. So nothing is
-//! said of a loader that is as slow on all ranks, or of a host that lets nobody run.
+//! Its excess over its peers is compared with the time that those lose by waiting. So a loader that
+//! is equally slow on all ranks, or a host that delays all ranks, is not a cause.
 
 use std::time::Duration;
 
@@ -10,69 +10,70 @@ use ddp_doctor_proto::report::Timestamp;
 
 use crate::diagnosis::model::{Model, Process};
 
-/// The share of what is lost that a cause has to make up for.
+/// Minimum share of the loss that a cause must account for.
 const EXPLAINS: f64 = 0.5;
-/// The same for stops, of which short ones are not seen, while those that are seen leave no doubt.
+/// The same for stops: short ones are missed, while recorded ones are certain.
 const STOPPED_EXPLAINS: f64 = 0.2;
-/// A host is busy where everything takes its ranks so many times as long as it would alone.
+/// A host is busy if its ranks take this many times as long as they would alone.
 const BUSY: f64 = 1.33;
-/// A rank is worse off there than its peers if everything takes it so many times as long as them.
+/// A rank is worse off than its peers if it is slowed down by this factor more.
 const WORSE: f64 = 1.5;
-/// It has more to do if it runs for so many times as long.
+/// A rank has more work if it runs for this many times as long.
 const MORE_WORK: f64 = 1.3;
-/// The same where the host is busy: who gets how much of it is a matter of luck.
+/// The same on a busy host, where the distribution of processor time is arbitrary.
 const MORE_WORK_ON_A_BUSY_HOST: f64 = 2.0;
-/// Pages a second that have to be read from a disk for a process that swaps.
+/// Pages per second read from disk for a process that swaps.
 const PAGING: f64 = 100.0;
 
-/// What takes them so long. Times are shares of the whole.
+/// Why ranks are late. Times are shares of the window.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Why {
     /// Its own work.
     Work {
-        /// How much of the time its main thread had a processor, and its peers' had.
+        /// Shares of the time in which the main threads of the late ranks and of their peers ran.
         ran: Option<(f64, f64)>,
     },
-    /// It waits for its input.
+    /// Waiting for input.
     Input {
-        /// So much of the time, …
+        /// Share of the time of the late ranks …
         own: f64,
-        /// … and its peers so much.
+        /// … and of their peers.
         others: f64,
     },
     /// Its host.
     Host(Host),
 }
 
-/// What a host does to a rank.
+/// How a host delays a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Host {
-    /// It was stopped for so much of the time.
+    /// Share of the time in which it was stopped.
     Stopped(f64),
-    /// Its cgroup had used up its quota.
+    /// Share of the time in which its control group had used up its quota.
     Throttled(f64),
-    /// It was ready to run and others had its processors.
+    /// Share of the time in which it was ready but had no processor.
     Queued {
-        /// So much of the time, …
+        /// Of the late ranks …
         own: f64,
-        /// … and its peers so much.
+        /// … and of their peers.
         others: f64,
-        /// The processors that it may run on.
+        /// Processors that the late ranks may run on, if their peers may run on others.
         processors: Option<String>,
-        /// For so much of the time something in its cgroup, or on its host, waited for one.
+        /// Share of the time in which something in its control group or on its host waited for a
+        /// processor.
         pressure: Option<f64>,
     },
-    /// A hypervisor gave its host's processors to others for so much of the time.
+    /// Share of the processor time of its host that a hypervisor gave to others.
     Stolen(f64),
-    /// Its interpreter collected garbage.
+    /// Share of the time spent on garbage collection.
     Garbage(f64),
-    /// Pages a second were read from a disk for it.
+    /// Pages per second read from disk.
     Paging(f64),
-    /// Something there waited for memory for so much of the time.
+    /// Share of the time in which something on its host waited for memory.
     Memory(f64),
 }
 
-/// Finds it; `None`: a busy host keeps now this rank and now that one from running, and nobody is to blame.
+/// The cause; `None`: a busy host delays different ranks at different times, and none is to blame.
 pub(super) fn why(
     model: &Model,
     late: &[u32],
@@ -85,7 +86,8 @@ pub(super) fn why(
     let of = |all: &[&Process], value: &dyn Fn(&Process) -> Option<f64>| {
         median(all.iter().filter_map(|process| value(process)).collect())
     };
-    // How much more of its time goes there than of its peers', who may not be seen.
+    // Values of the late ranks and of their peers (0 if unknown), if the difference explains the
+    // loss.
     let excess = |value: &dyn Fn(&Process) -> Option<f64>, explains: f64| {
         let own = of(&late, value)?;
         let others = of(&others, value).unwrap_or(0.0);
@@ -105,7 +107,7 @@ pub(super) fn why(
     }
     let queued = |process: &Process| rate(process, window, |it| it.queued_permille);
     let ran = |process: &Process| rate(process, window, |it| it.ran_permille);
-    // How many times as long everything takes.
+    // Factor by which everything is slowed down.
     let slowed = |queued: f64, ran: f64| (queued + ran) / ran.max(0.001);
     if let Some((own, theirs)) = more(&queued) {
         let (own_ran, their_ran) = (of(&late, &ran)?, of(&others, &ran).unwrap_or(0.0));
@@ -137,7 +139,8 @@ pub(super) fn why(
     if paging >= PAGING && paging >= 4.0 * of(&others, &faults).unwrap_or(0.0) {
         return Some(Why::Host(Host::Paging(paging)));
     }
-    // It is a whole host's, or a whole container's, as a rule: only one that the others are not in explains it.
+    // Memory pressure mostly concerns a whole host or container: it is a cause only if the others
+    // are outside.
     if let Some((own, _)) = more(&|process| rate(process, window, |it| it.memory_pressure)) {
         return Some(Why::Host(Host::Memory(own)));
     }
@@ -146,7 +149,7 @@ pub(super) fn why(
     }
     let is_busy = |all: &[&Process]| {
         let (queued, ran) = (of(all, &queued)?, of(all, &ran)?);
-        // Only what it takes from them may be what is lost.
+        // It counts only if it can account for the loss.
         Some(slowed(queued, ran) >= BUSY && queued >= EXPLAINS * lost)
     };
     let runs = of(&late, &ran).zip(of(&others, &ran));
@@ -164,7 +167,7 @@ fn processes<'a>(model: &'a Model, ranks: &[u32]) -> Vec<&'a Process> {
     processes.collect()
 }
 
-/// The processors of the late ranks, where their peers may run on others.
+/// The processors of the late ranks, if their peers may run on others.
 fn confined(late: &[&Process], others: &[&Process]) -> Option<String> {
     let processors = late.first()?.pace.processors()?;
     let mut theirs = others.iter().filter_map(|other| other.pace.processors());
@@ -181,8 +184,8 @@ fn rate(
     process.pace.share(of, from, to)
 }
 
-/// The share of the time that went there. A thread that makes no calls and draws batches ahead of time
-/// keeps nobody waiting; garbage is collected for all of them.
+/// Share of the time spent on this. Threads without calls that draw batches in advance delay no
+/// rank; garbage collection stops all threads.
 fn spent(process: &Process, on: Spending, (from, to): (Timestamp, Timestamp)) -> f64 {
     let matters = |thread| on == Spending::Garbage || process.threads.contains_key(thread);
     let spent = process.pace.spent.iter();
@@ -193,7 +196,7 @@ fn spent(process: &Process, on: Spending, (from, to): (Timestamp, Timestamp)) ->
     sum.as_secs_f64() / to.since(from).as_secs_f64().max(1e-9)
 }
 
-/// The share of the time in which it was stopped.
+/// Share of the time in which the process was stopped.
 fn stopped(process: &Process, (from, to): (Timestamp, Timestamp)) -> f64 {
     let stops = process.pace.stops.iter();
     let sum: Duration = stops

@@ -1,22 +1,22 @@
-//! How a rank accumulates gradients: which of its training forwards are to synchronise them.
+//! Gradient accumulation of a rank: which of its training forwards synchronise gradients.
 
 use std::collections::VecDeque;
 
 use crate::diagnosis::event::Forward;
 
-/// Synchronised forwards that are remembered.
+/// Number of synchronised forwards kept.
 const KEPT: usize = 64;
 
-/// A rank's training forwards so far, in the order in which it made them.
+/// Training forwards of a rank, in order.
 #[derive(Debug, Default)]
 pub struct Accumulation {
-    /// How many there were.
+    /// Number of forwards.
     forwards: u64,
-    /// How many of them were to synchronise.
+    /// Number of those that synchronise.
     synchronised: u64,
-    /// Which of the forwards the last of those were, oldest first.
+    /// 1-based indices of the latest synchronised forwards, oldest first.
     recent: VecDeque<u64>,
-    /// Records were lost: nothing can be counted.
+    /// Records were lost: forwards cannot be counted.
     lossy: bool,
 }
 
@@ -36,14 +36,14 @@ impl Accumulation {
         self.lossy = true;
     }
 
-    /// How many forwards there were.
+    /// Number of forwards.
     #[must_use]
     pub const fn forwards(&self) -> u64 {
         self.forwards
     }
 
-    /// Whether its n-th forward, from 1, was to synchronise; `None`: it has not made it, or that is
-    /// not known any more.
+    /// Whether the `nth` forward, from 1, synchronises; `None`: it has not begun, or is no longer
+    /// known.
     #[must_use]
     pub fn is_synchronised(&self, nth: u64) -> Option<bool> {
         let known = self.synchronised <= KEPT as u64 || self.recent.front() <= Some(&nth);
@@ -51,8 +51,8 @@ impl Accumulation {
         (known && made).then(|| self.recent.contains(&nth))
     }
 
-    /// Whether it synchronised at the same forwards as another rank, as often as both did: always, or
-    /// never; `None`: sometimes.
+    /// Whether both ranks synchronise at the same forwards: always (`true`), never (`false`) or
+    /// sometimes (`None`). Compares as many synchronised forwards as both have.
     #[must_use]
     pub fn went_with(&self, other: &Self) -> Option<bool> {
         let nth = |it: &Self, nth: u64| {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_not_known() {
+    fn dropped_forwards_are_unknown() {
         let it = of(&".s".repeat(KEPT + 1));
         assert_eq!(it.is_synchronised(2), None);
         assert_eq!(it.is_synchronised(4), Some(true));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_go_together_always_never_or_sometimes() {
+    fn ranks_synchronise_together_always_never_or_sometimes() {
         assert_eq!(of("..s..s").went_with(&of("..s...")), Some(true));
         assert_eq!(of("..s..s").went_with(&of("s..s..s")), Some(false));
         assert_eq!(of("..s...s").went_with(&of("..s..s")), None);

@@ -1,4 +1,4 @@
-//! How events change what is known.
+//! Applies events to the model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use super::{
 };
 use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
 
-/// The layer of the calls that a program makes of NCCL.
+/// Layer of the calls that a program makes to NCCL directly.
 pub(super) const NCCL: &str = "nccl";
 
-/// Most processes that are remembered though they have not joined.
+/// Maximum number of processes kept that have not joined a process group.
 const KEPT_STARTED: usize = 65_536;
 
-/// Most gaps in the evidence that are listed one by one.
+/// Maximum number of gaps in the evidence that are kept.
 const KEPT_NOTES: usize = 1024;
 
 impl Model {
-    /// Takes one event.
+    /// Applies one event.
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::JobStarted {
@@ -174,7 +174,7 @@ impl Model {
                     if let (Some(rank), Some(Target::Join(id, seq))) = (rank, target) {
                         self.groups[id.0 as usize].set_complete(rank, seq);
                     }
-                    // Waits on a device are not seen: completion ends them.
+                    // Waits on a device are not recorded: completion ends them.
                     let on_device = target
                         .is_some_and(|target| &*self.group(target.group()).info.key.layer == NCCL);
                     if on_device
@@ -319,7 +319,7 @@ impl Model {
                 sample,
                 at,
             } => {
-                // A program that is over gives back what it held.
+                // A program that is over releases its memory.
                 if let Some(process) = self.processes.get_mut(&process)
                     && let Some(step) = process.step_at_time(at)
                 {
@@ -334,7 +334,7 @@ impl Model {
                 place,
                 at,
             } => {
-                // A thread beside the one that stands still may have spent it: no sign of progress.
+                // A background thread may have spent it: this is no sign of progress.
                 let Some(process) = self.processes.get_mut(&process) else {
                     return;
                 };
@@ -446,7 +446,7 @@ impl Model {
                     text,
                     at,
                 };
-                // What is about no process is told apart by what it says.
+                // Notes about no particular process are distinguished by their text.
                 let same = |n: &Note| match (pid, rank) {
                     (None, None) => n.text == note.text,
                     _ => true,
@@ -517,8 +517,8 @@ impl Model {
             }
         }
         process.rank = Some(rank);
-        // A world has each rank once, and no process joins it any more once one of its ranks has failed:
-        // where the launcher starts all of them again, some may not have come to join the first time.
+        // A world has each rank once and accepts no process after one of its ranks failed: when the
+        // launcher restarts all ranks, some may join for the first time.
         let generation = self.worlds.next_generation(&world, rank, at);
         process.world.generation = generation;
         self.worlds.joined(world, rank, generation);
@@ -537,7 +537,7 @@ impl Model {
             process.early_groups.push((Arc::clone(info), None));
             return;
         };
-        // Nobody is a member of a group that does not name him.
+        // Only listed ranks can be members.
         if !info.key.members.contains(&rank) {
             return;
         }
@@ -566,14 +566,14 @@ impl Model {
         }
     }
 
-    /// The group and the rank that a process means.
+    /// The group and rank of a process that joined the group.
     fn membership(&self, process: ProcessId, info: &Arc<GroupInfo>) -> Option<(GroupId, u32)> {
         let process = self.processes.get(&process)?;
         let (_, id) = process.groups.get(&(Arc::as_ptr(info) as usize))?;
         Some((*id, process.rank?))
     }
 
-    /// A process is about to make a group.
+    /// A process is about to create a group.
     fn creates(&mut self, id: ProcessId, call: &Arc<Call>) {
         let world_size = self.world_size();
         let Some(process) = self.processes.get_mut(&id) else {
@@ -647,7 +647,7 @@ impl Model {
         }
     }
 
-    /// A member made a call, and waited for those that it needs until then at least.
+    /// The wait of a member for its peers lasted at least until `last`.
     fn waited(&mut self, group: GroupId, rank: u32, call: &Call, last: Timestamp) {
         let member = self.groups[group.0 as usize].members.get(&rank);
         let process = member.and_then(|member| self.processes.get_mut(&member.process));
@@ -658,7 +658,7 @@ impl Model {
         }
     }
 
-    /// A rank waits for a call, or does no more. Returns the call where all of that wait is known now.
+    /// Updates the wait of a rank. Returns the call if its whole wait is known now.
     fn set_wait(
         &mut self,
         rank: Option<u32>,
@@ -680,7 +680,7 @@ impl Model {
         }
     }
 
-    /// A rank has waited for DDP's buckets, of which that is the last.
+    /// A rank has waited for DDP's buckets; the target is the last of them.
     fn averaged(&mut self, rank: Option<u32>, averaged: Option<(Target, Averaged)>) {
         if let (Some(rank), Some((Target::Join(id, seq), averaged))) = (rank, averaged) {
             self.arrivals.averaged(rank, id, seq, averaged);
@@ -706,7 +706,7 @@ impl Model {
     }
 }
 
-/// The group with this key in this world; made where there is none.
+/// The group with this key in this world; created if there is none.
 fn group_of(
     groups: &mut Vec<Group>,
     ids: &mut BTreeMap<(World, GroupRef), GroupId>,

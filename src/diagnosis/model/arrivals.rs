@@ -1,7 +1,8 @@
-//! When ranks came to what they do together, and until when they waited there: the latest encounters of
-//! all groups.
+//! The latest encounters of all groups: when each rank arrived at a collective or message, and
+//! until when it waited.
 //!
-//! Nothing is concluded here. Who comes late, and through whose fault, is in [`crate::diagnosis::lateness`].
+//! Nothing is concluded here. Late ranks and their share in waits are determined in
+//! [`crate::diagnosis::lateness`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,87 +15,88 @@ use super::group::{GroupId, Join, Wait};
 use super::process::Target;
 use crate::diagnosis::event::{Call, CallId};
 
-/// Most arrivals that are kept, over all encounters …
+/// Maximum number of arrivals kept, over all encounters …
 const KEPT: usize = 262_144;
-/// … but at least so many encounters.
+/// … but at least this many encounters.
 const LEAST: usize = 8;
-/// Most waits that began before anybody met there.
+/// Maximum number of waits kept that began before their message met its partner.
 const KEPT_BEGUN: usize = 4096;
 
 /// The latest encounters, oldest first.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     encounters: VecDeque<Encounter>,
-    /// Number of the first of them, since the beginning.
+    /// Number of the first of `encounters`, counted over all.
     first: u64,
-    /// Arrivals in all of them.
+    /// Number of arrivals in `encounters`.
     kept: usize,
-    /// Where calls met, by number.
+    /// Numbers of encounters by their calls.
     places: BTreeMap<Spot, u64>,
-    /// Since when ranks wait for messages that have no partner yet.
+    /// Since when ranks have been waiting for messages without a partner.
     begun: BTreeMap<Spot, Timestamp>,
-    /// When the first encounter was complete, …
+    /// When the first encounter was complete …
     began: Option<Timestamp>,
-    /// … and the latest.
+    /// … and when the latest one was.
     end: Timestamp,
 }
 
-/// Ranks that came to do something together, all of them.
+/// A collective or message at which all ranks have arrived.
 #[derive(Clone, Debug)]
 pub struct Encounter {
-    /// Their group.
+    /// Group of the calls.
     pub group: GroupId,
-    /// The sequence number; 0: a message.
+    /// Sequence number; 0: a message.
     pub seq: u64,
-    /// Who waits for whom.
+    /// Determines which ranks wait for which.
     pub direction: Direction,
-    /// The call of the first in `came`.
+    /// The call of the first arrival in `came`.
     pub call: Arc<Call>,
-    /// Who came, by rank; of a message the sender first.
+    /// Arrivals by rank; for a message, the sender first.
     pub came: Vec<Came>,
-    /// It is the last of the buckets that DDP waits for together, which are these: as far as the wait of
-    /// any rank was seen. A rank that waited for others is none of whom it was.
+    /// Set if it is the last of DDP's buckets that ranks waited for together: those buckets,
+    /// according to the first wait that was recorded. Waits for other buckets are not assigned to
+    /// it.
     pub buckets: Option<Buckets>,
 }
 
-/// What DDP averages in one backward.
+/// The buckets that DDP averages in one backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Buckets {
-    /// In so many calls.
+    /// Number of calls.
     pub calls: u32,
-    /// How much data each rank gives to all of them.
+    /// Bytes that each rank contributes to all of them.
     pub bytes: u64,
 }
 
-/// A rank's wait for the buckets of a backward.
+/// The wait of a rank for the buckets of one backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Averaged {
-    /// For which.
+    /// The buckets waited for.
     pub buckets: Buckets,
-    /// From when on …
+    /// Start of the wait …
     pub from: Timestamp,
-    /// … until when.
+    /// … and its end.
     pub to: Timestamp,
 }
 
-/// A rank that came.
+/// The arrival of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Came {
-    /// Who.
+    /// The rank.
     pub rank: u32,
-    /// When it made its call.
+    /// When it issued its call.
     pub at: Timestamp,
-    /// When it began to wait for it, apart from the call; of DDP's buckets, for all of them.
+    /// When a separate wait for the call began; for DDP's buckets, the wait for all of them.
     pub waits: Option<Timestamp>,
-    /// When it waited no longer.
+    /// When the call or the wait was over.
     pub until: Option<Timestamp>,
-    /// The caller did not ask to wait for it.
+    /// The caller asked not to wait for the call.
     pub is_async: bool,
-    /// It is DDP's, which waits for the last of its buckets at most where anybody sees it.
+    /// The call is DDP's. A wait is recorded only for the last of its buckets, if at all.
     pub hidden: bool,
 }
 
-/// Where a call is found again.
+/// Identifies a call within the recent encounters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Spot {
     Join(GroupId, u64),
@@ -102,7 +104,7 @@ enum Spot {
 }
 
 impl Encounter {
-    /// Of a collective to which everybody came.
+    /// A collective that every member has entered.
     pub(super) fn of_join(group: GroupId, seq: u64, join: &Join) -> Option<Self> {
         let (_, first) = join.calls.iter().next()?;
         let came = join.calls.iter().map(|(&rank, joined)| {
@@ -133,7 +135,7 @@ impl Encounter {
         Some(encounter)
     }
 
-    /// It is the last of the buckets that this rank waited for.
+    /// Sets the wait of a rank for buckets, of which this is the last.
     fn averaged(&mut self, rank: u32, averaged: Averaged) {
         let buckets = *self.buckets.get_or_insert(averaged.buckets);
         let came = self.came.iter_mut().find(|came| came.rank == rank);
@@ -142,19 +144,20 @@ impl Encounter {
         }
     }
 
-    /// When the last one came, and who that was.
+    /// The last arrival.
     #[must_use]
     pub fn last(&self) -> Option<Came> {
         self.came.iter().copied().max_by_key(|came| came.at)
     }
 
-    /// When the first one came.
+    /// Time of the first arrival.
     #[must_use]
     pub fn first_at(&self) -> Option<Timestamp> {
         self.came.iter().map(|came| came.at).min()
     }
 
-    /// The rank that this one had to wait for, if it came before it.
+    /// The arrival that this rank has to wait for; `None` if there is none but its own, or it is
+    /// unknown.
     #[must_use]
     pub fn waits_for(&self, rank: u32) -> Option<Came> {
         let of = |rank: u32| self.came.iter().copied().find(|came| came.rank == rank);
@@ -183,12 +186,12 @@ impl Came {
 }
 
 impl Arrivals {
-    /// The encounters, the latest first: in the order in which their last members were heard of.
+    /// The encounters, latest first, in the order in which they became complete.
     pub fn latest(&self) -> impl Iterator<Item = &Encounter> {
         self.encounters.iter().rev()
     }
 
-    /// When the first encounter of all was complete.
+    /// When the first encounter was complete.
     #[must_use]
     pub const fn began(&self) -> Option<Timestamp> {
         self.began
@@ -200,19 +203,19 @@ impl Arrivals {
         self.end
     }
 
-    /// How many arrivals are kept.
+    /// Number of arrivals kept.
     #[must_use]
     pub const fn kept(&self) -> usize {
         self.kept
     }
 
-    /// Everybody came to a collective.
+    /// Adds a collective that every member has entered.
     pub(super) fn met(&mut self, encounter: Encounter) {
         let spot = Spot::Join(encounter.group, encounter.seq);
         self.push(encounter, &[spot]);
     }
 
-    /// A send met its receive.
+    /// Adds a send that met its receive.
     pub(super) fn messaged(&mut self, group: GroupId, [send, receive]: &[Met; 2]) {
         let came = [send, receive].map(|met| {
             let spot = Spot::Message(group, met.rank, met.call.id);
@@ -255,7 +258,7 @@ impl Arrivals {
         }
     }
 
-    /// A rank waits for its call, or does no more.
+    /// Updates the wait of a rank for its call.
     pub(super) fn set_wait(&mut self, rank: u32, target: Target, wait: Wait) {
         let spot = spot(target);
         if self.came(spot, rank).is_none() {
@@ -277,7 +280,7 @@ impl Arrivals {
         }
     }
 
-    /// A rank's call came back; where it is waited for apart from that, [`Self::set_wait`] follows.
+    /// A rank's call returned. If there is a separate wait, [`Self::set_wait`] follows.
     pub(super) fn set_returned(&mut self, rank: u32, target: Target, at: Timestamp) {
         if let Some(came) = self.came(spot(target), rank)
             && !came.is_async
@@ -344,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_last_is_waited_for() {
+    fn collective_waits_for_the_last_arrival() {
         let encounter = met(1, &[5, 9, 7]);
         assert_eq!(encounter.waits_for(0).map(|on| on.rank), Some(1));
         assert_eq!(encounter.waits_for(1), None);
@@ -358,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_found_again() {
+    fn encounters_are_bounded_and_updated_in_place() {
         let mut arrivals = Arrivals::default();
         let ranks: Vec<u64> = (0..1024).collect();
         for seq in 1..=1000 {
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_begins_after_the_return_is_the_one_that_counts() {
+    fn separate_wait_replaces_the_return() {
         let mut arrivals = Arrivals::default();
         arrivals.met(met(1, &[5, 9]));
         let target = Target::Join(GroupId(0), 1);
@@ -390,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_buckets_is_that_of_the_last_of_them() {
+    fn wait_for_buckets_belongs_to_the_last_bucket() {
         let mut arrivals = Arrivals::default();
         arrivals.met(met(1, &[5, 9, 7]));
         let buckets = Buckets {
@@ -414,6 +417,6 @@ mod tests {
         assert_eq!(encounter.buckets, Some(buckets));
         let until: Vec<_> = encounter.came.iter().map(|came| came.until).collect();
         let over = Some(Timestamp(20));
-        assert_eq!(until, [over, over, None], "that rank waited for others");
+        assert_eq!(until, [over, over, None], "rank 2 waited for other buckets");
     }
 }

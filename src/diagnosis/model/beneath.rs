@@ -1,7 +1,8 @@
-//! What the layer below tells of calls that have met: NCCL of those that c10d makes.
+//! Contents of calls as reported by the layer below: NCCL, for calls of c10d.
 //!
-//! It tells once a call is under way: when every member may have come already, and all of them agree as far
-//! as c10d saw. So a join stays until its calls have told what they are made of, or have come back without.
+//! They are reported once a call is under way. By then every member may have arrived, and all calls
+//! may agree as far as c10d shows. So a join is kept until the contents of its calls are reported,
+//! or the calls have returned.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use crate::diagnosis::align;
 use crate::diagnosis::event::{Beneath, Call};
 
 impl Group {
-    /// The layer below tells of a member's call. Gives the call with that; `None`: the call is not kept.
+    /// Adds the contents of a member's call. Returns the call with them; `None` if the call is not
+    /// kept.
     pub(super) fn told_beneath(
         &mut self,
         rank: u32,
@@ -37,12 +39,12 @@ impl Group {
         Some(call)
     }
 
-    /// A member's call will be told of when its device is done with it.
+    /// The completion of a member's call will be reported.
     pub(super) fn set_followed(&mut self, rank: u32, seq: u64) {
         self.change(rank, seq, |joined| joined.followed = true);
     }
 
-    /// Its device is done with it.
+    /// The completion of a member's call was reported.
     pub(super) fn set_complete(&mut self, rank: u32, seq: u64) {
         self.change(rank, seq, |joined| joined.complete = true);
         self.leave_if_done(seq);
@@ -56,7 +58,7 @@ impl Group {
         }
     }
 
-    /// Lets go of a collective that all have entered, once there is nothing more to come of it.
+    /// Removes an entered collective once no further event is expected for it.
     pub(super) fn leave_if_done(&mut self, seq: u64) {
         let told = self.is_told_beneath();
         let done = self
@@ -68,7 +70,7 @@ impl Group {
         }
     }
 
-    /// Whether a layer below may tell of its calls.
+    /// Whether a layer below may report on calls of the group.
     pub(super) fn is_told_beneath(&self) -> bool {
         &*self.info.key.layer == "c10d"
             && !matches!(&*self.info.backend, "gloo" | "mpi" | "cpu:gloo")
@@ -76,7 +78,7 @@ impl Group {
 }
 
 impl Join {
-    /// Compares a call with those of other ranks.
+    /// Compares a call with the calls of other ranks.
     pub(super) fn meet(&mut self, rank: u32, call: &Call) {
         for (other, joined) in &self.calls {
             if *other == rank {
@@ -92,16 +94,16 @@ impl Join {
 }
 
 impl JoinedCall {
-    /// Whether something is still to be heard of it: its wait, or (`told`: that is told at all) what it is
-    /// made of.
+    /// Whether further events are expected: the end of a wait, the completion, or the contents, if
+    /// those are reported at all (`told`).
     pub(super) fn is_expected(&self, told: bool) -> bool {
         let undescribed = told && self.call.beneath.is_none() && self.returned.is_none();
-        // The waits for DDP's own calls are never seen.
+        // Waits for DDP's own calls are never recorded.
         let unheard = !self.call.hidden && !self.is_done();
         undescribed || unheard || self.is_under_way()
     }
 
-    /// Whether its device is done with it. NCCL's own calls are waited for by streams alone.
+    /// Whether its device has completed it. NCCL's own calls are waited for by streams only.
     #[must_use]
     pub fn is_complete_on_device(&self) -> bool {
         match self.call.beneath {
@@ -110,7 +112,7 @@ impl JoinedCall {
         }
     }
 
-    /// Whether a device is known to be at it.
+    /// Whether its completion is still to be reported.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {
         self.followed && !self.complete

@@ -1,13 +1,12 @@
-//! Point-to-point traffic of a group: which sends and receives have met, and which stand alone.
+//! Point-to-point traffic of a group: which sends and receives have met, and which are still open.
 //!
-//! Between two ranks there is a *channel* each way. Where the backend tells messages apart by their
-//! tags, each tag has a *lane* of its own, else there is one. In a lane the n-th send belongs to the
-//! n-th receive, whoever of the two was heard first; what has met is forgotten, what has not stands
-//! open.
+//! Two ranks have a *channel* in each direction. If the backend distinguishes messages by tag, each
+//! tag has a *lane* of its own, otherwise there is one lane. Within a lane the n-th send belongs to
+//! the n-th receive, whichever is recorded first. Calls that met are dropped, others stay open.
 //!
-//! Something may have been missed: lost records, receives from any source, messages that two backends
-//! would pair differently. A channel of which that is so still shows what stands open, but it is not
-//! *sure*, and nothing is proved by it.
+//! A channel is not *sure* if a call may have been missed: because records were lost, a receive
+//! accepts any source, or backends would pair messages differently. Its open calls are still
+//! reported, but prove nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -19,30 +18,30 @@ use super::group::{JoinedCall, Wait};
 use super::transport::{Matching, Transport};
 use crate::diagnosis::event::{Call, CallId};
 
-/// Most channels of a group.
+/// Maximum number of channels per group.
 const KEPT_CHANNELS: usize = 65_536;
-/// Most lanes of a channel.
+/// Maximum number of lanes per channel.
 const KEPT_LANES: usize = 256;
-/// Most calls that stand open in a channel, or at a rank that receives from any source.
+/// Maximum number of open calls per channel, and per rank that receives from any source.
 const KEPT_OPEN: usize = 1024;
-/// Most pairs of a group whose sizes do not fit.
+/// Maximum number of pairs per group whose sizes do not fit.
 const KEPT_CLASHES: usize = 64;
 
 /// The point-to-point traffic of a group.
 #[derive(Debug)]
 pub struct Traffic {
-    /// The backend's way with messages.
+    /// Properties of the backend.
     pub transport: Transport,
     /// The first pair of each channel whose sizes do not fit, by sender and receiver.
     clashes: BTreeMap<(u32, u32), Clash>,
     channels: BTreeMap<(u32, u32), Channel>,
-    /// Channels in which calls stand open.
+    /// Channels with open calls.
     open: BTreeSet<(u32, u32)>,
     /// Receives from any source that may still wait, by receiver.
     any_source: BTreeMap<u32, VecDeque<JoinedCall>>,
-    /// Ranks of which it is not known whom all their calls were for.
+    /// Ranks with calls whose peer is unknown.
     unclear: BTreeSet<u32>,
-    /// When the last message to each rank was sent, as far as was heard.
+    /// When the latest recorded message to each rank was sent.
     sent_to: BTreeMap<u32, Timestamp>,
     counts: BTreeMap<u32, Count>,
 }
@@ -51,34 +50,34 @@ pub struct Traffic {
 #[derive(Debug, Default)]
 struct Channel {
     lanes: BTreeMap<Option<i32>, Lane>,
-    /// Sends and receives that stand open in all lanes.
+    /// Number of open sends and receives in all lanes.
     open: usize,
-    /// The last sequence number of the sends, and of the receives.
+    /// Latest sequence numbers of the sends and of the receives.
     seqs: [u64; 2],
     /// Calls may have been missed.
     blurred: bool,
 }
 
-/// Messages that are told apart by their order alone.
+/// Messages that are matched by their order alone.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Sends, and receives, that were made.
+    /// Number of sends and of receives.
     made: [u64; 2],
-    /// The last of each.
+    /// Latest send and latest receive.
     last: [CallId; 2],
-    /// Those that the other side has no partner for yet, in order; of one side at a time.
+    /// Calls without a partner, in order; all of the same side.
     open: VecDeque<Open>,
 }
 
 /// A call without a partner.
 #[derive(Debug)]
 struct Open {
-    /// The how-manieth it is in its lane.
+    /// 1-based index in its lane.
     nth: u64,
     joined: JoinedCall,
 }
 
-/// Point-to-point calls of a rank: how many were seen, and how many its counters told of.
+/// Point-to-point calls of a rank: number recorded, and number according to its counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     seen: u64,
@@ -94,59 +93,59 @@ pub enum Side {
     Receive,
 }
 
-/// Where a point-to-point call stands.
+/// The place of a point-to-point call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Post {
     /// Its side.
     pub side: Side,
-    /// The rank that made it.
+    /// The rank that issued it.
     pub rank: u32,
-    /// The other rank; `None`: any.
+    /// Its peer; `None`: any rank.
     pub peer: Option<u32>,
     lane: Option<i32>,
     pub(super) call: CallId,
 }
 
-/// A call without a partner, as far as is known.
+/// A call without a partner, as far as known.
 #[derive(Clone, Debug)]
 pub struct Lone {
     /// Its side.
     pub side: Side,
-    /// The rank that made it.
+    /// The rank that issued it.
     pub rank: u32,
-    /// The other rank; `None`: any.
+    /// Its peer; `None`: any rank.
     pub peer: Option<u32>,
-    /// The call, and what is known of the wait for it.
+    /// The call and its wait.
     pub joined: JoinedCall,
-    /// The how-manieth of its kind it is with this peer, and with this tag where tags tell messages
-    /// apart, counted from where both sides had made as many.
+    /// 1-based index among the calls of its side with this peer, and with this tag if tags
+    /// distinguish messages. The count may restart where both sides are equal.
     pub nth: u64,
-    /// Nothing was missed that could be its partner.
+    /// No call that may be its partner was missed.
     pub sure: bool,
-    /// Of a receive: when the last message to the rank was sent, which may be the one.
+    /// For a receive: when the latest message to the rank was sent, which may be its partner.
     pub sent: Option<Timestamp>,
 }
 
 impl Lone {
-    /// Whether the program waits for it, or did: it asked to, or was seen to.
+    /// Whether the program waits or waited for it: it is synchronous, or a wait was recorded.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         is_awaited(&self.joined)
     }
 }
 
-/// A send and a receive that belong together, and whose sizes do not fit.
+/// A send and a receive that belong together but whose sizes do not fit.
 #[derive(Clone, Debug)]
 pub struct Clash {
     /// The send.
     pub send: Arc<Call>,
     /// The receive.
     pub receive: Arc<Call>,
-    /// The how-manieth they are, counted as in [`Lone::nth`].
+    /// Their 1-based index, as in [`Lone::nth`].
     pub nth: u64,
 }
 
-/// One side of a send and a receive that met, and when the other was made.
+/// One side of a send and a receive that met, and when the other side was issued.
 #[derive(Debug)]
 pub(super) struct Met {
     pub(super) rank: u32,
@@ -168,7 +167,7 @@ impl Traffic {
         }
     }
 
-    /// The call without a partner that stands there; `None` where it has met its own.
+    /// The call at this place if it has no partner.
     #[must_use]
     pub fn lone(&self, post: &Post) -> Option<Lone> {
         let Some(peer) = post.peer else {
@@ -182,7 +181,7 @@ impl Traffic {
         Some(self.alone(way, post.side, open))
     }
 
-    /// Every call without a partner that somebody waits for, or waited for in vain.
+    /// Every call without a partner that the program waits or waited for.
     pub fn awaited(&self) -> impl Iterator<Item = Lone> {
         self.open_of(is_awaited)
     }
@@ -208,14 +207,14 @@ impl Traffic {
         between.chain(from_any)
     }
 
-    /// Sends and receives that surely belong together, and whose sizes do not fit.
+    /// Pairs of sure channels whose sizes do not fit.
     pub fn clashes(&self) -> impl Iterator<Item = (u32, u32, &Clash)> {
         let sure = self.clashes.iter().filter(|(way, _)| self.is_sure(**way));
         sure.map(|(way, clash)| (way.0, way.1, clash))
     }
 
-    /// The first call of the other side between the two ranks that stands open in another lane, with
-    /// another tag: one that was made after all those with this one.
+    /// The earliest open call of the other side between the two ranks that has another tag and was
+    /// issued after all of that side's calls with this tag.
     #[must_use]
     pub fn other_tag(&self, lone: &Lone) -> Option<Lone> {
         let side = lone.side.other();
@@ -232,8 +231,7 @@ impl Traffic {
         open.map(|(_, open)| self.alone(way, side, open))
     }
 
-    /// The sends from one rank to another, or the receives, that were made in the lane of a call,
-    /// counted as in [`Lone::nth`].
+    /// Number of sends or receives issued in the lane of a call, counted as in [`Lone::nth`].
     #[must_use]
     pub fn made(&self, of: &Lone, side: Side) -> u64 {
         let lane = self.lane(&of.joined.call);
@@ -243,14 +241,14 @@ impl Traffic {
             .map_or(0, |lane| lane.made[side as usize])
     }
 
-    /// The tag of a call, where tags tell messages apart.
+    /// The tag of a call, if tags distinguish messages.
     #[must_use]
     pub fn lane(&self, call: &Call) -> Option<i32> {
         call.tag
             .filter(|_| self.transport.matching == Matching::ByTag)
     }
 
-    /// A rank made a call. Returns where it stands now, and both sides if it met its partner.
+    /// Adds a call of a rank. Returns its place, and both sides if it met its partner.
     pub(super) fn issue(
         &mut self,
         rank: u32,
@@ -290,7 +288,7 @@ impl Traffic {
         }
         let channel = self.channels.entry(way).or_default();
         channel.follow(side, call.seq);
-        // Without its tag it may belong anywhere.
+        // Without a tag it may belong to any lane.
         channel.blurred |= self.transport.matching != Matching::InOrder && call.tag.is_none();
         let met = channel.post(side, post.lane, call);
         if channel.open > 0 {
@@ -321,7 +319,7 @@ impl Traffic {
         Some((post, met))
     }
 
-    /// Counters said that a rank has made so many calls; records of them may have been lost.
+    /// Applies the counter of a rank, which includes lost records.
     pub(super) fn advance(&mut self, rank: u32, issued: u64) {
         if issued > 0 {
             let count = self.counts.entry(rank).or_default();
@@ -351,7 +349,7 @@ impl Traffic {
         }
     }
 
-    /// Whether nothing of what two ranks did with each other was missed.
+    /// Whether all calls between two ranks were recorded.
     fn is_sure(&self, way: (u32, u32)) -> bool {
         let heard_all = |rank: u32| {
             let count = self.counts.get(&rank).copied().unwrap_or_default();
@@ -387,7 +385,7 @@ impl Traffic {
             peer: None,
             joined: joined.clone(),
             nth: 0,
-            // What came may have been for another receive.
+            // An earlier message may have matched another receive.
             sure: false,
             sent: self.sent_to.get(&rank).copied(),
         }
@@ -395,7 +393,7 @@ impl Traffic {
 }
 
 impl Channel {
-    /// Notices calls that were missed, by a gap in their numbers.
+    /// Detects missed calls by gaps in their sequence numbers.
     fn follow(&mut self, side: Side, seq: u64) {
         let last = &mut self.seqs[side as usize];
         if seq != 0 {
@@ -404,7 +402,7 @@ impl Channel {
         }
     }
 
-    /// Takes a call; returns its partner, and the how-manieth they are, if that came before.
+    /// Adds a call. Returns its partner and their index, if the partner was issued before.
     fn post(&mut self, side: Side, tag: Option<i32>, call: &Arc<Call>) -> Option<(Arc<Call>, u64)> {
         if self.lanes.len() >= KEPT_LANES && !self.lanes.contains_key(&tag) {
             self.lanes.retain(|_, lane| lane.made[0] != lane.made[1]);
@@ -418,7 +416,7 @@ impl Channel {
         lane.last[side as usize] = call.id;
         let nth = lane.made[side as usize];
         if nth <= lane.made[side.other() as usize] {
-            // Where too many stood open, the partner's may be one that was not kept.
+            // Beyond the limit of open calls, the partner may have been dropped.
             let first = lane.open.front()?.nth;
             let partner = (first == nth).then(|| lane.open.pop_front()).flatten()?;
             self.open -= 1;
@@ -436,7 +434,7 @@ impl Channel {
 }
 
 impl Lane {
-    /// The side whose calls stand open.
+    /// The side with open calls.
     const fn side(&self) -> Side {
         if self.made[0] > self.made[1] {
             Side::Send
@@ -471,12 +469,12 @@ const fn way(side: Side, rank: u32, peer: u32) -> (u32, u32) {
     }
 }
 
-/// Whether the program waits for this call, or did: it asked to, or it was seen to.
+/// Whether the program waits or waited for this call: it is synchronous, or a wait was recorded.
 fn is_awaited(joined: &JoinedCall) -> bool {
     !joined.call.is_async || joined.wait != Wait::NotSeen
 }
 
-/// Whether a message fits into what is there to receive it. What was not seen always does.
+/// Whether a message fits its receive. Unknown sizes always fit.
 fn fits(matching: Matching, send: &Call, receive: &Call) -> bool {
     let bytes = |call: &Call| call.numel?.checked_mul(call.dtype.size()?);
     let sizes = match (bytes(send), bytes(receive)) {
@@ -486,7 +484,7 @@ fn fits(matching: Matching, send: &Call, receive: &Call) -> bool {
     };
     sizes.is_none_or(|(sent, room)| match matching {
         Matching::InOrder => sent == room,
-        // Gloo takes less than there is room for.
+        // Gloo accepts messages smaller than the receive.
         Matching::ByTag | Matching::Unknown => sent <= room,
     })
 }

@@ -1,9 +1,9 @@
-//! The making of process groups: who asked for what, by what the makers meet by.
+//! Creations of process groups: which rank requested which group.
 //!
-//! A group's makers meet by its name, within one initialisation of one world. Where they ask for the
-//! same members, that is one group; its making is call 0 of it, and is waited for like any other call.
-//! Where they do not, the makers cannot all get what they asked for. Ranks that are no member take
-//! part: they too count on.
+//! Creators meet by the name of the group, within one initialisation of one world. If they request
+//! the same members, they create one group; its creation is call 0 of the group, with waits like
+//! those of any other call. If not, some requests cannot be satisfied. Ranks that are not members
+//! take part because they count group names as well.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,44 +11,44 @@ use std::sync::Arc;
 use super::process::World;
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
-/// Most meetings that are kept while not everybody came to them.
+/// Maximum number of incomplete meetings kept.
 const KEPT: usize = 1024;
 
-/// What makers of groups meet by.
+/// What the creators of a group meet by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MeetingPoint {
-    /// The world they are of.
+    /// World of the creators.
     pub world: World,
-    /// The n-th initialisation of it.
+    /// Number of earlier initialisations of the world.
     pub epoch: u32,
-    /// The name of the group.
+    /// Name of the group.
     pub name: String,
 }
 
-/// Ranks that met, or are to meet, to make a group.
+/// The ranks that create a group under one name.
 #[derive(Debug, Default)]
 pub struct Meeting {
-    /// What they asked for, each once. More than one: they cannot be one group.
+    /// Distinct requests. More than one cannot be satisfied together.
     pub requests: Vec<Request>,
 }
 
-/// A group, and who asked for it.
+/// A requested group, and the ranks that requested it.
 #[derive(Debug)]
 pub struct Request {
-    /// What was asked for.
+    /// The requested group.
     pub group: Arc<GroupInfo>,
-    /// By whom: members and others.
+    /// Requesting ranks, members or not.
     pub ranks: BTreeMap<u32, Asked>,
 }
 
-/// How one rank asked.
+/// The request of one rank.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Its process.
+    /// Process of the rank.
     pub process: ProcessId,
-    /// The call.
+    /// The call that creates the group.
     pub call: Arc<Call>,
-    /// It was the n-th group that this process made, from 1.
+    /// 1-based index among the groups that the process created.
     pub nth: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct Asked {
 #[derive(Debug, Default)]
 pub struct Creations {
     meetings: BTreeMap<MeetingPoint, Meeting>,
-    /// In the order in which they began.
+    /// Meetings in the order in which they began.
     order: Vec<MeetingPoint>,
 }
 
@@ -66,7 +66,7 @@ impl Creations {
         self.meetings.iter()
     }
 
-    /// What a rank asked for at a meeting.
+    /// The request of a rank at a meeting.
     #[must_use]
     pub fn asked(&self, at: &MeetingPoint, rank: u32) -> Option<&Request> {
         let meeting = self.meetings.get(at)?;
@@ -76,7 +76,7 @@ impl Creations {
             .find(|request| request.ranks.contains_key(&rank))
     }
 
-    /// A rank of a world of that many asks for a group.
+    /// Adds the request of a rank in a world of `world_size` ranks.
     pub(super) fn ask(
         &mut self,
         at: MeetingPoint,
@@ -108,7 +108,7 @@ impl Creations {
         }
     }
 
-    /// Forgets the oldest meeting that went well so far, or else the oldest.
+    /// Drops the oldest meeting without conflict, or else the oldest.
     fn make_room(&mut self) {
         if self.order.len() < KEPT {
             return;
@@ -127,13 +127,13 @@ impl Creations {
 }
 
 impl Meeting {
-    /// Whether everybody who may come came, and all asked for the same.
+    /// Whether all ranks that may take part have requested the same group.
     fn is_settled(&self, at: &MeetingPoint, world_size: Option<u32>) -> bool {
         let [request] = &self.requests[..] else {
             return false;
         };
         let everybody = world_size.is_some_and(|size| request.ranks.len() >= size as usize);
-        // A name that is no number is made of the members, and nobody else comes to it.
+        // A name that is not a number is derived from the members, and only they use it.
         let members_only = at.name.parse::<u64>().is_err();
         let members = &request.group.key.members;
         everybody || (members_only && members.iter().all(|rank| request.ranks.contains_key(rank)))

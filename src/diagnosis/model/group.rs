@@ -1,4 +1,4 @@
-//! A process group: how far each member has come, and the calls that have not all met yet.
+//! A process group: the progress of each member, and the calls that are not complete.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -17,92 +17,94 @@ use crate::diagnosis::align::{self, Mismatch};
 use crate::diagnosis::backends;
 use crate::diagnosis::event::{Call, GroupInfo, ProcessId};
 
-/// Calls under way that a group keeps, over all its members …
+/// Number of calls in entered collectives that a group keeps, over all members …
 const KEPT_CALLS: usize = 4096;
-/// … but at least those of so many collectives, and at most of so many.
+/// … but at least and at most the calls of this many collectives.
 const KEPT_ENTERED: (usize, usize) = (4, 64);
-/// Most joins a group keeps while it cannot see all its members, and after its ranks diverged.
+/// Maximum number of joins that a group keeps while members are unseen, and after its ranks
+/// diverged.
 const KEPT_JOINS: usize = 1024;
-/// Joins after the first divergence that are kept although everybody came: they show whether the
-/// calls only came in another order.
+/// Joins after the first divergence that are kept although every member arrived: they show whether
+/// the calls were only made in a different order.
 pub const KEPT_AFTER: u64 = 8;
 
-/// Places after the first divergence that a group keeps once every member came to them: a rank may
-/// stand still at one of them.
+/// Complete mismatches after the first divergence that a group keeps: a rank may be blocked at one
+/// of them.
 const KEPT_DIVERGENCES: usize = 16;
 
-/// Names a group within the model.
+/// Identifies a group within the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u32);
 
-/// A process group over all its members.
+/// A process group with all its members.
 #[derive(Debug)]
 pub struct Group {
-    /// Its name in the model.
+    /// Its id in the model.
     pub id: GroupId,
-    /// The world it is of.
+    /// World of the group.
     pub world: World,
-    /// What every member knows about it.
+    /// Description of the group, equal on all members.
     pub info: Arc<GroupInfo>,
-    /// Somebody was seen to make it: then all its members are.
+    /// Its creation was recorded for a member, and so will be for all of them.
     pub making_seen: bool,
-    /// The members that were seen, by global rank.
+    /// Observed members, by global rank.
     pub members: BTreeMap<u32, Member>,
-    /// Calls by sequence number, as long as not every member made theirs; and the first divergence.
-    /// Number 0 is the making of the group, until every member came back from it.
+    /// Calls by sequence number until every member has made its own, and the first divergence. Call
+    /// 0 is the creation of the group, until every member returned from it.
     pub joins: BTreeMap<u64, Join>,
-    /// Collectives that every member has entered, until nobody is to wait for them any more. Only the
-    /// latest ones: of most asynchronous calls nobody sees the wait.
+    /// Collectives that every member has entered and may still wait for. Only the latest ones:
+    /// waits for most asynchronous calls are never recorded.
     pub entered: BTreeMap<u64, Join>,
-    /// Sequence number at which calls first met that cannot match.
+    /// First sequence number at which calls met that cannot match.
     pub diverged: Option<u64>,
-    /// Places far behind the first divergence at which calls met that cannot match, and every member
-    /// came: the last ones.
+    /// Latest sequence numbers far after the first divergence at which every member arrived and
+    /// calls cannot match.
     diverged_again: VecDeque<u64>,
-    /// Its point-to-point calls.
+    /// Point-to-point calls of the group.
     pub traffic: Traffic,
-    /// How the ranks' steps and lines have met so far.
+    /// Which steps and lines of the ranks have met.
     pub history: History,
-    /// Calls of different lines that met.
+    /// Collectives whose calls came from different lines.
     pub crossings: Crossings,
-    /// The collectives to which everybody has just come, for [`super::Arrivals`].
+    /// Collectives completed by the latest call, for [`super::Arrivals`].
     pub(super) met: Vec<Encounter>,
-    /// The wait that ended longest before its last member came, by their clocks.
+    /// The wait that ended longest before the last member arrived, by their clocks.
     pub ended_early: Option<EndedEarly>,
 }
 
-/// A wait that ended before its last member came: it failed, or clocks differ.
+/// A wait that ended before the last member arrived: it failed, or clocks differ.
 #[derive(Clone, Copy, Debug)]
 pub struct EndedEarly {
     /// The rank whose wait ended.
     pub ended: u32,
-    /// The rank that came last.
+    /// The rank that arrived last.
     pub came: u32,
-    /// By how much.
+    /// Time from the end of the wait to that arrival.
     pub by: Duration,
-    /// When that rank came, by its clock.
+    /// Time of that arrival, by the clock of that rank.
     pub at: Timestamp,
 }
 
-/// One rank in a group.
+/// One member of a group.
 #[derive(Debug)]
 pub struct Member {
     /// The process that is this rank.
     pub process: ProcessId,
-    /// Highest sequence number issued.
+    /// Highest issued sequence number.
     pub issued: u64,
-    /// Highest sequence number whose completion was seen.
+    /// Highest sequence number whose completion was recorded.
     pub completed: u64,
-    /// After how long its calls fail, where that is known.
+    /// Timeout of its calls, if known.
     pub timeout: Option<Duration>,
     /// When it destroyed the group.
     pub destroyed: Option<Timestamp>,
-    /// How much later than the first member it comes, lately; `None`: no call of all was seen.
+    /// Moving average of how much later than the first member it arrives; `None`: no complete call
+    /// yet.
     pub late: Option<Duration>,
 }
 
 impl Member {
-    /// A member that has made no call.
+    /// A member without calls.
     pub(super) const fn new(process: ProcessId) -> Self {
         Self {
             process,
@@ -114,9 +116,9 @@ impl Member {
         }
     }
 
-    /// It came so much later than the first.
+    /// Takes the time by which it arrived later than the first member into the average.
     fn came(&mut self, late: Duration) {
-        // Of the last eight calls or so.
+        // Averages about the last eight calls.
         self.late = Some(self.late.map_or(late, |known| known * 7 / 8 + late / 8));
     }
 }
@@ -124,45 +126,45 @@ impl Member {
 /// Calls that met at one sequence number.
 #[derive(Debug, Default)]
 pub struct Join {
-    /// By global rank.
+    /// Calls by global rank.
     pub calls: BTreeMap<u32, JoinedCall>,
-    /// The gravest disagreement among them.
+    /// The first disagreement, in the order of [`Mismatch`].
     pub mismatch: Option<Mismatch>,
-    /// When calls first met here that disagree.
+    /// Earliest time at which calls met here that disagree.
     pub mismatched_at: Option<Timestamp>,
-    /// When the last of them came, and who that was.
+    /// Time and rank of the last arrival.
     pub last: (Timestamp, u32),
 }
 
 /// One rank's call in a join.
 #[derive(Clone, Debug)]
 pub struct JoinedCall {
-    /// The call.
+    /// The issued call.
     pub call: Arc<Call>,
-    /// What is known about the wait for it.
+    /// The wait for it.
     pub wait: Wait,
-    /// Where it stands in its rank's steps.
+    /// Turn of the rank in which it was issued.
     pub position: Position,
     /// An exception ended that wait.
     pub failed: bool,
-    /// When it came back to its caller.
+    /// When it returned to its caller.
     pub returned: Option<Timestamp>,
-    /// It will be told when its device is done with it, by a layer below the one that made it …
+    /// A layer below will report when its device has completed it …
     pub followed: bool,
-    /// … which it is.
+    /// … and has done so.
     pub complete: bool,
-    /// It is the last of DDP's buckets that this rank waited for together.
+    /// Set on the last of the DDP buckets that this rank waited for together.
     pub averaged: Option<Averaged>,
 }
 
 /// The wait for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Nobody waited for it, as far as was seen.
+    /// None was recorded.
     NotSeen,
-    /// A thread waits for it since.
+    /// In progress since this time.
     Since(Timestamp),
-    /// The wait is over, well or badly.
+    /// Ended at this time, successfully or not.
     Over(Timestamp),
 }
 
@@ -186,7 +188,8 @@ impl Group {
         }
     }
 
-    /// Another member tells what the group is. Who is about to make one may not know all of it.
+    /// Completes the description from another member. A rank that is about to create a group may
+    /// not know all of it.
     pub(super) fn describe(&mut self, info: &Arc<GroupInfo>) {
         if self.info.backend.is_empty() && !info.backend.is_empty() {
             self.traffic = Traffic::new(&info.backend);
@@ -194,15 +197,15 @@ impl Group {
         }
     }
 
-    /// Whether a probe sees every member.
+    /// Whether every member is observed.
     #[must_use]
     pub fn is_fully_seen(&self) -> bool {
         self.members.len() == self.info.key.members.len()
     }
 
-    /// Whether a thread that waits for such a call stands still until the call is complete. Where c10d
-    /// runs collectives on a device, a wait only puts the stream behind it, except for barriers. NCCL
-    /// itself keeps only those who make a communicator.
+    /// Whether a wait for such a call blocks the thread until the call completes. c10d's waits for
+    /// collectives on a device only order streams, except for barriers; NCCL itself blocks only
+    /// while a communicator is created.
     #[must_use]
     pub fn holds_threads(&self, op: Op) -> bool {
         let on_host = matches!(&*self.info.backend, "gloo" | "mpi");
@@ -213,20 +216,20 @@ impl Group {
         }
     }
 
-    /// Whether a call begins only once the rank's earlier ones are complete: an NCCL communicator is
-    /// one stream.
+    /// Whether a call begins only after the rank's earlier calls complete, as on an NCCL
+    /// communicator.
     #[must_use]
     pub fn is_stream(&self) -> bool {
         backends::is_on_nccl(&self.info.backend)
     }
 
-    /// The join at a sequence number, while it is open or the first divergence.
+    /// The join at a sequence number, if it is open or part of a divergence.
     #[must_use]
     pub fn join(&self, seq: u64) -> Option<&Join> {
         self.joins.get(&seq)
     }
 
-    /// Members that were seen but have not made their call at `seq`.
+    /// Observed members that have not made their call at `seq`.
     #[must_use]
     pub fn missing(&self, seq: u64) -> Vec<u32> {
         let behind = self
@@ -236,7 +239,8 @@ impl Group {
         behind.map(|(&rank, _)| rank).collect()
     }
 
-    /// The lowest sequence number that some seen member has made its call at and another has not.
+    /// The lowest sequence number at which some observed members have made their call and others
+    /// have not.
     #[must_use]
     pub fn first_open(&self) -> Option<u64> {
         let lowest = self.members.values().map(|member| member.issued).min()?;
@@ -250,7 +254,7 @@ impl Group {
         member.is_some_and(|member| member.destroyed.is_some())
     }
 
-    /// A member begins to make the group.
+    /// A member begins to create the group.
     pub(super) fn begin(&mut self, rank: u32, process: ProcessId, call: &Arc<Call>) {
         self.making_seen = true;
         self.members.entry(rank).or_insert(Member::new(process));
@@ -258,7 +262,7 @@ impl Group {
         join.calls.insert(rank, JoinedCall::new(call));
     }
 
-    /// A member came back from making the group, well or badly.
+    /// A member returned from creating the group, successfully or not.
     pub(super) fn made(&mut self, rank: u32, at: Timestamp) {
         self.set_wait(rank, 0, Wait::Over(at), false);
         let everybody = self.is_fully_seen()
@@ -271,8 +275,8 @@ impl Group {
         }
     }
 
-    /// A member made a call. Returns, where every member has now made its own and all agree, until when
-    /// each of them waited, as far as is known.
+    /// Adds a call of a member. If every member has made its call and all agree, returns until when
+    /// each of them waited, as far as known.
     pub(super) fn issue(
         &mut self,
         rank: u32,
@@ -303,9 +307,9 @@ impl Group {
         self.settle(seq)
     }
 
-    /// Drops the join once everybody came and agreed, and whatever is too old to be needed.
+    /// Removes the join once every member arrived and all agree, and joins that exceed the limits.
     fn settle(&mut self, seq: u64) -> Vec<(u32, Arc<Call>, Timestamp)> {
-        // The making of the group is settled once it is over: see `made`.
+        // The creation of the group ends in `made`.
         if seq == 0 {
             return Vec::new();
         }
@@ -340,7 +344,7 @@ impl Group {
                 self.ended_early = longest(self.ended_early, &join, rank, joined);
             }
             let last = join.last_at();
-            // Of a call that was made to be waited for, the wait is told when it ends.
+            // The wait for a synchronous call is reported when it ends.
             let until = |joined: &JoinedCall| match joined.wait {
                 _ if joined.call.is_async => Some(last),
                 Wait::Over(at) => Some(last.max(at)),
@@ -368,7 +372,7 @@ impl Group {
         Vec::new()
     }
 
-    /// Everybody has entered the collective: keeps it as long as somebody may be seen to wait for it.
+    /// Keeps a collective that every member has entered, if a wait for it may still be recorded.
     fn enter(&mut self, seq: u64, join: Join) {
         let told = self.is_told_beneath();
         let no_more = |it: &JoinedCall| !it.is_expected(told);
@@ -383,7 +387,7 @@ impl Group {
         }
     }
 
-    /// Counters said that the member has come this far; records of it may have been lost.
+    /// Applies the counters of a member, which include lost records.
     pub(super) fn advance(&mut self, rank: u32, issued: u64) {
         if let Some(member) = self.members.get_mut(&rank) {
             member.issued = member.issued.max(issued);
@@ -394,8 +398,8 @@ impl Group {
         }
     }
 
-    /// A member's call came back to its caller. Returns the call, if everybody had come by then and it
-    /// is not waited for apart.
+    /// A member's call returned. Returns the call if all members had arrived by then and no
+    /// separate wait for it is recorded.
     pub(super) fn set_returned(&mut self, rank: u32, seq: u64, at: Timestamp) -> Option<Arc<Call>> {
         let entered = self.entered.get_mut(&seq);
         let well = entered.is_some();
@@ -408,8 +412,8 @@ impl Group {
         (well && alone).then_some(call)
     }
 
-    /// A member has waited for DDP's buckets, of which its call is the last. What everybody has come to is
-    /// the business of [`super::Arrivals`].
+    /// A member has waited for DDP's buckets, of which this call is the last. Complete collectives
+    /// are updated in [`super::Arrivals`].
     pub(super) fn set_averaged(&mut self, rank: u32, seq: u64, averaged: Averaged) {
         let join = self.joins.get_mut(&seq);
         if let Some(joined) = join.and_then(|join| join.calls.get_mut(&rank)) {
@@ -417,8 +421,8 @@ impl Group {
         }
     }
 
-    /// A member waits for its call, or does no more (`failed`: because of an exception). Returns the
-    /// call, if it was waited for all the time and that wait has ended well, after everybody had come.
+    /// Updates the wait of a member's call (`failed`: an exception ended it). Returns a synchronous
+    /// call whose wait succeeded after all members had arrived.
     pub(super) fn set_wait(
         &mut self,
         rank: u32,
@@ -443,7 +447,7 @@ impl Group {
     }
 }
 
-/// The longer of what is known and of how long this wait ended before the last member came.
+/// The wait that ended longer before the last arrival: `known`, or that of this rank.
 fn longest(
     known: Option<EndedEarly>,
     join: &Join,
@@ -471,18 +475,18 @@ fn longest(
 }
 
 impl Join {
-    /// When the last of them came.
+    /// Time of the last arrival.
     #[must_use]
     pub const fn last_at(&self) -> Timestamp {
         self.last.0
     }
 
-    /// The calls by rank.
+    /// Calls by rank.
     pub fn all(&self) -> impl Iterator<Item = (u32, &JoinedCall)> {
         self.calls.iter().map(|(&rank, joined)| (rank, joined))
     }
 
-    /// Ranks whose calls here agree with one another, largest class first.
+    /// Ranks grouped by agreeing calls, largest class first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
         align::classes(
@@ -494,7 +498,7 @@ impl Join {
 }
 
 impl JoinedCall {
-    /// A call that nobody waited for yet.
+    /// A call without a recorded wait.
     pub(in crate::diagnosis) fn new(call: &Arc<Call>) -> Self {
         Self {
             call: Arc::clone(call),
@@ -508,24 +512,25 @@ impl JoinedCall {
         }
     }
 
-    /// Whether it was waited for, and well.
+    /// Whether a wait for it ended successfully.
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.wait, Wait::Over(_)) && !self.failed
     }
 
-    /// Whether the program surely waits for this call: it asked to, or waits, or did; or DDP issued
-    /// it, which waits before its backward pass or its forward goes on.
+    /// Whether the program waits for this call: it is synchronous, a wait was recorded, or DDP
+    /// issued it and waits before its backward or forward pass continues.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         !self.call.is_async || self.call.hidden || self.wait != Wait::NotSeen
     }
 
-    /// Which of the members that have not come this rank's call must wait for.
+    /// The missing members that this call has to wait for.
     #[must_use]
     pub fn needs(&self, rank: u32, missing: &[u32]) -> Vec<u32> {
         if self.call.op.creates_group() {
-            // One that came back did without them, unless there is no such way back but a failure.
+            // A creation that returned did not need them, unless it can return early only by
+            // failing.
             let over = matches!(self.wait, Wait::Over(_));
             return if over && !self.call.takes_all {
                 Vec::new()

@@ -1,27 +1,25 @@
-//! What a group's past says about how its ranks go together: which steps and which lines meet.
+//! History of a group: which steps and which lines of its ranks have met.
 //!
-//! Different lines at one sequence number are normal, and so are step counters that differ. What is
-//! not: a relation that held, and from one call on is another one for good. So everything here is
-//! compared by *change*, rank by rank against the lowest member, over the calls that every member
-//! made and that agreed.
+//! Ranks may call one collective from different lines and have different step counters. An error
+//! shows as a *change*: a relation that held is permanently replaced by another from one call on.
+//! So each rank is compared with the lowest member, over the calls that every member made and that
+//! agree.
 //!
 //! # Steps
 //!
-//! A rank's calls belong to its *turns*: training forwards that are to synchronise gradients, counted
-//! by the place they are made at, or steps that the program marks ([`Turns`]). Between two ranks the
-//! difference of turns is constant as long as both make the same calls in every turn. It shifts when
-//! a rank passes a turn *in silence*: it began one and made no call in it, while the other made its
-//! own. A turn without a call of its own is the only shift that counts: a rank that joins in calls
-//! without a forward (`Join`, a dummy backward) makes calls and no turns, and a rank that repeats a
-//! forward on the same input, or under `no_sync`, makes no turn.
+//! A rank's calls belong to its *turns*: training forwards that are to synchronise gradients,
+//! counted by the place that starts them, or steps that the program marks ([`Turns`]). Between two
+//! ranks the difference of turns is constant as long as both make the same calls in every turn. It
+//! shifts when a rank has a *silent* turn, one without calls, while the other makes its calls. No
+//! other shift counts: a rank that makes calls without a forward (`Join`, a dummy backward) begins
+//! no turn, nor does one that repeats a forward on the same input, or under `no_sync`.
 //!
 //! # Lines
 //!
-//! Where lines that belong together by long habit meet other known lines instead, and the sequence of
-//! one rank is that of the other moved by a constant number of calls, the ranks are that many calls
-//! apart.
+//! If lines that habitually meet start to meet other known lines, and the lines of one rank are
+//! those of the other shifted by a constant number of calls, the ranks are that many calls apart.
 //!
-//! Memory is bounded: a window of meetings, and per rank a few relations.
+//! Memory is bounded: a window of meetings, and a few relations per rank.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -31,42 +29,43 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use super::group::Join;
 use crate::diagnosis::event::{Call, Forward};
 
-/// Turns for which a relation has to hold before a change of it means anything.
+/// Number of turns for which a relation must hold before a change of it counts.
 const HELD: u32 = 3;
-/// Turns after the first shifted one for which the new relation has to hold.
+/// Number of turns after the first shifted one for which the new relation must hold.
 const PERSISTS: u32 = 2;
-/// Meetings that are remembered.
+/// Number of meetings kept.
 const WINDOW: usize = 64;
-/// Calls that two ranks may be apart.
+/// Maximum number of calls by which two ranks may be apart.
 const FURTHEST: usize = 16;
-/// How often lines must have met before it is a habit.
+/// Number of meetings after which two lines are habitual partners.
 const HABIT: u32 = 3;
-/// Turns after which a rank that makes no call does something else than to leave out steps.
+/// Maximum number of turns from one call of a rank to the next; beyond it, the rank does not just
+/// skip steps.
 const MOST_SILENT: u64 = 16;
-/// Relations and lines of one rank that are remembered.
+/// Maximum number of relations and lines kept per rank.
 const KEPT: usize = 128;
-/// Forwards on new input after which one on the old input is a repetition.
+/// Number of forwards on new input after which a forward on the same input counts as a repetition.
 const FRESH: u64 = 3;
 
-/// Where a call stands in its rank's turns.
+/// The turn of a rank in which a call is issued.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// The place at which turns are counted.
+    /// Place of the forwards that are counted; `None`: the program marks steps.
     path: Option<Arc<str>>,
-    /// How many there were; 0: none is known.
+    /// Number of turns so far; 0: none is known.
     pub turn: u64,
-    /// Batches that were drawn before the turn, where input is seen.
+    /// Batches drawn before the turn, if input is observed.
     pub batches: Option<u64>,
     /// Records of the rank had been lost before.
     lossy: bool,
 }
 
-/// A rank's turns so far.
+/// The turns of a rank so far.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// Where the next call stands.
+    /// Position of the next call.
     now: Position,
-    /// The turn was taken back, for what follows to count as another try at it.
+    /// The turn was not counted because its forward failed; the next one may repeat it.
     taken_back: bool,
     counts: BTreeMap<Option<Arc<str>>, Count>,
 }
@@ -78,7 +77,7 @@ struct Count {
 }
 
 impl Turns {
-    /// A step begins: by the program's mark, or with a training forward.
+    /// A step begins, marked by the program or with a training forward.
     pub(super) fn begin(&mut self, forward: Option<&Forward>) {
         let path = forward.and_then(|forward| forward.path.clone());
         if !self.counts.contains_key(&path) && self.counts.len() >= KEPT {
@@ -88,7 +87,7 @@ impl Turns {
         let is_repeated = forward.is_some_and(|forward| forward.repeated);
         let is_new_place = self.counts.get(&path).is_none_or(|count| count.turns == 0);
         if tries_again && path != self.now.path && (is_repeated || is_new_place) {
-            // Another try, from a line of its own: the turn is that of the place which failed.
+            // A retry from another line repeats the turn of the forward that failed.
             if let Some(count) = self.counts.get_mut(&self.now.path) {
                 count.turns += 1;
                 self.now.turn = count.turns;
@@ -112,9 +111,9 @@ impl Turns {
         self.now.batches = forward.and_then(|forward| forward.batches);
     }
 
-    /// The forward that began the turn ended in an exception, and what follows may be another try.
+    /// The forward that began the turn raised an exception; the next one may be a retry.
     pub(super) fn failed(&mut self) {
-        // Batches tell whether it is one; without them nothing does, and it counts as one.
+        // Batch counts identify a retry. Without them, one is assumed.
         if self.now.path.is_some()
             && self.now.batches.is_none()
             && let Some(count) = self.counts.get_mut(&self.now.path)
@@ -133,42 +132,42 @@ impl Turns {
         self.now.clone()
     }
 
-    /// The turn it is in; 0 before the first.
+    /// Number of the current turn; 0: before the first.
     #[must_use]
     pub const fn turn(&self) -> u64 {
         self.now.turn
     }
 
-    /// Whether it was a training forward that began it.
+    /// Whether turns are training forwards.
     #[must_use]
     pub const fn are_forwards(&self) -> bool {
         self.now.path.is_some()
     }
 
-    /// Batches that were drawn before it.
+    /// Batches drawn before the current turn.
     #[must_use]
     pub const fn batches(&self) -> Option<u64> {
         self.now.batches
     }
 }
 
-/// A group's past.
+/// The history of a group.
 #[derive(Debug, Default)]
 pub struct History {
     recent: VecDeque<Meeting>,
     relations: BTreeMap<u32, Relation>,
-    /// Turns that ranks passed in silence while others made calls in theirs: the last of each.
+    /// Latest silent turn of each rank.
     skips: BTreeMap<u32, Skip>,
     slip: Option<Slip>,
     last: u64,
 }
 
-/// Calls that met, and agreed.
+/// Calls that met and agree.
 #[derive(Clone, Debug)]
 pub struct Meeting {
-    /// Their sequence number.
+    /// Sequence number of the calls.
     pub seq: u64,
-    /// By rank, ascending.
+    /// Calls by rank, ascending.
     pub calls: Vec<Met>,
 }
 
@@ -177,51 +176,51 @@ pub struct Meeting {
 pub struct Met {
     /// The rank.
     pub rank: u32,
-    /// The user's line.
+    /// Line in the user's program.
     pub place: Option<Arc<Where>>,
 }
 
-/// A turn that a rank passed in silence.
+/// A turn without calls of a rank, while others made theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Skip {
     /// The turn.
     pub turn: u64,
-    /// The first call after it.
+    /// Sequence number of the first call after it.
     pub seq: u64,
 }
 
-/// Ranks pair calls that do not belong together, and go on.
+/// Ranks that pair calls which do not belong together, and continue.
 #[derive(Clone, Debug)]
 pub struct Slip {
-    /// The first sequence number at which they do.
+    /// First sequence number at which they do.
     pub seq: u64,
     /// The calls that met there.
     pub calls: Vec<(u32, Arc<Call>)>,
-    /// By how much each rank is ahead of the lowest member, where that changed.
+    /// How far each rank is ahead of the lowest member, for ranks whose relation changed.
     pub shifted: BTreeMap<u32, By>,
-    /// The ranks that passed a turn in silence.
+    /// Ranks that had silent turns, with the latest such turn.
     pub skipped: BTreeMap<u32, u64>,
-    /// When it had stood long enough.
+    /// When the shift had lasted long enough.
     pub at: Timestamp,
 }
 
-/// How far ranks are apart.
+/// Distance between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum By {
-    /// Turns.
+    /// A number of turns.
     Turns(i64),
-    /// Calls.
+    /// A number of calls.
     Calls(i64),
 }
 
-/// The first calls that are shifted.
+/// The first shifted calls.
 #[derive(Clone, Debug)]
 struct Began {
     seq: u64,
     calls: Vec<(u32, Arc<Call>)>,
 }
 
-/// How one rank goes together with the lowest member.
+/// The relation of one rank to the lowest member.
 #[derive(Debug, Default)]
 struct Relation {
     turns: Vec<(PathPair, Steps)>,
@@ -238,16 +237,16 @@ struct Steps {
     candidate: Option<Candidate>,
 }
 
-/// How far a rank had come at the last meeting.
+/// Progress of a rank at the latest meeting.
 #[derive(Debug)]
 struct Spot {
     turn: u64,
     batches: Option<u64>,
-    /// Batches that it draws for a turn.
+    /// Number of batches that it draws per turn.
     usual: Option<u64>,
 }
 
-/// How far a rank went from one meeting to the next.
+/// Progress of a rank from one meeting to the next.
 struct Went {
     turns: u64,
     batches: Option<u64>,
@@ -265,7 +264,7 @@ struct Candidate {
 struct Lines {
     partners: BTreeMap<Arc<Where>, Partner>,
     shift: Option<Shift>,
-    /// Habits turned out to be none.
+    /// The lines turned out to have no habitual partners.
     given_up: bool,
 }
 
@@ -278,14 +277,14 @@ struct Partner {
 
 #[derive(Debug)]
 struct Shift {
-    /// The first meeting that is out of order.
+    /// The first meeting out of order.
     began: Began,
-    /// The line that met one which was never seen before, where that is how it began.
+    /// The line that met a new line, if the shift began with one.
     extra: Option<Arc<Where>>,
-    /// The first at which known lines met that do not belong together, and these.
+    /// The first meeting of known lines that do not belong together, and these lines.
     known: Option<(u64, Arc<Where>, Arc<Where>)>,
     rounds: u32,
-    /// The difference of turns as it had been; `None`: turns are not known.
+    /// The difference of turns before the shift; `None`: turns are unknown.
     offset: Option<i64>,
     /// Calls of different turns have met.
     across_turns: bool,
@@ -293,13 +292,13 @@ struct Shift {
 }
 
 impl History {
-    /// Ranks that pair calls which do not belong together, once that has stood for some turns.
+    /// The slip of the group, once it has lasted for some turns.
     #[must_use]
     pub const fn slip(&self) -> Option<&Slip> {
         self.slip.as_ref()
     }
 
-    /// The turn that a rank last passed in silence while others made calls in theirs.
+    /// The latest silent turn of a rank.
     #[must_use]
     pub fn skip_of(&self, rank: u32) -> Option<Skip> {
         self.skips.get(&rank).copied()
@@ -310,14 +309,14 @@ impl History {
         self.recent.iter().rev()
     }
 
-    /// Everybody has made this call and all agree.
+    /// Adds a collective that every member has entered with agreeing calls.
     pub(super) fn observe(&mut self, seq: u64, join: &Join, members: usize) {
         if seq <= self.last || members < 2 {
             return;
         }
         self.last = seq;
         if join.calls.len() < members || join.calls.values().any(|call| call.position.lossy) {
-            // Something was not seen: nothing that follows can be told from what was before.
+            // Without all calls, nothing that follows can be related to what was before.
             self.relations.clear();
             self.recent.clear();
             return;
@@ -408,7 +407,7 @@ impl Began {
 }
 
 impl Slip {
-    /// Ranks that are together as before, largest class first.
+    /// Ranks grouped by their shift, largest class first.
     #[must_use]
     pub fn classes(&self) -> Vec<Vec<u32>> {
         let mut classes: BTreeMap<Option<By>, Vec<u32>> = BTreeMap::new();
@@ -447,7 +446,7 @@ impl Relation {
 }
 
 impl Steps {
-    /// Takes a meeting; returns the turns that were passed in silence since the one before.
+    /// Adds a meeting. Returns the silent turns since the previous one.
     fn observe(
         &mut self,
         seq: u64,
@@ -479,7 +478,8 @@ impl Steps {
             }
             return Vec::new();
         }
-        // One of them began a turn, or several, without a call in it; the other went on as ever.
+        // One rank began several turns without a call between them; the other made calls in each
+        // turn.
         let silent: Vec<(u32, u64)> = match (went.0.turns, went.1.turns) {
             (1, 2..=MOST_SILENT) if self.last.1.drew_for(&went.1) => {
                 went.1.silent(there).map(|turn| (rank, turn)).collect()
@@ -494,7 +494,7 @@ impl Steps {
             return Vec::new();
         }
         if let Some(candidate) = &mut self.candidate {
-            // Once more before the first had stood long enough.
+            // Another silent turn before the first shift was established.
             candidate.offset = now;
             candidate.held = 0;
             candidate.skipped.extend(silent.iter().copied());
@@ -534,7 +534,7 @@ impl Spot {
         }
     }
 
-    /// Goes on to where the rank is now.
+    /// Advances to the current position; returns the progress.
     fn pass(&mut self, now: &Position) -> Went {
         let batches = self.batches.zip(now.batches);
         let went = Went {
@@ -545,8 +545,8 @@ impl Spot {
         went
     }
 
-    /// Whether each of the turns had batches of its own, where input is seen. One that drew none was
-    /// another try of the one before.
+    /// Whether each of the turns drew its usual number of batches, if input is observed. A turn
+    /// without batches was a retry.
     fn drew_for(&self, went: &Went) -> bool {
         match (self.usual, went.batches) {
             (Some(usual), Some(batches)) => batches >= usual.saturating_mul(went.turns),
@@ -556,15 +556,15 @@ impl Spot {
 }
 
 impl Went {
-    /// The turns before the one it is in now.
+    /// The silent turns: those before the current one.
     fn silent(&self, now: &Position) -> std::ops::Range<u64> {
         now.turn - self.turns + 1..now.turn
     }
 }
 
 impl Lines {
-    /// Takes the lines that met; once the ranks are a constant number of calls apart, says how many,
-    /// and since when.
+    /// Adds the lines that met. Once the ranks are a constant number of calls apart, returns that
+    /// number and the first shifted calls.
     fn observe(
         &mut self,
         seq: u64,
@@ -604,7 +604,7 @@ impl Lines {
             Some((_, partner)) => (true, habitual(partner)),
             None => (false, false),
         };
-        // A line that is new here may be a call too many, once.
+        // The first new line may be an additional call.
         let extra = !known && self.shift.is_none();
         if !own || !(expected || extra) {
             if let Some(partner) = self.partners.get_mut(a) {
@@ -651,7 +651,8 @@ impl Lines {
         let mut lines: Vec<&Arc<Where>> = window.iter().map(|(a, _)| *a).collect();
         lines.sort_unstable();
         lines.dedup();
-        // Two lines in turn are as well swapped as shifted; only steps tell which.
+        // Two alternating lines may be swapped as well as shifted; only steps distinguish these
+        // cases.
         let told = match shift.offset {
             Some(_) => shift.across_turns,
             None => lines.len() >= 3,
@@ -666,18 +667,18 @@ impl Lines {
         None
     }
 
-    /// Lines have met that belong together.
+    /// Two lines met that belong together.
     fn regular(&mut self) {
         let Some(shift) = &mut self.shift else { return };
         shift.regular += 1;
         if shift.known.is_none() {
-            // A call from another line, and all goes on as before: so it may come from either.
+            // One call from another line, then the usual pairs: the call may come from either line.
             let extra = self.shift.take().and_then(|shift| shift.extra);
             if let Some(partner) = extra.and_then(|line| self.partners.get_mut(&line)) {
                 partner.ambiguous = true;
             }
         } else if shift.regular as usize > 2 * self.partners.len() {
-            // A moment's disorder: whatever it was, these lines are no habit.
+            // The disorder has passed, so these lines have no habitual partners.
             self.give_up();
         }
     }
@@ -689,7 +690,8 @@ impl Lines {
     }
 }
 
-/// By how many calls the second sequence of lines is ahead of the first, by these habits.
+/// Number of calls by which the second sequence of lines is ahead of the first, according to the
+/// habitual partners.
 fn moved_by(
     window: &[(&Arc<Where>, &Arc<Where>)],
     partners: &BTreeMap<Arc<Where>, Partner>,

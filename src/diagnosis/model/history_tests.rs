@@ -1,4 +1,4 @@
-//! Jobs of many shapes: healthy ones never slip, and one that leaves a step out does.
+//! Slip detection on generated jobs: healthy jobs have none, a job that skips a step has one.
 
 use ddp_doctor_proto::{ExceptionKind, Op};
 
@@ -7,7 +7,7 @@ use crate::diagnosis::event::{CallId, Event, ProcessId, ThreadId};
 use crate::diagnosis::model::Model;
 use crate::diagnosis::testing;
 
-/// Numbers that look like chance and are the same every time (Knuth's MMIX generator).
+/// Deterministic pseudo-random numbers (Knuth's MMIX generator).
 struct Chance(u64);
 
 impl Chance {
@@ -24,7 +24,7 @@ impl Chance {
     }
 }
 
-/// Ranks that make calls of one group.
+/// Ranks that issue calls in one group.
 struct Job {
     model: Model,
     group: Arc<crate::diagnosis::event::GroupInfo>,
@@ -127,12 +127,12 @@ impl Job {
     }
 }
 
-/// What the ranks of a healthy job do, each in its own way.
+/// One step of a healthy job, in which ranks may behave differently.
 fn healthy_step(job: &mut Job, chance: &mut Chance, step: u64, lines: u64, odd: u64) {
     for rank in job.ranks() {
         job.draw(rank);
         let own = rank as u64;
-        // On one rank or another, and not on all.
+        // On some ranks only.
         if chance.one_in(6) {
             match (odd + own + step) % 6 {
                 0 => job.forward(rank, "train", |it| it.unsynchronised = true),
@@ -175,7 +175,7 @@ fn healthy_step(job: &mut Job, chance: &mut Chance, step: u64, lines: u64, odd: 
 }
 
 #[test]
-fn healthy_jobs_of_any_shape_never_slip() {
+fn healthy_jobs_never_slip() {
     for seed in 0..400 {
         let mut chance = Chance(seed);
         let ranks = 2 + chance.below(3) as u32;
@@ -184,7 +184,7 @@ fn healthy_jobs_of_any_shape_never_slip() {
         for step in 0..60 {
             healthy_step(&mut job, &mut chance, step, lines, odd);
             if seed.is_multiple_of(5) && step % 20 == 19 {
-                // The last rank has no more batches and joins in what the others do.
+                // The last rank has no more batches and joins the calls of the others.
                 for line in 0..lines {
                     for rank in job.ranks() {
                         if line == 0 && rank as u32 + 1 < ranks {
@@ -201,7 +201,7 @@ fn healthy_jobs_of_any_shape_never_slip() {
 }
 
 #[test]
-fn a_step_that_is_left_out_is_found_in_jobs_of_any_shape() {
+fn skipped_step_is_found_with_its_rank_and_call() {
     for seed in 0..400 {
         let mut chance = Chance(seed);
         let ranks = 2 + chance.below(3) as u32;

@@ -1,4 +1,4 @@
-//! How a process joins the world: whom it looks for, where, and with what.
+//! How a process joins the world: which ranks it expects, where, and with which settings.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,43 +10,43 @@ use super::MAX_WORLD;
 use super::apply::NCCL;
 use crate::diagnosis::event::Call;
 
-/// One initialisation of the world by one process, as the process described it before it began.
+/// One initialisation of the world by one process, as recorded before it began.
 #[derive(Clone, Debug)]
 pub struct Init {
-    /// The n-th of its process, from 0.
+    /// Number of earlier initialisations by the process.
     pub nth: u32,
-    /// The call.
+    /// The call that joins the world.
     pub call: Arc<Call>,
-    /// The rank that it means to be.
+    /// Rank that the process requests.
     pub rank: Option<u32>,
-    /// How many ranks it looks for, itself included.
+    /// Number of ranks that it expects, including itself.
     pub world_size: Option<u32>,
-    /// Where it looks for them; `None`: in a store that the program made itself.
+    /// Where the ranks meet; `None`: in a store that the program created.
     pub place: Option<Place>,
-    /// "gloo", "cpu:gloo,cuda:nccl"; empty: the program names none.
+    /// Backend, such as "gloo" or "cpu:gloo,cuda:nccl"; empty: none was given.
     pub backend: Arc<str>,
-    /// The process that started it and all other ranks of its host, where one did and starts nothing
-    /// else.
+    /// Process id of the launcher that started all ranks of its host, if it starts nothing else.
     pub launcher: Option<u32>,
-    /// How many ranks whoever started it says there are.
+    /// World size set by the launcher.
     pub launched_world_size: Option<u32>,
-    /// Where the launcher keeps a store for its ranks, which then make none: "localhost:29500".
+    /// Address of the store that the launcher provides, so that ranks create none:
+    /// "localhost:29500".
     pub launchers_store: Option<Arc<str>>,
-    /// When it was over.
+    /// When the call returned.
     pub over: Option<Timestamp>,
 }
 
-/// Where ranks find each other.
+/// Address at which ranks meet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Name or address of the master's host, or a URL.
+    /// Host name or address of the master, or a URL.
     pub address: Arc<str>,
-    /// Port of the store there; `None`: it has none.
+    /// Port of the store; `None`: there is none.
     pub port: Option<u32>,
 }
 
 impl Init {
-    /// What the settings say about an initialisation that begins with this call.
+    /// The initialisation that begins with this call, from the recorded settings.
     pub(super) fn begun(
         nth: u32,
         call: &Arc<Call>,
@@ -73,8 +73,8 @@ impl Init {
 }
 
 impl Init {
-    /// The first call of a process, where it makes an NCCL communicator of all ranks: they meet at whoever
-    /// made its unique id.
+    /// The initialisation by the first call of a process, if that creates an NCCL communicator of
+    /// all ranks. They meet at the rank that created its unique id.
     pub(super) fn of_communicator(
         call: &Arc<Call>,
         rank: Option<u32>,
@@ -93,7 +93,7 @@ impl Init {
         init.rank = rank;
         init.world_size = world_size;
         init.backend = Arc::clone(&group.backend);
-        // Which is its own name, where the id says no address.
+        // An id without an address is identified by the name of the communicator.
         init.place.get_or_insert_with(|| Place {
             address: group.key.name.as_str().into(),
             port: None,
@@ -101,7 +101,7 @@ impl Init {
         Some(init)
     }
 
-    /// What its ranks call to join, as people call it.
+    /// Name of the function that joins the world.
     #[must_use]
     pub fn function(&self) -> &'static str {
         match self.call.op {
@@ -112,7 +112,7 @@ impl Init {
 }
 
 impl Place {
-    /// Whether it is the very host of whoever looks there.
+    /// Whether the address is the local host.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         let address = self.address.trim_matches(['[', ']']);

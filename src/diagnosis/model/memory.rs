@@ -1,4 +1,4 @@
-//! The memory of a process: how it is, and the most it was.
+//! The memory of a process: latest values, peaks and values by step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,112 +8,112 @@ use ddp_doctor_proto::report::Timestamp;
 use super::series::{KEPT_OF_SHARED, Series};
 use crate::diagnosis::event::MemorySample;
 
-/// Devices of one process that are told apart.
+/// Maximum number of devices per process.
 const KEPT_DEVICES: usize = 64;
-/// Values of what was in use on a device that are kept.
+/// Number of values of the memory in use kept per device.
 const KEPT_LATELY: usize = 8;
 
-/// A value that changes: the latest, and the highest that was seen.
+/// A value that changes: the latest and the highest observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
     /// The latest value.
     pub latest: u64,
-    /// When that was measured.
+    /// When it was measured.
     pub at: Timestamp,
     /// The highest value.
     pub peak: u64,
-    /// When that was measured first.
+    /// When it was first measured.
     pub peak_at: Timestamp,
 }
 
-/// A count that only rises, as it stood lately.
+/// Recent values of a count that only rises.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Count(BTreeMap<Timestamp, u64>);
 
-/// What is known of the memory of a process, in bytes. `None`: nobody has seen it.
+/// Memory of a process, in bytes; `None`: not measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Its resident set.
+    /// Resident set.
     pub rss: Option<Gauge>,
-    /// The same by step.
+    /// Resident set by step.
     pub rss_by_step: Series,
-    /// What of it is shared memory, by step.
+    /// Shared memory within the resident set, by step.
     pub shared_by_step: Series,
-    /// What is taken of the host's memory, by whomever.
+    /// Memory in use on the host, by all processes.
     pub host_used: Option<Gauge>,
-    /// The same by step.
+    /// Memory in use on the host, by step.
     pub host_by_step: Series<KEPT_OF_SHARED>,
-    /// The host's memory.
+    /// Total memory of the host.
     pub host_total: Option<u64>,
-    /// What is taken of the memory of its control group, or of one around it.
+    /// Memory in use in the control group of the process, or one around it.
     pub cgroup_used: Option<Gauge>,
-    /// The same by step.
+    /// Memory in use in that control group, by step.
     pub cgroup_by_step: Series<KEPT_OF_SHARED>,
-    /// What that may have.
+    /// Limit of that control group.
     pub cgroup_limit: Option<u64>,
-    /// How often somebody in there came up against that, …
+    /// Number of reclaims at that limit.
     pub cgroup_held: Count,
-    /// … and against the lower limit from which on they are slowed down.
+    /// Number of reclaims at `memory.high`, above which its processes are slowed down.
     pub cgroup_slowed: Count,
-    /// What is taken of its `/dev/shm`.
+    /// Memory in use in its `/dev/shm`.
     pub shm_used: Option<Gauge>,
-    /// The same by step.
+    /// Memory in use in its `/dev/shm`, by step.
     pub shm_by_step: Series<KEPT_OF_SHARED>,
-    /// What that has.
+    /// Size of its `/dev/shm`.
     pub shm_total: Option<u64>,
-    /// Its address space.
+    /// Address space.
     pub virtual_used: Option<Gauge>,
-    /// What that may be.
+    /// Limit of the address space.
     pub virtual_limit: Option<u64>,
-    /// Processor time lately, in thousandths of one processor.
+    /// Recent processor time, in thousandths of one processor.
     pub cpu_permille: Option<Gauge>,
-    /// Its devices, by their numbers in the process.
+    /// Devices by their number in the process.
     pub devices: BTreeMap<u32, Device>,
 }
 
-/// The memory of one device, as a process knows it.
+/// The memory of one device, as seen by a process; in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// In use on it, by whomever.
+    /// In use on the device, by all processes.
     pub used: Option<Gauge>,
-    /// What was in use lately, by when it was measured.
+    /// Recent values of `used`, by the time they were measured.
     pub lately: BTreeMap<Timestamp, u64>,
-    /// What it has.
+    /// Total memory of the device.
     pub total: Option<u64>,
-    /// What the framework's allocator has given to tensors.
+    /// Given to tensors by the framework's allocator.
     pub allocated: Option<Gauge>,
-    /// The same by step.
+    /// Given to tensors, by step.
     pub allocated_by_step: Series,
-    /// What the framework's allocator holds.
+    /// Held by the framework's allocator.
     pub reserved: Option<Gauge>,
-    /// The most that it ever gave to tensors.
+    /// Peak of the memory given to tensors.
     pub most_allocated: Option<Gauge>,
-    /// What it holds in pieces left over of blocks in use.
+    /// Held in unused parts of blocks that are partly in use.
     pub split: Option<Gauge>,
-    /// How often it gave back all that it held before it could get more.
+    /// Number of times the allocator released its free memory to retry an allocation.
     pub retries: Option<Gauge>,
-    /// The same by step.
+    /// Value of `retries` by step.
     pub retries_by_step: Series,
-    /// How often it could get none.
+    /// Number of allocations that failed for lack of memory.
     pub ooms: Option<Gauge>,
-    /// The largest piece that it holds and has given to nobody, as it was when it ran short.
+    /// Largest free block that the allocator holds, as of the latest shortage.
     pub largest: Option<Gauge>,
-    /// What NCCL itself holds of it, for the communicators of the process.
+    /// Held by NCCL itself, for the communicators of the process.
     pub nccl: Option<Gauge>,
 }
 
-/// Something in the host that has so much memory and no more.
+/// Memory of the host that has a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// What it is.
+    /// Kind of limit.
     pub kind: RoomKind,
-    /// What is taken of it, in bytes.
+    /// In use, in bytes.
     pub used: u64,
-    /// What it has, in bytes.
+    /// Limit in bytes.
     pub limit: u64,
 }
 
-/// What has a limit.
+/// What is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RoomKind {
     /// The host.
@@ -122,24 +122,24 @@ pub enum RoomKind {
     Cgroup,
     /// The address space of the process.
     AddressSpace,
-    /// Its `/dev/shm`.
+    /// The `/dev/shm` of the process.
     Shm,
 }
 
 impl Room {
-    /// What can still be taken, in bytes.
+    /// Bytes that can still be allocated.
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used)
     }
 
-    /// Whether nobody else takes of it.
+    /// Whether it belongs to this process alone.
     #[must_use]
     pub const fn is_its_own(&self) -> bool {
         matches!(self.kind, RoomKind::AddressSpace)
     }
 
-    /// What it is called in a sentence.
+    /// Name to use in a sentence.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self.kind {
@@ -152,11 +152,12 @@ impl Room {
 }
 
 impl Device {
-    /// By how much what is in use on it rose last, in bytes, and when that was seen; `None`: it did not rise.
+    /// The latest rise of the memory in use, in bytes, and when it was measured; `None`: it did not
+    /// rise.
     #[must_use]
     pub fn last_rise(&self) -> Option<(u64, Timestamp)> {
         let (_, &now) = self.lately.last_key_value()?;
-        // It may have been told more than once.
+        // Samples may be repeated.
         let same = self.lately.iter().rev().take_while(|(_, it)| **it == now);
         let (&at, _) = same.last()?;
         let (_, &before) = self.lately.range(..at).next_back()?;
@@ -165,9 +166,9 @@ impl Device {
 }
 
 impl Count {
-    /// Values that are kept: of a minute, where they come twice a second.
+    /// Number of values kept: a minute, at two values per second.
     const KEPT: usize = 128;
-    /// What is lately.
+    /// Time over which a rise counts as recent.
     const LATELY: Duration = Duration::from_secs(60);
 
     fn take(&mut self, count: Option<u64>, at: Timestamp) {
@@ -178,13 +179,13 @@ impl Count {
         }
     }
 
-    /// By how much it rose in the last minute, or as much of it as was seen, and in what time; `None`: it did
-    /// not.
+    /// The rise over the last minute, or the part of it that was observed, and the time it covers;
+    /// `None`: no rise.
     #[must_use]
     pub fn risen(&self) -> Option<(u64, Duration)> {
         let (&end, &now) = self.0.last_key_value()?;
         let begin = Timestamp(end.0.saturating_sub(Self::LATELY.as_nanos() as u64));
-        // A value stands until there is another one.
+        // A value holds until the next one.
         let stood = self.0.range(..=begin).next_back();
         let (&from, &before) = stood.or_else(|| self.0.first_key_value())?;
         let risen = now.checked_sub(before).filter(|&risen| risen > 0)?;
@@ -193,7 +194,7 @@ impl Count {
 }
 
 impl Memory {
-    /// Takes a sample, made in this step. One that was told before changes nothing.
+    /// Adds a sample taken in this step. A repeated sample changes nothing.
     pub(super) fn take(&mut self, sample: &MemorySample, step: u64, at: Timestamp) {
         raise(&mut self.rss, sample.rss, at);
         self.rss_by_step.take(sample.rss, step, at);
@@ -208,7 +209,7 @@ impl Memory {
         raise(&mut self.cgroup_used, sample.cgroup_used, at);
         self.cgroup_by_step.take(sample.cgroup_used, step, at);
         if sample.cgroup_limit.is_some() && sample.cgroup_limit != self.cgroup_limit {
-            // Another group has counts of its own.
+            // Each control group has its own counts.
             (self.cgroup_held, self.cgroup_slowed) = Default::default();
             self.cgroup_limit = sample.cgroup_limit;
         }
@@ -247,7 +248,7 @@ impl Memory {
         raise(&mut device.nccl, sample.gpu_nccl, at);
     }
 
-    /// Its `/dev/shm`.
+    /// Usage and size of its `/dev/shm`.
     #[must_use]
     pub fn shm(&self) -> Option<Room> {
         Some(Room {
@@ -257,7 +258,7 @@ impl Memory {
         })
     }
 
-    /// What of the host's memory has a limit that this process may come up against.
+    /// The limits that the process may reach on its host, except that of `/dev/shm`.
     #[must_use]
     pub fn rooms(&self) -> Vec<Room> {
         let of = |kind, used: Option<Gauge>, limit: Option<u64>| {
@@ -289,7 +290,7 @@ fn raise(gauge: &mut Option<Gauge>, value: Option<u64>, at: Timestamp) {
         gauge.latest = value;
         gauge.at = at;
     }
-    // The first moment of the highest value, in whatever order they come.
+    // Keep the earliest time of the peak, in whatever order samples arrive.
     if value > gauge.peak || (value == gauge.peak && at < gauge.peak_at) {
         gauge.peak = value;
         gauge.peak_at = at;
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_samples_does_not_matter() {
+    fn order_of_samples_does_not_matter() {
         let samples = [(1, 10), (2, 50), (3, 50), (4, 20)];
         let expected = Gauge {
             latest: 20,
@@ -321,7 +322,7 @@ mod tests {
         for (at, bytes) in samples {
             forwards.take(&rss(bytes), 0, Timestamp(at));
         }
-        // And told again, as after the coordinator was lost.
+        // Repeat them, as a node does after a lost connection.
         for (at, bytes) in samples.into_iter().rev().chain(samples) {
             backwards.take(&rss(bytes), 0, Timestamp(at));
         }
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_says_by_how_much_it_rose_lately() {
+    fn count_reports_its_rise_over_the_last_minute() {
         const SECOND: u64 = 1_000_000_000;
         let mut memory = Memory::default();
         let mut take = |held: u64, limit: u64, seconds: u64| {
@@ -344,11 +345,11 @@ mod tests {
             risen.map(|(count, time)| (count, time.as_secs()))
         };
         assert_eq!(take(100, 8, 10), None);
-        assert_eq!(take(100, 8, 50), None, "it stood");
+        assert_eq!(take(100, 8, 50), None, "unchanged");
         assert_eq!(take(130, 8, 60), Some((30, 50)));
         assert_eq!(take(150, 8, 115), Some((50, 60)), "a minute ago it was 100");
         assert_eq!(take(150, 8, 300), None);
-        assert_eq!(take(900, 9, 301), None, "another group's");
+        assert_eq!(take(900, 9, 301), None, "other control group");
         for seconds in 302..1000 {
             take(900 + seconds, 9, seconds);
         }
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_told_apart_and_bounded() {
+    fn devices_are_separate_and_bounded() {
         let mut memory = Memory::default();
         for device in 0..1000 {
             let sample = MemorySample {
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_of_the_host_is_what_is_not_available() {
+    fn host_memory_in_use_is_total_less_available() {
         let mut memory = Memory::default();
         let sample = MemorySample {
             host_total: Some(100),

@@ -1,4 +1,4 @@
-//! Everything that is known about the job. Filled by events; concludes nothing.
+//! The evidence about the job: updated by events, without conclusions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,80 +46,79 @@ pub use series::{KEPT_OF_SHARED, Sample, Series};
 pub use threads::{Crossing, Crossings};
 pub use transport::{Matching, Transport};
 
-/// Largest world that is believed. A larger one is a claim that no evidence could bear: the members of its
-/// group would have no room in a black box.
+/// Largest accepted world size. The members of a larger group would not fit into a black box.
 pub const MAX_WORLD: u32 = 1 << 17;
-/// A request to end reaches the ranks this much before it is told, at most.
+/// Maximum time by which ranks may be asked to end before that request is reported.
 const REFLEX: Duration = Duration::from_millis(250);
 
-/// The job, its ranks and its groups.
+/// The job with its ranks and groups.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// Durations for all that is concluded from it.
+    /// Durations that conclusions depend on.
     pub timing: Timing,
     /// Id of the job.
     pub job: String,
-    /// The n-th start of it.
+    /// Number of earlier starts of the job.
     pub attempt: u32,
     /// When the first node started it.
     pub started: Option<Timestamp>,
-    /// When every node that started it had ended it.
+    /// When the last of the nodes that started it ended it.
     pub ended: Option<Timestamp>,
-    /// Up to when anything is known, where nobody saw the job end.
+    /// End of the evidence, if the end of the job was not observed.
     pub evidence_ended: Option<Timestamp>,
     /// Hosts that started it.
     pub hosts: BTreeSet<Arc<str>>,
-    /// Hosts on which it has ended.
+    /// Number of hosts on which it has ended.
     nodes_ended: usize,
-    /// Its processes.
+    /// Processes that joined a process group.
     pub processes: BTreeMap<ProcessId, Process>,
-    /// Processes that are to be ranks and had not joined when they were seen, by node, number and start
-    /// time.
+    /// Processes that are to become ranks and had not joined when they were observed, by node,
+    /// process id and start time.
     pub started_ranks: BTreeMap<(u32, u32, u64), StartedRank>,
-    /// The processes of each rank, oldest first: restarts and layers make several.
+    /// The processes of each rank, oldest first. Restarts and layers lead to several.
     pub ranks: BTreeMap<u32, Vec<ProcessId>>,
     worlds: worlds::Worlds,
-    /// Its groups.
+    /// All groups, by [`GroupId`].
     groups: Vec<Group>,
-    /// By what they are, so that nothing depends on the order in which they are heard of.
+    /// Groups by identity, so that nothing depends on the order in which they are reported.
     group_ids: BTreeMap<(World, GroupRef), GroupId>,
-    /// The making of groups.
+    /// Creations of groups that are not settled.
     pub creations: Creations,
-    /// When somebody first asked the whole job to end.
+    /// When the whole job was first asked to end.
     pub interrupted: Option<Timestamp>,
-    /// The clocks of hosts.
+    /// Clocks of the hosts.
     pub clocks: BTreeMap<Arc<str>, Clock>,
-    /// Nodes of which nothing is heard any more, and since when.
+    /// Nodes that have stopped reporting, and since when.
     pub silent: BTreeMap<u32, Timestamp>,
-    /// What is known to be missing.
+    /// Known gaps in the evidence.
     pub notes: Vec<Note>,
-    /// When a rank first came back from joining the world, which takes all ranks.
+    /// When a rank first returned from joining the world, which requires all ranks.
     pub world_joined: Option<Timestamp>,
-    /// When ranks came to what they do together.
+    /// Latest collectives and messages, with the arrival of each rank.
     pub arrivals: Arrivals,
 }
 
-/// How far a clock is ahead of ours.
+/// Offset of a host's clock to the coordinator's.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// In nanoseconds; negative: it is behind.
+    /// Nanoseconds that it is ahead; negative: behind.
     pub ahead_ns: i64,
-    /// Give or take so many.
+    /// Uncertainty in nanoseconds, to either side.
     pub uncertainty_ns: u64,
-    /// When that was found.
+    /// When it was measured.
     pub at: Timestamp,
 }
 
 /// A known gap in the evidence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Note {
-    /// Why.
+    /// Kind of gap.
     pub kind: NoteKind,
-    /// Which rank.
+    /// Rank concerned.
     pub rank: Option<u32>,
-    /// Which process.
+    /// Process id concerned.
     pub pid: Option<u32>,
-    /// In words.
+    /// Description.
     pub text: Arc<str>,
     /// When it was noticed.
     pub at: Timestamp,
@@ -135,23 +134,23 @@ impl Model {
         }
     }
 
-    /// A group by its name.
+    /// A group by its id.
     #[must_use]
     pub fn group(&self, id: GroupId) -> &Group {
         &self.groups[id.0 as usize]
     }
 
-    /// All groups, in an order of their own.
+    /// All groups, ordered by identity.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
         self.group_ids.values().map(|&id| self.group(id))
     }
 
-    /// A group was no such group after all.
+    /// Removes a group whose assumed members were wrong.
     pub(super) fn forget(&mut self, info: &GroupInfo) {
         self.group_ids.retain(|(_, key), _| *key != info.key);
     }
 
-    /// The newest process of a rank that speaks for it.
+    /// The newest process of a rank.
     #[must_use]
     pub fn process_of(&self, rank: u32) -> Option<&Process> {
         self.ranks
@@ -160,7 +159,7 @@ impl Model {
             .and_then(|id| self.processes.get(id))
     }
 
-    /// The process that is this rank in this group, or is to be.
+    /// The process of a member, or of the rank that is to become that member.
     #[must_use]
     pub fn member(&self, group: GroupId, rank: u32) -> Option<&Process> {
         let group = self.group(group);
@@ -171,14 +170,14 @@ impl Model {
         }
     }
 
-    /// The process of a rank in a world.
+    /// The newest process of a rank in a world.
     fn of_world(&self, world: &World, rank: u32) -> Option<&Process> {
         let mut processes = self.ranks.get(&rank)?.iter().rev();
         processes.find_map(|id| self.processes.get(id).filter(|it| it.world == *world))
     }
 
-    /// Members of a group, seen in its world, that have not made their call at `seq`, ascending. The
-    /// making of the group is call 0.
+    /// Members seen in the world of the group that have not made their call at `seq`, ascending.
+    /// Call 0 is the creation of the group.
     #[must_use]
     pub fn missing(&self, group: &Group, seq: u64) -> Vec<u32> {
         let mut missing = self.not_made_by(group);
@@ -187,8 +186,8 @@ impl Model {
         missing
     }
 
-    /// Members that have not begun to make a group which others make. Only those whose process says
-    /// of every group that it makes which one it is can be known not to.
+    /// Members that have not begun to create a group which others create. Processes that created
+    /// groups without reporting which ones are left out.
     #[must_use]
     pub fn not_made_by(&self, group: &Group) -> Vec<u32> {
         if !group.making_seen || group.is_fully_seen() {
@@ -204,7 +203,7 @@ impl Model {
         members.filter(absent).collect()
     }
 
-    /// What a member asked for where the others asked for this group, if that was another one.
+    /// The request of a member that met this group's creators but asked for other members.
     #[must_use]
     pub fn asked_otherwise(&self, group: &Group, rank: u32) -> Option<&Request> {
         let at = MeetingPoint {
@@ -216,21 +215,22 @@ impl Model {
         (request.group.key.members != group.info.key.members).then_some(request)
     }
 
-    /// Whether what failed then did not fail because the whole job was asked to end.
+    /// Whether a failure at that time preceded the request to end the job, and so has another
+    /// cause.
     #[must_use]
     pub fn is_own_doing(&self, at: Timestamp) -> bool {
         self.interrupted.is_none_or(|asked| at.plus(REFLEX) < asked)
     }
 
-    /// How a process ended by itself. One that ended after the whole job was asked to is as if it
-    /// lived: its end says nothing about it.
+    /// How a process ended, if not because the whole job was asked to end. A later end proves
+    /// nothing, and the process is treated as alive.
     #[must_use]
     pub fn ending_of<'a>(&self, process: &'a Process) -> Ending<'a> {
         let ended = process.end.map(|end| end.at);
         let raised = process.uncaught().map(|exception| exception.at);
         match raised.or(ended) {
             Some(at) if !self.is_own_doing(at) => match process.ending() {
-                // Whoever ended in order just before did not do so on request.
+                // An exit in order before the request is not a reaction to it.
                 Ending::InOrder if self.interrupted.is_some_and(|asked| at < asked) => {
                     Ending::InOrder
                 }
@@ -240,8 +240,7 @@ impl Model {
         }
     }
 
-    /// Up to when what ranks do is their own doing: until they began to end because all of them were
-    /// asked to.
+    /// When ranks began to end on request; `now` if none has.
     #[must_use]
     pub fn own_doing_until(&self, now: Timestamp) -> Timestamp {
         let obeyed = |asked: &Timestamp| {
@@ -254,20 +253,19 @@ impl Model {
             .map_or(now, |asked| asked.min(now))
     }
 
-    /// When the job was over, or what is known of it: nothing more will come.
+    /// When the job, or its evidence, ended.
     #[must_use]
     pub fn over(&self) -> Option<Timestamp> {
         self.ended.or(self.evidence_ended)
     }
 
-    /// The number of ranks there should be, as far as processes claim one that can be. No more than
-    /// [`MAX_WORLD`].
+    /// The largest world size that a process claims, at most [`MAX_WORLD`].
     #[must_use]
     pub fn world_size(&self) -> Option<u32> {
         self.worlds.size()
     }
 
-    /// How much the times of two hosts may be apart, at most, as far as that was measured; zero for one
+    /// Maximum offset between the corrected clocks of two hosts, as far as measured; zero for one
     /// host.
     #[must_use]
     pub fn clock_uncertainty(&self) -> Duration {
@@ -280,14 +278,14 @@ impl Model {
         Duration::from_nanos(uncertainties.iter().rev().take(2).sum())
     }
 
-    /// Since when nothing is heard any more of a process that has not ended.
+    /// Since when a process that has not ended has stopped reporting.
     #[must_use]
     pub fn silent_since(&self, process: &Process) -> Option<Timestamp> {
         let since = self.silent.get(&process.id.node()).copied();
         since.filter(|_| !process.has_ended())
     }
 
-    /// Processes that are to be this rank and have not joined a process group, the newest first.
+    /// Processes that are to be this rank and have not joined a process group, newest first.
     #[must_use]
     pub fn not_joined(&self, rank: u32) -> Vec<&StartedRank> {
         let joined = |started: &StartedRank| {
@@ -306,7 +304,7 @@ impl Model {
         found
     }
 
-    /// Ranks of the world that no probe has seen.
+    /// Ranks of the world from which nothing was captured, ascending.
     #[must_use]
     pub fn unseen(&self) -> Vec<u32> {
         let size = self.world_size().unwrap_or(0);

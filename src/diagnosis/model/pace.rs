@@ -1,4 +1,4 @@
-//! How a process goes on: its latest steps, what it spent time on, and how its host let it run.
+//! Progress of a process: its latest steps, the time it spent, and how the host scheduled it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,40 +9,41 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 
 use crate::diagnosis::event::{SchedulingSample, ThreadId};
 
-/// Most steps of a process whose beginnings are kept.
+/// Maximum number of steps kept per process.
 const KEPT_STEPS: usize = 256;
-/// Most of what else is kept of a process.
+/// Maximum number of other entries kept per process, of each kind.
 const KEPT: usize = 1024;
 
-/// What is known of how a process goes on, oldest first.
+/// Progress of a process; all lists are oldest first.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// When its latest steps began.
+    /// When the latest steps began.
     pub steps: VecDeque<Timestamp>,
-    /// How many began before those.
+    /// Number of steps before those.
     pub steps_before: u64,
-    /// What it spent time on that is no work of its own.
+    /// Time spent on something other than the process's own work.
     pub spent: VecDeque<Spent>,
-    /// Where its latest batch was drawn that took it noticeably long.
+    /// Where the latest batch was drawn that took noticeable time.
     pub draws_at: Option<Arc<Where>>,
-    /// From when until when the operating system had stopped it; the last one may go on.
+    /// When the operating system stopped the process, and when it continued; only the last entry
+    /// may be open.
     pub stops: VecDeque<(Timestamp, Option<Timestamp>)>,
-    /// Marked phases that are over.
+    /// Start and end of marked phases that are over.
     pub phases: VecDeque<(Timestamp, Timestamp)>,
     /// Samples of scheduling, each with the start of the interval it covers.
     pub scheduled: VecDeque<(Timestamp, SchedulingSample)>,
 }
 
-/// Time that was spent on something.
+/// Time spent on something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
-    /// On what.
+    /// What it was spent on.
     pub on: Spending,
-    /// By which thread.
+    /// Thread that spent it.
     pub thread: ThreadId,
-    /// From when …
+    /// Start …
     pub from: Timestamp,
-    /// … until when.
+    /// … and end.
     pub to: Timestamp,
 }
 
@@ -66,7 +67,7 @@ impl Pace {
         keep(&mut self.spent, spent);
     }
 
-    /// The operating system stopped it, or lets it run.
+    /// The operating system stopped or continued the process.
     pub(super) fn state(&mut self, is_stopped: bool, at: Timestamp) {
         match self.stops.back_mut() {
             Some((_, over @ None)) if !is_stopped => *over = Some(at),
@@ -76,10 +77,11 @@ impl Pace {
         }
     }
 
-    /// Until when it is to be let go on, where it was stopped and continued several times lately.
+    /// When a stopped process is expected to continue, if it was stopped and continued at least
+    /// twice recently.
     #[must_use]
     pub fn goes_on_at(&self) -> Option<Timestamp> {
-        /// For how long a stop is remembered.
+        /// Maximum time since the end of an earlier stop.
         const LATELY: Duration = Duration::from_secs(30);
         let &(since, None) = self.stops.back()? else {
             return None;
@@ -98,14 +100,14 @@ impl Pace {
     }
 
     pub(super) fn scheduled(&mut self, sample: SchedulingSample, from: Timestamp) {
-        // Samples are repeated to a coordinator that was lost.
+        // A node repeats samples after a lost connection.
         if self.scheduled.back().is_none_or(|(last, _)| *last < from) {
             keep(&mut self.scheduled, (from, sample));
         }
     }
 
-    /// The mean of something that samples tell, over a time, and 0 to 1; `None`: it was not seen for most
-    /// of it.
+    /// Mean of a sampled value from `from` to `to`, as a share of 1; `None`: not known for at least
+    /// half of that time.
     #[must_use]
     pub fn share(
         &self,
@@ -127,7 +129,7 @@ impl Pace {
         enough.then(|| sum / seen.as_secs_f64())
     }
 
-    /// The processors that it may run on, as far as that is known.
+    /// Processors that it may run on, if known.
     #[must_use]
     pub fn processors(&self) -> Option<&str> {
         let (_, latest) = self.scheduled.back()?;
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_holds_until_the_next_one() {
+    fn sample_holds_until_the_next_one() {
         let mut pace = Pace::default();
         pace.scheduled(queued(0), Timestamp(9 * SECOND));
         pace.scheduled(queued(600), Timestamp(14 * SECOND));
@@ -168,13 +170,13 @@ mod tests {
         assert!(close(share(14, 20), 0.6));
         assert!(close(share(9, 14), 0.0));
         assert!(close(share(12, 16), 0.3), "{:?}", share(12, 16));
-        assert_eq!(share(1, 5), None, "nothing was seen then");
+        assert_eq!(share(1, 5), None, "no samples");
         let ran = |sample: &SchedulingSample| sample.ran_permille;
         assert_eq!(pace.share(ran, Timestamp(0), Timestamp(20 * SECOND)), None);
     }
 
     #[test]
-    fn stops_have_a_beginning_and_an_end() {
+    fn stops_have_a_start_and_an_end() {
         let mut pace = Pace::default();
         for (stopped, at) in [
             (false, 1),
@@ -186,12 +188,12 @@ mod tests {
         ] {
             pace.state(stopped, Timestamp(at));
         }
-        assert_eq!(pace.goes_on_at(), None, "it was stopped once before");
+        assert_eq!(pace.goes_on_at(), None, "one earlier stop only");
         let stops: Vec<_> = pace.stops.iter().copied().collect();
         let at = |at| Timestamp(at);
         assert_eq!(stops, [(at(2), Some(at(5))), (at(8), None)]);
         pace.state(false, at(9));
-        assert_eq!(pace.goes_on_at(), None, "it runs");
+        assert_eq!(pace.goes_on_at(), None, "running");
         pace.state(true, at(10));
         assert_eq!(pace.goes_on_at(), Some(at(16)));
     }

@@ -1,4 +1,4 @@
-//! The models whose gradients a process averages with its peers, as it describes them.
+//! Models whose gradients a process averages with its peers, as described by the process.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,77 +10,77 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use super::group::GroupId;
 use crate::diagnosis::event::Parameters;
 
-/// Models of one process that are remembered.
+/// Maximum number of models kept per process.
 const KEPT_MODELS: usize = 64;
-/// Lines of the program that are remembered of one model.
+/// Maximum number of places kept per model at which the program uses it.
 const KEPT_USES: usize = 32;
-/// Pieces of a model's layout that are remembered.
+/// Maximum number of pieces kept of a model's layout.
 const KEPT_PIECES: usize = 64;
 
 /// The models of a process.
 #[derive(Debug, Default)]
 pub struct Models {
-    /// By the group that averages, and the how-manieth of it they are.
+    /// Replicas by the group that averages, and their 1-based index within the group.
     replicas: BTreeMap<(GroupId, u32), Replica>,
 }
 
-/// One process's copy of a model.
+/// The copy of a model in one process.
 #[derive(Debug, Default)]
 pub struct Replica {
-    /// How many parameters it has that need a gradient.
+    /// Number of parameters that need a gradient.
     pub total: u64,
-    /// Where it was wrapped.
+    /// Where the model was wrapped.
     pub place: Option<Arc<Where>>,
-    /// When its layout was told.
+    /// When its layout was reported.
     pub at: Timestamp,
-    /// Its layout, by the index of the first parameter of each piece.
+    /// Pieces of its layout, by the index of the first parameter of each.
     pieces: BTreeMap<u32, Arc<str>>,
-    /// Layouts that are the same have the same one.
+    /// Hash of the layout, for comparison between ranks.
     fingerprint: u64,
-    /// What had no gradient when the last backward was over; `None`: all had.
+    /// Parameters without a gradient after the latest backward pass; `None`: all had one.
     pub without: Option<Said>,
-    /// What was ready twice, last.
+    /// Parameters whose gradients were ready twice in one backward pass, latest report.
     pub ready_twice: Option<Said>,
-    /// The graph was promised to stay the same, and did not.
+    /// Report that a graph declared static has changed.
     pub graph_changed: Option<Said>,
-    /// Step after step gradients came from outside the forward after which they are averaged.
+    /// Parameters whose gradients repeatedly came from outside DDP's forward, and are not averaged.
     pub outside: Option<Said>,
-    /// Searches for parameters without gradient found none.
+    /// Report that searches for unused parameters found none.
     pub never_unused: Option<Said>,
-    /// Lines by which the program uses what got no gradients.
+    /// Places where the program uses parts of the model that got no gradients.
     pub used_at: Vec<Said>,
 }
 
-/// Something that was said of some parameters of a model.
+/// A fact about some parameters of a model.
 #[derive(Clone, Debug)]
 pub struct Said {
-    /// How many they are.
+    /// Number of parameters concerned.
     pub total: u64,
-    /// What was said with it as a number.
+    /// Number reported with the fact; its meaning depends on the fact.
     pub number: u32,
-    /// The first of them.
+    /// Lines that describe the first of the parameters.
     pub lines: Arc<str>,
-    /// The user's line.
+    /// Line in the user's program.
     pub place: Option<Arc<Where>>,
     /// Training step.
     pub step: u64,
-    /// When.
+    /// Time of the report.
     pub at: Timestamp,
 }
 
-/// A parameter, as a process describes it.
+/// A parameter, as described by a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter<'a> {
     /// Element type.
     pub dtype: &'a str,
-    /// Sizes with commas between; "-" where there are none.
+    /// Sizes separated by commas; "-": none.
     pub sizes: &'a str,
     /// Name in the model.
     pub name: &'a str,
 }
 
 impl Parameter<'_> {
-    /// Its sizes.
+    /// Sizes as numbers.
     #[must_use]
     pub fn shape(&self) -> Vec<u64> {
         let sizes = self.sizes.split(',');
@@ -88,7 +88,7 @@ impl Parameter<'_> {
     }
 }
 
-/// The parameters in a list of lines. What is no line of one is left out.
+/// The parameters in a list of lines. Invalid lines are skipped.
 pub fn parse(lines: &str) -> impl Iterator<Item = Parameter<'_>> {
     lines.lines().filter_map(|line| {
         let (dtype, rest) = line.split_once(' ')?;
@@ -98,13 +98,13 @@ pub fn parse(lines: &str) -> impl Iterator<Item = Parameter<'_>> {
 }
 
 impl Models {
-    /// The process's copy of a model.
+    /// The replica of a model in the process.
     #[must_use]
     pub fn get(&self, group: GroupId, model: u32) -> Option<&Replica> {
         self.replicas.get(&(group, model))
     }
 
-    /// All of them.
+    /// All replicas.
     pub fn all(&self) -> impl Iterator<Item = (GroupId, u32, &Replica)> {
         let replicas = self.replicas.iter();
         replicas.map(|(&(group, model), replica)| (group, model, replica))
@@ -113,7 +113,7 @@ impl Models {
     pub(super) fn take(&mut self, group: GroupId, said: Parameters, at: Timestamp) {
         let key = (group, said.model);
         if said.fact == ParameterFact::Layout && said.first == 0 {
-            // Whoever wraps a model again is done with what those before it lacked.
+            // A model that is wrapped again replaces the earlier ones.
             for (_, replica) in self.replicas.range_mut((group, 0)..key) {
                 (replica.without, replica.ready_twice, replica.graph_changed) = (None, None, None);
                 replica.outside = None;
@@ -133,7 +133,7 @@ impl Models {
         };
         match said.fact {
             ParameterFact::Layout => {
-                // It is wrapped once: whatever says its beginning again begins anew.
+                // A model is wrapped once; a second first piece begins a new layout.
                 if said.first == 0 {
                     replica.pieces.clear();
                 }
@@ -164,19 +164,19 @@ impl Models {
 }
 
 impl Replica {
-    /// Its parameters in their order with their indices, as far as they were told.
+    /// The reported parameters with their indices, in order.
     pub fn layout(&self) -> impl Iterator<Item = (u64, Parameter<'_>)> {
         let pieces = self.pieces.iter();
         pieces.flat_map(|(&first, lines)| (u64::from(first)..).zip(parse(lines)))
     }
 
-    /// Whether another process told the same of its copy.
+    /// Whether another process reported the same layout.
     #[must_use]
     pub const fn is_told_like(&self, other: &Self) -> bool {
         self.fingerprint == other.fingerprint
     }
 
-    /// Whether all of its parameters were told.
+    /// Whether all parameters were reported.
     #[must_use]
     pub fn is_fully_told(&self) -> bool {
         self.layout().count() as u64 == self.total
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_comes_in_pieces() {
+    fn layout_is_assembled_from_pieces() {
         let mut models = Models::default();
         let group = GroupId(0);
         let told = [
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_is_wrapped_again_lacks_nothing() {
+    fn wrapping_again_clears_missing_gradients() {
         let mut models = Models::default();
         let group = GroupId(0);
         let without = said(ParameterFact::WithoutGradient, 0, 1, "float32 8,4 a\n");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_that_came_later_is_no_more_missed() {
+    fn later_gradient_is_not_missing() {
         let mut models = Models::default();
         let group = GroupId(0);
         let fact = ParameterFact::WithoutGradient;

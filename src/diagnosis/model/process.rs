@@ -1,4 +1,4 @@
-//! One process: where its threads are, how it fares, how it ended.
+//! One process: its threads, its progress and its end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -22,143 +22,143 @@ use crate::diagnosis::event::{
 use crate::diagnosis::settings;
 use crate::diagnosis::timing::Timing;
 
-/// Most places of a process that are remembered.
+/// Maximum number of places kept per process.
 const KEPT_PLACES: usize = 4096;
-/// Most settings that are kept of a process.
+/// Maximum number of settings kept per process.
 const KEPT_SETTINGS: usize = 1024;
-/// Most calls of a process on streams of devices that are kept, where nobody tells when they are complete …
+/// Maximum number of enqueued calls kept per process, if their completion is not reported …
 const KEPT_QUEUED: usize = 128;
-/// … and where somebody does: then they are those that are under way.
+/// … and if it is: these are the calls under way.
 const KEPT_UNDER_WAY: usize = 1024;
-/// Most transfers of a process that are remembered not to move.
+/// Maximum number of stalled transfers kept per process.
 const KEPT_STANDING: usize = 256;
-/// Most calls of a process whose waits can still be told apart.
+/// Maximum number of calls per process whose later waits can be assigned.
 const KEPT_CALLS: usize = 4096;
 
 /// A process that joined a process group.
 #[derive(Debug)]
 pub struct Process {
-    /// Its name.
+    /// Its id in the model.
     pub id: ProcessId,
-    /// Its global rank, once known.
+    /// Global rank, if known.
     pub rank: Option<u32>,
-    /// The number of ranks, as it knows it.
+    /// World size as known to the process.
     pub world_size: Option<u32>,
-    /// Its host.
+    /// Host name.
     pub host: Arc<str>,
-    /// Its process id there.
+    /// Process id on that host.
     pub pid: u32,
-    /// What observes it.
+    /// Layer that captures its calls.
     pub layer: Arc<str>,
     /// The world it belongs to.
     pub world: World,
-    /// The operating system's view of it.
+    /// State in the operating system.
     pub state: ProcessState,
-    /// When that view last changed.
+    /// When that state last changed.
     pub state_at: Timestamp,
-    /// Its end, once that was seen.
+    /// Its end, if observed.
     pub end: Option<End>,
-    /// From when on nobody watched it: it may have ended at any time after.
+    /// From when on it was not observed; it may have ended at any time after.
     pub unwatched: Option<Timestamp>,
-    /// Up to when its records are known; `None`: all of them are, or it is still followed.
+    /// Up to when its records are known; `None`: all of them, or it is still followed.
     pub known_until: Option<Timestamp>,
-    /// What it said about its end before.
+    /// Its announcement that it exits.
     pub announced: Option<Announced>,
-    /// Since when a thread of it has been on its way out: its main thread, as a rule.
+    /// Since when it has been exiting, and the thread that announced it, usually the main thread.
     pub leaving: Option<(Timestamp, ThreadId)>,
-    /// The exceptions that were seen, oldest first, a few.
+    /// Observed exceptions, oldest first; a limited number.
     pub exceptions: Vec<Exception>,
-    /// Its threads that made calls.
+    /// Threads that issued calls.
     pub threads: BTreeMap<ThreadId, Thread>,
-    /// Training step; 0 before the first.
+    /// Training step; 0: before the first.
     pub step: u64,
     /// When that step began.
     pub step_at: Timestamp,
-    /// Its steps as far as they are to synchronise gradients.
+    /// Its turns: steps that are to synchronise gradients.
     pub turns: Turns,
     /// Which of its training forwards synchronise gradients.
     pub accumulation: Accumulation,
-    /// Phases it is in, outermost first.
+    /// Phases in progress, outermost first.
     pub phases: Vec<Phase>,
-    /// Begin and end of the phase that it left last.
+    /// Start and end of the phase that ended last.
     pub last_phase: Option<(Timestamp, Timestamp)>,
-    /// The longest that it has been in a phase of each name.
+    /// Longest duration of a phase, by name.
     pub phase_lengths: BTreeMap<Arc<str>, Duration>,
-    /// The call it issued last.
+    /// The latest call it issued.
     pub last_call: Option<Arc<Call>>,
-    /// Calls that it put on streams of devices, oldest first, and of which it is not known that they are
-    /// complete: the last ones.
+    /// Latest calls enqueued on streams of devices that are not known to be complete, oldest first.
     pub queued: VecDeque<Arc<Call>>,
-    /// Those of them of which it will be told when they are complete.
+    /// Those of them whose completion will be reported.
     pub followed: BTreeSet<CallId>,
-    /// Some of those were too many to be kept.
+    /// Some of `queued` were dropped because there were too many.
     pub queue_cut: bool,
-    /// Transfers over the network that do not move: of which call, where they stand, and since when.
+    /// Stalled network transfers: progress of each, and since when it has not moved.
     pub standing: BTreeMap<(CallId, Transfer), (Standing, Timestamp)>,
-    /// When a call of it was last known to be complete.
+    /// Time of the latest reported completion of a call.
     pub completed_at: Option<Timestamp>,
-    /// A layer below the one that made its calls has told of them.
+    /// The layer below has reported on its calls.
     pub has_beneath: bool,
-    /// When it was last heard of.
+    /// Time of its latest record.
     pub last_at: Timestamp,
-    /// Where its input last came to an end, and when.
+    /// When its input was last exhausted, and where.
     pub input_ended: Option<(Timestamp, Option<Arc<Where>>)>,
-    /// The step in which that first happened, once the training had begun.
+    /// First step in which its input was exhausted, once the training had begun.
     pub input_ended_in_step: Option<u64>,
-    /// How often it was at each place.
+    /// Number of calls issued at each place.
     pub places: BTreeMap<Arc<Where>, u64>,
-    /// How it comes to its places, as far as that is known.
+    /// How the program reaches its places, if known.
     pub sites: BTreeMap<Arc<Where>, Site>,
-    /// Longest wait at each place, among collectives that every member entered: for its peers at
-    /// least, and where its end was seen, all of it.
+    /// Longest wait at each place in nanoseconds, in calls that all peers joined: at least until
+    /// the last of them arrived, and to the end if that was recorded.
     pub waits: BTreeMap<Arc<Where>, u64>,
-    /// Calls that nobody waited for, by where they were made.
+    /// Calls that were never waited for, by the place that issued them.
     pub unawaited: BTreeMap<Arc<Where>, Unawaited>,
-    /// Its stacks as they were taken, oldest first: the first since it last wrote a record, and the
-    /// latest two.
+    /// Captured stacks, oldest first: the first capture since its latest record, and the latest
+    /// two.
     pub stacks: Vec<Arc<Stacks>>,
     /// Its memory.
     pub memory: Memory,
-    /// How it goes on.
+    /// Steps, time spent and scheduling.
     pub pace: Pace,
-    /// Versions and settings that ranks may have to agree on, the latest of each.
+    /// Versions and settings that ranks may have to agree on, with their latest values.
     pub settings: BTreeMap<Arc<str>, Arc<str>>,
-    /// All of those that are compared, as one number.
+    /// Fingerprint of the settings that are compared between ranks.
     pub fingerprint: u64,
-    /// When it last said one that it had not said so before.
+    /// When it last reported a new or changed setting.
     pub said_at: Timestamp,
-    /// When it said which GPU it exchanges data from.
+    /// When it reported which GPU it exchanges data from.
     pub gpu_at: Option<Timestamp>,
-    /// How it joined the world, or tries to: the last time that it began to.
+    /// Its latest attempt to join the world.
     pub init: Option<Init>,
-    /// Elements of the largest call that the program itself made to reduce or to gather something.
+    /// Largest element count of the program's own calls other than barrier, broadcast and scatter;
+    /// `u64::MAX` if one is unknown.
     pub largest_own: u64,
-    /// Models whose gradients it averages with others.
+    /// Models whose gradients it averages with its peers.
     pub models: Models,
-    /// Records seen.
+    /// Number of records received.
     pub records: u64,
-    /// Records lost.
+    /// Number of records lost.
     pub lost: u64,
-    /// When the first of them were known to be.
+    /// Time of its latest record when the first loss was reported.
     pub lost_at: Timestamp,
-    /// Groups that it began to make, of those it said which.
+    /// Number of groups it began to create and identified.
     pub groups_made: u64,
-    /// It made groups and did not say which.
+    /// It created groups without identifying them.
     pub made_unknown_groups: bool,
-    /// Groups it is a member of, by the address of what the evidence calls them.
+    /// Groups it is a member of, by the address of their [`GroupInfo`].
     pub(super) groups: BTreeMap<usize, (Arc<GroupInfo>, GroupId)>,
-    /// Groups it joined before its rank was known.
+    /// Groups it joined before its rank was known, with their timeouts.
     pub(super) early_groups: Vec<(Arc<GroupInfo>, Option<Duration>)>,
-    /// Calls whose completion or wait may still be told.
+    /// Recent calls whose completion or wait may still be reported.
     calls: BTreeMap<CallId, Target>,
 }
 
-/// How a program comes to a place.
+/// How a program reaches a place.
 #[derive(Clone, Debug, Default)]
 pub struct Site {
-    /// The call that first led there.
+    /// The call that led there first.
     pub caller: Option<Arc<Where>>,
-    /// The tests in the source that decide whether it comes there, the nearest first.
+    /// Tests in the source that decide whether the program reaches the place, nearest first.
     pub guards: Option<Arc<[Guard]>>,
     /// The source is still being read.
     pub reading: bool,
@@ -167,16 +167,16 @@ pub struct Site {
 /// A set of processes that can meet in groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct World {
-    /// What its processes say that tells it from others; empty: nothing.
+    /// Distinguishes it from other worlds of the job; may be empty.
     pub name: Arc<str>,
-    /// How many worlds of that name there were before it: restarts.
+    /// Number of earlier worlds of that name, that is, of restarts.
     pub generation: u32,
 }
 
-/// A phase that a program marked.
+/// A phase marked by the program.
 #[derive(Clone, Debug)]
 pub struct Phase {
-    /// Its name.
+    /// Name given by the program.
     pub name: Arc<str>,
     /// When it began.
     pub since: Timestamp,
@@ -185,55 +185,55 @@ pub struct Phase {
 /// The end of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct End {
-    /// When.
+    /// Time of the end.
     pub at: Timestamp,
-    /// How, as far as it is known.
+    /// Exit status, as far as known.
     pub exit: Exit,
-    /// Whom the kernel killed about then.
+    /// Processes that the kernel killed for lack of memory at about that time.
     pub oom_kills: OomKills,
 }
 
-/// What a process said about its end.
+/// The announcement of a process that it exits.
 #[derive(Clone, Debug)]
 pub struct Announced {
-    /// Status.
+    /// Exit status.
     pub code: i32,
     /// "main returned", "os._exit", …
     pub how: Arc<str>,
-    /// When.
+    /// Time of the announcement.
     pub at: Timestamp,
 }
 
-/// An exception.
+/// An observed exception.
 #[derive(Clone, Debug)]
 pub struct Exception {
-    /// Where it was seen.
+    /// Where it was observed.
     pub kind: ExceptionKind,
     /// "Type: message".
     pub text: Arc<str>,
-    /// The user's line.
+    /// Line in the user's program.
     pub place: Option<Arc<Where>>,
-    /// When.
+    /// Time of the observation.
     pub at: Timestamp,
-    /// Calls issued by the process before it.
+    /// Id of the latest call issued before it; 0: none.
     pub after_calls: u64,
 }
 
-/// Calls of one place that nobody waited for.
+/// Calls of one place that were never waited for.
 #[derive(Clone, Debug)]
 pub struct Unawaited {
-    /// What they do.
+    /// Operation.
     pub op: Op,
-    /// Their group.
+    /// Group.
     pub group: Arc<GroupInfo>,
-    /// When each of the first few was known to be one.
+    /// When each of the first few became known.
     pub at: Vec<Timestamp>,
-    /// How many there were.
+    /// Number of such calls.
     pub count: u64,
 }
 
 impl Exception {
-    /// Whether it is no failure but a request to end.
+    /// Whether it requests the process to exit, rather than being a failure.
     #[must_use]
     pub fn asks_to_end(&self) -> bool {
         ["SystemExit", "KeyboardInterrupt"].iter().any(|name| {
@@ -244,51 +244,52 @@ impl Exception {
     }
 }
 
-/// A thread that made calls.
+/// A thread that issued calls.
 #[derive(Clone, Debug)]
 pub struct Thread {
-    /// What it is in the middle of.
+    /// Its current activity.
     pub doing: Doing,
-    /// An asynchronous call that has not come back.
+    /// Asynchronous call that has not returned.
     issuing: Option<Arc<Call>>,
-    /// The call it issued last.
+    /// The latest call it issued.
     pub last_call: Option<Arc<Call>>,
-    /// When it last wrote a record.
+    /// Time of its latest record.
     pub last_at: Timestamp,
-    /// It made a call or a wait of the program's own; a thread of the backward pass makes DDP's alone.
+    /// It issued a call or wait of the program itself. Threads of the backward pass issue only
+    /// DDP's calls.
     pub of_the_program: bool,
-    /// The wait that an exception ended, if the thread has made no call since: what it was for, when it
-    /// began and when it ended.
+    /// Target, start and end of its latest wait, if an exception ended it and no call or wait
+    /// followed.
     pub failed: Option<(Target, Timestamp, Timestamp)>,
-    /// The function of the layer below that it is inside of, and since when.
+    /// Function of the layer below that it is inside, and since when.
     pub within: Option<(Arc<str>, Timestamp)>,
-    /// DDP's buckets that it has sent since it last waited for some, and the last of them.
+    /// DDP's buckets issued since it last waited for buckets.
     sent: Buckets,
     last_sent: Option<(CallId, Timestamp)>,
 }
 
 impl Thread {
-    /// Whether it is inside of a call or a wait.
+    /// Whether it is inside a call or a wait.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {
         !matches!(self.doing, Doing::Nothing) || self.issuing.is_some()
     }
 
-    /// The asynchronous call that has not come back for so long that something must hold it.
+    /// The asynchronous call that has not returned for so long that it counts as blocked.
     #[must_use]
     pub fn held_in(&self, now: Timestamp, timing: &Timing) -> Option<&Arc<Call>> {
         let held = self.issuing.as_ref();
         held.filter(|call| call.at.plus(timing.blocked_issue) <= now)
     }
 
-    /// Since when it is inside of a function of the layer below, if that is long enough.
+    /// Since when it has been inside a function of the layer below, if for at least `long`.
     #[must_use]
     pub fn within_since(&self, now: Timestamp, long: Duration) -> Option<Timestamp> {
         let (_, since) = self.within.as_ref()?;
         (since.plus(long) <= now).then_some(*since)
     }
 
-    /// The call that it is inside of.
+    /// The call that it is inside. An asynchronous call counts once it is blocked.
     #[must_use]
     pub fn inside(&self, now: Timestamp, timing: &Timing) -> Option<&Arc<Call>> {
         match &self.doing {
@@ -299,17 +300,17 @@ impl Thread {
     }
 }
 
-/// Where a call stands that a thread may wait for.
+/// The place of a call that a thread may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Among the calls of a group with this sequence number.
+    /// The calls of a group with one sequence number.
     Join(GroupId, u64),
-    /// In the point-to-point traffic of a group.
+    /// A call in the point-to-point traffic of a group.
     Message(GroupId, Post),
 }
 
 impl Target {
-    /// The group whose calls it is among.
+    /// The group of the call.
     #[must_use]
     pub const fn group(self) -> GroupId {
         match self {
@@ -318,25 +319,25 @@ impl Target {
     }
 }
 
-/// What a thread is in the middle of.
+/// Current activity of a thread.
 #[derive(Clone, Debug)]
 pub enum Doing {
-    /// The user's code, as far as is known.
+    /// None that is recorded: it runs the user's code.
     Nothing,
     /// A call that has not returned.
     Call(Arc<Call>),
-    /// A wait for a call; `None`: for an unknown one.
+    /// A wait, with its target (`None`: unknown), start and line.
     Wait(Option<Target>, Timestamp, Option<Arc<Where>>),
 }
 
 /// How a process ended, or is ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending<'a> {
-    /// It lives.
+    /// It is alive.
     None,
-    /// An uncaught exception.
+    /// By an uncaught exception.
     Raised(&'a str),
-    /// A signal, or a non-zero status without an exception.
+    /// By a signal, or with a non-zero status without an exception.
     Died(Exit),
     /// In order.
     InOrder,
@@ -412,13 +413,13 @@ impl Process {
         }
     }
 
-    /// Whether nothing more can come from it.
+    /// Whether it has ended, so that no further events follow.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Whether nothing but its own announcement says that it has ended.
+    /// Whether its own announcement is the only evidence of its end.
     #[must_use]
     pub const fn ended_by_its_own_word(&self) -> bool {
         self.end.is_some() && self.unwatched.is_some()
@@ -430,12 +431,13 @@ impl Process {
         self.end.is_none() && self.state == ProcessState::Stopped
     }
 
-    /// How it ended, by the operating system's word and its own.
+    /// How it ended, from its exit status and its announcement.
     #[must_use]
     pub fn ending(&self) -> Ending<'_> {
         let uncaught = self.uncaught();
         let Some(end) = self.end else {
-            // An uncaught exception ends the rank even while the interpreter still winds down.
+            // An uncaught exception ends the rank, even while the interpreter is still shutting
+            // down.
             return uncaught.map_or(Ending::None, |exception| Ending::Raised(&exception.text));
         };
         match (end.exit.code, end.exit.signal) {
@@ -454,8 +456,8 @@ impl Process {
         }
     }
 
-    /// Whether it aborted after its program had ended in order, as PyTorch's threads may make it when
-    /// the interpreter goes away under them.
+    /// Whether it aborted after its program had ended in order. Threads of PyTorch may abort while
+    /// the interpreter shuts down.
     #[must_use]
     pub fn aborted_on_its_way_out(&self) -> bool {
         self.end
@@ -464,7 +466,7 @@ impl Process {
             && self.uncaught().is_none()
     }
 
-    /// The exception that nobody caught.
+    /// The uncaught exception.
     #[must_use]
     pub fn uncaught(&self) -> Option<&Exception> {
         self.exceptions
@@ -472,8 +474,7 @@ impl Process {
             .find(|exception| exception.kind == ExceptionKind::Uncaught)
     }
 
-    /// The exception that was being handled when this call was issued. One that only asks the
-    /// program to end is none.
+    /// The exception that was being handled when this call was issued, except requests to exit.
     #[must_use]
     pub fn in_flight_at(&self, call: &Call) -> Option<&Exception> {
         self.handled_at(call.at, call.id)
@@ -488,16 +489,15 @@ impl Process {
         })
     }
 
-    /// The exception that took it off its path before this call: one in flight, or one that nobody
-    /// caught.
+    /// The exception that diverted it before this call: one being handled, or an uncaught one.
     #[must_use]
     pub fn raised_before(&self, call: &Call) -> Option<&Exception> {
         let uncaught = self.uncaught().filter(|exception| exception.at <= call.at);
         self.in_flight_at(call).or(uncaught)
     }
 
-    /// Whether it made this call on its way out of the program: it had said that it ends, or was asked
-    /// to by an exception.
+    /// Whether it issued this call while exiting: after it had announced its exit, or while
+    /// handling a request to exit.
     #[must_use]
     pub fn is_leaving_at(&self, call: &Call) -> bool {
         self.leaving
@@ -507,8 +507,8 @@ impl Process {
                 .any(Exception::asks_to_end)
     }
 
-    /// Whether it is on its way out of the program, or out of a group, and no thread of it does
-    /// anything else with other ranks.
+    /// Whether it is leaving the program or a group, and no other thread communicates with other
+    /// ranks.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         let goes_on = |since: Timestamp, thread: ThreadId| {
@@ -528,19 +528,19 @@ impl Process {
                 .is_some_and(|call| self.is_leaving_at(call) && self.is_inside_a_call())
     }
 
-    /// Groups it is a member of.
+    /// Groups that it is a member of.
     pub fn groups(&self) -> impl Iterator<Item = GroupId> {
         self.groups.values().map(|(_, id)| *id)
     }
 
-    /// Whether a thread is in the middle of a call or a wait.
+    /// Whether a thread is inside a call or a wait.
     #[must_use]
     pub fn is_inside_a_call(&self) -> bool {
         let mut threads = self.threads.values();
         threads.any(|thread| !matches!(thread.doing, Doing::Nothing))
     }
 
-    /// The exception that ended its last initialisation of the world.
+    /// The exception that ended its latest initialisation of the world.
     #[must_use]
     pub fn init_failed(&self) -> Option<&Exception> {
         let init = self.init.as_ref()?;
@@ -552,14 +552,15 @@ impl Process {
         })
     }
 
-    /// Whether it has begun to join the world and has not come back, or came back with an error.
+    /// Whether it began to join the world and has not returned, or returned with an error.
     #[must_use]
     pub fn is_joining(&self) -> bool {
         let init = self.init.as_ref();
         init.is_some_and(|init| init.over.is_none() || self.init_failed().is_some())
     }
 
-    /// Whether it ended in order and ran whatever it had registered for its end.
+    /// Whether it exited with status 0 after a regular shutdown of the interpreter, including exit
+    /// handlers.
     #[must_use]
     pub fn ended_through_the_interpreter(&self) -> bool {
         self.end.is_some_and(|end| end.exit.code == Some(0))
@@ -586,7 +587,7 @@ impl Process {
             return;
         }
         let site = self.sites.entry(place).or_default();
-        // The first way there is the one that its calls came by when they were first seen.
+        // Keep the first caller: it issued the first call at this place.
         site.caller = site.caller.take().or(caller);
         site.reading = reading;
         if !guards.is_empty() {
@@ -620,7 +621,7 @@ impl Process {
         self.last_call = Some(Arc::clone(call));
         let is_empty = matches!(call.op, Op::Barrier | Op::Broadcast | Op::Scatter);
         if !call.hidden && call.seq > 0 && !is_empty {
-            // Of several tensors the first alone is known.
+            // Only the first of several tensors is recorded.
             let numel = call.numel.filter(|_| call.tensors <= 1);
             self.largest_own = self.largest_own.max(numel.unwrap_or(u64::MAX));
         }
@@ -640,7 +641,7 @@ impl Process {
         }
     }
 
-    /// Puts a call behind the others on its stream, if it is on one.
+    /// Appends a call to the queue, if it occupies a stream.
     fn queue(&mut self, call: &Arc<Call>) {
         if call.queued_on().is_some() {
             let kept = match self.followed.is_empty() {
@@ -656,7 +657,7 @@ impl Process {
         }
     }
 
-    /// The layer below has told of a call: this is the call with that.
+    /// Replaces a call by the same call with the contents that the layer below reported.
     pub(super) fn told_beneath(&mut self, call: &Arc<Call>, at: Timestamp) {
         self.records += 1;
         self.last_at = at;
@@ -678,7 +679,7 @@ impl Process {
         self.queue(call);
     }
 
-    /// A thread has entered a function of the layer below, or has come back from there.
+    /// A thread entered a function of the layer below, or returned from it.
     pub(super) fn within(&mut self, thread: ThreadId, function: Option<Arc<str>>, at: Timestamp) {
         self.records += 1;
         self.last_at = at;
@@ -699,7 +700,7 @@ impl Process {
         }
     }
 
-    /// A transfer of a call does not move, or does again.
+    /// A transfer of a call has not moved since `at`, or moves again.
     pub(super) fn transfer(
         &mut self,
         call: CallId,
@@ -710,7 +711,7 @@ impl Process {
         self.records += 1;
         let key = (call, transfer);
         match standing {
-            // Those of older calls are over, or tell as much.
+            // Beyond this number, further stalled transfers add no information.
             Some(standing) if self.standing.len() < KEPT_STANDING => {
                 self.standing.insert(key, (standing, at));
             }
@@ -719,7 +720,7 @@ impl Process {
         }
     }
 
-    /// Up to when it is known what it does: it may have ended, or be heard of no more.
+    /// Up to when its activity is known: `now`, its end, or the end of its records.
     #[must_use]
     pub fn seen_until(&self, now: Timestamp) -> Timestamp {
         let ended = self.end.map(|end| end.at);
@@ -727,7 +728,7 @@ impl Process {
         limits.fold(now, Timestamp::min)
     }
 
-    /// Whether it stands in a call that it asked not to wait for, or did until it ended.
+    /// Whether it is blocked in a call that was issued asynchronously, or was until it ended.
     #[must_use]
     pub fn is_held_in(&self, call: &Call, now: Timestamp, timing: &Timing) -> bool {
         let thread = self.threads.get(&call.thread);
@@ -735,7 +736,7 @@ impl Process {
         held.is_some_and(|it| it.id == call.id)
     }
 
-    /// Transfers of a call that do not move, and since when.
+    /// Stalled transfers of a call, and since when each has not moved.
     pub fn standing_of(
         &self,
         call: CallId,
@@ -744,8 +745,8 @@ impl Process {
         of_call.map(|((_, transfer), (standing, at))| (*transfer, *standing, *at))
     }
 
-    /// A call is complete, and so is what was put on its stream before. Returns all that is known to be
-    /// complete now and was not before, oldest first.
+    /// Marks a call and the calls enqueued before it on its stream as complete. Returns those that
+    /// were not complete before, oldest first.
     pub(super) fn completed(&mut self, id: CallId, at: Timestamp) -> Vec<CallId> {
         self.completed_at = self.completed_at.max(Some(at));
         let done = self.queued.iter().find(|call| call.id == id);
@@ -770,14 +771,15 @@ impl Process {
         complete
     }
 
-    /// It will be told when the call is complete. That may have been told before.
+    /// The completion of the call will be reported, or already was: then the call is no longer
+    /// queued.
     pub(super) fn follow(&mut self, id: CallId) {
         if self.queued.iter().rev().any(|call| call.id == id) {
             self.followed.insert(id);
         }
     }
 
-    /// A thread waits. Returns what it waits for, where that is known.
+    /// A thread begins to wait. Returns the target of the wait, if known.
     pub(super) fn wait_begin(
         &mut self,
         thread: ThreadId,
@@ -796,7 +798,7 @@ impl Process {
         target
     }
 
-    /// A wait is over. Returns what it was for.
+    /// A wait ends. Returns its target, if known.
     pub(super) fn wait_end(
         &mut self,
         thread: ThreadId,
@@ -821,8 +823,8 @@ impl Process {
         call.and_then(|call| self.calls.get(&call)).copied()
     }
 
-    /// A thread has waited for the buckets that it had sent. Returns the last of them, and that wait;
-    /// `None`: none were seen.
+    /// A thread has waited for the buckets that it issued. Returns the place of the last of them,
+    /// with the wait; `None`: no bucket was recorded.
     pub(super) fn averaged(
         &mut self,
         thread: ThreadId,
@@ -836,7 +838,7 @@ impl Process {
         Some((self.target(last)?, averaged))
     }
 
-    /// Where a recent call stands.
+    /// The place of a recent call.
     #[must_use]
     pub fn target(&self, call: CallId) -> Option<Target> {
         self.calls.get(&call).copied()
@@ -849,7 +851,7 @@ impl Process {
         place: Arc<Where>,
         at: Timestamp,
     ) {
-        /// Enough to know since when there are several.
+        /// Enough to determine since when there have been several.
         const KEPT: usize = 8;
         if self.unawaited.len() >= KEPT_PLACES && !self.unawaited.contains_key(&place) {
             return;
@@ -882,7 +884,7 @@ impl Process {
     }
 
     pub(super) fn raised(&mut self, mut exception: Exception) {
-        /// Enough for the one that matters and those it drew after it.
+        /// Enough for the first exceptions and the latest ones.
         const KEPT: usize = 16;
         self.records += 1;
         self.last_at = exception.at;
@@ -896,8 +898,8 @@ impl Process {
         self.exceptions.push(exception);
     }
 
-    /// The step in which it was then, lately: whoever measures from outside is heard a moment later.
-    /// `None`: the program was over, and what it held is given back.
+    /// The step in progress at a recent time; samples taken from outside arrive late. `None`: the
+    /// program was over, and its memory released.
     pub(super) fn step_at_time(&self, at: Timestamp) -> Option<u64> {
         let is_over = self.announced.as_ref().is_some_and(|it| it.at <= at);
         let before = u64::from(at < self.step_at);
@@ -905,7 +907,7 @@ impl Process {
     }
 
     pub(super) fn phase_began(&mut self, name: Arc<str>, at: Timestamp) {
-        /// Deeper than any program nests them.
+        /// More than programs nest.
         const KEPT: usize = 64;
         if self.phases.len() < KEPT {
             self.phases.push(Phase { name, since: at });
@@ -913,7 +915,7 @@ impl Process {
     }
 
     pub(super) fn phase_ended(&mut self, name: &Arc<str>, at: Timestamp) {
-        /// More names than any program has.
+        /// More names than programs use.
         const KEPT: usize = 256;
         let Some(i) = self.phases.iter().rposition(|open| open.name == *name) else {
             return;
@@ -928,9 +930,10 @@ impl Process {
         }
     }
 
-    /// Its stacks were taken. Says nothing of progress: those of before are kept to compare with.
+    /// Adds a capture of stacks, which says nothing about progress. Captures from before the latest
+    /// record are dropped.
     pub(super) fn stood(&mut self, stacks: Arc<Stacks>) {
-        /// The first of a stand-still, and the latest two.
+        /// The first capture since the latest record, and the latest two.
         const KEPT: usize = 3;
         let last_at = self.last_at;
         self.stacks.retain(|older| older.at >= last_at);
@@ -957,7 +960,7 @@ impl Process {
     }
 }
 
-/// Whether a thread of the process is in the middle of this call.
+/// Whether a thread of the process is inside this call.
 #[must_use]
 pub fn is_inside(process: &Process, call: &Call) -> bool {
     process
@@ -966,9 +969,9 @@ pub fn is_inside(process: &Process, call: &Call) -> bool {
         .any(|thread| matches!(&thread.doing, Doing::Call(inside) if inside.id == call.id))
 }
 
-/// Numbers of the signals that mean something here, as on every Linux.
+/// Signal numbers on Linux.
 pub mod libc_signal {
-    /// The terminal hung up.
+    /// Hangup of the terminal.
     pub const HUP: i32 = 1;
     /// Interrupt from the keyboard.
     pub const INT: i32 = 2;
@@ -978,10 +981,11 @@ pub mod libc_signal {
     pub const ABRT: i32 = 6;
     /// Kill.
     pub const KILL: i32 = 9;
-    /// Polite request to end.
+    /// Termination request.
     pub const TERM: i32 = 15;
 
-    /// Whether a process gets it because something has failed: from whoever started it, or itself.
+    /// Whether the signal is a reaction to a failure, sent by the launcher or by the process
+    /// itself.
     #[must_use]
     pub const fn is_asked(signal: i32) -> bool {
         matches!(signal, HUP | INT | QUIT | ABRT | TERM)

@@ -1,33 +1,33 @@
-//! How a part of the memory of a process went, step by step.
+//! Values of a part of the memory of a process, step by step.
 
 use ddp_doctor_proto::report::Timestamp;
 
-/// Steps of which a value is kept of what others take of as well: that has to fill for a minute before it means
-/// anything ([`crate::diagnosis::growth`]), and is measured twice a second where the rank's own memory changes.
+/// Number of steps kept for memory that processes share. It has to fill for a minute before it
+/// counts ([`crate::diagnosis::growth`]), and may be measured twice a second.
 pub const KEPT_OF_SHARED: usize = 160;
 
-/// A value at the steps of a process, the last of each step, and of the last so many that have one. Whoever
-/// measures says what is noticeable and nothing else, so a value stands until there is another one.
+/// A value at the latest steps that have one: the last value of each. Only noticeable changes are
+/// reported, so a value holds until the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series<const KEPT: usize = 64> {
     samples: Vec<Sample>,
-    /// The most it was before those.
+    /// Highest value of earlier steps.
     earlier_peak: u64,
 }
 
-/// A value, and where in the training it was seen.
+/// A value and the step in which it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When.
+    /// Time of the measurement.
     pub at: Timestamp,
-    /// In which step.
+    /// Training step.
     pub step: u64,
     /// The value.
     pub value: u64,
 }
 
 impl<const KEPT: usize> Series<KEPT> {
-    /// Takes a value. In whatever order they come, the same are kept.
+    /// Adds a value. The kept values do not depend on the order in which values arrive.
     pub fn take(&mut self, value: Option<u64>, step: u64, at: Timestamp) {
         let Some(value) = value else {
             return;
@@ -45,20 +45,20 @@ impl<const KEPT: usize> Series<KEPT> {
         }
     }
 
-    /// What is kept, in the order of steps.
+    /// The kept values, by step.
     #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }
 
-    /// The most it was before what is kept.
+    /// Highest value of steps that are no longer kept.
     #[must_use]
     pub const fn earlier_peak(&self) -> u64 {
         self.earlier_peak
     }
 
-    /// So many points, evenly spaced over the steps from `first` to `last`, each with the value that stood
-    /// then.
+    /// `points` points, evenly spaced over the steps from `first` to `last`, with the value that
+    /// held at each.
     #[must_use]
     pub fn spread(&self, first: u64, last: u64, points: usize) -> Vec<(f64, f64)> {
         let steps = last.saturating_sub(first);
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_of_samples_does_not_matter() {
+    fn order_of_samples_does_not_matter() {
         let samples = (0..200_u64).map(|i| (1000 - i, 1 + i / 2, Timestamp(i)));
         let (mut forwards, mut backwards): (Series, Series) = Default::default();
         for (value, step, at) in samples.clone() {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_stands_until_there_is_another() {
+    fn value_holds_until_the_next_one() {
         let mut series: Series = Series::default();
         for (step, value) in [(2, 10), (4, 30)] {
             series.take(Some(value), step, Timestamp(step));

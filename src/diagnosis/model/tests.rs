@@ -1,4 +1,4 @@
-//! Who is a member of what, and what is a process's own.
+//! Group membership, and the attributes of processes and worlds.
 
 use ddp_doctor_proto::ProcessState;
 use ddp_doctor_proto::report::Exit;
@@ -8,7 +8,7 @@ use crate::diagnosis::event::{Event, MemorySample, OomKills};
 use crate::diagnosis::testing;
 
 #[test]
-fn a_rank_that_is_known_late_is_a_member_of_its_groups_all_the_same() {
+fn rank_known_late_is_a_member_of_its_groups() {
     let mut model = Model::default();
     let process = ProcessId(1);
     let joined = |rank| Event::ProcessJoined {
@@ -52,7 +52,7 @@ fn join_world(model: &mut Model, id: u64, rank: u32, at: u64, world: &str) {
 }
 
 #[test]
-fn memory_and_settings_are_the_processs() {
+fn memory_and_settings_belong_to_the_process() {
     let mut model = Model::default();
     join(&mut model, 1, 0, 100);
     let setting = |value: &str| Event::Setting {
@@ -77,7 +77,7 @@ fn memory_and_settings_are_the_processs() {
     assert_eq!(process.settings["nccl"].as_ref(), "2");
     let rss = process.memory.rss.unwrap();
     assert_eq!((rss.latest, rss.peak), (40, 50));
-    // That somebody measured it says nothing about what it does.
+    // A measurement is no sign of progress.
     assert_eq!(process.last_at, Timestamp(101));
 }
 
@@ -86,9 +86,9 @@ fn generation(model: &Model, id: u64) -> u32 {
 }
 
 #[test]
-fn launches_at_the_same_time_have_worlds_of_their_own() {
+fn simultaneous_launches_have_separate_worlds() {
     let mut model = Model::default();
-    // One launch's rank 1 is late, and so is the other's rank 0.
+    // Rank 1 of one launch is late, and so is rank 0 of the other.
     join_world(&mut model, 1, 0, 100, "29500/a");
     join_world(&mut model, 2, 1, 101, "29501/b");
     join_world(&mut model, 3, 0, 102, "29501/b");
@@ -100,7 +100,7 @@ fn launches_at_the_same_time_have_worlds_of_their_own() {
 }
 
 #[test]
-fn ranks_that_are_started_again_meet_also_where_one_had_not_joined_before() {
+fn restarted_ranks_share_a_world_even_if_one_joins_late() {
     let mut model = Model::default();
     join(&mut model, 1, 0, 100);
     model.apply(Event::ProcessChanged {
@@ -119,7 +119,7 @@ fn ranks_that_are_started_again_meet_also_where_one_had_not_joined_before() {
 }
 
 #[test]
-fn a_rank_that_was_told_of_late_is_of_the_world_that_it_joined() {
+fn rank_reported_late_belongs_to_the_world_it_joined() {
     let mut model = Model::default();
     join(&mut model, 1, 0, 100);
     model.apply(Event::ProcessChanged {

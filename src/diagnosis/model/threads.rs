@@ -1,4 +1,4 @@
-//! Where calls that several ranks made at different lines met: what a race of two threads looks like.
+//! Collectives whose calls came from different lines, as when two threads of a rank race.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use ddp_doctor_proto::report::{Timestamp, Where};
 use super::group::Join;
 use crate::diagnosis::event::ThreadId;
 
-/// Latest crossings that are kept.
+/// Number of crossings kept.
 const KEPT: usize = 16;
-/// Ranks of a crossing that are kept: if threads race, they do on few ranks as on many.
+/// Maximum number of ranks kept per crossing: a race shows on few ranks as on many.
 const KEPT_RANKS: usize = 64;
 
-/// Calls of different lines that met and agreed otherwise.
+/// Calls from different lines that met and otherwise agree.
 #[derive(Clone, Debug)]
 pub struct Crossing {
-    /// Where they met.
+    /// Sequence number.
     pub seq: u64,
-    /// When.
+    /// When the last rank arrived.
     pub at: Timestamp,
     /// Line and thread of each rank.
     pub calls: BTreeMap<u32, (Arc<Where>, ThreadId)>,
@@ -29,12 +29,12 @@ pub struct Crossing {
 pub struct Crossings(VecDeque<Crossing>);
 
 impl Crossings {
-    /// The latest ones, oldest first.
+    /// The kept crossings, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Crossing> {
         self.0.iter()
     }
 
-    /// Calls of all ranks have met and agree.
+    /// Adds a collective that every member has entered with agreeing calls.
     pub(super) fn met(&mut self, seq: u64, join: &Join) {
         let lines = || {
             let places = join.calls.values().map(|joined| &joined.call.place);

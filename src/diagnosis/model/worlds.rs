@@ -1,11 +1,11 @@
-//! Which processes were ranks of which world, indexed so that a join does not look at every process.
+//! Which processes were ranks of which world, indexed so that a join need not visit every process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ddp_doctor_proto::report::Timestamp;
 
-/// Layer and name of a world: what processes have in common that are restarts of each other.
+/// Layer and name of a world; equal for all of its restarts.
 type Key = (Arc<str>, Arc<str>);
 
 /// The generations of every world, and the sizes that processes claim.
@@ -16,7 +16,7 @@ pub(super) struct Worlds {
     sizes: BTreeMap<u32, usize>,
 }
 
-/// The generations of one world. Every start of it has each rank once.
+/// The generations of one world. Each generation has every rank once.
 #[derive(Debug, Default)]
 struct Generations {
     /// Number of processes by rank and generation.
@@ -26,8 +26,8 @@ struct Generations {
 }
 
 impl Worlds {
-    /// Generation of a process that joins as `rank`: later than those that had the rank, and than every
-    /// one of which a process had failed by then.
+    /// Generation of a process that joins as `rank`: after all generations that had the rank, and
+    /// after those in which a process had failed by then.
     pub(super) fn next_generation(&self, key: &Key, rank: u32, at: Timestamp) -> u32 {
         let Some(known) = self.generations.get(key) else {
             return 0;
@@ -46,7 +46,7 @@ impl Worlds {
         *ranks.entry(generation).or_default() += 1;
     }
 
-    /// A process is this rank no longer.
+    /// A process gave up this rank.
     pub(super) fn left(&mut self, key: &Key, rank: u32, generation: u32) {
         let Some(known) = self.generations.get_mut(key) else {
             return;

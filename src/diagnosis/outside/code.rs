@@ -1,11 +1,11 @@
-//! Whose code a frame is: the user's, a library's, or that of a wait in the standard library.
+//! Classifies frames: the user's code, a library, or a wait in the standard library.
 
 use ddp_doctor_proto::report::Where;
 
 use crate::diagnosis::event::ThreadStack;
 
-/// Modules of the standard library that wait on behalf of whoever calls them. Where in them a
-/// thread is says nothing: they look up from time to time.
+/// Modules of the standard library that wait for their callers. The position within them is
+/// irrelevant: they poll.
 const WAITING: &[&str] = &[
     "/queue.py",
     "/selectors.py",
@@ -20,13 +20,13 @@ const WAITING: &[&str] = &[
     "/multiprocessing/synchronize.py",
 ];
 
-/// The Python frames of a thread, divided at the user's line.
+/// The Python frames of a thread, split at the user's line.
 #[derive(Debug)]
 pub(super) struct Frames<'a> {
     all: &'a [Where],
-    /// The innermost frame of the user's.
+    /// Innermost frame of the user's code.
     pub(super) line: Option<&'a Where>,
-    /// The frames of libraries below it, innermost first; all, where none is the user's.
+    /// Frames of libraries below it, innermost first; all frames if none is the user's.
     pub(super) below: &'a [Where],
 }
 
@@ -44,8 +44,8 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The function of PyTorch's that the user called, where the thread is in one that makes collectives, or
-    /// waits for them.
+    /// The function of PyTorch called by the user, if the thread is in one that issues collectives
+    /// or waits for them.
     pub(super) fn collective(&self) -> Option<&'a Where> {
         let in_folder = |frame: &Where, folder: &str| frame.file.contains(folder);
         let saves = |frame: &Where| in_folder(frame, "/torch/distributed/checkpoint/");
@@ -59,7 +59,7 @@ impl<'a> Frames<'a> {
         })
     }
 
-    /// Where the thread stands, without what a wait does to pass the time.
+    /// The place of the thread, without the frames in which a wait polls.
     pub(super) fn standing(&self) -> &'a [Where] {
         let waits = |frame: &&Where| WAITING.iter().any(|end| is_stdlib(&frame.file, end));
         let waiting = self.all.iter().take_while(waits).count();
@@ -67,8 +67,8 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// Innermost frame of a program that is itself an installed package: of the package that the
-/// outermost frame belongs to.
+/// Innermost frame of a program that is itself an installed package: the package of the outermost
+/// frame.
 fn installed_program(frames: &[Where]) -> Option<usize> {
     let program = frames
         .iter()
@@ -89,7 +89,8 @@ fn package(file: &str) -> Option<&str> {
     inner.split('/').next()
 }
 
-/// Neither installed as a package, nor of the standard library, nor ours.
+/// Whether a file belongs neither to an installed package, nor to the standard library, nor to the
+/// capture.
 fn is_users(file: &str) -> bool {
     !(file.is_empty()
         || file.starts_with('<')
@@ -99,13 +100,13 @@ fn is_users(file: &str) -> bool {
         || in_stdlib(file).is_some())
 }
 
-/// Whether it is this module of the standard library: "/queue.py".
+/// Whether the file is this module of the standard library, such as "/queue.py".
 pub(super) fn is_stdlib(file: &str, module: &str) -> bool {
     in_stdlib(file) == Some(module)
 }
 
-/// The path within the standard library, with its first slash: "/multiprocessing/queues.py". Its
-/// folder is called `lib/python3.11` wherever it is installed.
+/// Path within the standard library, with a leading slash: "/multiprocessing/queues.py". Its folder
+/// is `lib/python3.11`, or of another version, wherever it is installed.
 fn in_stdlib(file: &str) -> Option<&str> {
     if package(file).is_some() {
         return None;
@@ -114,7 +115,7 @@ fn in_stdlib(file: &str) -> Option<&str> {
         .iter()
         .find_map(|folder| file.split_once(folder))?;
     let inner = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-    // "python3.13t": built without the interpreter's lock.
+    // "python3.13t" is built without the global interpreter lock.
     let inner = inner.strip_prefix('t').unwrap_or(inner);
     inner.starts_with('/').then_some(inner)
 }
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_users_file_is_no_librarys() {
+    fn user_files_are_distinguished_from_libraries() {
         for users in ["train.py", "/home/me/python3.11/train.py", "/job/queue.py"] {
             assert!(is_users(users), "{users}");
         }
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installed_program_has_lines_of_its_own() {
+    fn installed_program_has_user_lines() {
         let frame = |file: &str| Where {
             file: file.into(),
             line: 1,

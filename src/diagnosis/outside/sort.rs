@@ -1,4 +1,5 @@
-//! What a thread does or waits for, from its frames and from what the kernel says of it.
+//! Classifies what a thread does or waits for, from its frames and the kernel function it sleeps
+//! in.
 
 use ddp_doctor_proto::report::Where;
 
@@ -6,22 +7,22 @@ use super::code::{Frames, is_stdlib};
 use crate::diagnosis::device;
 use crate::diagnosis::event::{Stacks, ThreadStack};
 
-/// What a process does, or waits for, outside its collectives.
+/// What a process does or waits for outside collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A batch from a data loader's worker.
+    /// A batch from a worker of a data loader.
     DataLoader,
-    /// A C function that keeps the interpreter's lock; of this thread, or of another one.
+    /// A C function that keeps the global interpreter lock, in this thread or another one.
     Gil,
-    /// A person at a debugger.
+    /// A user at a debugger.
     Debugger,
     /// The lock file of another process that builds an extension.
     BuildLock,
-    /// A file that somebody else has locked.
+    /// A file that another process has locked.
     FileLock,
     /// A lock, a condition or a result of another thread.
     Lock,
-    /// The end of a child process.
+    /// The exit of a child process.
     Child,
     /// The network.
     Network,
@@ -29,22 +30,22 @@ pub enum What {
     File,
     /// The GPU.
     Gpu,
-    /// Time to pass.
+    /// A sleep.
     Sleep,
     /// A compiler.
     Compilation,
-    /// A checkpoint, written or read.
+    /// Writing or reading a checkpoint.
     Checkpoint,
-    /// The preparation of a data set: download, tokenisation, index.
+    /// Preparing a data set: download, tokenisation, index.
     Preparation,
-    /// The import of a module.
+    /// Importing a module.
     Import,
-    /// Nothing that can be told.
+    /// Unknown.
     Unknown,
 }
 
 impl What {
-    /// Work that takes long in healthy jobs too, as people call it.
+    /// Name of work that takes long in healthy jobs as well.
     #[must_use]
     pub const fn long_work(self) -> Option<&'static str> {
         match self {
@@ -57,8 +58,8 @@ impl What {
     }
 }
 
-/// Modules by what it means to be in them, the more telling first: a wait for a data loader's worker
-/// is also one for a pipe. A folder stands for all that is in it.
+/// Activities by module, most specific first: a wait for a data loader's worker is also one for a
+/// pipe. A folder covers all files in it.
 const MODULES: &[(&str, What)] = &[
     ("/torch/utils/data/dataloader.py", What::DataLoader),
     ("/torch/utils/data/_utils/", What::DataLoader),
@@ -87,7 +88,7 @@ const MODULES: &[(&str, What)] = &[
     ("/fsspec/", What::File),
 ];
 
-/// The same for the standard library.
+/// Activities by module of the standard library.
 const STDLIB: &[(&str, What)] = &[
     ("/pdb.py", What::Debugger),
     ("/bdb.py", What::Debugger),
@@ -105,7 +106,7 @@ const STDLIB: &[(&str, What)] = &[
     ("/threading.py", What::Lock),
 ];
 
-/// Pieces of names of native functions, as glibc, CPython and CUDA have them.
+/// Parts of names of native functions in glibc, CPython and CUDA.
 const NATIVE: &[(&str, What)] = &[
     ("nanosleep", What::Sleep),
     ("usleep", What::Sleep),
@@ -134,7 +135,7 @@ const NATIVE: &[(&str, What)] = &[
     ("DeviceSynchronize", What::Gpu),
 ];
 
-/// Pieces of names of Linux's functions that threads sleep in.
+/// Parts of names of kernel functions in which threads sleep.
 const CHANNELS: &[(&str, What)] = &[
     ("nanosleep", What::Sleep),
     ("nsleep", What::Sleep),
@@ -162,8 +163,8 @@ const CHANNELS: &[(&str, What)] = &[
     ("pipe_write", What::Child),
 ];
 
-/// What the program's thread does at the latter of two looks; `None` where it is inside a collective
-/// that no probe saw.
+/// What the program's thread does in the later capture; `None` if it is inside a collective that
+/// was not recorded.
 pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_>) -> Option<What> {
     let is_in = |frame: &Where, module: &str| {
         let at = frame.file.find(module);
@@ -190,7 +191,7 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     if let Some((_, what)) = standard {
         return Some(*what);
     }
-    // An import runs other modules' code: it is one only where nothing more telling runs in it.
+    // An import runs code of other modules: it counts only if nothing more specific runs in it.
     let imports = |frame: &Where| frame.file.starts_with("<frozen importlib");
     if frames.below.iter().any(imports) {
         return Some(What::Import);
@@ -199,11 +200,11 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
         let found = names.iter().find(|(piece, _)| name.contains(piece));
         found.map(|(_, what)| *what)
     };
-    /// Below these lie the interpreter's own frames, and those of its callers.
+    /// Frames beyond these belong to the interpreter and its callers.
     const INNERMOST: usize = 6;
     let mut native = thread.native.iter().take(INNERMOST);
     let native = native.find_map(|frame| named(NATIVE, &frame.function));
-    // What the driver sleeps in, anybody does.
+    // The functions in which the driver sleeps are not specific.
     let driver = device::is_in_driver(thread).then_some(What::Gpu);
     let native = driver.or(native);
     let channel = || {
@@ -219,8 +220,8 @@ pub(super) fn what(looks: [&Stacks; 2], thread: &ThreadStack, frames: &Frames<'_
     )
 }
 
-/// Whether a thread holds the interpreter's lock both times and does not run: it sits in a C function
-/// that ought to let go of it.
+/// Whether a thread holds the global interpreter lock in both captures without running: it is in a
+/// C function that should release the lock.
 fn keeps_gil([first, last]: [&Stacks; 2]) -> bool {
     let keeps = |thread: &ThreadStack| {
         thread.holds_gil == Some(true) && thread.state.is_some_and(|state| state != 'R')
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_tells_more_than_what_it_sleeps_in() {
+    fn driver_takes_precedence_over_the_function_it_sleeps_in() {
         let frame = |&(file, function): &(&str, &str)| Where {
             file: file.into(),
             line: 0,
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_telling_library_frame_decides() {
+    fn most_specific_library_frame_decides() {
         let loader = [
             "/u/lib/python3.11/selectors.py",
             "/u/lib/python3.11/multiprocessing/connection.py",
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(sorted(thread(&baton)), Some(What::BuildLock));
         let lock = ["/u/lib/python3.11/threading.py", "/job/train.py"];
         assert_eq!(sorted(thread(&lock)), Some(What::Lock));
-        // What happens above the user's line says nothing.
+        // Frames above the user's line are irrelevant.
         let called = [
             "/job/train.py",
             "/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py",
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_inside_a_collective_is_not_outside() {
+    fn thread_inside_a_collective_is_not_outside() {
         let c10d = "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py";
         assert_eq!(sorted(thread(&[c10d, "/job/train.py"])), None);
         let backward = "/v/lib/python3.11/site-packages/torch/autograd/graph.py";
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn without_library_frames_the_system_tells() {
+    fn kernel_function_decides_without_library_frames() {
         let sleeps = |channel: &str| ThreadStack {
             wait_channel: Some(channel.into()),
             ..thread(&["/job/train.py"])

@@ -1,4 +1,4 @@
-//! Why a member has not come.
+//! Why a member has not arrived.
 
 use ddp_doctor_proto::report::Timestamp;
 
@@ -8,64 +8,64 @@ use crate::diagnosis::event::ThreadId;
 use crate::diagnosis::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread};
 use crate::diagnosis::{outside, waits};
 
-/// A member that has not come.
+/// A member that has not arrived.
 #[derive(Clone, Debug)]
 pub struct Absent {
     /// Its rank.
     pub rank: u32,
-    /// Why, as far as it can be told.
+    /// Reason, as far as known.
     pub why: Absence,
 }
 
 impl Absent {
-    /// Whether it cannot come any more.
+    /// Whether it can no longer arrive.
     pub(super) const fn is_final(&self) -> bool {
         use Absence::{Died, Left, Raised};
         matches!(self.why, Raised | Died | Left)
     }
 }
 
-/// Why a member has not come.
+/// Why a member has not arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Absence {
     /// An exception ended it.
     Raised,
-    /// It died.
+    /// It died by a signal, or with a non-zero status.
     Died,
     /// It is stopped.
     Stopped,
-    /// It ended in order, or destroyed the group.
+    /// It exited in order, or destroyed the group.
     Left,
-    /// Nothing is heard of it any more: it may have come.
+    /// It stopped reporting, and may have arrived.
     Silent,
     /// It waits for a call that can never match.
     Diverged(GroupId, u64),
-    /// It is on its way out of the program, and waits there.
+    /// It waits while leaving the program.
     Leaving,
-    /// It waits elsewhere.
+    /// It waits for another call.
     Blocked(GroupId, u64),
     /// It waits inside a collective that every member has entered.
     Inside(GroupId, u64),
-    /// It is making a group, or has not made the one in which it is missed.
+    /// It is creating a group, or has not created the one in which it is missing.
     Making,
     /// It waits for the partner of a point-to-point call.
     Unpartnered(GroupId),
-    /// It is in a phase that takes long: one that the program marked, or work that is known to.
+    /// It is in a long phase: one that the program marked, or work that is known to take long.
     LongPhase,
-    /// It lives and does not move.
+    /// It is alive and does not move.
     StandsStill,
-    /// It lives and does something else.
+    /// It is alive and does something else.
     Elsewhere,
 }
 
-/// What may be hoped for from a member that has not come, the worst first.
+/// Whether a missing member may still arrive; worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Hopelessness {
-    /// It cannot come.
+    /// It cannot arrive.
     Gone,
-    /// It is held up itself.
+    /// It is blocked itself.
     Held,
-    /// It may come.
+    /// It may arrive.
     MayCome,
 }
 
@@ -87,8 +87,8 @@ impl Absence {
 }
 
 impl Situation<'_> {
-    /// Why a member has not come to a call, or to its side of a message. Where a wait for it was given up
-    /// before it ended, its end is not why: the launcher ends whoever is left.
+    /// Why a member has not arrived at a call, or at its side of a message. If the wait for it was
+    /// given up before it ended, its end is not the reason: launchers end the remaining ranks.
     pub(super) fn absence(
         &self,
         group: &Group,
@@ -106,7 +106,7 @@ impl Situation<'_> {
             .end
             .is_some_and(|end| given_up.is_some_and(|given_up| given_up < end.at));
         match self.model.ending_of(process) {
-            // Who waits in a circle ends because of it.
+            // A rank in a cycle ends because of the cycle.
             Ending::Raised(_) | Ending::Died(_) if self.waits.in_cycle(rank) => {
                 return self
                     .held(group, rank, message)
@@ -114,7 +114,7 @@ impl Situation<'_> {
             }
             Ending::Raised(_) => return Absence::Raised,
             Ending::Died(_) if !ended_later => return Absence::Died,
-            // What a partner was at when nobody waited for it any more, it was at before.
+            // A partner that ended after the wait was given up was in its last wait before that.
             Ending::InOrder | Ending::Died(_) if message && ended_later => {
                 return self
                     .held(group, rank, message)
@@ -159,14 +159,14 @@ impl Situation<'_> {
             return Absence::LongPhase;
         }
         match outside() {
-            // Where a message lacks its partner, that is what is told of it.
+            // A message without a partner is reported as such.
             Some(outside) if !outside.moves && !message => Absence::StandsStill,
             Some(outside) if outside.what.long_work().is_some() => Absence::LongPhase,
             _ => Absence::Elsewhere,
         }
     }
 
-    /// What a rank waits in itself, where that is not the call of this group that others wait in.
+    /// What the rank itself waits for, unless it is the call of this group in which others wait.
     fn held(&self, group: &Group, rank: u32, message: bool) -> Option<Absence> {
         let blocked = self.waits.blocked.get(&rank)?.first()?;
         let process = self.model.member(blocked.group, rank);
@@ -180,8 +180,8 @@ impl Situation<'_> {
             .then_some(Absence::Blocked(blocked.group, blocked.seq))
     }
 
-    /// Whether all threads of a process wait for others, and none of several may be released by ranks that
-    /// are free: one that stood for more than a moment will hardly.
+    /// Whether all threads of a process are blocked and, if there are several, no free rank can
+    /// release them. Threads that have been silent for `idle_thread` do not count.
     pub(super) fn is_held(&self, process: &Process) -> bool {
         let blocked = process.rank.and_then(|rank| self.waits.blocked.get(&rank));
         let blocked = blocked.map_or(&[][..], Vec::as_slice);
@@ -194,8 +194,8 @@ impl Situation<'_> {
         })
     }
 
-    /// Whether a process of which some threads stand still does so as a whole: any other thread may
-    /// make the missing call, but one that was silent for more than a moment will hardly.
+    /// Whether a process is blocked as a whole if some of its threads are. Any other thread may
+    /// make the missing call, but not one that has been silent for `idle_thread`.
     fn stands_still(&self, process: &Process, stands: impl Fn(ThreadId) -> bool) -> bool {
         process
             .threads
@@ -207,9 +207,9 @@ impl Situation<'_> {
         thread.last_at.plus(self.model.timing.idle_thread) <= self.now
     }
 
-    /// Whether a rank stands still because its call met others that do not match. A leaf, or one whose
-    /// call differs only in what it says of the data, may be done all the same: it is taken to stand
-    /// still once it has for more than a moment.
+    /// Whether a rank is blocked because its call met calls that do not match. A leaf, or a call
+    /// that differs only in its data, may complete nevertheless: it counts as blocked once its
+    /// thread has been silent for `idle_thread`.
     fn is_held_up(&self, group: &Group, join: &Join, process: &Process) -> bool {
         let Some(rank) = process.rank else {
             return false;
@@ -247,7 +247,7 @@ impl Situation<'_> {
             && (self.waits.stuck.contains(&rank) || self.waits.at_odds.contains(&rank) || alone())
     }
 
-    /// The collective inside which a rank has waited for more than a moment.
+    /// The collective inside which a rank has waited for at least `interrupted_wait`.
     fn stuck_inside(&self, rank: u32) -> Option<&Inside> {
         let enough = self.model.timing.interrupted_wait;
         self.inside.iter().find(|inside| {
@@ -256,7 +256,7 @@ impl Situation<'_> {
     }
 }
 
-/// Whether a thread of the process is making a group.
+/// Whether a thread of the process is creating a group.
 fn is_making(process: &Process) -> bool {
     process
         .threads

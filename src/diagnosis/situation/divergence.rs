@@ -1,4 +1,4 @@
-//! Calls that met and cannot match: what they are, and what they come from.
+//! Calls that met and cannot match: their nature and their origin.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use crate::diagnosis::guards::{self, Parting};
 use crate::diagnosis::model::{Group, GroupId, Join, JoinedCall, Slip};
 use crate::diagnosis::order::{self, Permutation};
 
-/// Calls before a divergence at which ranks may have parted.
+/// Number of calls before a divergence in which the ranks' paths may have separated.
 const PARTED_BEFORE: usize = 16;
 
-/// Calls that met and cannot match.
+/// The calls of one collective cannot match.
 #[derive(Clone, Debug)]
 pub struct Divergence {
-    /// The group.
+    /// Group of the calls.
     pub group: GroupId,
-    /// The sequence number.
+    /// Sequence number of the calls.
     pub seq: u64,
-    /// What it comes from: the mismatch itself, an exception that diverted a rank, or a call that
-    /// ranks make on their way out.
+    /// Origin: the mismatch itself, an exception that diverted a rank, or a call that ranks make
+    /// while exiting.
     pub origin: Origin,
-    /// What the mismatch is.
+    /// Nature of the mismatch.
     pub nature: Nature,
 }
 
-/// What it is that met and cannot match.
+/// The nature of a mismatch.
 #[derive(Clone, Debug)]
 pub enum Nature {
     /// Different calls.
     Mismatch,
-    /// The same calls in another order.
+    /// The same calls in a different order.
     Order(Permutation),
-    /// A call that a test on the rank keeps from other ranks.
+    /// A call that only some ranks reach because of a test on the rank.
     Parted(Parting),
 }
 
@@ -54,7 +54,7 @@ impl<'a> Situation<'a> {
         };
         let nature = match order::permutation(group, seq) {
             Some(permutation) => Nature::Order(permutation),
-            // Sizes and types are not a matter of who comes.
+            // Ranks whose calls differ only in their data reached the same call.
             None if join.mismatch != Some(Mismatch::Op) => Nature::Mismatch,
             None => self
                 .parting(group, seq, join)
@@ -68,8 +68,8 @@ impl<'a> Situation<'a> {
         })
     }
 
-    /// The ranks that made these calls because of an exception, and those that made them on their way
-    /// out of the program.
+    /// The ranks that made these calls because of an exception, and those that made them while
+    /// exiting.
     pub(super) fn on_their_way_out<'b>(
         &self,
         group: GroupId,
@@ -89,8 +89,8 @@ impl<'a> Situation<'a> {
         (raised, leaving)
     }
 
-    /// The test on the rank because of which calls met that cannot match: around one of them, or
-    /// around a call before it that met another line, and since which no line has met its like.
+    /// The test on the rank that explains a mismatch: around one of the calls, or around an earlier
+    /// collective from which on the lines of the ranks differ.
     #[must_use]
     pub fn parting(&self, group: &Group, seq: u64, join: &Join) -> Option<Parting> {
         let sides = join.classes();
@@ -109,7 +109,7 @@ impl<'a> Situation<'a> {
                         .iter()
                         .skip(1)
                         .any(|side| place_of(side[0]) != place_of(sides[0][0]));
-                // Once lines were together again, nothing before is of interest.
+                // Beyond the point where lines were equal again, nothing is relevant.
                 next = if apart { meeting.seq } else { 0 };
                 apart
                     .then(|| self.part(group, meeting.seq, &sides, &place_of))
@@ -118,8 +118,8 @@ impl<'a> Situation<'a> {
         })
     }
 
-    /// The test on the rank that only one side's line stands under. Where each side has its own, every
-    /// rank makes a call, and which one is the question; so the source of all of them must be known.
+    /// The test on the rank around the line of one side only. If every side has one, all ranks make
+    /// a call and it is unclear which is right; so no source may still be unread.
     fn part(
         &self,
         group: &Group,
@@ -170,7 +170,7 @@ impl<'a> Situation<'a> {
             .flatten()
     }
 
-    /// Ranks of the group that have paired calls which do not belong together since before this call.
+    /// A slip of the group before this call: ranks pair calls that do not belong together.
     #[must_use]
     pub fn slip_before(&self, group: GroupId, seq: u64) -> Option<&'a Slip> {
         let slip = self.model.group(group).history.slip();

@@ -8,26 +8,26 @@ use super::Situation;
 use crate::diagnosis::device::{self, Progress};
 use crate::diagnosis::model::{Group, GroupId, Join, JoinedCall, Wait, is_inside};
 
-/// A collective that every member has entered, and that does not complete.
+/// A collective that every member has entered and that does not complete.
 #[derive(Clone, Debug)]
 pub struct Inside {
-    /// The group.
+    /// Group of the collective.
     pub group: GroupId,
-    /// The collective.
+    /// Sequence number of the collective.
     pub seq: u64,
     /// Ranks that wait for it.
     pub waiting: Vec<u32>,
-    /// When the last member had entered it, and the first of them waited.
+    /// When every member had entered it and a rank waited for it.
     pub since: Timestamp,
-    /// When it is a finding without a proof.
+    /// When it becomes a finding without a proof.
     pub overdue_at: Timestamp,
-    /// It is devices that do not complete it, by what is told of them or seen of the driver.
+    /// Devices do not complete it, according to reports of NCCL or to threads inside the driver.
     pub on_device: bool,
-    /// When the first of those waits was given up because it lasted longer than the group allows.
+    /// When the first of these waits timed out.
     pub timed_out: Option<Timestamp>,
 }
 
-/// The first of each group that somebody waits for.
+/// The first collective of each group that a rank waits for.
 pub(super) fn all(situation: &Situation<'_>) -> Vec<Inside> {
     let groups = situation.model.groups();
     groups
@@ -39,7 +39,7 @@ pub(super) fn all(situation: &Situation<'_>) -> Vec<Inside> {
 }
 
 fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Option<Inside> {
-    // What ranks do after they diverged says nothing.
+    // After a divergence, collectives that all members entered mean nothing.
     if group.diverged.is_some_and(|at| at <= seq) {
         return None;
     }
@@ -48,13 +48,12 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     let mut waiting = Vec::new();
     let mut begun = Vec::new();
     let mut timed_out = Vec::new();
-    // NCCL's own calls come back at once, and what waits is a stream.
+    // Calls on NCCL return at once; streams wait for them.
     let on_device = join.calls.values().all(|it| it.call.on_stream.is_some());
-    // Those of c10d do, too, and are known to do where it is told when they are complete; otherwise the
-    // program's waits are to go by.
+    // For c10d's calls this needs reports of completion. Without them, the program's waits decide.
     let is_told = |it: &JoinedCall| it.call.beneath.is_none() || it.followed;
     let on_device = on_device && join.calls.values().all(is_told);
-    // Where a transfer of one rank's stands, it is known that the call does not complete, whatever others say.
+    // A stalled transfer shows that the call is not complete, whatever other ranks report.
     let stands = join.calls.iter().any(|(&rank, joined)| {
         let process = situation.model.member(group.id, rank);
         process.is_some_and(|it| it.standing_of(joined.call.id).next().is_some())
@@ -62,7 +61,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
     for (&rank, joined) in &join.calls {
         let process = situation.model.member(group.id, rank)?;
         let given_up = || situation.timed_out_at(group, rank, joined);
-        // What is waited for on the way out is another matter.
+        // Waits while exiting do not count.
         let lives = !process.has_ended() && !process.is_leaving();
         let since = match joined.wait {
             _ if on_device => match device::progress(process, &joined.call, timing) {
@@ -70,7 +69,7 @@ fn inside(situation: &Situation<'_>, group: &Group, seq: u64, join: &Join) -> Op
                 Progress::Within(since) => since,
                 Progress::Complete => continue,
                 Progress::Unknown if stands => continue,
-                // Something else is to be complete before, or nobody can tell.
+                // An earlier call is not complete, or the progress is unknown.
                 Progress::Behind | Progress::Unknown => return None,
             },
             Wait::Since(at) if lives => at,

@@ -1,7 +1,7 @@
-//! What is the matter, before it has a name: stalls, divergences, and what each of them comes from.
+//! Stalls and divergences at one moment, and the origin of each.
 //!
-//! The decision which finding a stall leads to is made here, in one place and for all findings: a
-//! stall has one [`Origin`], and every detector speaks only of origins of its own kind.
+//! Which finding a stall leads to is decided here, for all findings: a stall has exactly one
+//! [`Origin`], and each detector handles only its own kinds of origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,43 +32,43 @@ pub use inside::Inside;
 pub use origin::Origin;
 pub use stall::Stall;
 
-/// A wait that ended without its peers: only believed after this long, since the evidence of other
-/// processes may be that late.
+/// Time after which a wait that ended without its peers counts as failed. Evidence from other
+/// processes may arrive that late.
 const FAILED_FOR: Duration = Duration::from_millis(500);
 
-/// The model at one moment, and what can be seen in it.
+/// The model at one moment, and what follows from it.
 pub struct Situation<'a> {
-    /// What is known.
+    /// The evidence.
     pub model: &'a Model,
-    /// The moment.
+    /// Time of the evaluation.
     pub now: Timestamp,
-    /// Up to when waits count.
+    /// End of the time in which waits count: `now`, or when ranks began to end on request.
     pub until: Timestamp,
-    /// Settings.
+    /// Configuration of the engine.
     pub config: &'a Config,
-    /// Who waits for whom.
+    /// Graph of waits.
     pub waits: Waits,
-    /// Groups in which ranks wait for members that have not come: the first such place for each of
-    /// those, and the first point-to-point call of each rank that waits for a partner.
+    /// Stalls: in each group the first place for each set of missing members, and the first
+    /// point-to-point call of each rank that waits for a partner.
     pub stalls: Vec<Stall>,
-    /// Groups in which calls met that cannot match: the first such place of each.
+    /// The first place in each group at which calls met that cannot match.
     pub divergences: Vec<Divergence>,
-    /// Collectives that every member has entered and somebody waits for: the first of each group.
+    /// The first collective of each group that every member has entered and ranks wait for.
     pub inside: Vec<Inside>,
-    /// Where DDP's contract was broken: the first time in each group.
+    /// The first breach of DDP's contract in each group.
     pub breaches: Vec<Breach>,
-    /// Makers of groups who do not agree: the first such in each world.
+    /// The first mismatch of group creations in each initialisation of each world.
     pub mismatches: Vec<creations::Mismatch<'a>>,
-    /// Who keeps the others waiting, again and again.
+    /// Ranks that repeatedly keep the others waiting.
     pub straggler: Option<Straggler>,
-    /// What collectives take by themselves.
+    /// Analysis of the duration of collectives.
     pub took: communication::Found,
     /// Ranks whose memory grows with every step.
     pub growers: Vec<Grower<'a>>,
 }
 
 impl<'a> Situation<'a> {
-    /// Looks at the model.
+    /// Evaluates the model at `now`.
     #[must_use]
     pub fn of(model: &'a Model, config: &'a Config, now: Timestamp) -> Self {
         let mut situation = Self {
@@ -108,7 +108,7 @@ impl<'a> Situation<'a> {
                 Origin::Raised(ranks) => *ranks == stall.waiting,
                 _ => false,
             };
-            // A rank that waits for one which waits for it has itself to thank.
+            // A rank is not a victim of a stall that it causes.
             stall
                 .waiting
                 .retain(|rank| astray || !origin.ranks().contains(rank));
@@ -123,14 +123,14 @@ impl<'a> Situation<'a> {
         situation
     }
 
-    /// The join of a group at a sequence number.
+    /// The open join of a group at a sequence number.
     #[must_use]
     pub fn join(&self, group: GroupId, seq: u64) -> Option<&'a Join> {
         self.model.group(group).join(seq)
     }
 
-    /// Groups of NCCL's in which everybody has come, and of which nobody tells whether the devices go on:
-    /// since when.
+    /// NCCL groups whose members have all issued their last call and whose completion is not
+    /// reported, with the time of the last of these calls.
     pub fn settled(&self) -> impl Iterator<Item = (&'a Group, Timestamp)> {
         let model = self.model;
         let groups = model.groups().filter(|group| !group.entered.is_empty());
@@ -146,7 +146,7 @@ impl<'a> Situation<'a> {
         })
     }
 
-    /// The calls that were made where ranks wait.
+    /// The calls issued at the place of a stall.
     #[must_use]
     pub fn calls<'s>(&self, stall: &'s Stall) -> Vec<(u32, &'s JoinedCall)>
     where
@@ -163,7 +163,7 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// Stalls by what they come from, the one nearest to the origin first.
+    /// Stalls by origin, those at the origin itself first.
     #[must_use]
     pub fn stalls_by_origin(&self) -> BTreeMap<&Origin, Vec<&Stall>> {
         let mut by_origin: BTreeMap<&Origin, Vec<&Stall>> = BTreeMap::new();
@@ -177,7 +177,7 @@ impl<'a> Situation<'a> {
     }
 }
 
-/// Whether the process has made no call after this one.
+/// Whether the process has issued no call after this one.
 fn is_last_call(process: &Process, joined: &JoinedCall) -> bool {
     process
         .last_call

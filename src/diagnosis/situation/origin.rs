@@ -1,4 +1,4 @@
-//! Where a stall comes from.
+//! The origin of a stall.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::diagnosis::contract;
 use crate::diagnosis::device;
 use crate::diagnosis::model::{Ending, GroupId, JoinedCall, Process, Side, Wait, libc_signal};
 
-/// What a stall or a divergence comes from.
+/// The first condition that explains a stall or a divergence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// Ranks that an exception ended or diverted.
@@ -19,34 +19,34 @@ pub enum Origin {
     Died(Vec<u32>),
     /// Ranks that are stopped.
     Stopped(Vec<u32>),
-    /// Ranks that ended in order or left the group.
+    /// Ranks that exited in order or left the group.
     Left(Vec<u32>),
     /// Calls that can never match.
     Diverged(GroupId, u64),
-    /// Ranks that wait for others on their way out of the program.
+    /// Ranks that wait for others while exiting.
     Leaving(Vec<u32>),
     /// A send and a receive between two ranks, sender first, that wait with different tags.
     OtherTag(GroupId, u32, u32),
     /// A cycle of waits, by its index in [`crate::diagnosis::waits::Waits::cycles`].
     Cycle(usize),
-    /// Ranks of which nothing is heard any more.
+    /// Ranks that stopped reporting.
     Silent(Vec<u32>),
-    /// DDP's contract was broken, by its index in [`Situation::breaches`].
+    /// A breach of DDP's contract, by its index in [`Situation::breaches`].
     Breach(usize),
-    /// A collective that every member has entered, and that does not complete.
+    /// A collective that every member has entered and that does not complete.
     Inside(GroupId, u64),
-    /// Ranks that have not made a group which others make, or do not come back from it.
+    /// Ranks that have not created a group which others create, or do not return from creating one.
     Making(Vec<u32>),
-    /// Ranks in a phase that takes long.
+    /// Ranks in a long phase.
     LongPhase(Vec<u32>),
-    /// Ranks that live outside any collective and do not move.
+    /// Ranks that are alive outside any collective and do not move.
     StandsStill(Vec<u32>),
-    /// Ranks that live and do something else.
+    /// Ranks that are alive and do something else.
     Elsewhere(Vec<u32>),
 }
 
 impl Origin {
-    /// Its place among origins that one stall may have.
+    /// Precedence among the origins of one stall; the lowest leads.
     const fn weight(&self) -> u8 {
         match self {
             Self::Raised(_) => 0,
@@ -63,12 +63,12 @@ impl Origin {
             Self::Inside(..) => 11,
             Self::Silent(_) => 12,
             Self::Elsewhere(_) => 13,
-            // It is found once everything else is known.
+            // Assigned after all other origins.
             Self::Breach(_) => 0,
         }
     }
 
-    /// The ranks that it is about, where it is about ranks.
+    /// The ranks that it names, if any.
     #[must_use]
     pub fn ranks(&self) -> &[u32] {
         match self {
@@ -92,7 +92,7 @@ impl Origin {
 }
 
 impl Situation<'_> {
-    /// What comes from a breach of DDP's contract comes from nothing else.
+    /// Replaces origins that follow from a breach of DDP's contract by that breach.
     pub(super) fn trace_back_to_breaches(&mut self) {
         let breach_of = |group: GroupId, origin: &Origin, since: Timestamp| {
             let mut breaches = self.breaches.iter();
@@ -115,12 +115,12 @@ impl Situation<'_> {
         }
     }
 
-    /// Where a stall comes from: facts about a missing rank's process first, by their weight; then
-    /// what it waits for itself.
+    /// The origin of a stall: the state of the missing ranks' processes first, by precedence; then
+    /// what those ranks wait for themselves.
     pub(super) fn origin(&self, stalls: &[Stall], at: usize, seen: &mut BTreeSet<usize>) -> Origin {
         let stall = &stalls[at];
         if stall.takes_any() && stall.missing.iter().any(|absent| !absent.is_final()) {
-            // Whoever can still come may be the one.
+            // Any rank that may still arrive can be the one.
             let elsewhere = stall.missing.iter();
             let elsewhere: Vec<u32> = elsewhere
                 .filter(|absent| absent.why == Absence::Elsewhere)
@@ -189,7 +189,7 @@ impl Situation<'_> {
                     let cycle = match next {
                         Some(next) if !seen.contains(&next) => None,
                         Some(_) => self.cycle_with(absent.rank),
-                        // Its own message has met its partner, and it stands in the call all the same.
+                        // Its own message met its partner, and yet it is blocked in the call.
                         None => self.cycle_of(absent.rank),
                     };
                     match (cycle, next) {
@@ -202,7 +202,7 @@ impl Situation<'_> {
                 }
                 _ => continue,
             };
-            // What explains it leads, in the order of the kinds.
+            // Among several origins, the one with precedence leads.
             if found
                 .as_ref()
                 .is_none_or(|found| origin.weight() < found.weight())
@@ -228,7 +228,7 @@ impl Situation<'_> {
         if stalls.iter().any(leaves_message) {
             return Origin::Elsewhere(still);
         }
-        // Who waits for its device waits for others, where anything is known of these.
+        // A rank that waits for its device waits for other ranks, if something is known of those.
         let for_others = |rank: &u32| {
             let process = self.model.member(stall.group, *rank);
             let waits = |it| device::is_waited_for(it, &self.model.timing);
@@ -242,9 +242,9 @@ impl Situation<'_> {
             .unwrap_or_else(|| Origin::Elsewhere(with(Absence::Elsewhere)))
     }
 
-    /// Whether it is the waiting ranks that went astray: they wait on their way out, of the program or
-    /// of an exception, for ranks that have ended without such a call, or that go on without one for
-    /// too long.
+    /// Whether the waiting ranks left the common path: they wait while exiting, or while handling
+    /// an exception, for ranks that exited without such a call, or that have been elsewhere for too
+    /// long.
     fn exit_path(&self, stall: &Stall) -> Option<Origin> {
         if stall.message.is_some() {
             return None;
@@ -265,7 +265,7 @@ impl Situation<'_> {
         let waiting: Vec<(u32, &JoinedCall)> = calls
             .filter(|(rank, it)| self.is_awaited(group, *rank, it))
             .collect();
-        // Where most ranks wait on their way out, it is the others that left something out.
+        // If most ranks wait while exiting, the others have left out something.
         if waiting.len() > stall.missing.len() {
             return None;
         }
@@ -279,8 +279,8 @@ impl Situation<'_> {
         }
     }
 
-    /// Whether the partner that is missing has a call to this rank with another tag, and goes no further:
-    /// because it left, waits in that very call, or waits for this rank.
+    /// Whether the missing partner has an open call to this rank with another tag and cannot
+    /// continue: it left, waits in that very call, or is in a cycle with this rank.
     fn other_tag(&self, stall: &Stall) -> Option<Origin> {
         let lone = stall.message.as_ref().filter(|lone| lone.sure)?;
         let other = self.model.group(stall.group).traffic.other_tag(lone)?;
@@ -311,12 +311,12 @@ impl Situation<'_> {
         ))
     }
 
-    /// Where a wait failed, the ranks that had made their call and whose end broke it: whoever is late
-    /// did not.
+    /// For a failed wait, the ranks that had made their call and whose end broke it, rather than
+    /// ranks that are late.
     fn broken_by(&self, stall: &Stall) -> Option<Origin> {
         let (mut raised, mut died) = (Vec::new(), Vec::new());
         let group = self.model.group(stall.group);
-        // One that lasted too long was broken by nobody.
+        // A wait that timed out was not broken by any rank.
         let broken = stall.failed && stall.timed_out.is_none();
         let join = group.join(stall.seq).filter(|_| broken)?;
         let failed_at = |(rank, joined): (&u32, &JoinedCall)| match joined.wait {
@@ -334,9 +334,9 @@ impl Situation<'_> {
                 .end
                 .is_some_and(|end| end.at <= failed.plus(FAILED_FOR));
             match self.model.ending_of(process) {
-                // Whoever waits there raised because of it.
+                // Waiting ranks raised because of the failure.
                 Ending::Raised(_) if !stall.waiting.contains(&rank) => raised.push(rank),
-                // What a watchdog or a launcher does to a rank follows from a failure.
+                // A signal from a watchdog or a launcher is a reaction to a failure.
                 Ending::Died(exit) if seen && !exit.signal.is_some_and(libc_signal::is_asked) => {
                     died.push(rank);
                 }
@@ -350,13 +350,13 @@ impl Situation<'_> {
         }
     }
 
-    /// The cycle a rank waits in.
+    /// The cycle in which a rank waits.
     fn cycle_of(&self, rank: u32) -> Option<usize> {
         let mut cycles = self.waits.cycles.iter();
         cycles.position(|cycle| cycle.iter().any(|wait| wait.rank == rank))
     }
 
-    /// The cycle a rank waits in, or waits for.
+    /// The cycle in which a rank waits, or for which it waits.
     fn cycle_with(&self, rank: u32) -> Option<usize> {
         let cycles = &self.waits.cycles;
         self.cycle_of(rank).or_else(|| {

@@ -1,4 +1,4 @@
-//! When a wait has lasted so long that it is a finding without a proof.
+//! When a wait has lasted long enough to be a finding without a proof.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use super::{FAILED_FOR, Situation, Stall};
 use crate::diagnosis::model::GroupId;
 
 impl Situation<'_> {
-    /// Whether a stall has lasted so long that it is a finding without a proof.
+    /// Whether a stall has lasted long enough to be a finding without a proof.
     ///
-    /// That is: as long as the settings say, or three times as long as anybody waited at these lines
-    /// before, whichever is more; at once where a wait has already ended in failure.
+    /// The limit is the configured one, or three times the longest earlier wait at these lines,
+    /// whichever is longer. A wait that already ended in failure is overdue at once.
     #[must_use]
     pub fn is_overdue(&self, stall: &Stall) -> bool {
         self.overdue_at(stall) <= self.known_until(stall)
     }
 
-    /// Up to when it is known that they wait and that the others have not come: not longer than the
-    /// records of each of them are.
+    /// Up to when the stall is known to last: limited by the records of all waiting and missing
+    /// ranks.
     fn known_until(&self, stall: &Stall) -> Timestamp {
         let missing = stall.missing.iter().map(|absent| absent.rank);
         self.known_of(stall.group, stall.waiting.iter().copied().chain(missing))
     }
 
-    /// Up to when it is known what all of these ranks of a group do.
+    /// Up to when the activity of all of these ranks of a group is known.
     #[must_use]
     pub fn known_of(&self, group: GroupId, ranks: impl Iterator<Item = u32>) -> Timestamp {
         ranks
@@ -32,7 +32,7 @@ impl Situation<'_> {
             .fold(self.until, Timestamp::min)
     }
 
-    /// When that will be.
+    /// When the stall becomes overdue.
     #[must_use]
     pub fn overdue_at(&self, stall: &Stall) -> Timestamp {
         if stall.failed {
@@ -43,7 +43,7 @@ impl Situation<'_> {
         }
         let limit = self.config.stall_after.max(self.usual_wait(stall) * 3);
         let overdue = stall.since.plus(limit);
-        // Whoever was in a phase by then is given as much time again to come out of it.
+        // A rank that has been in a phase gets as much time again after the phase.
         let phases = stall.missing.iter().filter_map(|absent| {
             let process = self.model.member(stall.group, absent.rank)?;
             process.last_phase
@@ -54,7 +54,7 @@ impl Situation<'_> {
             .fold(overdue, Timestamp::max)
     }
 
-    /// The longest time that anybody who waits here has waited at the same line before.
+    /// The longest earlier wait of the waiting ranks at the same lines.
     #[must_use]
     pub fn usual_wait(&self, stall: &Stall) -> Duration {
         let calls = self.calls(stall).into_iter();
@@ -65,8 +65,8 @@ impl Situation<'_> {
         Duration::from_nanos(before.max().unwrap_or(0))
     }
 
-    /// Whether somebody ended the job while ranks had waited here for more than a moment: most people
-    /// who end a job end one that hangs, and want to know why.
+    /// Whether the job was ended while ranks had waited here for at least `interrupted_wait`. Users
+    /// mostly end jobs that hang, and want to know why.
     #[must_use]
     pub fn is_cut_short(&self, stall: &Stall) -> bool {
         let noticeable = self.model.timing.interrupted_wait;

@@ -1,4 +1,4 @@
-//! Where ranks wait for members that have not come, and for how long that is nobody's business.
+//! Stalls: places where ranks wait for members that have not arrived.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,31 +17,30 @@ use crate::diagnosis::waits::{lasts, partners};
 /// Ranks of a group wait for members that have not made their call.
 #[derive(Clone, Debug)]
 pub struct Stall {
-    /// The group.
+    /// Group of the call.
     pub group: GroupId,
-    /// The sequence number at which they wait.
+    /// Sequence number at which they wait.
     pub seq: u64,
-    /// The point-to-point call that a rank waits in, where it is one.
+    /// The point-to-point call that the rank waits in, if it is one.
     pub message: Option<Lone>,
-    /// Ranks that wait here, or further on in the group.
+    /// Ranks that wait here, or at a later call of the group.
     pub waiting: Vec<u32>,
-    /// The members they need that have not come.
+    /// Members they need that have not arrived.
     pub missing: Vec<Absent>,
-    /// When the first of them began to wait.
+    /// When the first of the ranks began to wait.
     pub since: Timestamp,
-    /// Somebody's wait ended all the same, or its process did.
+    /// A wait ended without the missing ranks, or ended its process.
     pub failed: bool,
-    /// When the first of those waits had lasted longer than the group allows.
+    /// When the first of the waits timed out.
     pub timed_out: Option<Timestamp>,
-    /// What it comes from.
+    /// The first condition that explains the stall.
     pub origin: Origin,
-    /// The test on the rank that keeps those away who have not come, where the program's source shows
-    /// one.
+    /// The test on the rank that keeps the missing ranks away, if the source shows one.
     pub parting: Option<Parting>,
 }
 
 impl Stall {
-    /// Whether any one of the missing would do.
+    /// Whether any one of the missing ranks can release the wait.
     #[must_use]
     pub fn takes_any(&self) -> bool {
         self.message
@@ -49,7 +48,7 @@ impl Stall {
             .is_some_and(|lone| lone.peer.is_none())
     }
 
-    /// Whether the ranks it comes from are missing right here, not behind other waits.
+    /// Whether the ranks of the origin are missing here, not behind other waits.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         match &self.origin {
@@ -57,14 +56,14 @@ impl Stall {
             Origin::Raised(_) => self.misses(Absence::Raised),
             Origin::Died(_) => self.misses(Absence::Died),
             Origin::Stopped(_) => self.misses(Absence::Stopped),
-            // A rank that left another group may well come here.
+            // A rank that left another group may still arrive here.
             Origin::Left(_) => self.misses(Absence::Left),
             Origin::Silent(_) => self.misses(Absence::Silent),
             Origin::Making(_) => self.misses(Absence::Making),
             Origin::LongPhase(_) => self.misses(Absence::LongPhase),
             Origin::StandsStill(_) => self.misses(Absence::StandsStill),
             Origin::Elsewhere(_) => self.misses(Absence::Elsewhere),
-            // Those may also be the ones that wait where nobody comes.
+            // These may also be the waiting ranks.
             Origin::Leaving(ranks) => {
                 let mut absent = self.missing.iter().map(|absent| &absent.rank);
                 absent.any(|rank| ranks.contains(rank))
@@ -86,8 +85,9 @@ impl Stall {
         }
     }
 
-    /// Whether a later wait in the group is no other: for members that wait here, or, of those that
-    /// wait nowhere in the group (`open`), for such as are missing here.
+    /// Whether this stall explains a later wait in the group: it is for members missing here
+    /// (`open`: those that wait nowhere in the group), or, if `open` is empty, for a member that
+    /// waits here.
     fn explains(&self, needs: &[u32], open: &[u32]) -> bool {
         if open.is_empty() {
             return needs.iter().any(|needed| self.waiting.contains(needed));
@@ -96,13 +96,13 @@ impl Stall {
         open.iter().all(is_missing)
     }
 
-    /// Whether such a later wait is for somebody whom this stall comes from, or may.
+    /// Whether such a later wait is blocked as hopelessly as this stall.
     fn holds(&self, open: &[u32]) -> bool {
         let all = self.missing.iter().map(|it| it.why.hopelessness()).min();
         open.is_empty() || hopelessness(&self.missing, open) == all
     }
 
-    /// Whether all of these may still come, while others of the missing can not.
+    /// Whether all of these members may still arrive.
     fn may_come(&self, open: &[u32]) -> bool {
         hopelessness(&self.missing, open) == Some(Hopelessness::MayCome)
     }
@@ -114,7 +114,7 @@ impl Stall {
     }
 }
 
-/// A rank that waits at a place, and for whom: such as wait nowhere before.
+/// A rank that waits at a place, and the members it waits for that wait nowhere earlier.
 struct Waiter<'a> {
     rank: u32,
     joined: &'a JoinedCall,
@@ -122,7 +122,8 @@ struct Waiter<'a> {
 }
 
 impl Situation<'_> {
-    /// The places of a group where ranks wait, each for members that nobody before waits for.
+    /// The stalls of a group: places where ranks wait for members that no earlier stall accounts
+    /// for.
     pub(super) fn stalls_of(&self, group: &Group) -> Vec<Stall> {
         let first = match self.model.not_made_by(group).is_empty() {
             true => group.first_open(),
@@ -156,7 +157,7 @@ impl Situation<'_> {
                 let open: Vec<u32> = needs.iter().copied().filter(|it| !waits(it)).collect();
                 match found.iter_mut().find(|it| it.explains(&needs, &open)) {
                     Some(before) if before.holds(&open) => before.waiting.push(rank),
-                    // Whom it waits for may still come: it is held by nothing that is known.
+                    // The members it waits for may still arrive.
                     Some(before) if before.may_come(&open) => {}
                     _ => waiters.push(Waiter { rank, joined, open }),
                 }
@@ -173,7 +174,7 @@ impl Situation<'_> {
                     why: self.absence(group, rank, false, timed_out),
                 })
                 .collect();
-            // Where some can not come, who waits for others alone that may is held by nothing known.
+            // Once some members cannot arrive, drop ranks that wait only for members that may.
             let all = missing.iter().map(|it| it.why.hopelessness()).min();
             if all != Some(Hopelessness::MayCome) {
                 waiters
@@ -208,8 +209,8 @@ impl Situation<'_> {
         found
     }
 
-    /// Whether a rank that had made its call ended in order without waiting for it. The transport then
-    /// fails for the others, which says nothing of who has not come.
+    /// Whether a rank that had made its call exited in order without waiting for it. The transport
+    /// then fails for the other ranks, which says nothing about missing ones.
     fn was_left(&self, group: &Group, join: &Join) -> bool {
         join.calls.iter().any(|(&rank, joined)| {
             let process = self.model.member(group.id, rank);
@@ -219,8 +220,8 @@ impl Situation<'_> {
         })
     }
 
-    /// Whether a rank that waits in a stall comes to no later call of the group even where that ends: it
-    /// has destroyed the group, or died of something else.
+    /// Whether a rank that waits in a stall makes no later call of the group even if the stall
+    /// ends: it destroyed the group, or died for another reason.
     fn is_gone(&self, group: &Group, rank: u32, stall: &Stall) -> bool {
         let died = |process: &Process| {
             let before = |given_up| process.end.is_some_and(|end| end.at < given_up);
@@ -232,7 +233,7 @@ impl Situation<'_> {
         group.is_destroyed_by(rank) || self.model.member(group.id, rank).is_some_and(died)
     }
 
-    /// Whether nobody waits there any more: all have ended, for reasons of their own.
+    /// Whether no rank waits there any more: all have ended for other reasons.
     fn is_deserted(&self, group: &Group, stall: &Stall) -> bool {
         let terminal = |absent: &Absent| {
             matches!(
@@ -249,26 +250,27 @@ impl Situation<'_> {
         !gave_up && stall.waiting.iter().all(ended) && !stall.missing.iter().any(terminal)
     }
 
-    /// Whether a rank waits for a call that it made, or did.
+    /// Whether a rank waits or waited for a call that it made, or is blocked in it.
     pub(super) fn is_awaited(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         joined.is_awaited() || self.is_held_in(group, rank, joined)
     }
 
-    /// Whether a rank that asked not to wait stands in the call all the same.
+    /// Whether a rank is blocked in a call that it issued asynchronously.
     #[must_use]
     pub fn is_held_in(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         let process = self.model.member(group.id, rank);
         process.is_some_and(|it| it.is_held_in(&joined.call, self.now, &self.model.timing))
     }
 
-    /// Whether a rank waits, or did so until its end. One that ended in order had not to.
+    /// Whether a rank waits, or waited until its end. An exit in order shows that it did not have
+    /// to.
     fn is_waiter(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         let process = self.model.member(group.id, rank);
         process.is_none_or(|process| self.model.ending_of(process) != Ending::InOrder)
             || self.has_failed(group, rank, joined)
     }
 
-    /// Whether a rank's wait ended although those it needs have not come, or ended its process.
+    /// Whether a rank's wait ended without the members it needs, or ended its process.
     fn has_failed(&self, group: &Group, rank: u32, joined: &JoinedCall) -> bool {
         let holds = group.holds_threads(joined.call.op);
         if holds && matches!(joined.wait, Wait::Over(at) if self.model.is_own_doing(at)) {
@@ -286,7 +288,7 @@ impl Situation<'_> {
                 is_last_call(process, joined)
                     && (holds && from_here || process.exceptions.iter().any(out_of))
             }
-            // A watchdog's last resort.
+            // Watchdogs abort the process as a last resort.
             Ending::Died(exit) => exit.signal == Some(libc_signal::ABRT),
             Ending::InOrder | Ending::None => false,
         }
@@ -329,9 +331,9 @@ impl Situation<'_> {
         };
         let mut failed = false;
         match lone.joined.wait {
-            // The device is done with it.
+            // The device has completed it.
             Wait::Over(_) if lone.joined.call.on_stream.is_some() => return None,
-            // A send may be done early, and a message that was missed may have come.
+            // A send may complete early, and a message that was not recorded may have arrived.
             Wait::Over(_) if !lone.sure || !(receives || transport.sends_wait) => return None,
             Wait::Over(at) => failed = transport.waits_complete && self.model.is_own_doing(at),
             Wait::Since(_) | Wait::NotSeen => {
@@ -349,14 +351,14 @@ impl Situation<'_> {
             }
             failed |= self.has_failed(group, lone.rank, &lone.joined);
             let ending = self.model.ending_of(process);
-            // It did not wait, or ended for a reason of its own.
+            // It did not wait, or ended for another reason.
             if matches!(ending, Ending::InOrder | Ending::Raised(_)) && !failed && !in_cycle {
                 return None;
             }
         }
         let timed_out = self.timed_out_at(group, lone.rank, &lone.joined);
-        // Who had waited for as long as anybody should has given up by its end: what became of its
-        // partner later is not why.
+        // A rank that had waited for the whole stall limit had given up by its end: what happened
+        // to its partner later does not explain the wait.
         let gave_up = process.end.map(|end| end.at).filter(|&at| {
             self.model.is_own_doing(at) && at.since(since) >= self.config.stall_after
         });
@@ -381,14 +383,14 @@ impl Situation<'_> {
         })
     }
 
-    /// When a rank's wait was given up because it lasted longer than the group allows.
+    /// When a rank's wait timed out.
     pub(super) fn timed_out_at(
         &self,
         group: &Group,
         rank: u32,
         joined: &JoinedCall,
     ) -> Option<Timestamp> {
-        /// Timers are not exact.
+        /// Timers are inexact.
         const ABOUT: Duration = Duration::from_millis(100);
         let process = self.model.member(group.id, rank)?;
         let over = match joined.wait {
@@ -407,7 +409,7 @@ impl Situation<'_> {
     }
 }
 
-/// The worst that keeps some of the missing away.
+/// The worst reason among some of the missing members.
 fn hopelessness(missing: &[Absent], of: &[u32]) -> Option<Hopelessness> {
     let asked = missing.iter().filter(|absent| of.contains(&absent.rank));
     asked.map(|absent| absent.why.hopelessness()).min()

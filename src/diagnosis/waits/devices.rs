@@ -1,10 +1,10 @@
-//! Programs that wait for their device, which is in a call that others have not come to.
+//! Programs that wait for a device whose current call other ranks have not made.
 //!
-//! A call of NCCL comes back at once, and so does the wait for it: what stands is a stream, and behind it the first
-//! line of the program that wants a result. Where two looks at the stacks show a program at such a line
-//! ([`device::is_waited_for`]) or in PyTorch's own functions for collectives, or where it does not come back from NCCL
-//! itself, the first of its calls that cannot be complete is taken to be what it waits for. Nothing is proved by it: the
-//! device may be at something else.
+//! Calls on NCCL, and waits for them, return at once: a stream waits, and the program blocks at the
+//! first line that needs a result. If two captures of stacks show it at such a line
+//! ([`device::is_waited_for`]) or in PyTorch's functions for collectives, or if it does not return
+//! from NCCL itself, it is assumed to wait for its first call that cannot be complete. This proves
+//! nothing: the device may be busy with something else.
 
 use ddp_doctor_proto::report::Timestamp;
 
@@ -14,7 +14,7 @@ use super::super::model::{Model, Process, Side};
 use super::super::outside;
 use super::{Blocked, for_message, for_others, launches};
 
-/// What a process waits for that makes no call, and waits for none that is seen.
+/// The wait of a process that is inside no recorded call or wait.
 pub(super) fn blocked(
     model: &Model,
     process: &Process,
@@ -35,7 +35,7 @@ pub(super) fn blocked(
         return None;
     }
     let first = open(model, process, rank, now, inside);
-    // Its own have met all their partners: is one of those in a launch that has not?
+    // All its messages met their partners, one of which may be in a launch with an open message.
     let behind = || launches::behind(model, process, process.last_call.as_ref()?, rank, now);
     let blocked = first.or_else(behind)?;
     Some(Blocked {
@@ -47,8 +47,8 @@ pub(super) fn blocked(
     })
 }
 
-/// The first call that cannot be complete. Of those that nobody was seen to wait for, such as lead into what the
-/// process is `inside` of.
+/// The first call that cannot be complete. Messages without a recorded wait count if they were
+/// issued before the process entered what it is `inside`.
 fn open(
     model: &Model,
     process: &Process,
@@ -80,7 +80,7 @@ fn open(
         });
         found.extend(messages.map(|it| (it.call.id, it)));
     }
-    // A small message may have left: what surely keeps the device comes before what may.
+    // A small send may be complete: calls that surely block the device come first.
     let sends = |it: &Blocked| {
         it.message
             .as_ref()
@@ -94,21 +94,21 @@ fn open(
 mod tests {
     use crate::diagnosis::testing::holds;
 
-    /// The program waits for its device: blocked in the driver, or looking at it again and again.
+    /// The program waits for its device: blocked in the driver, or polling.
     const BLOCKED: &str =
         "S cpu=1 libc.so.6!futex libcuda.so.1!cuStreamSynchronize @train.py:30:step";
     const SPINS: [&str; 2] = ["R cpu=3 @train.py:30:step", "R cpu=8 @train.py:30:step"];
     const LOADS: &str = "S cpu=1 @/v/lib/python3.11/site-packages/torch/utils/data/dataloader.py:9:_next_data @train.py:20:step";
 
-    /// Three ranks on NCCL, of which the first two have a group of their own, and where each of them stands at two
-    /// looks after its last call.
+    /// Three ranks on NCCL, the first two with a group of their own, and two captures of each
+    /// rank's stacks after its last call.
     fn job(calls: &str, stands: [[&str; 2]; 3], expect: &str) {
         let mut events: Vec<String> = calls.trim().lines().map(|it| it.trim().into()).collect();
         for (rank, [first, last]) in stands.into_iter().enumerate() {
             events.push(format!("5.0 {rank} stack {first}"));
             events.push(format!("9.0 {rank} stack {last}"));
         }
-        // Written by rank, played by time.
+        // Events are written by rank and played by time.
         let second = |event: &String| event.split('.').next()?.parse::<u32>().ok();
         events.sort_by_key(second);
         let events = events.join("\n");
@@ -147,17 +147,17 @@ mod tests {
         "#;
 
     #[test]
-    fn programs_that_wait_for_their_devices_wait_for_each_other() {
+    fn programs_waiting_for_devices_form_a_cycle() {
         job(LEFT_OUT, [[BLOCKED; 2]; 3], CIRCLE);
     }
 
     #[test]
-    fn nor_does_it_matter_how_they_wait() {
+    fn polling_programs_form_a_cycle_as_well() {
         job(LEFT_OUT, [SPINS, SPINS, [BLOCKED; 2]], CIRCLE);
     }
 
     #[test]
-    fn whoever_waits_for_its_device_is_not_who_keeps_the_others() {
+    fn rank_waiting_for_its_device_is_not_the_root() {
         let calls = "
             1.0 0 all_reduce/model f32[8] sum @train.py:9
             1.0 0 done
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_for_something_else_keeps_them() {
+    fn rank_waiting_for_its_input_is_the_root() {
         job(
             LEFT_OUT,
             [[LOADS; 2], SPINS, SPINS],
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_nobody_sent_keeps_a_device() {
+    fn missing_message_blocks_a_device() {
         let calls = "
             1.0 2 recv f32[8] peer=1 @train.py:9
             1.0 2 done
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_go_on_are_nothing() {
+    fn devices_that_progress_are_no_finding() {
         let calls = format!(
             "{LEFT_OUT}
             20.0 1 all_reduce/model f32[8] sum @train.py:9

@@ -1,9 +1,9 @@
-//! Messages that are given to NCCL together, and whose call does not come back.
+//! Messages that are launched together on NCCL, and whose call does not return.
 //!
-//! Two ranks that exchange messages for the first time are connected before their call comes back: for all
-//! that the calls of a group (`ncclGroupStart`) want of each other, at a time. So a rank stands in the
-//! call of a message that has met its partner, where the partner's rank wants more of it within the same
-//! group than it has been given: both sides must ask for the same (NVIDIA/nccl#1279).
+//! Two ranks that exchange messages for the first time are connected before their call returns, for
+//! all messages of an `ncclGroupStart` group at once. So a rank can be blocked in the call of a
+//! message that met its partner, if the partner's rank has more messages for it in the same group
+//! than the rank issued: both sides must issue the same (NVIDIA/nccl#1279).
 
 use std::sync::Arc;
 
@@ -13,8 +13,7 @@ use super::super::event::{Call, ThreadId};
 use super::super::model::{Doing, GroupId, JoinedCall, Lone, Model, Process, Side, Target};
 use super::Blocked;
 
-/// The wait of a thread that is inside the launch of messages, of which the one that it made last has met
-/// its partner.
+/// The wait of a thread inside a launch of messages, whose latest message may have met its partner.
 pub(super) fn blocked(
     model: &Model,
     process: &Process,
@@ -34,8 +33,8 @@ pub(super) fn blocked(
     }
 }
 
-/// The wait for a partner that is in a launch of which not all messages have met theirs, where those of this
-/// launch have.
+/// The wait for a partner whose launch has a message without a partner, if all messages of this
+/// launch met theirs.
 pub(super) fn behind(
     model: &Model,
     process: &Process,
@@ -62,7 +61,7 @@ pub(super) fn behind(
     })
 }
 
-/// The calls that were given to NCCL with this one, itself among them.
+/// The calls launched together with this one, including itself.
 fn launched_with<'p>(process: &'p Process, call: &'p Call) -> impl Iterator<Item = &'p Arc<Call>> {
     let of = call.on_stream.map_or(0, |on| on.launch);
     process.queued.iter().filter(move |other| {
@@ -79,7 +78,7 @@ fn alone(model: &Model, process: &Process, call: &Call) -> Option<(GroupId, Lone
     })
 }
 
-/// A message that has met its partner, as a wait shows it.
+/// A message that met its partner, in the form of [`Blocked::message`].
 fn met(call: &Arc<Call>, rank: u32, peer: u32) -> Lone {
     Lone {
         side: match call.op {
