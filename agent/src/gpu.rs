@@ -24,9 +24,9 @@ const SWITCH: &str = "DDP_DOCTOR_GPU_MEMORY";
 const EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of devices.
 const MAX_DEVICES: i32 = 64;
-/// Minimum change of the used bytes that is recorded, …
+/// Minimum change of the used bytes that is recorded; see also [`SHARE`].
 const STEP: u64 = 4 << 20;
-/// … and as a fraction of the device's total (1/200); the larger of both applies.
+/// Minimum change as a fraction of the device's total: 1/200. The larger minimum applies.
 const SHARE: u64 = 200;
 /// Stack size of the thread.
 const STACK: usize = 256 << 10;
