@@ -399,8 +399,8 @@ enum {
     DDP_DOCTOR_PARAMETERS_COMPLETE = 3,         /* a later backward pass gave all of them their gradients */
     DDP_DOCTOR_PARAMETERS_READY_TWICE = 4,      /* their gradients were ready twice in one backward pass */
     DDP_DOCTOR_PARAMETERS_GRAPH_CHANGED = 5,    /* the graph was declared static and changed */
-    DDP_DOCTOR_PARAMETERS_OUTSIDE = 6,          /* in every step they got gradients from outside the forward
-                                                   after which gradients are averaged, and these were applied */
+    DDP_DOCTOR_PARAMETERS_OUTSIDE = 6,          /* in consecutive steps they got gradients from outside the forward
+                                                   after which gradients are averaged, and these were consumed */
     DDP_DOCTOR_PARAMETERS_NEVER_UNUSED = 7,     /* every step searches for unused parameters and none was ever
                                                    found; `first`: duration of the search in microseconds */
     DDP_DOCTOR_PARAMETERS_USED_AT = 8           /* `site` is a line at which the forward uses the part of the model
