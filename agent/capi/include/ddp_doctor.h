@@ -353,7 +353,7 @@ void ddp_doctor_exception(int32_t kind, ddp_doctor_text text, uint32_t site);
 /* Records that the program's input is exhausted: an iterator over its data has ended. */
 void ddp_doctor_input_ended(uint32_t site);
 
-/* What the time of ddp_doctor_spent() was spent on. */
+/* Activities of ddp_doctor_spent(). */
 enum {
     DDP_DOCTOR_SPENT_INPUT = 1,   /* waiting for input, such as a batch of the data loader */
     DDP_DOCTOR_SPENT_GARBAGE = 2, /* garbage collection */

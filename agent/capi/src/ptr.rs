@@ -24,7 +24,7 @@ pub(crate) unsafe fn value<'a, T>(pointer: *const T) -> Result<&'a T, BadPointer
     if !pointer.is_aligned() {
         return Err(BadPointer);
     }
-    // SAFETY: null is told apart; the caller vouches for the rest.
+    // SAFETY: `as_ref` handles null; the caller vouches for the rest.
     unsafe { pointer.as_ref() }.ok_or(BadPointer)
 }
 

@@ -30,7 +30,7 @@ _COUNTS = (("num_alloc_retries",), ("num_ooms",))
 
 # The largest free block is found only by a snapshot of all blocks, during which PyTorch holds the GIL and the
 # allocator's lock. It is taken only after the allocator ran out of memory, which is more expensive by itself, and
-# only if there are at most so many blocks.
+# only if there are at most _MOST_PIECES blocks.
 _MOST_PIECES = 20_000
 _PIECES = (("active", "all", "current"), ("inactive_split", "all", "current"), ("segment", "all", "current"))
 # Minimum interval between snapshots at steps, in seconds.

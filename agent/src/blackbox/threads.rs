@@ -66,7 +66,7 @@ impl Local {
     }
 }
 
-/// Stores what the owner of an entry is inside of. Called only by the owner.
+/// Stores the innermost call or wait of an entry's owner. Called only by the owner.
 #[inline]
 pub(super) fn set_inside(entry: &Entry, frame: Option<Frame>) {
     let frame = frame.unwrap_or(Frame {

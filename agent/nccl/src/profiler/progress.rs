@@ -229,7 +229,7 @@ fn standing(number: usize, event: &Event, stood: Duration) -> Option<Standing> {
     })
 }
 
-/// What a step in this state waits for.
+/// Maps the state of a step to the cause of its wait.
 const fn waits_for(state: i32) -> i32 {
     match state {
         state::SEND_GPU_WAIT | state::RECV_GPU_WAIT | state::RECV_FLUSH_WAIT => transfer::DEVICE,

@@ -1,4 +1,4 @@
-//! Entry of a thread: its owner, and under a sequence lock what the owner is inside of.
+//! Entry of a thread: its owner, and under a sequence lock the owner's innermost call or wait.
 
 use ddp_doctor_proto::blackbox::{PUBLISHED, THREAD_WORDS, thread};
 
@@ -38,7 +38,7 @@ pub(crate) fn publish(entry: &Entry, tid: u32, generation: u16, name: u32) {
     entry[thread::TID].store(word, Ordering::Release);
 }
 
-/// Stores what the owner of an entry is inside of. Called only by the owner.
+/// Stores the innermost call or wait of an entry's owner. Called only by the owner.
 #[inline]
 pub(crate) fn enter(entry: &Entry, inside: Inside) {
     // A dead owner may have left the lock odd.

@@ -1,5 +1,5 @@
-//! Current state of a box, apart from its records: the identity of its process, what its threads
-//! are inside of, the counters of its groups, and its reader.
+//! Current state of a box, apart from its records: the identity of its process, the calls that its
+//! threads are in, the counters of its groups, and its reader.
 
 use crate::sync::Ordering;
 use std::os::unix::fs::FileExt;
@@ -45,11 +45,11 @@ pub struct ThreadState {
     pub tid: u32,
     /// Name of the thread.
     pub name: String,
-    /// What it is inside of; `None`: the user's own code, or it changed too often to be read.
+    /// Innermost call or wait; `None`: the user's own code, or it changed too often to be read.
     pub inside: Option<Inside>,
 }
 
-/// A call or a wait that a thread is inside of.
+/// A call or a wait that a thread is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inside {
     /// Op of the call.
@@ -107,7 +107,7 @@ impl Reader {
         self.header(header::IDENTITY_VERSION)
     }
 
-    /// All threads with what they are inside of.
+    /// All threads, each with its innermost call or wait.
     #[must_use]
     pub fn threads(&self) -> Vec<ThreadState> {
         let used = self.count(header::THREADS_COUNT, self.tables.threads);

@@ -12,7 +12,7 @@ use crate::blackbox::threads::Local;
 use crate::sync::Ordering;
 use crate::sys;
 
-/// What the calling thread is inside of, according to this box.
+/// The innermost call of the calling thread, according to this box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outer {
     /// The user's own code.
@@ -24,7 +24,7 @@ pub enum Outer {
 }
 
 impl Writer {
-    /// What the calling thread is inside of.
+    /// The innermost call of the calling thread.
     #[inline]
     #[must_use]
     pub fn outer(&self) -> Outer {

@@ -28,7 +28,7 @@ pub struct Forward {
 /// Parameters of a model whose gradients are averaged over the ranks of a group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parameters<'a> {
-    /// What is recorded about the parameters.
+    /// The fact that is recorded about the parameters.
     pub fact: ParameterFact,
     /// Number of the group.
     pub group: u32,

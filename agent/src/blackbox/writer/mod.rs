@@ -108,8 +108,8 @@ impl Writer {
 
     // --- Records -------------------------------------------------------------------------------
 
-    /// Completes a record with thread, step and phase, appends it, and updates what the thread is
-    /// inside of.
+    /// Completes a record with thread, step and phase, appends it, and updates the innermost call
+    /// of the thread.
     #[inline]
     fn record(&self, change: Option<Change>, record: Record) {
         let header = self.header();
@@ -247,7 +247,7 @@ impl Writer {
     }
 }
 
-/// How a record changes what its thread is inside of.
+/// Change of a thread's nesting by a record.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Enter(Frame),
