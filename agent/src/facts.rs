@@ -38,8 +38,8 @@ pub fn options_from_env(layer: &str) -> Options {
     }
 }
 
-/// Distinguishes this launch from concurrent ones on the same machine: MASTER_PORT and the
-/// launcher's id of the launch (under MPI the PMIx namespace), equal on all its ranks. MASTER_ADDR
+/// Distinguishes this launch from concurrent ones on the same machine: `MASTER_PORT` and the
+/// launcher's id of the launch (under MPI the PMIx namespace), equal on all its ranks. `MASTER_ADDR`
 /// is not used, since ranks may know the master by different names. Empty: unknown.
 fn world() -> String {
     let of = |name| env::var(name).unwrap_or_default();

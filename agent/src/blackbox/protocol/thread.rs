@@ -51,7 +51,7 @@ pub(crate) fn enter(entry: &Entry, inside: Inside) {
     entry[thread::LOCK].store(odd.wrapping_add(1), Ordering::Release);
 }
 
-/// Reads an entry: its first word, the number of its name, and what its owner is inside of, if that
+/// Reads an entry: its first word, the number of its name, and the owner's innermost call, if that
 /// was stable in one of `tries` reads. `None`: the entry is free, or its owner changed.
 pub(crate) fn read(entry: &Entry, tries: usize) -> Option<(u64, u32, Option<Inside>)> {
     let first = entry[thread::TID].load(Ordering::Acquire);
