@@ -67,7 +67,7 @@ fn valid(directory: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn box_of_another_user_is_refused_for_live_jobs() {
+fn box_of_another_user_is_no_evidence_about_a_live_job() {
     let directory = scratch();
     let path = directory.path().join("1.2.c10d.box");
     fs::write(&path, valid(directory.path())).unwrap();
