@@ -105,8 +105,7 @@ pub(crate) fn look() {
     }
 }
 
-// --- Threads that use the driver
-// -------------------------------------------------------------------
+// --- Threads that use the driver -----------------------------------------------------------------
 
 /// The process is about to exit; the driver may become unusable.
 static ENDING: AtomicBool = AtomicBool::new(false);

@@ -504,8 +504,7 @@ fn say_which_libraries(sink: Sink) {
     }
 }
 
-// --- Queries to NCCL
-// ------------------------------------------------------------------------------
+// --- Queries to NCCL -----------------------------------------------------------------------------
 
 static VERSION: Function = Function::new(c"pncclGetVersion");
 static COUNT: Function = Function::new(c"pncclCommCount");

@@ -149,8 +149,7 @@ fn with_transfer(step: &Event, work: impl FnOnce(&Moving)) {
     }
 }
 
-// --- Recording
-// -------------------------------------------------------------------------------------
+// --- Recording -----------------------------------------------------------------------------------
 
 /// A stalled transfer that was recorded.
 struct Told {
