@@ -1,8 +1,8 @@
-//! Ranks that call NCCL by cudarc, which loads it and looks its functions up by itself, and know nothing of
-//! ddp-doctor: `ddp-doctor run --nccl soname` sees them.
+//! Ranks that call NCCL through cudarc, which looks up its functions at run time, and do not use
+//! ddp-doctor: `ddp-doctor run --nccl soname` records them.
 //!
-//! They are started as those of `nccl.rs` beside this file. With the argument `count`, rank 1 keeps a
-//! gradient of its fourth step smaller.
+//! They are started like those of `nccl.rs` in this folder. With the argument `count`, the gradient
+//! of rank 1 is smaller in the fourth step.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,11 +13,11 @@ use std::{env, fs, io, thread};
 use cudarc::driver::CudaContext;
 use cudarc::nccl::{Comm, Id, ReduceOp};
 
-/// Steps of the training.
+/// Number of training steps.
 const STEPS: u32 = 6;
-/// Parameters of the model.
+/// Number of model parameters.
 const PARAMETERS: usize = 256;
-/// How long a rank waits for another one to be there.
+/// Timeout for other ranks and for the stream.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     match train(&env::args().nth(1).unwrap_or_default()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing can be done about a terminal that takes no message.
+            // A failed write to standard error is ignored.
             drop(writeln!(io::stderr(), "{error}"));
             ExitCode::FAILURE
         }
@@ -62,7 +62,7 @@ fn train(fault: &str) -> Result<()> {
     Ok(())
 }
 
-/// The id of the world, which rank 0 makes.
+/// The unique id of the world, created by rank 0.
 fn meet(rank: usize) -> Result<Id> {
     let folder = env::var("JOB_DIR").map_err(|error| format!("JOB_DIR: {error}"))?;
     let file = Path::new(&folder).join("world");

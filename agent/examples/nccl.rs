@@ -1,5 +1,5 @@
-//! A training loop on GPUs that averages its gradients by NCCL: a rank a process, as launchers start them
-//! (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`), which meet in the folder that `JOB_DIR` names.
+//! A training loop on GPUs that averages its gradients with NCCL, one rank per process. Launchers set
+//! `RANK`, `WORLD_SIZE` and `LOCAL_RANK`; the ranks exchange the unique id in the folder `JOB_DIR`.
 //!
 //! ```console
 //! $ cargo build -p ddp-doctor-agent --features nccl --example nccl
@@ -9,8 +9,8 @@
 //! > done
 //! ```
 //!
-//! Its argument is a fault of rank 1: `count` a gradient that it keeps smaller, `op` another collective,
-//! `group` a call of a group that has another size, `missing` none.
+//! The argument is a fault of rank 1: `count` reduces a smaller gradient, `op` calls another
+//! collective, `group` uses another size in a group call, `missing` makes no call.
 
 use std::io::Write;
 use std::path::Path;
@@ -24,13 +24,13 @@ use ddp_doctor_agent::nccl::cudarc::driver::{CudaSlice, CudaStream};
 use ddp_doctor_agent::nccl::cudarc::nccl::{Id, ReduceOp};
 use ddp_doctor_agent::nccl::{self, Comm};
 
-/// Steps of the training.
+/// Number of training steps.
 const STEPS: u32 = 6;
-/// The step in which things go wrong.
+/// The step with the fault.
 const FAULTY_STEP: u32 = 4;
-/// Parameters of the model.
+/// Number of model parameters.
 const PARAMETERS: usize = 256;
-/// How long a rank waits for another one to be there.
+/// Timeout for other ranks and for the stream.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     match run(&env::args().nth(1).unwrap_or_default()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing can be done about a terminal that takes no message.
+            // A failed write to standard error is ignored.
             drop(writeln!(io::stderr(), "{error}"));
             ExitCode::FAILURE
         }
@@ -58,7 +58,7 @@ fn run(fault: &str) -> Result<()> {
         .world_size(u32::try_from(ranks)?)
         .start()?;
     let trained = train(&agent, &stream, rank, ranks, fault);
-    // Whoever starts ranks by something else than `ddp-doctor run` takes their status before that sees it.
+    // Other launchers than `ddp-doctor run` may reap the process before its status is read.
     agent.exit(i32::from(trained.is_err()), "main has returned");
     trained
 }
@@ -104,7 +104,7 @@ fn train(
     Ok(())
 }
 
-/// Every rank hands something to the next one, and all of them sum the rest, in one go.
+/// Sends a value to the next rank and averages the gradients, in one group.
 fn exchange(world: &Comm, gradients: &mut CudaSlice<f32>, parts: usize) -> Result<()> {
     let (rank, ranks) = (world.rank(), world.world_size());
     let (next, before) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
@@ -121,7 +121,7 @@ fn exchange(world: &Comm, gradients: &mut CudaSlice<f32>, parts: usize) -> Resul
     Ok(())
 }
 
-/// Waits for the stream, but not for ever.
+/// Waits for the stream, with a timeout.
 fn settle(stream: &CudaStream) -> Result<()> {
     let begin = Instant::now();
     let event = stream.record_event(None)?;
@@ -134,7 +134,7 @@ fn settle(stream: &CudaStream) -> Result<()> {
     Ok(())
 }
 
-/// The id of the world, which rank 0 makes.
+/// The unique id of the world, created by rank 0.
 fn meet(rank: usize) -> Result<Id> {
     let folder = env::var("JOB_DIR").map_err(|error| format!("JOB_DIR: {error}"))?;
     let file = Path::new(&folder).join("world");

@@ -1,14 +1,14 @@
-//! A training loop that reports its collectives: processes in a ring, which reduce their gradients
+//! A training loop that records its collectives: processes in a ring that reduce their gradients
 //! over sockets.
 //!
 //! ```console
 //! $ cargo build -p ddp-doctor-agent --example ring
-//! $ ddp-doctor run -- target/debug/examples/ring           # nothing is wrong, and nothing is said
-//! $ ddp-doctor run -- target/debug/examples/ring shape     # a rank keeps its smaller last batch
-//! $ ddp-doctor run -- target/debug/examples/ring panic     # a rank panics
+//! $ ddp-doctor run -- target/debug/examples/ring           # healthy: prints nothing
+//! $ ddp-doctor run -- target/debug/examples/ring shape     # rank 1 uses a smaller tensor
+//! $ ddp-doctor run -- target/debug/examples/ring panic     # rank 1 panics
 //! ```
 //!
-//! Without `run`, under a standing `ddp-doctor coordinator`:
+//! Without `run`, with a running `ddp-doctor coordinator`:
 //!
 //! ```console
 //! $ DDP_DOCTOR_COORDINATOR=127.0.0.1:7077 target/debug/examples/ring shape
@@ -23,15 +23,15 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_agent::{Agent, DType, Group, Op, ReduceOp};
 
-/// Ranks of the job.
+/// Number of ranks.
 const RANKS: u32 = 3;
-/// Steps of the training.
+/// Number of training steps.
 const STEPS: u32 = 6;
-/// The step in which things go wrong.
+/// The step with the fault.
 const FAULTY_STEP: u32 = 4;
-/// Parameters of the model.
+/// Number of model parameters.
 const PARAMETERS: usize = 16;
-/// How long a rank waits for its neighbour to be there.
+/// Timeout for connecting to the next rank.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -48,14 +48,14 @@ fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            // Nothing can be done about a terminal that takes no message.
+            // A failed write to standard error is ignored.
             drop(writeln!(io::stderr(), "{error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Starts the ranks, and tells each where the others listen.
+/// Starts the ranks and passes them the ports on which they listen.
 fn launch(bug: &str) -> Result<ExitCode> {
     let ports: Vec<String> = (0..RANKS)
         .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
@@ -81,7 +81,7 @@ fn launch(bug: &str) -> Result<ExitCode> {
     })
 }
 
-/// One rank.
+/// The training loop of one rank.
 #[expect(clippy::panic, reason = "one of the bugs")]
 fn train(rank: u32, bug: &str) -> Result<ExitCode> {
     let agent = Agent::builder()
@@ -89,7 +89,7 @@ fn train(rank: u32, bug: &str) -> Result<ExitCode> {
         .world_size(RANKS)
         .local_rank(rank)
         .start()
-        // A job trains also where nobody can watch it.
+        // The job also runs without a black box.
         .unwrap_or_else(|_| Agent::without_box());
     agent.report_panics();
     let members: Vec<u32> = (0..RANKS).collect();
@@ -117,7 +117,7 @@ fn train(rank: u32, bug: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The ranks, each with a next one.
+/// A rank with its connections to the neighbours.
 struct Ring {
     agent: Agent,
     world: Group,
@@ -125,7 +125,7 @@ struct Ring {
 }
 
 impl Ring {
-    /// Adds up the values of all ranks, in a place that the caller's line is reported for.
+    /// Sums the values of all ranks. The recorded source line is the caller's.
     #[track_caller]
     fn all_reduce(&mut self, values: &mut [f32]) -> io::Result<()> {
         let call = self
@@ -142,13 +142,13 @@ impl Ring {
                 *sum += value;
             }
         }
-        // The call has come back to its caller; also where `?` left above.
+        // The call has returned; if `?` returns early above, the guard is dropped there.
         drop(call);
         Ok(())
     }
 }
 
-/// Connections to the next rank and from the one before.
+/// Connections to the next and from the previous rank.
 struct Neighbours {
     next: TcpStream,
     previous: TcpStream,
@@ -180,8 +180,8 @@ impl Neighbours {
         })
     }
 
-    /// Gives values to the next rank and takes as many from the one before. Of a rank that sends
-    /// fewer, the rest is waited for.
+    /// Sends values to the next rank and replaces them by those of the previous one. Blocks if the
+    /// previous rank sends fewer values.
     fn pass_on(&mut self, values: &mut [f32]) -> io::Result<()> {
         let bytes: Vec<u8> = values.iter().flat_map(|it| it.to_le_bytes()).collect();
         self.next.write_all(&bytes)?;

@@ -1,7 +1,7 @@
-"""Puts the libraries and the program into the package: `pip install agent/python` is all there is to do.
+"""Includes the libraries and the program in the package, for `pip install agent/python`.
 
-They are built by cargo from the workspace that this folder is in. DDP_DOCTOR_BUILT names a folder
-that has them already; then cargo is not needed.
+cargo builds them from the workspace of this folder. If DDP_DOCTOR_BUILT names a folder that contains
+them, cargo is not needed.
 """
 
 import atexit
@@ -23,7 +23,7 @@ NCCL_LIBRARY = "libddp_doctor_nccl.so"
 NAMED_LIBRARY = "libddp_doctor_nccl_soname.so"
 PROGRAM = "ddp-doctor"
 FILES = (LIBRARY, NCCL_LIBRARY, NAMED_LIBRARY, PROGRAM)
-# Runs at the start of every interpreter of the environment: it looks at two variables.
+# Runs at the start of every interpreter of the environment, so it only reads two variables.
 ACTIVATION = (
     'import os; os.environ.get("DDP_DOCTOR_COORDINATOR") and os.environ.get("DDP_DOCTOR") != "0"'
     ' and __import__("ddp_doctor._start")\n'
@@ -69,7 +69,7 @@ class Build(build_py):
     def run(self):
         super().run()
         if self.editable_mode:
-            return  # the package is used where it is
+            return  # the package is used in place
         folder = built()
         package = os.path.join(self.build_lib, "ddp_doctor")
         os.makedirs(os.path.join(package, "bin"), exist_ok=True)
@@ -83,13 +83,13 @@ class Build(build_py):
         shutil.copyfile(source, target)
         os.chmod(target, 0o755)
         strip = shutil.which("strip")
-        if strip:  # a failure leaves it larger
+        if strip:  # a failure only leaves the file larger
             subprocess.run([strip, "--strip-debug", target])
 
 
 class Wheel(bdist_wheel):
     def get_tag(self):
-        # Any Python 3, as nothing is compiled against it; one platform.
+        # Any Python 3, since nothing is compiled against it; one platform.
         return ("py3", "none", super().get_tag()[2])
 
 
@@ -98,7 +98,7 @@ class Platform(Distribution):
         return True
 
 
-# What an earlier build left is in no wheel.
+# A fresh build folder, so that files of an earlier build do not get into the wheel.
 scratch = tempfile.mkdtemp(prefix="ddp-doctor-build-")
 atexit.register(shutil.rmtree, scratch, ignore_errors=True)
 

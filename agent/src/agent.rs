@@ -1,4 +1,4 @@
-//! The Rust side of the agent.
+//! The Rust API of the agent.
 
 use std::fmt;
 use std::panic::{self, Location, PanicHookInfo};
@@ -13,17 +13,17 @@ use crate::call::{CallBuilder, CallId, WaitGuard};
 use crate::current::{self, Opened, current};
 use crate::{facts, sys};
 
-/// Reports what this process does. A process has one black box, which all agents write; the agent
-/// that opened it closes it when it is dropped.
+/// Records what this process does. A process has one black box, which all agents write. The agent
+/// that opened the box closes it when it is dropped.
 ///
-/// Without a box, as after `DDP_DOCTOR=0`, an agent does nothing.
+/// Without a box, for example if `DDP_DOCTOR=0` is set, an agent does nothing.
 #[derive(Debug)]
 pub struct Agent {
     opened: bool,
 }
 
 impl Agent {
-    /// Begins to say who this process is.
+    /// Starts to describe this process.
     pub fn builder() -> Builder {
         Builder {
             options: facts::options_from_env("rust"),
@@ -31,31 +31,32 @@ impl Agent {
         }
     }
 
-    /// An agent that makes no box. It writes the one that the process has, if any.
+    /// An agent that creates no box. It writes to the box of the process, if there is one.
     #[must_use]
     pub fn without_box() -> Self {
         Self { opened: false }
     }
 
-    /// Whether there is a box to write.
+    /// Whether this process has an open box.
     #[must_use]
     pub fn is_open(&self) -> bool {
         current().is_some()
     }
 
-    /// The rank became known, or another one with a new generation.
+    /// Sets or changes the rank, for example after an elastic restart.
     pub fn set_rank(&self, rank: u32, world_size: u32) {
         with(|writer| writer.set_identity(Some(rank), Some(world_size), None));
     }
 
-    /// Registers a process group with these members: global ranks in group order. Call it again for
-    /// a group that was made again.
+    /// Registers a process group. `members` are global ranks in group order. Register a group that
+    /// is created again once more.
     #[must_use = "calls are made in the group"]
     pub fn group(&self, name: &str, description: &str, backend: &str, members: &[u32]) -> Group {
         self.group_of_epoch(name, description, backend, 0, members)
     }
 
-    /// The same where the world was initialised before: `epoch` counts that, from 0.
+    /// Like [`Agent::group`], for a world that is initialised repeatedly: `epoch` counts the
+    /// initialisations, from 0.
     #[must_use = "calls are made in the group"]
     pub fn group_of_epoch(
         &self,
@@ -77,24 +78,25 @@ impl Agent {
         Group { id }
     }
 
-    /// From now on calls of the group fail after this long.
+    /// Sets the timeout after which calls of the group fail, from now on.
     pub fn group_timeout(&self, group: &Group, timeout: Duration) {
         let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         with(|writer| writer.group_timeout(group.id, milliseconds));
     }
 
-    /// This process left the group.
+    /// Records that this process left the group.
     pub fn group_destroyed(&self, group: Group) {
         with(|writer| writer.group_destroyed(group.id));
     }
 
-    /// Describes a call that is about to be made here.
+    /// Describes a call that is about to be made at the caller's source line.
     #[track_caller]
     pub fn call(&self, group: &Group, op: Op) -> CallBuilder {
         CallBuilder::new(group.id, op, Location::caller())
     }
 
-    /// Says that this thread waits here for a call, until the guard is dropped.
+    /// Records that this thread waits for a call at the caller's source line until the guard is
+    /// dropped.
     ///
     /// ```
     /// # use ddp_doctor_agent::{Agent, Op};
@@ -102,12 +104,12 @@ impl Agent {
     /// # let agent = Agent::builder().directory(directory.path()).start().unwrap();
     /// # let world = agent.group("world", "", "nccl", &[0, 1]);
     /// let call = agent.call(&world, Op::AllReduce).asynchronous().issue();
-    /// // … is started, and comes back at once …
+    /// // … start the operation, which returns at once …
     /// let id = call.id();
     /// drop(call);
     ///
     /// let wait = agent.wait(id);
-    /// // … until it is complete …
+    /// // … wait for the operation …
     /// drop(wait);
     /// ```
     #[track_caller]
@@ -115,18 +117,18 @@ impl Agent {
         WaitGuard::begin(call.into(), Location::caller())
     }
 
-    /// Says that a call is complete.
+    /// Records that a call is complete.
     pub fn completed(&self, call: impl Into<CallId>) {
         let call = call.into();
         with(|writer| writer.completed(call.number()));
     }
 
-    /// A training step begins. Gives its number, from 1; 0: there is no box.
+    /// Records the start of a training step. Returns its 1-based number; 0: there is no box.
     pub fn step(&self) -> u32 {
         current().map_or(0, Writer::step)
     }
 
-    /// A phase such as "checkpoint" begins, and lasts until the guard is dropped.
+    /// Records a phase such as "checkpoint", which lasts until the guard is dropped.
     ///
     /// ```
     /// # use ddp_doctor_agent::Agent;
@@ -145,16 +147,16 @@ impl Agent {
         }
     }
 
-    /// An error was seen: "Type: message".
+    /// Records an error; `text` is "Type: message".
     #[track_caller]
     pub fn exception(&self, kind: ExceptionKind, text: &str) {
         let place = Location::caller();
         with(|writer| writer.exception(kind, text.as_bytes(), writer.rust_site(place)));
     }
 
-    /// Reports panics from now on, before whatever hook there is says what it says: one of the main
-    /// thread as what ends the process, one of another as what ends that thread. For programs that do
-    /// not catch panics.
+    /// Installs a panic hook that records panics before it calls the previous hook. A panic of the
+    /// main thread is recorded as the end of the process, one of another thread as the end of that
+    /// thread. For programs that do not catch panics.
     pub fn report_panics(&self) {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
@@ -163,15 +165,15 @@ impl Agent {
         }));
     }
 
-    /// The program's input came to its end here: an iterator over its data has no more.
+    /// Records that the program's input is exhausted: an iterator over its data has ended.
     #[track_caller]
     pub fn input_ended(&self) {
         let place = Location::caller();
         with(|writer| writer.input_ended(writer.rust_site(place)));
     }
 
-    /// This thread has just spent so long on what is no work of its own. Below a millisecond it is not
-    /// worth a record.
+    /// Records that this thread has just spent `time` on something other than its own work. Times
+    /// below a millisecond are not worth recording.
     #[track_caller]
     pub fn spent(&self, on: Spending, time: Duration) {
         let place = Location::caller();
@@ -179,22 +181,22 @@ impl Agent {
         with(|writer| writer.spent(on, nanoseconds, writer.rust_site(place)));
     }
 
-    /// The process is about to end by itself.
+    /// Records that the process is about to exit.
     pub fn exit(&self, code: i32, how: &str) {
         with(|writer| writer.exit(code, how.as_bytes()));
     }
 
-    /// A version or a setting that ranks may have to agree on, such as that of a library.
+    /// Records a version or a setting that ranks may have to agree on, such as that of a library.
     pub fn setting(&self, name: &str, value: &str) {
         with(|writer| writer.setting(name.as_bytes(), value.as_bytes()));
     }
 
-    /// What the process knows of its memory on a device. About once a second is often enough.
+    /// Records a sample of a device's memory. One per second is enough.
     pub fn memory(&self, sample: &memory::Sample) {
         with(|writer| writer.memory(sample));
     }
 
-    /// A remark about the capture itself.
+    /// Records a limitation of the capture.
     pub fn note(&self, kind: NoteKind, text: &str) {
         with(|writer| writer.note(kind, text.as_bytes()));
     }
@@ -231,7 +233,7 @@ fn record_panic(panic: &PanicHookInfo<'_>) {
     writer.exception(kind, text.as_bytes(), site);
 }
 
-/// Says who this process is.
+/// Describes this process and starts its agent.
 #[derive(Clone, Debug)]
 #[must_use = "nothing happens before `start`"]
 pub struct Builder {
@@ -240,13 +242,13 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// What reports; "rust" unless said otherwise.
+    /// The reporting layer, "rust" by default.
     pub fn layer(mut self, layer: &str) -> Self {
         layer.clone_into(&mut self.options.layer);
         self
     }
 
-    /// The job; `DDP_DOCTOR_JOB`, or what the launcher calls it, unless said otherwise.
+    /// The job, by default `DDP_DOCTOR_JOB` or the launcher's id of the job.
     pub fn job(mut self, job: &str) -> Self {
         job.clone_into(&mut self.options.job);
         self
@@ -270,25 +272,25 @@ impl Builder {
         self
     }
 
-    /// The n-th start of the job, from 0.
+    /// The 0-based start count of the job.
     pub fn attempt(mut self, attempt: u32) -> Self {
         self.options.attempt = attempt;
         self
     }
 
-    /// Sizes of the box.
+    /// Capacities of the box.
     pub fn capacities(mut self, capacities: Capacities) -> Self {
         self.options.capacities = capacities;
         self
     }
 
-    /// Where the box goes; see [`Place::from_env`] for where it goes otherwise.
+    /// Directory of the box; see [`Place::from_env`] for the default.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.place = Some(directory.into());
         self
     }
 
-    /// Makes the box. With `DDP_DOCTOR=0` the agent does nothing, and that is no error.
+    /// Creates the box. If `DDP_DOCTOR=0` is set, returns an agent that does nothing.
     pub fn start(self) -> Result<Agent, StartError> {
         if facts::is_disabled() {
             return Ok(Agent::without_box());
@@ -304,12 +306,12 @@ impl Builder {
     }
 }
 
-/// Why there is no black box. The program may go on with [`Agent::without_box`].
+/// Why there is no black box. The program may continue with [`Agent::without_box`].
 #[derive(Debug)]
 pub struct StartError(CreateError);
 
 impl StartError {
-    /// What exactly went wrong.
+    /// The underlying error.
     #[must_use]
     pub fn reason(&self) -> &CreateError {
         &self.0
@@ -331,7 +333,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Its number in the box; 0: it found no room.
+    /// Its number in the box; 0: there was no room.
     #[must_use]
     pub fn id(self) -> u32 {
         self.id
@@ -355,7 +357,7 @@ impl Drop for PhaseGuard {
     }
 }
 
-/// Whether a box may still be written: not when it was closed, nor in a forked child.
+/// Whether the box may still be written: it is open and belongs to this process.
 pub(crate) fn is_current(writer: &'static Writer) -> bool {
     current().is_some_and(|current| std::ptr::eq(current, writer))
 }

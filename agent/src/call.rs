@@ -1,4 +1,4 @@
-//! A call from its issue to the end of its waits.
+//! Guards for a call: from its issue to the end of its waits.
 
 use std::panic::Location;
 
@@ -36,8 +36,8 @@ impl CallBuilder {
         self
     }
 
-    /// Shape of the first tensor. Of one with more dimensions than a record holds, the number of
-    /// elements is kept.
+    /// Shape of the first tensor. If it has more dimensions than a record holds, or one above 32
+    /// bits, only the number of elements is recorded.
     pub fn shape(mut self, shape: &[u64]) -> Self {
         let numel = shape.iter().fold(1_u64, |all, &it| all.saturating_mul(it));
         let fits = shape.len() <= MAX_DIMS && shape.iter().all(|&it| u32::try_from(it).is_ok());
@@ -51,14 +51,14 @@ impl CallBuilder {
         self.numel(numel)
     }
 
-    /// Elements of the first tensor, where its shape is not known.
+    /// Number of elements of the first tensor, if its shape is unknown.
     pub fn numel(mut self, numel: u64) -> Self {
         self.call.numel = numel;
         self.call.flags |= flags::NUMEL;
         self
     }
 
-    /// Number of tensors; 1 unless said otherwise.
+    /// Number of tensors, 1 by default.
     pub fn tensors(mut self, tensors: u32) -> Self {
         self.call.tensors = tensors;
         self
@@ -91,13 +91,13 @@ impl CallBuilder {
         self
     }
 
-    /// The caller does not ask to wait for it.
+    /// Marks the call as asynchronous: the caller does not wait for completion.
     pub fn asynchronous(mut self) -> Self {
         self.call.flags |= flags::ASYNC;
         self
     }
 
-    /// Records the call. Make it next, and drop the guard when it comes back.
+    /// Records the call. Make the call directly afterwards and drop the guard when it returns.
     pub fn issue(self) -> CallGuard {
         CallGuard {
             issued: current().map(|writer| {
@@ -109,7 +109,7 @@ impl CallBuilder {
     }
 }
 
-/// A call that has not come back to its caller: it has when this is dropped.
+/// A call that has not returned to its caller. Dropping the guard records its return.
 #[derive(Debug)]
 #[must_use = "the call is taken to have come back when this is dropped"]
 pub struct CallGuard {
@@ -117,13 +117,13 @@ pub struct CallGuard {
 }
 
 impl CallGuard {
-    /// Names the call, for [`wait`](crate::Agent::wait) and [`completed`](crate::Agent::completed).
+    /// Id of the call, for [`wait`](crate::Agent::wait) and [`completed`](crate::Agent::completed).
     #[must_use]
     pub fn id(&self) -> CallId {
         CallId(self.issued.map_or(0, |(_, call)| call))
     }
 
-    /// Split sizes of an `all_to_all`, of the input and of the output.
+    /// Records the split sizes of an `all_to_all`, for the input and the output.
     pub fn splits(&self, input: &[u32], output: &[u32]) {
         if let Some((writer, call)) = self.issued
             && is_current(writer)
@@ -144,12 +144,12 @@ impl Drop for CallGuard {
     }
 }
 
-/// Names a call within its process.
+/// Id of a call within its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(u64);
 
 impl CallId {
-    /// A call that is not known.
+    /// An unknown call.
     pub const UNKNOWN: Self = Self(0);
 
     /// The number in records; 0: unknown.

@@ -1,4 +1,4 @@
-//! The one black box of this process, whoever writes it: the Rust API or the C API.
+//! The one black box of this process, shared by the Rust API and the C API.
 #![expect(unsafe_code, reason = "lends what a static pointer leads to")]
 
 use std::ptr;
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::blackbox::{CreateError, Options, Place, Writer};
 use crate::{reporter, sys};
 
-/// The open box; null: there is none. A box is never freed, for another thread may be in it.
+/// The open box; null: there is none. A box is never freed, since another thread may be using it.
 static OPEN: AtomicPtr<Writer> = AtomicPtr::new(ptr::null_mut());
 /// The box of this process, open or closed.
 static OWN: AtomicPtr<Writer> = AtomicPtr::new(ptr::null_mut());
-/// A thread is making a box. No lock: a child forked meanwhile would inherit it, taken for ever.
+/// A thread is creating a box. A mutex would stay locked in a child that is forked meanwhile.
 static MAKING: AtomicBool = AtomicBool::new(false);
-/// The fork handler is registered: once is enough, also for children.
+/// The fork handler is registered. Children inherit it.
 static HANDLER: AtomicBool = AtomicBool::new(false);
 
 /// The open box of this process.
@@ -26,24 +26,24 @@ pub fn current() -> Option<&'static Writer> {
 #[inline]
 fn lend(from: &AtomicPtr<Writer>) -> Option<&'static Writer> {
     let writer = from.load(Ordering::Acquire);
-    // SAFETY: null, or a box that was leaked before it was stored; those live for ever and are only
+    // SAFETY: null, or a box that was leaked before it was stored, lives forever and is only
     // shared.
     unsafe { writer.as_ref() }
 }
 
-/// How [`open`] went.
+/// Result of [`open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// A box was made, or the closed one opened again.
+    /// A box was created, or the closed one was reopened.
     Now,
-    /// There was one already, or another thread is making it.
+    /// The process already had an open box, or another thread is creating it.
     Already,
 }
 
-/// Makes the box of this process, unless it has one: that is kept, and told the identity.
+/// Creates the box of this process. An existing box is kept and its identity updated.
 ///
-/// A new box that nobody follows is reported to the coordinator that `DDP_DOCTOR_COORDINATOR` names:
-/// the program `ddp-doctor` is started for it.
+/// If `DDP_DOCTOR_COORDINATOR` names a coordinator and `ddp-doctor run` does not follow the box,
+/// the program `ddp-doctor` is started to report it.
 pub fn open(place: &Place, options: &Options) -> Result<Opened, CreateError> {
     if let Some(writer) = current() {
         writer.set_identity(options.rank, options.world_size, options.local_rank);
@@ -62,7 +62,8 @@ fn open_own(place: &Place, options: &Options) -> Result<Opened, CreateError> {
         writer.reopen();
         writer.set_identity(options.rank, options.world_size, options.local_rank);
     } else {
-        // Where it cannot be registered, a child might write here: better no box.
+        // Without the handler a forked child could write into the parent's box, so no box is
+        // created.
         if !HANDLER.swap(true, Ordering::AcqRel)
             && let Err(error) = sys::after_fork_in_child(be_silent)
         {
@@ -81,7 +82,7 @@ fn open_own(place: &Place, options: &Options) -> Result<Opened, CreateError> {
     Ok(Opened::Now)
 }
 
-/// Marks the box as closed. What other threads are writing at this moment still gets into it.
+/// Marks the box as closed. Records that other threads are writing at this moment may still follow.
 pub fn close() {
     if let Some(writer) = current() {
         OPEN.store(ptr::null_mut(), Ordering::Release);
@@ -89,8 +90,8 @@ pub fn close() {
     }
 }
 
-/// A forked child has the memory of its parent, and with it the parent's box: it must not write
-/// there, and is silent until it opens one of its own.
+/// Runs in a forked child, which inherits its parent's box and must not write to it. The child
+/// records nothing until it opens a box of its own.
 extern "C" fn be_silent() {
     OPEN.store(ptr::null_mut(), Ordering::Release);
     OWN.store(ptr::null_mut(), Ordering::Release);

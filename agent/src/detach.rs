@@ -1,10 +1,10 @@
-//! Starting a program that has nothing to do with this process.
+//! Starts a program that is not a child of this process.
 //!
-//! A child that `fork` or `posix_spawn` makes would be seen: its end raises SIGCHLD, a `wait` for any
-//! child returns it, nobody reaps it. Here a first child, whose end raises no signal and which only a
-//! `wait` for just such children can see, starts a second one and is gone at once: the second belongs
-//! to the system. Neither copies the memory of this process, which may be large and pinned, and no
-//! fork handler of its libraries is called.
+//! A child created with `fork` or `posix_spawn` would be visible: its end raises SIGCHLD, a `wait`
+//! for any child returns it, and it has to be reaped. Instead, a first child that raises no signal
+//! and is visible only to `wait` with `__WALL` or `__WCLONE` creates a second one and exits, so the
+//! second is adopted by the system. Neither copies this process's memory, which may be large and
+//! pinned, and no fork handlers run.
 #![expect(unsafe_code, reason = "makes processes")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -12,26 +12,26 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Stack of each of the two children, which make a few system calls.
+/// Stack size of each of the two children, which only make a few system calls.
 const STACK: usize = 32 << 10;
-/// On kernels that cannot close all descriptors at once (before 5.9), so many are.
+/// Number of descriptors closed one by one on kernels without `close_range` (before 5.9).
 const DESCRIPTORS: c_int = 65_536;
 
-/// What the children need, made before there are any: they must not allocate.
+/// Everything that the children need, prepared in advance because they must not allocate.
 struct Task {
     program: *const c_char,
     arguments: *const *const c_char,
     environment: *const *const c_char,
     inner_stack: *mut c_void,
-    /// What went wrong; the memory is shared.
+    /// `errno` of the failed step, 0 on success; written by the children in the shared memory.
     error: c_int,
 }
 
-/// Starts a program in a session of its own, with this process's standard error, with all signals
-/// blocked, in the root directory. It has none of our other descriptors: a peer that waits for one
-/// of them to be closed waits for us alone.
+/// Starts a program in its own session, in the root directory, with all signals blocked and with
+/// this process's standard error. It inherits no other descriptors, so peers still see them close
+/// when this process closes them.
 ///
-/// The calling thread waits until the program was loaded, which takes about a millisecond.
+/// Blocks the calling thread until the program is loaded, about a millisecond.
 pub(crate) fn start(
     program: &CStr,
     arguments: &[CString],
@@ -41,7 +41,7 @@ pub(crate) fn start(
     let environment = pointers(environment);
     let mut stacks = vec![0_u128; 2 * STACK / size_of::<u128>()];
     let outer_stack = stacks.as_mut_ptr_range().end;
-    // SAFETY: the middle of the vector.
+    // SAFETY: points into the middle of the vector.
     let inner_stack = unsafe { outer_stack.byte_sub(STACK) };
     let mut task = Task {
         program: program.as_ptr(),
@@ -50,10 +50,10 @@ pub(crate) fn start(
         inner_stack: inner_stack.cast(),
         error: 0,
     };
-    // SAFETY: the masks are live values. The children share our memory, and this thread stands still
-    // until both have ended or become the program (CLONE_VFORK): whatever `task` leads to outlives
-    // them. They have stacks of their own, no handler of a signal runs in them, and they make system
-    // calls and nothing else. The child that is waited for is the one that was made.
+    // SAFETY: the masks are live values. The children share this process's memory, and this thread
+    // is suspended until both have exited or become the program (CLONE_VFORK), so everything `task`
+    // refers to outlives them. They have stacks of their own, run no signal handlers and only make
+    // system calls. `waitpid` waits for the child just created.
     unsafe {
         let mut every = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
@@ -82,15 +82,15 @@ pub(crate) fn start(
     }
 }
 
-/// A null-terminated list of texts, as `execve` takes it. Valid as long as the texts.
+/// A null-terminated list of texts, as `execve` expects. Valid as long as `texts`.
 fn pointers(texts: &[CString]) -> Vec<*const c_char> {
     let texts = texts.iter().map(|text| text.as_ptr());
     texts.chain([ptr::null()]).collect()
 }
 
-/// The first child: makes the second.
+/// The first child: creates the second.
 extern "C" fn outer(task: *mut c_void) -> c_int {
-    // SAFETY: `start` passes a live task that nobody else touches meanwhile; see there.
+    // SAFETY: `start` passes a live task that only the children access meanwhile; see there.
     unsafe {
         let task = task.cast::<Task>();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
@@ -103,7 +103,7 @@ extern "C" fn outer(task: *mut c_void) -> c_int {
 
 /// The second child: becomes the program.
 extern "C" fn inner(task: *mut c_void) -> c_int {
-    // SAFETY: as above; the texts end in a zero and the lists in a null.
+    // SAFETY: as above; the texts are NUL-terminated and the lists null-terminated.
     unsafe {
         let task = task.cast::<Task>();
         libc::setsid();
@@ -145,10 +145,10 @@ mod tests {
     }
 
     #[test]
-    fn a_program_runs_on_its_own_and_has_nothing_of_ours() {
+    fn program_is_detached_and_inherits_no_descriptors() {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
-        // A descriptor that programs inherit.
+        // A descriptor without close-on-exec.
         let file = fs::File::open("/proc/self/status").unwrap();
         // SAFETY: the descriptor is open.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) };
@@ -169,16 +169,16 @@ mod tests {
         assert_eq!((x.as_str(), place.as_str()), ("set", "/"));
         assert_eq!(session, pid, "a session of its own");
         assert_ne!(parent, std::process::id().to_string());
-        // Standard descriptors, and perhaps what the shell keeps while its output goes to a file.
+        // The standard descriptors, and those from 10 on that the shell may use for redirections.
         let open: Vec<u32> = words.map(|it| it.parse().unwrap()).collect();
         assert!(open.iter().all(|it| *it < 3 || *it >= 10), "{text}");
     }
 
     #[test]
-    fn nobody_sees_a_child() {
+    fn start_leaves_no_child() {
         start(c"/bin/true", &[c("true")], &[]).unwrap();
         let status = ptr::null_mut();
-        // SAFETY: the status is not asked for.
+        // SAFETY: the status pointer may be null.
         let answer = unsafe { libc::waitpid(-1, status, libc::WNOHANG) };
         let error = io::Error::last_os_error();
         assert_eq!(
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_started_is_an_error() {
+    fn missing_program_is_an_error() {
         let error = start(c"/no/such/program", &[c("x")], &[]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(start(c"/", &[c("x")], &[]).is_err());

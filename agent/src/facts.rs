@@ -1,22 +1,23 @@
-//! Who this process is, as the operating system tells it.
+//! Identity of this process, from the operating system and the environment.
 
 use std::env;
 use std::fs;
 
 use crate::blackbox::{JOB, Options};
 
-/// Switches capture off when it is "0".
+/// Disables capture if set to "0".
 const SWITCH: &str = "DDP_DOCTOR";
-/// The n-th start of the job, set by whoever started it.
+/// The 0-based start count of the job, set by the process that started it.
 const ATTEMPT: &str = "DDP_DOCTOR_ATTEMPT";
 
-/// Whether capture is switched off: `DDP_DOCTOR=0`.
+/// Whether capture is disabled (`DDP_DOCTOR=0`).
 #[must_use]
 pub fn is_disabled() -> bool {
     env::var_os(SWITCH).is_some_and(|value| value == "0")
 }
 
-/// Job and attempt as whoever started this process said it, or as its launcher did.
+/// Options with job, attempt and world from the environment, as set by `ddp-doctor run` or a
+/// launcher.
 #[must_use]
 pub fn options_from_env(layer: &str) -> Options {
     let first = |names: &[&str]| {
@@ -37,10 +38,9 @@ pub fn options_from_env(layer: &str) -> Options {
     }
 }
 
-/// What tells this launch from others at the same time on the same machine: the port that its ranks
-/// meet at, and what the launcher calls the launch. All its ranks have them in common. The master's
-/// address is left out, since ranks may know it by different names. Under MPI, what the launcher calls
-/// the launch.
+/// Distinguishes this launch from concurrent ones on the same machine: `MASTER_PORT` and the
+/// launcher's id of the launch (under MPI the PMIx namespace), equal on all its ranks. `MASTER_ADDR`
+/// is not used, since ranks may know the master by different names. Empty: unknown.
 fn world() -> String {
     let of = |name| env::var(name).unwrap_or_default();
     let launch = of("TORCHELASTIC_RUN_ID");
@@ -55,14 +55,14 @@ fn world() -> String {
     }
 }
 
-/// Start time of a process in clock ticks since boot, which tells a reused pid; `None`: there is no
+/// Start time of a process in clock ticks since boot, which distinguishes reused pids; `None`: no
 /// such process, or it is hidden.
 #[must_use]
 pub fn start_ticks_of(pid: u32) -> Option<u64> {
     start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// What the header of a black box says about its process.
+/// Facts about this process for the header of its black box.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
@@ -88,15 +88,15 @@ impl Process {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`. The second field is a name in parentheses that may contain
-/// anything, parentheses included.
+/// Field 22 of `/proc/PID/stat`. The second field is a name in parentheses that may itself contain
+/// spaces and parentheses.
 fn start_ticks(stat: &[u8]) -> Option<u64> {
     let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(stat.get(end_of_name + 1..)?).ok()?;
     rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// A UUID as its 16 bytes in two words; zeros where it is none.
+/// The 16 bytes of a UUID as two words; zeros if invalid.
 fn parse_boot_id(text: &str) -> (u64, u64) {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let half = |range| {
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_cannot_forge_the_start_time() {
+    fn process_name_cannot_forge_the_start_time() {
         let stat = b"7 (a) R 1 (b)) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
         assert_eq!(start_ticks(stat), Some(4711));
         assert_eq!(start_ticks(b""), None);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_boot_id_keeps_its_bytes() {
+    fn boot_id_keeps_its_byte_order() {
         let (low, high) = parse_boot_id("00112233-4455-6677-8899-aabbccddeeff\n");
         assert_eq!(
             low.to_le_bytes(),

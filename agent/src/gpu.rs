@@ -1,9 +1,8 @@
-//! The memory of the GPUs that this process uses, by the CUDA driver.
+//! Samples the memory of the GPUs that this process uses, through the CUDA driver.
 //!
-//! Only the process itself can ask for free: whoever else wants to know needs a context of its own on
-//! the device, which takes of what is measured. So it is asked here, by a
-//! thread that does nothing else. The driver is neither loaded nor initialised by us, and a device
-//! without a context gets none: where the process uses no GPU, nothing happens.
+//! Another process would need its own context on the device, which takes some of the memory to be
+//! measured. The sampling thread uses the contexts of this process instead. It neither loads nor
+//! initialises the driver, and creates no context on a device that has none.
 #![expect(unsafe_code, reason = "calls the CUDA driver")]
 
 use std::ffi::CStr;
@@ -19,20 +18,20 @@ use ddp_doctor_proto::blackbox::memory::Sample;
 use crate::blackbox::Writer;
 use crate::{agent, sys};
 
-/// Switches it on where it is "1".
+/// Enables sampling if set to "1".
 const SWITCH: &str = "DDP_DOCTOR_GPU_MEMORY";
-/// Time between two looks.
+/// Sampling interval.
 const EVERY: Duration = Duration::from_secs(1);
-/// Devices that are looked at.
+/// Maximum number of devices.
 const MAX_DEVICES: i32 = 64;
-/// What a device has more or less is worth a sample from that many bytes on, …
+/// Minimum change of the used bytes that is recorded; see also [`SHARE`].
 const STEP: u64 = 4 << 20;
-/// … or that share of all it has, whichever is more.
+/// Minimum change as a fraction of the device's total: 1/200. The larger minimum applies.
 const SHARE: u64 = 200;
-/// Stack of the thread.
+/// Stack size of the thread.
 const STACK: usize = 256 << 10;
 
-/// What is asked of the driver.
+/// Driver functions that are called.
 const FUNCTIONS: [&CStr; 9] = [
     c"cuCtxPopCurrent_v2",
     c"cuCtxPushCurrent_v2",
@@ -45,21 +44,21 @@ const FUNCTIONS: [&CStr; 9] = [
     c"cuThreadExchangeStreamCaptureMode",
 ];
 
-/// The process whose thread samples; a forked child has none.
+/// Id of the process whose thread samples. A forked child has no such thread.
 static SAMPLED: AtomicU32 = AtomicU32::new(0);
-/// The process is about to end: the driver may be gone at any moment.
+/// The process is about to exit; the driver may become unusable at any moment.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Why nothing is known of the GPUs.
+/// Why the memory of the GPUs is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuError {
     /// The process has not loaded the driver.
     NotLoaded,
     /// The process has not initialised the driver.
     NotInitialized,
-    /// The driver is one that lacks what is asked of it.
+    /// The driver lacks a required function.
     Incompatible,
-    /// The driver answered with this error.
+    /// A driver call failed with this error.
     Driver(u32),
 }
 
@@ -76,11 +75,11 @@ impl fmt::Display for GpuError {
 
 impl std::error::Error for GpuError {}
 
-/// The memory of every device on which this process has its primary context.
+/// The memory of every device on which this process has a primary context.
 ///
-/// Takes some microseconds a device, and the locks of the driver: not for a training thread.
+/// Takes some microseconds per device and driver locks: do not call it in a training thread.
 pub fn gpu_memory() -> Result<Vec<Sample>, GpuError> {
-    // The bindings panic where a driver lacks a function.
+    // The bindings panic if the driver lacks a function.
     match sys::has_functions(c"libcuda.so.1", &FUNCTIONS) {
         None => return Err(GpuError::NotLoaded),
         Some(false) => return Err(GpuError::Incompatible),
@@ -89,7 +88,7 @@ pub fn gpu_memory() -> Result<Vec<Sample>, GpuError> {
     match catch_unwind(AssertUnwindSafe(ask_driver)) {
         Ok(answer) => answer,
         Err(payload) => {
-            // Dropping it might panic again.
+            // Dropping the payload might panic again.
             mem::forget(payload);
             Err(GpuError::Incompatible)
         }
@@ -97,26 +96,26 @@ pub fn gpu_memory() -> Result<Vec<Sample>, GpuError> {
 }
 
 fn ask_driver() -> Result<Vec<Sample>, GpuError> {
-    // SAFETY: looks for the library, which is loaded.
+    // SAFETY: searches for the library, which is loaded.
     if !unsafe { cuda::is_culib_present() } {
         return Err(GpuError::NotLoaded);
     }
     let mut devices = 0;
-    // SAFETY: the pointer is to a live value. Before it is initialised, the driver says so.
+    // SAFETY: the pointer is to a live value. An uninitialised driver returns an error.
     check(unsafe { cuda::cuDeviceGetCount(&raw mut devices) })?;
-    // A thread that captures a graph forbids others what might disturb it, unless they say that they
-    // will not.
+    // While another thread captures a graph, calls that might disturb the capture fail in other
+    // capture modes.
     let mut mode = cuda::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: the pointer is to a live value; the mode is that of this thread.
+    // SAFETY: the pointer is to a live value; the mode belongs to this thread.
     check(unsafe { cuda::cuThreadExchangeStreamCaptureMode(&raw mut mode) })?;
     let samples = (0..devices.min(MAX_DEVICES)).filter_map(|device| ask_device(device).transpose());
     let samples = samples.collect();
-    // SAFETY: as above; what it was before is put back.
+    // SAFETY: as above; restores the previous mode.
     check(unsafe { cuda::cuThreadExchangeStreamCaptureMode(&raw mut mode) })?;
     samples
 }
 
-/// `None`: the process does not use the device.
+/// Memory of a device; `None`: the process does not use the device.
 fn ask_device(number: i32) -> Result<Option<Sample>, GpuError> {
     let mut device = 0;
     let (mut flags, mut is_active) = (0, 0);
@@ -130,10 +129,10 @@ fn ask_device(number: i32) -> Result<Option<Sample>, GpuError> {
         return Ok(None);
     }
     let mut context = ptr::null_mut();
-    // SAFETY: the pointer is to a live value. What is retained is released below.
+    // SAFETY: the pointer is to a live value. The context is released below.
     check(unsafe { cuda::cuDevicePrimaryCtxRetain(&raw mut context, device) })?;
     let answer = ask_context(context);
-    // SAFETY: gives back what was retained; it stays as long as the process has it too.
+    // SAFETY: releases what was retained above; the process's own reference keeps the context.
     check(unsafe { cuda::cuDevicePrimaryCtxRelease_v2(device) })?;
     let (free, total) = answer?;
     Ok(Some(Sample {
@@ -144,11 +143,11 @@ fn ask_device(number: i32) -> Result<Option<Sample>, GpuError> {
     }))
 }
 
-/// Free and total bytes of the device of a context.
+/// Free and total bytes of a context's device.
 fn ask_context(context: cuda::CUcontext) -> Result<(u64, u64), GpuError> {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: the context is retained; the pointers are to live values. Which context is current is
-    // this thread's own affair, and put back.
+    // SAFETY: the context is retained; the pointers are to live values. The current context belongs
+    // to this thread and is restored.
     unsafe {
         check(cuda::cuCtxPushCurrent_v2(context))?;
         let answer = cuda::cuMemGetInfo_v2(&raw mut free, &raw mut total);
@@ -167,7 +166,7 @@ fn check(result: cuda::CUresult) -> Result<(), GpuError> {
     }
 }
 
-/// Starts the thread that samples for this box, where `DDP_DOCTOR_GPU_MEMORY=1` asks for it.
+/// Starts the sampling thread for this box if `DDP_DOCTOR_GPU_MEMORY=1` is set.
 pub(crate) fn start(writer: &'static Writer) {
     if env::var_os(SWITCH).is_none_or(|value| value != "1") {
         return;
@@ -180,7 +179,7 @@ pub(crate) fn start(writer: &'static Writer) {
     let thread = thread::Builder::new()
         .name("ddp-memory".into())
         .stack_size(STACK);
-    // Without a thread there are no samples, and nothing else is amiss.
+    // If the thread cannot be started, there are no samples.
     let started = sys::without_signals(|| {
         thread.spawn(move || {
             sample(writer);
@@ -192,7 +191,7 @@ pub(crate) fn start(writer: &'static Writer) {
     }
 }
 
-/// No more samples: the process says that it ends.
+/// Stops sampling: the process is about to exit.
 pub(crate) fn end() {
     ENDING.store(true, Ordering::Relaxed);
 }
@@ -216,9 +215,9 @@ fn sample(writer: &'static Writer) {
                     writer.memory(&sample);
                 }
             }
-            // It may yet come to use one.
+            // The process may use CUDA later.
             Err(GpuError::NotLoaded | GpuError::NotInitialized) => {}
-            // Whatever is wrong with it, we are no part of it.
+            // Sampling stops at any other driver error.
             Err(_) => return,
         }
     }
@@ -234,10 +233,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_without_cuda_gets_an_error() {
-        // This one does not use CUDA, whether or not the machine has it.
+    fn process_without_cuda_gets_an_error() {
+        // This process does not use CUDA, even if the machine has it.
         assert_eq!(gpu_memory(), Err(GpuError::NotLoaded));
-        // And where there is no driver, what would ask it does not get that far.
+        // Without a driver, the query itself returns the error as well.
         if !std::path::Path::new("/proc/driver/nvidia").exists() {
             let asked = catch_unwind(ask_driver);
             assert_eq!(asked.ok(), Some(Err(GpuError::NotLoaded)));
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_lacks_functions_is_told_from_none() {
+    fn incomplete_driver_differs_from_missing_driver() {
         assert_eq!(sys::has_functions(c"libc.so.6", &[c"malloc"]), Some(true));
         let lacking = sys::has_functions(c"libc.so.6", &[c"malloc", c"cuMemGetInfo_v2"]);
         assert_eq!(lacking, Some(false));
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noticeable_is_told() {
+    fn only_large_changes_are_recorded() {
         let sample = |used| Sample {
             used: Some(used),
             total: Some(80 << 30),

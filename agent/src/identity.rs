@@ -1,12 +1,12 @@
-//! What a communicator of NCCL's is called: the same on all its ranks, and different for every other one.
+//! Names of NCCL communicators: the same on all ranks of a communicator, and different for others.
 //!
-//! NCCL knows a communicator by a hash, which it writes into its logs. From 2.26 on that of a communicator
-//! which is made with a unique id is [`of_unique_id`]; older ones compute another. Ranks compute it here in
-//! one way, whatever their NCCL.
+//! NCCL identifies a communicator by a hash that appears in its logs. Since 2.26, the hash of a
+//! communicator created with a unique id is [`of_unique_id`]; older versions compute a different
+//! one. This module computes the same hash for every version of NCCL.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// NCCL's own hash (`eat` and `digest` in its `hash.cc` as of 2.26).
+/// NCCL's hash function (`eat` and `digest` in its `hash.cc` as of 2.26).
 #[derive(Clone, Copy, Debug)]
 struct Hash([u64; 2]);
 
@@ -45,13 +45,13 @@ impl Hash {
     }
 }
 
-/// Of a communicator that is made with this unique id.
+/// Hash of a communicator created with this unique id.
 #[must_use]
 pub fn of_unique_id(id: &[u8; 128]) -> u64 {
     Hash::new().eat(id).digest()
 }
 
-/// Of the one that the `nth` division of a communicator gives to the ranks of a color.
+/// Hash of the communicator that the `nth` division of `parent` creates for the ranks of a color.
 #[must_use]
 pub fn of_split(parent: u64, nth: u32, color: i32) -> u64 {
     Hash::new()
@@ -61,8 +61,8 @@ pub fn of_split(parent: u64, nth: u32, color: i32) -> u64 {
         .digest()
 }
 
-/// Of the one that is left of a communicator without these ranks of it, the `nth` such time. NCCL gives all
-/// that are left of one communicator the same hash.
+/// Hash of the communicator that remains of `parent` without the ranks `excluded`, the `nth` such
+/// shrink. In NCCL, all communicators that remain of one parent have the same hash.
 #[must_use]
 pub fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
     let mut excluded = excluded.to_vec();
@@ -80,21 +80,22 @@ pub fn of_shrink(parent: u64, nth: u32, excluded: &[i32]) -> u64 {
         .digest()
 }
 
-/// Of the one of so many ranks that a communicator grows into. Whoever is new to it knows [`of_growth`] from
-/// the id that it is given.
+/// Hash of the communicator with `size` ranks that a communicator grows into. New ranks know
+/// `growth`, see [`of_growth`], from the unique id that they are given.
 #[must_use]
 pub fn of_grow(growth: u64, ranks: u32) -> u64 {
     combined(growth, u64::from(ranks))
 }
 
-/// What the unique id begins with by which others come to a communicator in its `nth` division. `magic`: what
-/// that began with itself, [`magic_of`] its unique id, or its own hash where it was made out of another one.
+/// First bytes of the unique id with which new ranks join a communicator in its `nth` division.
+/// `magic`: [`magic_of`] the communicator's own unique id, or its hash if it was derived from
+/// another communicator.
 #[must_use]
 pub fn of_growth(magic: u64, nth: u32) -> u64 {
     combined(magic, u64::from(nth))
 }
 
-/// What a unique id begins with: a random number, or [`of_growth`].
+/// The first eight bytes of a unique id: a random number, or [`of_growth`].
 #[must_use]
 pub fn magic_of(id: &[u8; 128]) -> u64 {
     id.first_chunk().map_or(0, |it| u64::from_le_bytes(*it))
@@ -105,9 +106,8 @@ fn combined(a: u64, b: u64) -> u64 {
     hash.eat(&b.to_le_bytes()).digest()
 }
 
-/// Where the ranks meet that make a communicator with this unique id: its root's address and port, which
-/// every NCCL since 2.5 puts behind eight random bytes as the system's own `sockaddr`. `None`: it says
-/// something else there.
+/// The address and port at which the ranks that create a communicator with this unique id meet.
+/// NCCL since 2.5 stores them as a `sockaddr` after eight random bytes. `None`: no valid address.
 #[must_use]
 pub fn meeting_place(id: &[u8; 128]) -> Option<SocketAddr> {
     const INTERNET: u16 = libc::AF_INET as u16;
@@ -117,14 +117,15 @@ pub fn meeting_place(id: &[u8; 128]) -> Option<SocketAddr> {
     let port = u16::from_be_bytes([c, d]);
     let address = match u16::from_ne_bytes([a, b]) {
         INTERNET => IpAddr::from(*id.get(12..)?.first_chunk::<4>()?),
-        // A word about the flow stands before it.
+        // The flow information precedes the address.
         INTERNET_6 => IpAddr::from(*id.get(16..)?.first_chunk::<16>()?),
         _ => return None,
     };
     (port != 0 && !address.is_unspecified()).then(|| SocketAddr::new(address, port))
 }
 
-/// Its name: as NCCL writes it, and which one of several that have the same unique id.
+/// Name of a communicator: its hash as NCCL writes it, and its number among those with the same
+/// unique id.
 #[must_use]
 pub fn name(hash: u64, occurrence: u32) -> String {
     match occurrence {
@@ -143,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_that_of_nccls_source() {
+    fn hashes_match_the_nccl_source() {
         assert_eq!(of_unique_id(&id(0)), 0x6afe_1cc1_7717_e1f4);
         assert_eq!(of_unique_id(&id(128)), 0x1379_339b_dc3a_fbdc);
         assert_eq!(of_unique_id(&[0; 128]), 0xcc97_6ec6_c24b_b53c);
         let parent = of_unique_id(&id(0));
         assert_eq!(of_split(parent, 1, 0), 0x7903_0d07_3b3c_579f);
         assert_eq!(of_split(parent, 2, 3), 0x7618_90fa_7504_6d6c);
-        // As what shrinks, which is no division there.
+        // NCCL hashes a shrunk communicator as division 0.
         assert_eq!(of_split(parent, 0, 0), 0x3ab8_d78e_8fb6_dbda);
         let growth = of_growth(magic_of(&id(0)), 1);
         assert_eq!(growth, 0x3850_3679_d539_6e63);
@@ -158,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_one_does_not_depend_on_the_order_of_those_who_leave() {
+    fn shrink_hash_ignores_the_order_of_excluded_ranks() {
         assert_eq!(of_shrink(7, 1, &[3, 1]), of_shrink(7, 1, &[1, 3, 3]));
         assert_ne!(of_shrink(7, 1, &[3]), of_shrink(7, 2, &[3]));
         assert_ne!(of_shrink(7, 1, &[3]), of_shrink(7, 1, &[]));
     }
 
     #[test]
-    fn the_roots_address_is_read_out_of_a_unique_id() {
+    fn root_address_is_read_from_the_unique_id() {
         let with = |family: libc::c_int, at: usize, address: &[u8]| {
             let mut id = [7; 128];
             id[8..10].copy_from_slice(&(family as u16).to_ne_bytes());
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_id_differ() {
+    fn names_of_one_unique_id_differ() {
         assert_eq!(name(0xab, 0), "0xab");
         assert_eq!(name(0xab, 2), "0xab#2");
     }

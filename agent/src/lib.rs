@@ -1,5 +1,5 @@
-//! What of ddp-doctor lives in a training process: a black box that says what the process is doing,
-//! and the calls that write it.
+//! The part of ddp-doctor inside a training process: a black box that records what the process is
+//! doing, and the calls that write it.
 //!
 //! ```
 //! use ddp_doctor_agent::{Agent, DType, Op, ReduceOp};
@@ -26,21 +26,21 @@
 //! # }
 //! ```
 //!
-//! Nothing here blocks, allocates or makes a system call once a place, a group and a thread are
-//! known. Where there is no room for a black box, everything does nothing. A forked child is silent
-//! until it starts an agent of its own.
+//! Once a source line, a group and a thread are known, recording does not block, allocate or make a
+//! system call. If no black box could be created, recording does nothing. A forked child records
+//! nothing until it starts an agent of its own.
 //!
-//! A process that `ddp-doctor run` did not start is reported by itself where `DDP_DOCTOR_COORDINATOR` names a
-//! coordinator: the program `ddp-doctor`, started for it, reads its box from outside. The examples of this
-//! package are whole jobs.
+//! If `ddp-doctor run` did not start the process and `DDP_DOCTOR_COORDINATOR` names a coordinator,
+//! the program `ddp-doctor` is started to read the box from outside and to report to the
+//! coordinator. The examples of this package are complete jobs.
 //!
-//! With the feature `cuda` and `DDP_DOCTOR_GPU_MEMORY=1`, a thread samples the memory of the GPUs that the
-//! process uses. It neither loads nor initialises CUDA.
+//! With the feature `cuda` and `DDP_DOCTOR_GPU_MEMORY=1`, a thread samples the memory of the GPUs
+//! that the process uses. It neither loads nor initialises CUDA.
 //!
-//! With the feature `nccl`, the module `nccl` has what cudarc has of NCCL under the same names, whose calls are
-//! recorded at the lines that make them.
+//! With the feature `nccl`, the module `nccl` wraps cudarc's NCCL types under the same names and
+//! records their calls with the source line of the caller.
 //!
-//! The [`blackbox`] module has the box itself, and its reader.
+//! The [`blackbox`] module contains the box and its reader.
 
 mod agent;
 pub mod blackbox;

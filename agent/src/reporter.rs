@@ -1,9 +1,9 @@
-//! A process that `ddp-doctor run` did not start reports to the coordinator that
+//! Reports a process that `ddp-doctor run` did not start to the coordinator that
 //! `DDP_DOCTOR_COORDINATOR` names.
 //!
-//! Not by itself: it starts the program `ddp-doctor`, which follows its black box from outside as
-//! `run` would, and those of the other ranks of its launch on this node. So nothing is added to the
-//! process, and what becomes of it is seen: a process that was killed cannot say so.
+//! It starts the program `ddp-doctor`, which follows the black boxes of this process and of the
+//! other ranks of its launch on this node from outside, as `run` does. So the process is not
+//! burdened, and its end is recorded even if it is killed.
 
 use std::env;
 use std::ffi::{CString, OsString};
@@ -17,16 +17,16 @@ use crate::blackbox::{FollowedBy, Following, RUN_DIR};
 use crate::trust::{self, Origin};
 use crate::{detach, sys};
 
-/// Where the coordinator is: `HOST:PORT`.
+/// Address of the coordinator: `HOST:PORT`.
 const COORDINATOR: &str = "DDP_DOCTOR_COORDINATOR";
-/// The program, where it is not found otherwise.
+/// Path of the program; overrides the search.
 const PROGRAM: &str = "DDP_DOCTOR_PROGRAM";
-/// Its name.
+/// File name of the program.
 const NAME: &str = "ddp-doctor";
-/// Where it is from the folder of what this code is part of: beside a library in a package or a build
-/// folder, beside the examples of one, in an installation.
+/// Where the program may be, relative to the folder of the file that contains this code: beside a
+/// library in a package or a build folder, above the examples, in an installation.
 const PLACES: [&str; 4] = ["", "bin", "..", "../../bin"];
-/// What it is given of the environment, besides what is ours.
+/// Environment variables that the program inherits, besides `DDP_DOCTOR_…`.
 const INHERITED: [&str; 5] = [
     "PATH",
     "HOME",
@@ -34,12 +34,13 @@ const INHERITED: [&str; 5] = [
     "RUST_BACKTRACE",
     "SLURM_RESTART_COUNT",
 ];
-/// Longest search path that is searched.
+/// Maximum number of folders on PATH that are searched.
 const MAX_PATHS: usize = 256;
 
-/// Starts the reporter for a new box, where one is wanted and nobody follows the box anyway.
+/// Starts the reporter for a new box, if a coordinator is set and `ddp-doctor run` does not follow
+/// the box.
 ///
-/// What goes wrong is said once for each node, by its first rank.
+/// An error is printed once per node, by the first local rank.
 pub(crate) fn start(path: &Path, local_rank: Option<u32>) {
     let Some(coordinator) = env::var_os(COORDINATOR).filter(|it| !it.is_empty()) else {
         return;
@@ -51,7 +52,7 @@ pub(crate) fn start(path: &Path, local_rank: Option<u32>) {
     if let Err(error) = start_program(path)
         && local_rank.unwrap_or(0) == 0
     {
-        // Nobody reads it: no harm.
+        // A failed write to standard error is ignored.
         drop(writeln!(
             io::stderr(),
             "ddp-doctor: nothing is reported to {}: {error}",
@@ -72,7 +73,7 @@ fn start_program(path: &Path) -> io::Result<()> {
             name.starts_with("DDP_DOCTOR_") || INHERITED.contains(&&*name)
         })
         .map(|(mut entry, mut value)| {
-            // It starts in another directory.
+            // The program runs in another directory, so the path must be absolute.
             if entry == RUN_DIR {
                 value = std::path::absolute(&value)?.into();
             }
@@ -96,13 +97,13 @@ fn find() -> io::Result<PathBuf> {
             io::Error::new(error.kind(), format!("{PROGRAM}={shown}: {error}"))
         });
     }
-    // The loader knows a program that contains this code by the name it was called by.
+    // For a program, the loader reports the name it was started with, which may be relative.
     let own = sys::own_file().filter(|it| it.is_absolute() && it.is_file());
     let own = own.or_else(|| env::current_exe().ok());
     let near = own.as_deref().and_then(Path::parent).into_iter();
     let near = near.flat_map(|folder| PLACES.map(|place| folder.join(place)));
     let path = env::var_os("PATH").unwrap_or_default();
-    // What stands there relative to the working directory is somebody's trap.
+    // Relative folders are not trusted: another user may control the working directory.
     let path = env::split_paths(&path)
         .take(MAX_PATHS)
         .filter(|it| it.is_absolute());
@@ -121,7 +122,7 @@ fn find() -> io::Result<PathBuf> {
         })
 }
 
-/// Whether nobody but this user, root and the owner of the library can have put the program there.
+/// Whether only this user, root and the owner of the library can have placed the program there.
 fn is_trusted(program: &Path, own: Option<&Path>) -> bool {
     own.is_some_and(|own| trust::check(program, Origin::Installation, own).is_ok())
 }

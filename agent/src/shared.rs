@@ -1,8 +1,9 @@
-//! What one library of ours offers to another in the same process, so that both write one black box.
+//! Functions that one of the project's libraries offers to another in the same process, so that
+//! both write the same black box.
 //!
-//! The library of the C API records what a framework does; the one that is loaded before NCCL sees what becomes
-//! of that. A process is one process, so the latter writes where the former does. Both come from one build,
-//! and [`Services::version`] says so where they do not.
+//! The library of the C API records what a framework does; the library preloaded before NCCL
+//! records the NCCL calls below. The latter writes to the box of the former. Both must come from
+//! one build, which [`Services::version`] checks.
 
 use std::ffi::c_void;
 
@@ -11,24 +12,24 @@ use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 use crate::blackbox::{Call, Writer};
 
-/// Version of the layout of everything here.
+/// Version of the layout of the types in this module.
 pub const VERSION: u32 = 3;
 
-/// The function that gives the address of the [`Services`].
+/// Name of the function that returns the address of the [`Services`].
 pub const SYMBOL: &std::ffi::CStr = c"ddp_doctor_services";
 
 /// The thread is in the user's own code.
 pub const INSIDE_NOTHING: u64 = 0;
-/// The thread is in a wait, or in a call that contains others. Anything else is the id of a call.
+/// The thread is in a wait, or in a call that contains others. All other values are ids of calls.
 pub const INSIDE_OTHER: u64 = u64::MAX;
 
-/// Bytes that live as long as the call that they are passed to.
+/// Bytes that live as long as the function call that they are passed to.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Bytes {
-    /// Where they are; may be null where there are none.
+    /// Address of the bytes; may be null if `length` is 0.
     pub data: *const c_void,
-    /// How many.
+    /// Number of bytes.
     pub length: usize,
 }
 
@@ -41,7 +42,7 @@ impl From<&[u8]> for Bytes {
     }
 }
 
-/// A call as NCCL is asked for it.
+/// Arguments of an NCCL call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the fields are those of `blackbox::Call`")]
@@ -52,17 +53,17 @@ pub struct Asked {
     pub flags: u16,
     pub group: u32,
     pub root_or_peer: i32,
-    /// Number of the launch; 0: by itself.
+    /// Number of the group launch; 0: not in a group.
     pub launch: u32,
     pub numel: u64,
-    /// Names the stream within its process.
+    /// Identifies the stream within its process.
     pub stream: u64,
-    /// The address that it returns to; 0: unknown.
+    /// Return address of the call; 0: unknown.
     pub returns_to: usize,
 }
 
 impl Asked {
-    /// The call as a box takes it.
+    /// Converts to a call of the black box.
     #[inline]
     #[must_use]
     pub fn on(&self, writer: &Writer) -> Call {
@@ -82,34 +83,34 @@ impl Asked {
     }
 }
 
-/// A communicator, or one that is about to be made.
+/// A communicator that exists or is about to be created.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Named {
-    /// [`Op::NewGroup`] or [`Op::SplitGroup`], of one that is made.
+    /// [`Op::NewGroup`] or [`Op::SplitGroup`], for a communicator about to be created.
     pub op: u8,
-    /// Whoever makes it is kept until all its ranks make it.
+    /// The creation blocks until all ranks take part.
     pub takes_all: bool,
-    /// What names it on all ranks.
+    /// Name of the communicator, the same on all ranks.
     pub name: Bytes,
-    /// What the program calls it.
+    /// Name given by the program.
     pub description: Bytes,
     /// This process's rank in it.
     pub rank: u32,
     /// Number of its ranks.
     pub size: u32,
-    /// The address that the call returns to; 0: unknown.
+    /// Return address of the call; 0: unknown.
     pub returns_to: usize,
 }
 
-/// The functions. All of them do nothing without an open box.
+/// The functions. Without an open box they do nothing.
 #[derive(Debug)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the functions are those of `blackbox::Writer`")]
 pub struct Services {
     /// [`VERSION`]
     pub version: u32,
-    /// Names the open box within the process; 0: there is none.
+    /// Identifies the open box within the process; 0: there is none.
     pub current: extern "C" fn() -> usize,
     /// [`INSIDE_NOTHING`], [`INSIDE_OTHER`] or the id of a call.
     pub inside: extern "C" fn() -> u64,

@@ -1,5 +1,5 @@
-//! What the lock-free protocols of the black box are made of. The model checker that runs them
-//! (`tests/loom.rs`) has a module of this name with its own.
+//! Primitives of the black box's lock-free protocols. The model checker test (`tests/loom.rs`)
+//! replaces this module with its own.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};

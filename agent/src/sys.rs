@@ -1,4 +1,4 @@
-//! What the operating system is asked, as safe functions.
+//! Safe wrappers of system calls.
 #![expect(unsafe_code, reason = "every function here is a call into libc")]
 
 use std::ffi::{CStr, CString, OsStr};
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Nanoseconds on the monotonic clock: the clock of all records. Answered by the vDSO, without a
+/// Nanoseconds on the monotonic clock, which all records use. Read through the vDSO, without a
 /// system call.
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
@@ -17,69 +17,68 @@ pub(crate) fn monotonic_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `now` is valid for the write, and nothing else is touched.
+    // SAFETY: `now` is valid for the write.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     (now.tv_sec.cast_unsigned())
         .wrapping_mul(1_000_000_000)
         .wrapping_add(now.tv_nsec.cast_unsigned())
 }
 
-/// Effective user of this process.
+/// Effective user id of this process.
 pub(crate) fn effective_uid() -> u32 {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no arguments and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// Number of the calling thread.
+/// Thread id of the calling thread.
 pub(crate) fn thread_id() -> u32 {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no arguments and cannot fail.
     unsafe { libc::gettid() }.cast_unsigned()
 }
 
-/// Whether this process has a thread with that number.
+/// Whether this process may have a thread with this id. Only "no such thread" counts as proof.
 pub(crate) fn thread_lives(tid: u32) -> bool {
     let Ok(tid) = i32::try_from(tid) else {
         return false;
     };
-    // SAFETY: takes numbers only; signal 0 is sent to nobody.
+    // SAFETY: takes only numbers; signal 0 is not delivered.
     let answer = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, 0) };
-    // Anything but "no such thread" says nothing about its death.
     answer == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-/// Name of the calling thread, with its length.
+/// Name of the calling thread and its length.
 pub(crate) fn thread_name() -> ([u8; 16], usize) {
     let mut name = [0_u8; 16];
-    // SAFETY: PR_GET_NAME writes at most 16 bytes, which `name` has.
+    // SAFETY: PR_GET_NAME writes at most 16 bytes, the size of `name`.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let length = name.iter().position(|&byte| byte == 0).unwrap_or(16);
     (name, length)
 }
 
-/// Bytes that a file in this directory could take for an ordinary user.
+/// Bytes available to unprivileged users in the file system of this directory.
 pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: `path` ends in a zero and outlives the call; `answer` is valid for the write.
+    // SAFETY: `path` is NUL-terminated and outlives the call; `answer` is valid for the write.
     let status = unsafe { libc::statvfs(path.as_ptr(), answer.as_mut_ptr()) };
     if status != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: all zeros are a valid `statvfs`, and the call succeeded besides.
+    // SAFETY: all zeros are a valid `statvfs`, and the call succeeded.
     let answer = unsafe { answer.assume_init() };
     Ok(answer.f_bavail.saturating_mul(answer.f_frsize))
 }
 
-/// Gives the file that many bytes for certain: what is mapped of it later can be written without a
-/// SIGBUS for want of room.
+/// Allocates the file's blocks, so that later writes through a map cannot raise SIGBUS because the
+/// file system is full.
 pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    // Beyond its limit, a process is not only refused: it gets a signal that kills it.
+    // Exceeding RLIMIT_FSIZE raises SIGXFSZ, which kills the process by default.
     if bytes > file_size_limit() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
     let bytes = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
     for _ in 0..16 {
-        // SAFETY: takes numbers only.
+        // SAFETY: takes only numbers.
         match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes) } {
             0 => return Ok(()),
             libc::EINTR => {}
@@ -89,15 +88,15 @@ pub(crate) fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     Err(io::ErrorKind::Interrupted.into())
 }
 
-/// Locks a file, for this process alone or together with others, until it is closed; whether that
-/// could be. Waits for nobody.
+/// Locks a file exclusively or shared until it is closed. Returns whether it got the lock; does not
+/// block.
 pub(crate) fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
     let kind = if exclusive {
         libc::LOCK_EX
     } else {
         libc::LOCK_SH
     };
-    // SAFETY: takes numbers only.
+    // SAFETY: takes only numbers.
     if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
         return Ok(true);
     }
@@ -107,32 +106,31 @@ pub(crate) fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
     }
 }
 
-/// Whether a library with this name, which is part of this process already, has these functions;
-/// `None`: it is no part of it. Loads nothing.
+/// Whether an already loaded library has these functions; `None`: it is not loaded. Loads nothing.
 #[cfg(feature = "cuda")]
 pub(crate) fn has_functions(library: &CStr, names: &[&CStr]) -> Option<bool> {
-    // SAFETY: the name ends in a zero. Nothing is loaded, and so no code of the library runs.
+    // SAFETY: the name is NUL-terminated. Nothing is loaded, so no code of the library runs.
     let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
         return None;
     }
-    // SAFETY: the handle is that of a library, the names end in a zero.
+    // SAFETY: `handle` is a library handle, the names are NUL-terminated.
     let has = |name: &&CStr| unsafe { !libc::dlsym(handle, name.as_ptr()).is_null() };
     let has_all = names.iter().all(has);
-    // SAFETY: gives back what `dlopen` counted.
+    // SAFETY: releases the reference that `dlopen` took.
     unsafe { libc::dlclose(handle) };
     Some(has_all)
 }
 
-/// Runs `start` with all signals blocked, so that threads that it starts never get one.
+/// Runs `start` with signals blocked, so that threads it starts receive none.
 #[cfg(feature = "cuda")]
 pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut every = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
-    // SAFETY: the masks are live values, and the first call fills what the second one reads.
+    // SAFETY: the masks are live values, and the first call initialises what the second one reads.
     unsafe {
         libc::sigfillset(every.as_mut_ptr());
-        // A fault of the thread itself: see `blackbox/faults.rs`.
+        // Raised by faults of the thread itself, see `blackbox/faults.rs`.
         libc::sigdelset(every.as_mut_ptr(), libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
     }
@@ -142,26 +140,26 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     started
 }
 
-/// File of the program or library that this code is part of; `None`: the loader does not say.
+/// File of the program or library that contains this code; `None`: unknown to the loader.
 pub(crate) fn own_file() -> Option<PathBuf> {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     let here = own_file as *const () as *const libc::c_void;
-    // SAFETY: the address is one of this code; `found` is valid for the write.
+    // SAFETY: the address is that of a function in this code; `found` is valid for the write.
     if unsafe { libc::dladdr(here, found.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: zeros are a valid `Dl_info`, and the call succeeded besides.
+    // SAFETY: all zeros are a valid `Dl_info`, and the call succeeded.
     let name = unsafe { found.assume_init() }.dli_fname;
     if name.is_null() {
         return None;
     }
-    // SAFETY: the loader's name of an object ends in a zero and lives as long as the object, which
-    // contains this code.
+    // SAFETY: the loader's name of an object is NUL-terminated and lives as long as the object,
+    // which contains this code.
     let name = unsafe { CStr::from_ptr(name) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// Most bytes that this process may give a file.
+/// Maximum size of a file that this process may write, in bytes.
 fn file_size_limit() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -174,10 +172,10 @@ fn file_size_limit() -> u64 {
     }
 }
 
-/// Has `handler` called in every child that this process forks, before `fork` returns there.
+/// Registers `handler` to run in every forked child before `fork` returns there.
 pub(crate) fn after_fork_in_child(handler: extern "C" fn()) -> io::Result<()> {
-    // SAFETY: `handler` is a plain function that lives as long as this code does; libc forgets it
-    // when a shared object that contains it is unloaded.
+    // SAFETY: `handler` is a plain function that lives as long as this code; libc removes it when
+    // the shared object that contains it is unloaded.
     match unsafe { libc::pthread_atfork(None, None, Some(handler)) } {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),

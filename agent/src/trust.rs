@@ -1,4 +1,4 @@
-//! Whether code that is about to be loaded or run may have been put there by another user.
+//! Checks whether another user could have placed code that is about to be loaded or run.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,26 +6,26 @@ use std::path::Path;
 
 use crate::sys;
 
-/// Write permission of the group and of all others, and the bit that lets only owners replace entries.
+/// Write permission of the group and of others, and the bit that lets only owners replace entries.
 const GROUP_WRITE: u32 = 0o020;
 const OTHER_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// How code came to be where it is.
+/// Where code comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Installed together with the running code, whose owner is trusted with both.
+    /// Installed together with the running code; the owner of the running code is trusted.
     Installation,
     /// A source tree around the running code.
     SourceTree,
 }
 
-/// Checks that only trusted users can change what a canonical path leads to: this user, root and, for an
-/// installation, the owner of the running code in `own`.
+/// Checks that only trusted users can change the target of a canonical path: this user, root and,
+/// for an installation, the owner of the running code in `own`.
 ///
 /// # Errors
 ///
-/// Which part of the path someone else can change.
+/// Describes the part of the path that another user can change.
 pub fn check(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
     let user = sys::effective_uid();
     let installer = fs::metadata(own).map(|it| it.uid()).ok();
@@ -37,9 +37,9 @@ pub fn check(path: &Path, origin: Origin, own: &Path) -> Result<(), String> {
         if owner != 0 && owner != user && Some(owner) != installer {
             return Err(format!("{shown} belongs to user {owner}"));
         }
-        // Others may add entries to a sticky directory, and not replace those that are there.
+        // In a sticky directory others may add entries but not replace existing ones.
         let is_sticky = found.is_dir() && mode & STICKY != 0 && part != path;
-        // Most systems give each user a group that has the same number and no other member.
+        // Most systems give each user a private group with the same id as the user.
         let is_own_group = found.gid() == user;
         let is_shared = mode & GROUP_WRITE != 0 && !is_own_group && origin == Origin::SourceTree;
         if !is_sticky && (mode & OTHER_WRITE != 0 || is_shared) {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_that_others_can_write_to_is_refused_wherever_it_is_in_the_path() {
+    fn directory_writable_by_others_is_refused_anywhere_in_path() {
         let (_dir, code) = tree();
         for origin in [Origin::Installation, Origin::SourceTree] {
             assert_eq!(check(&code, origin), Ok(()));
@@ -99,7 +99,7 @@ mod tests {
     fn code_of_another_user_is_refused() {
         let (_dir, code) = tree();
         if sys::effective_uid() != 0 {
-            return; // Only root can give a directory away.
+            return; // only root can change the owner
         }
         chown(&code, Some(65534), None).unwrap();
         let error = check(&code, Origin::SourceTree).unwrap_err();
@@ -110,7 +110,7 @@ mod tests {
     fn source_tree_of_a_group_is_refused() {
         let (_dir, code) = tree();
         if sys::effective_uid() != 0 {
-            return; // Only root can give a directory to any group.
+            return; // only root can assign any group
         }
         chown(&code, None, Some(50)).unwrap();
         set_mode(&code, 0o775);

@@ -1,4 +1,4 @@
-//! The Rust API, as a training program uses it. One test: a process has one box.
+//! The Rust API as a training program uses it. A single test, since a process has one box.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ddp_doctor_proto::RecordKind as Kind;
 use ddp_doctor_proto::blackbox::flags;
 
 #[test]
-fn a_program_says_what_it_does() {
+fn program_writes_the_expected_records() {
     let directory = tempfile::tempdir().unwrap();
     let agent = Agent::builder()
         .layer("wrapper")
@@ -22,7 +22,7 @@ fn a_program_says_what_it_does() {
         .directory(directory.path())
         .start()
         .unwrap();
-    // Another part of the program does the same, and then drops what it got.
+    // A second agent of the program shares the box and does not close it when it is dropped.
     let again = Agent::builder()
         .directory(directory.path())
         .start()
@@ -113,7 +113,7 @@ fn a_program_says_what_it_does() {
 
     let of = |kind| records.iter().filter(move |it| it.record.kind == kind);
     let all = of(Kind::Issued).nth(2).unwrap();
-    // Too long for a dimension, not for the number of elements.
+    // Too large for a dimension, but not for the number of elements.
     assert_eq!((all.record.numel, all.record.shape()), (1 << 33, None));
     let splits: Vec<_> = of(Kind::Splits)
         .map(|it| (it.record.flags, it.splits.clone()))
@@ -130,7 +130,7 @@ fn a_program_says_what_it_does() {
     assert_eq!(ended, ["save", "checkpoint"]);
     assert_eq!(of(Kind::Exit).next().unwrap().phase, "");
 
-    // Opened again, it is the same box: one process, one file.
+    // The same box is reopened: one process, one file.
     let place = Place::within(directory.path());
     open(&place, &options_from_env("wrapper")).unwrap();
     assert_eq!(current().unwrap().path(), path);

@@ -1,4 +1,4 @@
-//! The hot path allocates nothing.
+//! The hot path does not allocate.
 #![expect(unsafe_code, reason = "counts what an allocator is asked")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,16 +12,16 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: forwards to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|it| it.set(it.get() + 1));
-        // SAFETY: the caller keeps to what `alloc` asks.
+        // SAFETY: the caller meets the requirements of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps to what `dealloc` asks.
+        // SAFETY: the caller meets the requirements of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 #[test]
-fn records_allocate_nothing() {
+fn recording_does_not_allocate() {
     let directory = tempfile::tempdir().unwrap();
     let agent = Agent::builder()
         .directory(directory.path())
@@ -57,7 +57,7 @@ fn records_allocate_nothing() {
         }
         ALLOCATIONS.with(Cell::get) - before
     };
-    // Not even a thread's first record does, nor does a place's.
+    // Includes the first record of a thread and of a source line.
     assert_eq!(work(), 0);
     let in_thread = std::thread::scope(|scope| scope.spawn(work).join().unwrap());
     assert_eq!(in_thread, 0);

@@ -1,4 +1,4 @@
-//! A box written and read in one process.
+//! Boxes that are written and read in one process.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{HashMap, HashSet};
@@ -58,7 +58,7 @@ fn records(items: &[Item]) -> Vec<&ReadRecord> {
 }
 
 #[test]
-fn an_address_is_a_site_of_its_own_once() {
+fn return_address_gets_one_site() {
     let (_directory, writer, mut reader) = pair(small());
     let site = writer.native_site(0x7f00_1234_abcd);
     assert_eq!(writer.native_site(0x7f00_1234_abcd), site);
@@ -75,7 +75,7 @@ fn an_address_is_a_site_of_its_own_once() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_records_are_read_back() {
     let (_directory, writer, mut reader) = pair(small());
     let group = writer.group(b"world", b"default_pg", b"gloo", 1, &[0, 2, 4, 6]);
     let site = writer.site(b"train.py", b"main", 42);
@@ -216,8 +216,8 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn delivered_and_lost_are_all_that_was_written() {
-    // The smaller the ring, the more often it is written where it is being read.
+fn every_record_is_delivered_or_counted_as_lost() {
+    // In a small ring, slots are often overwritten while they are read.
     for records in [1, 2, 64] {
         write_and_read_at_once(Capacities { records, ..small() });
     }
@@ -233,7 +233,7 @@ fn write_and_read_at_once(capacities: Capacities) {
             let (writer, left) = (&writer, &left);
             scope.spawn(move || {
                 for i in 0..EACH {
-                    // Whatever is torn shows: all of these say the same.
+                    // All fields are derived from one number, so a torn record would be detected.
                     let mark = (name << 32 | i) as u32;
                     writer.issued(&Call {
                         op: Op::AllReduce,
@@ -293,7 +293,7 @@ fn lost(items: &[Item]) -> u64 {
 }
 
 #[test]
-fn what_was_overwritten_is_counted_and_never_twice() {
+fn overwritten_records_are_counted_once() {
     let (_directory, writer, mut reader) = pair(small());
     issue(&writer, 10);
     assert_eq!(records(&poll(&mut reader)).len(), 10);
@@ -319,7 +319,7 @@ fn what_was_overwritten_is_counted_and_never_twice() {
 }
 
 #[test]
-fn a_budget_is_kept_to() {
+fn poll_delivers_no_more_than_its_budget() {
     let (_directory, writer, mut reader) = pair(small());
     issue(&writer, 50);
     let mut count = 0;
@@ -333,7 +333,7 @@ fn a_budget_is_kept_to() {
     assert_eq!(records(&poll(&mut reader))[0].ticket, 20);
 }
 
-/// Overwrites a word of a box, as a writer that sleeps or died might have left it.
+/// Overwrites a word of a box, as a delayed or dead writer might have left it.
 fn poke(writer: &Writer, at: usize, value: u64) {
     let file = std::fs::OpenOptions::new()
         .write(true)
@@ -344,17 +344,17 @@ fn poke(writer: &Writer, at: usize, value: u64) {
 }
 
 #[test]
-fn a_writer_asleep_in_its_slot_holds_nobody_up() {
+fn delayed_writer_does_not_block_other_records() {
     let (_directory, writer, mut reader) = pair(small());
     let ring_at = small().layout().ring_at;
     issue(&writer, 10);
-    // A writer took ticket 10, claimed its slot, and went to sleep.
+    // A writer has taken ticket 10 and claimed its slot, and is delayed.
     poke(&writer, header::RING_HEAD, 11);
     poke(&writer, ring_at + 10 * RECORD_WORDS, writing(10));
     assert_eq!(records(&poll(&mut reader)).len(), 10);
     assert_eq!(poll(&mut reader), []);
     issue(&writer, 5);
-    // It is waited for, and then it is not.
+    // After a while the reader skips the record.
     let items = loop {
         let items = poll(&mut reader);
         if !items.is_empty() {
@@ -365,7 +365,7 @@ fn a_writer_asleep_in_its_slot_holds_nobody_up() {
     assert_eq!(items[0], Item::Lost(1));
     assert_eq!(records(&items).len(), 5);
 
-    // A lap later its slot is still held: that record is dropped, and all the others are there.
+    // A lap later the slot is still claimed: only the record for that slot is dropped.
     issue(&writer, 80);
     let mut items = Vec::new();
     reader.finish(&mut |item| items.push(item));
@@ -375,7 +375,7 @@ fn a_writer_asleep_in_its_slot_holds_nobody_up() {
 }
 
 #[test]
-fn a_thread_that_died_gives_its_entry_and_keeps_its_number() {
+fn dead_threads_entry_is_reused_with_a_new_number() {
     let capacities = Capacities {
         threads: 2,
         ..small()
@@ -391,7 +391,7 @@ fn a_thread_that_died_gives_its_entry_and_keeps_its_number() {
             let named = std::thread::Builder::new().name("worker".into());
             named.spawn_scoped(scope, work).unwrap().join().unwrap()
         });
-        // Joined threads are not quite gone.
+        // The kernel may remove a thread shortly after `join` returns.
         while Path::new("/proc").join(&task).exists() {
             std::thread::yield_now();
         }
@@ -402,7 +402,7 @@ fn a_thread_that_died_gives_its_entry_and_keeps_its_number() {
     distinct.sort_unstable();
     distinct.dedup();
     assert_eq!(distinct.len(), 7, "{threads:?}");
-    // All but the last worker were gone before anybody looked: they are named nonetheless.
+    // All but the last worker had ended before the first poll; they are delivered as well.
     for id in threads {
         let defined = items
             .iter()
@@ -419,7 +419,7 @@ fn a_thread_that_died_gives_its_entry_and_keeps_its_number() {
 }
 
 #[test]
-fn threads_beyond_the_table_are_counted_and_go_on() {
+fn threads_beyond_the_table_are_counted() {
     let capacities = Capacities {
         threads: 1,
         ..small()
@@ -445,7 +445,7 @@ fn definitions_without_room_are_counted() {
     });
     let group = writer.group(b"world", b"", b"gloo", 0, &[0, 1]);
     assert_eq!(group, 1);
-    // The text is known already, and so are the members.
+    // The strings of this group exist already.
     assert_eq!(writer.group(b"world", b"", b"gloo", 0, &[0, 1]), 2);
     assert_eq!(writer.group(b"world", b"", b"gloo", 0, &[0, 1]), 0);
     assert_eq!(writer.site(b"world", b"", 1), 1);
@@ -464,7 +464,7 @@ fn definitions_without_room_are_counted() {
         })
         .collect();
     assert_eq!(ordinals, [0, 1]);
-    // Members are no text.
+    // The list of members is not delivered as a string.
     let strings = items
         .iter()
         .filter(|it| matches!(it, Item::String { .. }))
@@ -473,7 +473,7 @@ fn definitions_without_room_are_counted() {
 }
 
 #[test]
-fn the_same_group_again_is_counted_by_its_whole_key() {
+fn group_ordinal_counts_equal_groups() {
     let (_directory, writer, mut reader) = pair(small());
     writer.group(b"a", b"", b"", 0, &[0, 1]);
     writer.group(b"a", b"", b"", 0, &[1, 0]);
@@ -491,7 +491,7 @@ fn the_same_group_again_is_counted_by_its_whole_key() {
 }
 
 #[test]
-fn numbers_in_a_group_count_what_they_say() {
+fn sequence_numbers_count_per_group_and_peer() {
     let (_directory, writer, mut reader) = pair(small());
     let members: Vec<u32> = (0..4).collect();
     let a = writer.group(b"a", b"", b"", 0, &members);
@@ -538,7 +538,7 @@ fn numbers_in_a_group_count_what_they_say() {
 }
 
 #[test]
-fn long_text_is_cut_and_long_splits_too() {
+fn long_strings_and_splits_are_cut() {
     let (_directory, writer, mut reader) = pair(Capacities {
         heap_words: 2048,
         ..small()
@@ -558,7 +558,7 @@ fn long_text_is_cut_and_long_splits_too() {
 }
 
 #[test]
-fn a_reader_says_who_it_is() {
+fn reader_is_recorded_in_the_box() {
     let (_directory, _writer, reader) = pair(small());
     assert_eq!(reader.claimed_by(), None);
     reader.claim(77, 1234);
@@ -566,7 +566,7 @@ fn a_reader_says_who_it_is() {
 }
 
 #[test]
-fn an_identity_may_become_known_later() {
+fn identity_can_be_set_later() {
     let (_directory, writer, reader) = pair(small());
     let before = reader.identity_version();
     writer.set_identity(Some(0), Some(2), Some(0));
@@ -580,7 +580,7 @@ fn an_identity_may_become_known_later() {
 }
 
 #[test]
-fn definitions_come_before_the_records_that_use_them() {
+fn definitions_come_before_records_that_use_them() {
     let capacities = Capacities {
         records: 256,
         strings: 8192,

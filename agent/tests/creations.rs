@@ -1,4 +1,4 @@
-//! Groups that are about to be made: what a box says of them, and that they take no room from others.
+//! Records of groups that are about to be created, and the room that they leave for others.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ddp_doctor_agent::blackbox::{Creation, GroupCreation, Item, Options, Place, Reader, Writer};
@@ -46,7 +46,7 @@ fn items(reader: &mut Reader) -> Vec<Item> {
 }
 
 #[test]
-fn a_group_is_told_before_it_is_made_also_where_it_is_not_ones_own() {
+fn creation_is_recorded_even_if_not_a_member() {
     let (_directory, writer, mut reader) = pair();
     let call = creating(&writer, "7", &[4, 6, 8]);
     writer.returned(call);
@@ -74,7 +74,7 @@ fn a_group_is_told_before_it_is_made_also_where_it_is_not_ones_own() {
 }
 
 #[test]
-fn many_creations_leave_room_for_other_texts_and_for_groups() {
+fn creations_leave_room_for_strings_and_groups() {
     let (_directory, writer, mut reader) = pair();
     for n in 0..40 {
         let call = creating(&writer, &n.to_string(), &[n, n + 1]);

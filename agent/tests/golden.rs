@@ -1,4 +1,4 @@
-//! Boxes that releases wrote are read for ever, and say what they always said.
+//! Boxes written by released versions remain readable, with the same content.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Write;
@@ -15,7 +15,7 @@ fn golden(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Everything that a reader has to say about a box.
+/// Everything that a reader delivers about a box.
 fn describe(path: &Path) -> String {
     let mut reader = Reader::open(path).unwrap();
     let mut text = format!("{:?}\n", reader.identity());
@@ -27,13 +27,13 @@ fn describe(path: &Path) -> String {
 }
 
 #[test]
-fn the_box_of_layout_1_says_what_it_always_said() {
+fn box_of_layout_1_is_read_unchanged() {
     let expected = fs::read_to_string(golden("blackbox-v1.txt")).unwrap();
     assert_eq!(describe(&golden("blackbox-v1.box")), expected);
 }
 
-/// Makes the box of a layout that has none yet. Those of older layouts are never made again: run it
-/// as `cargo test -p ddp-doctor-agent --test golden -- --ignored`, and keep what it prints.
+/// Writes the box of a new layout; boxes of older layouts must not change. Run it with
+/// `cargo test -p ddp-doctor-agent --test golden -- --ignored`, and store what it prints.
 #[test]
 #[ignore = "writes a file into the repository"]
 fn make_the_box_of_a_new_layout() {
@@ -58,7 +58,7 @@ fn make_the_box_of_a_new_layout() {
     let writer = Writer::create(&Place::within(directory.path()), &options).unwrap();
     write_a_bit_of_everything(&writer);
     let mut bytes = fs::read(writer.path()).unwrap();
-    // What would tell of the machine that made it.
+    // Facts about the machine that wrote the box.
     let mut set = |at: usize, word: u64| {
         bytes[at * WORD..][..WORD].copy_from_slice(&word.to_le_bytes());
     };
@@ -100,7 +100,7 @@ fn write_a_bit_of_everything(writer: &Writer) {
         dims: [2, 3, 4, 0, 0, 0, 0, 0, 0, 0],
         ..Call::default()
     };
-    // Overwritten at the end: the ring has room for sixteen.
+    // Overwritten at the end, since the ring has room for sixteen records.
     for _ in 0..3 {
         let id = writer.issued(&call);
         writer.returned(id);

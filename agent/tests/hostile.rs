@@ -1,4 +1,4 @@
-//! Files that are no black boxes, or no longer: a reader says so, or makes the best of them.
+//! Invalid, truncated and forged black boxes: a reader returns an error or skips the invalid parts.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -18,14 +18,14 @@ const CAPACITIES: Capacities = Capacities {
     threads: 4,
 };
 
-/// In memory where there is any: some disks wait for each file that is written over.
+/// In memory if possible, since some disks flush every overwritten file.
 fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .unwrap()
 }
 
-/// A box with something in every table.
+/// A box with an entry in every table.
 fn valid(directory: &Path) -> Vec<u8> {
     let options = Options {
         layer: "test".into(),
@@ -77,14 +77,14 @@ fn box_of_another_user_is_no_evidence_about_a_live_job() {
     assert!(Reader::open(&link).is_ok());
     assert!(Reader::open_own(&link).is_err());
     if std::os::unix::fs::chown(&path, Some(65534), None).is_err() {
-        return; // Only root can give a file away.
+        return; // only root can change the owner
     }
     let error = Reader::open_own(&path).unwrap_err().to_string();
     assert!(error.contains("belongs to another user"), "{error}");
     assert!(Reader::open(&path).is_ok());
 }
 
-/// Asks a reader everything.
+/// Calls every function of a reader.
 fn read(path: &Path) -> Result<usize, OpenError> {
     let mut reader = Reader::open(path)?;
     let mut count = 0;
@@ -108,7 +108,7 @@ fn read(path: &Path) -> Result<usize, OpenError> {
     Ok(count)
 }
 
-/// A sequence that is the same in every run (xorshift64).
+/// A deterministic pseudo-random sequence (xorshift64).
 struct Numbers(u64);
 
 impl Numbers {
@@ -125,7 +125,7 @@ impl Numbers {
 }
 
 #[test]
-fn a_truncated_box_is_an_error_at_every_length() {
+fn truncated_box_is_an_error_at_every_length() {
     let directory = scratch();
     let bytes = valid(directory.path());
     let path = directory.path().join("cut.box");
@@ -140,13 +140,13 @@ fn a_truncated_box_is_an_error_at_every_length() {
     fs::write(&path, &bytes).unwrap();
     let whole = read(&path).unwrap();
     assert!(whole >= 16);
-    // What follows a box does no harm.
+    // Trailing bytes are ignored.
     fs::write(&path, [&bytes[..], &[7; 13]].concat()).unwrap();
     assert_eq!(read(&path).unwrap(), whole);
 }
 
 #[test]
-fn changed_words_are_survived() {
+fn changed_words_do_not_crash_the_reader() {
     let directory = scratch();
     let bytes = valid(directory.path());
     let path = directory.path().join("forged.box");
@@ -156,7 +156,7 @@ fn changed_words_are_survived() {
     for round in 0..6000 {
         let mut forged = bytes.clone();
         for _ in 0..=numbers.below(4) {
-            // Every other time in the part of the header that means something.
+            // In every second round, in the used part of the header.
             let at = if round % 2 == 0 {
                 numbers.below(48)
             } else {
@@ -181,7 +181,7 @@ fn changed_words_are_survived() {
 }
 
 #[test]
-fn noise_behind_a_header_is_survived() {
+fn random_tables_do_not_crash_the_reader() {
     let directory = scratch();
     let bytes = valid(directory.path());
     let path = directory.path().join("noise.box");
@@ -207,7 +207,7 @@ fn noise_behind_a_header_is_survived() {
 }
 
 #[test]
-fn what_is_no_box_is_named() {
+fn invalid_file_error_states_the_reason() {
     let directory = scratch();
     let bytes = valid(directory.path());
     let path = directory.path().join("a.box");
@@ -217,7 +217,7 @@ fn what_is_no_box_is_named() {
 
     let mut newer = bytes.clone();
     newer[header::VERSION * WORD] = LAYOUT_VERSION as u8 + 1;
-    // A later layout may look entirely different behind its version.
+    // A later layout may differ completely after the version.
     newer[2 * WORD..].fill(0xee);
     fs::write(&path, &newer).unwrap();
     let error = read(&path).unwrap_err();

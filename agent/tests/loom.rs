@@ -1,8 +1,8 @@
-//! The protocols of the black box under a model checker: every interleaving of a few threads, and
-//! every value that the memory orders allow a load to see, up to a bound of preemptions.
+//! The protocols of the black box in a model checker, which explores interleavings of a few
+//! threads, and all values that memory orders allow a load to return, up to a bound of preemptions.
 //!
-//! It is the code of the library that runs here, word for word: the files below are compiled a second
-//! time, over `loom`'s atomics. `LOOM_MAX_PREEMPTIONS` raises the bound (`make loom`).
+//! The library's own source files are compiled a second time, with `loom`'s atomics.
+//! `LOOM_MAX_PREEMPTIONS` raises the bound (`make loom`).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(dead_code, reason = "of what the library uses, the models use a part")]
 
@@ -29,17 +29,17 @@ mod sync {
     pub(crate) use loom::thread::yield_now as spin_loop;
 }
 
-/// Words of a slot: its lock and two more, which tell a torn record.
+/// Words of a slot: its lock and two more, which reveal a torn record.
 const SLOT: usize = 3;
 
 fn word() -> AtomicU64 {
     AtomicU64::new(0)
 }
 
-/// Runs a model with the bound that the environment gives, or with a small one.
+/// Runs a model with the bound from the environment, or with `preemptions`.
 ///
-/// What happens at once happens in threads that the model starts: where its first thread took part,
-/// `loom` 0.7.2 was seen to leave out executions in which the other was done before.
+/// All concurrent work is done in threads that the model starts. If the model's main thread takes
+/// part, `loom` 0.7.2 skips executions in which the other thread finishes first.
 fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound.get_or_insert(preemptions);
@@ -47,7 +47,7 @@ fn model(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     builder.check(body);
 }
 
-/// A ring as the black box has it, over words of its own.
+/// A ring like that of a black box, with its own words.
 struct Ring {
     head: AtomicU64,
     dropped: AtomicU64,
@@ -67,7 +67,7 @@ impl Ring {
         &self.slots[ticket as usize % self.slots.len()]
     }
 
-    /// As `Writer::append` does; whether there was room.
+    /// Like `Writer::append`; counts dropped records.
     fn append(&self, value: u64) {
         let ticket = self.head.fetch_add(1, Ordering::Relaxed);
         if !ring::write(self.slot(ticket), ticket, &[value, !value]) {
@@ -75,7 +75,7 @@ impl Ring {
         }
     }
 
-    /// As `Reader::copy` does; the values that were read.
+    /// Like `Reader::copy`; returns the values that were read.
     fn copy(&self, cursor: &mut Cursor, dead: bool) -> Vec<u64> {
         let mut batch = Vec::new();
         cursor.copy(
@@ -97,7 +97,7 @@ impl Ring {
     }
 }
 
-/// Two producers write over each other's records while a reader goes along.
+/// Two writers overwrite each other's records while a reader copies them.
 fn overwritten_while_read(capacity: usize, each: u64) {
     let ring = Ring::new(capacity);
     let produce = |producer: u64| {
@@ -135,20 +135,20 @@ fn overwritten_while_read(capacity: usize, each: u64) {
 }
 
 #[test]
-fn no_torn_record_is_accepted_and_lost_ones_are_counted() {
+fn torn_records_are_rejected_and_lost_ones_counted() {
     model(2, || overwritten_while_read(1, 1));
 }
 
 #[test]
-fn producers_may_lap_each_other() {
+fn writers_may_lap_each_other() {
     model(1, || overwritten_while_read(2, 2));
 }
 
-/// A producer that was asleep after it took its ticket does not write over a later record. `loom` leaves
-/// these executions out (to it a thread's own load hides the other's before it), so that this one is
-/// told step by step.
+/// A writer that is delayed after taking its ticket does not overwrite a later record. `loom` does
+/// not explore this case, because a thread's own load hides the other's earlier store, so the steps
+/// are explicit.
 #[test]
-fn a_later_record_gives_no_way_to_an_earlier_one() {
+fn earlier_ticket_does_not_overwrite_a_later_record() {
     model(0, || {
         let ring = Ring::new(1);
         ring.head.store(2, Ordering::Relaxed);
@@ -158,7 +158,7 @@ fn a_later_record_gives_no_way_to_an_earlier_one() {
     });
 }
 
-/// The texts of a box, and the number that the writer remembers of one.
+/// The strings of a box, and the writer's cached number of one.
 struct Texts {
     index: [AtomicU64; 2],
     heap: [AtomicU64; 2],
@@ -185,7 +185,7 @@ impl Texts {
         }
     }
 
-    /// As `Writer::intern` does.
+    /// Like `Writer::intern`.
     fn intern(&self) -> u64 {
         match self.known.load(Ordering::Acquire) {
             0 => {
@@ -205,9 +205,8 @@ impl Texts {
     }
 }
 
-/// A text that is there is there as a whole.
 #[test]
-fn no_half_text_is_found() {
+fn published_string_is_complete() {
     model(3, || {
         let texts = Texts::new();
         let adds = Arc::clone(&texts);
@@ -220,9 +219,10 @@ fn no_half_text_is_found() {
     });
 }
 
-/// A record names a text that another thread may have added: whoever has copied the record finds it.
+/// A record may refer to a string that another thread added; a reader of the record finds the
+/// string.
 #[test]
-fn what_a_record_names_was_published_before_it() {
+fn strings_are_published_before_records() {
     model(2, || {
         let (texts, ring) = (Texts::new(), Ring::new(2));
         let name = || {
@@ -243,15 +243,15 @@ fn what_a_record_names_was_published_before_it() {
 
 type Entry = [AtomicU64; THREAD_WORDS];
 
-/// An entry that thread 1 has, whose name is text 100.
+/// An entry owned by thread 1, whose name is string 100.
 fn entry() -> Arc<Entry> {
     let entry: Arc<Entry> = Arc::new(std::array::from_fn(|_| word()));
     protocol::thread::publish(&entry, 1, 0, 100);
     entry
 }
 
-/// Reads an entry while somebody writes it: whoever has it by then is named rightly, and inside of one
-/// thing.
+/// Reads an entry while `writes` changes it. The name and the call must belong to the owner that
+/// was read.
 fn read_while(writes: impl Fn(&Entry) + Send + Sync + 'static, entry: Arc<Entry>) {
     let written = Arc::clone(&entry);
     let writer = thread::spawn(move || writes(&written));
@@ -275,14 +275,14 @@ fn read_while(writes: impl Fn(&Entry) + Send + Sync + 'static, entry: Arc<Entry>
 }
 
 #[test]
-fn what_a_thread_is_inside_of_is_never_mixed() {
+fn state_of_a_thread_is_never_torn() {
     model(2, || {
         read_while(|entry| protocol::thread::enter(entry, [5; 4]), entry());
     });
 }
 
 #[test]
-fn an_entry_that_passes_to_another_thread_is_the_ones_or_the_others() {
+fn reused_entry_belongs_to_exactly_one_thread() {
     model(2, || {
         let entry = entry();
         protocol::thread::enter(&entry, [5; 4]);
@@ -294,9 +294,9 @@ fn an_entry_that_passes_to_another_thread_is_the_ones_or_the_others() {
     });
 }
 
-/// A call that is looked up while its entry passes to another is itself or unknown.
+/// A call that is looked up while its entry is reused is found or unknown.
 #[test]
-fn what_is_known_of_a_call_is_never_anothers() {
+fn recalled_facts_belong_to_the_call() {
     model(3, || {
         let known = |call: u64| Known {
             group: call as u32,

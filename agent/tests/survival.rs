@@ -1,6 +1,6 @@
-//! What a process leaves, whatever becomes of it: killed, aborted, forked, or without room.
+//! Black boxes of processes that are killed, abort, fork, or have no room for a box.
 //!
-//! Each test runs this executable again as the process that suffers; see [`Child`].
+//! Each test runs this executable again as the process under test; see [`Child`].
 #![expect(unsafe_code, reason = "forks, aborts and mounts")]
 #![expect(
     clippy::unwrap_used,
@@ -21,7 +21,7 @@ use ddp_doctor_agent::{Agent, Op, current};
 use ddp_doctor_proto::RecordKind;
 use ddp_doctor_proto::blackbox::Capacities;
 
-/// Says which part the process plays; unset in the process that tests.
+/// Names the scenario for the child process; unset in the test process.
 const PART: &str = "DDP_DOCTOR_TEST_PART";
 
 /// Runs this executable again, with its boxes in `directory`.
@@ -35,7 +35,7 @@ impl Child {
         command
             .args([
                 "--exact",
-                "the_child_plays_its_part",
+                "child_process_runs_its_scenario",
                 "--nocapture",
                 "--test-threads=1",
             ])
@@ -61,7 +61,7 @@ impl Child {
         self.command.output().unwrap().status
     }
 
-    /// Whether it could do what it was to do. Where the system does not permit that, says so.
+    /// Runs the child. Returns false, with a message, if mounting is not permitted on this system.
     fn could(self) -> bool {
         let status = self.status();
         if status.code() == Some(NOT_PERMITTED) {
@@ -73,7 +73,7 @@ impl Child {
     }
 }
 
-/// Sizes of a box of 12 KiB.
+/// Capacities of a box of 12 KiB.
 const TINY: Capacities = Capacities {
     records: 16,
     strings: 64,
@@ -83,11 +83,11 @@ const TINY: Capacities = Capacities {
     threads: 4,
 };
 
-/// Exit status of a child that may not mount.
+/// Exit status of a child that is not permitted to mount.
 const NOT_PERMITTED: i32 = 99;
 
 #[test]
-fn the_child_plays_its_part() {
+fn child_process_runs_its_scenario() {
     let Ok(part) = std::env::var(PART) else {
         return;
     };
@@ -100,7 +100,7 @@ fn the_child_plays_its_part() {
         "exit" => {
             let agent = began_a_call();
             agent.exit(3, "_exit");
-            // SAFETY: ends the process; nothing comes after.
+            // SAFETY: exits the process; no code runs afterwards.
             unsafe { libc::_exit(3) };
         }
         "fork" => fork_in_a_call(),
@@ -170,7 +170,7 @@ fn write_until_killed() {
 }
 
 #[test]
-fn a_killed_process_leaves_every_record_it_completed() {
+fn killed_process_leaves_all_completed_records() {
     let directory = tempfile::tempdir().unwrap();
     let mut child = Child::new("write", directory.path())
         .command
@@ -188,11 +188,11 @@ fn a_killed_process_leaves_every_record_it_completed() {
     while before < 50_000 {
         before += reader.poll(1000, &mut |_| {});
     }
-    // Wherever its threads are at this moment.
+    // At an arbitrary moment of its threads.
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
 
-    // The reader that was there, and one that comes later.
+    // A reader that was following, and one opened after the kill.
     let lost_before = reader.lost();
     let (records, lost, _) = finish(&mut reader);
     assert_eq!(reader.lost(), lost_before + lost);
@@ -200,7 +200,7 @@ fn a_killed_process_leaves_every_record_it_completed() {
     let mut late = Reader::open(&only_box(directory.path())).unwrap();
     let (records, lost, rest) = finish(&mut late);
     assert!(records.last().unwrap().ticket + 1 >= last);
-    // Three writers can leave at most three holes.
+    // Three writers can leave at most three incomplete records.
     assert!(records.len() >= 8192 - 3, "{}", records.len());
     assert!(lost >= before as u64 - 8192);
     for ReadRecord { record, .. } in &records {
@@ -220,7 +220,7 @@ fn a_killed_process_leaves_every_record_it_completed() {
 }
 
 #[test]
-fn aborting_and_exiting_leave_what_was_said_before() {
+fn abort_and_exit_keep_earlier_records() {
     for (part, kinds) in [
         ("abort", &[RecordKind::Issued][..]),
         ("exit", &[RecordKind::Issued, RecordKind::Exit]),
@@ -246,7 +246,7 @@ fn fork_in_a_call() {
     let world = agent.group("world", "", "gloo", &[0, 1]);
     let call = agent.call(&world, Op::Barrier).issue();
     let phase = agent.phase("parent");
-    // SAFETY: this is the only thread that does anything.
+    // SAFETY: no other thread is active.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -255,10 +255,10 @@ fn fork_in_a_call() {
         agent.step();
         let own = Agent::builder().layer("child").start().unwrap();
         own.step();
-        // These are the parent's, and say nothing in the child's box either.
+        // These guards belong to the parent's box, and record nothing in the child's.
         drop((call, phase));
         drop(own);
-        // SAFETY: ends the child; nothing comes after.
+        // SAFETY: exits the child; no code runs afterwards.
         unsafe { libc::_exit(0) };
     }
     let mut status = 0;
@@ -269,7 +269,7 @@ fn fork_in_a_call() {
 }
 
 #[test]
-fn a_forked_child_is_silent_until_it_has_a_box_of_its_own() {
+fn forked_child_records_only_in_its_own_box() {
     let directory = tempfile::tempdir().unwrap();
     assert!(Child::new("fork", directory.path()).status().success());
     let boxes = boxes(directory.path());
@@ -289,12 +289,12 @@ fn a_forked_child_is_silent_until_it_has_a_box_of_its_own() {
     }
 }
 
-/// Gives this process mounts of its own, with a new file system at a place.
+/// Gives this process its own mount namespace, with a new file system at a path.
 fn mount(at: &Path, options: &str) {
     let none = c"none".as_ptr();
     let path = CString::new(at.to_str().unwrap()).unwrap();
     let options = CString::new(options).unwrap();
-    // SAFETY: every pointer leads to text that ends in a zero, or is null where that is permitted.
+    // SAFETY: every pointer is to NUL-terminated text, or null where permitted.
     let mounted = unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
             && libc::mount(
@@ -323,7 +323,7 @@ fn directory_of(variable: &str) -> PathBuf {
     std::env::var_os(variable).unwrap().into()
 }
 
-/// The file system has room for the box, but not four times.
+/// The box fits into the file system, but would take more than a quarter of the free space.
 fn no_room_but_the_run_directory() {
     let small = directory_of("DDP_DOCTOR_BOX_DIR");
     mount(&small, "size=4m");
@@ -333,7 +333,7 @@ fn no_room_but_the_run_directory() {
 }
 
 #[test]
-fn a_box_takes_no_more_than_a_quarter_of_the_free_space() {
+fn box_takes_at_most_a_quarter_of_the_free_space() {
     let (small, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let child = Child::new("crowded", small.path()).env("DDP_DOCTOR_RUN_DIR", run.path());
     if child.could() {
@@ -349,12 +349,12 @@ fn a_box_takes_no_more_than_a_quarter_of_the_free_space() {
 fn no_room_at_all() {
     let full = directory_of("DDP_DOCTOR_BOX_DIR");
     mount(&full, "size=64k");
-    // To the last byte.
+    // Fills the file system completely.
     let filler = fs::write(full.join("filler"), vec![1; 1 << 20]);
     assert_eq!(filler.unwrap_err().kind(), io::ErrorKind::StorageFull);
     let error = Agent::builder().rank(1).start().unwrap_err().to_string();
     assert!(error.contains("DDP_DOCTOR_BOX_DIR"), "{error}");
-    // Everything does nothing.
+    // Without a box, all functions do nothing.
     let agent = Agent::without_box();
     assert!(!agent.is_open());
     let world = agent.group("world", "", "gloo", &[0, 1]);
@@ -373,7 +373,7 @@ fn no_room_at_all() {
     };
     assert_eq!(left, [marker.to_string()]);
 
-    // Room again: the box comes late, and what said that there is none goes.
+    // With room again, a box is created and the marker is removed.
     let crowded = Agent::builder().rank(1).capacities(TINY);
     fs::remove_file(full.join("filler")).unwrap();
     drop(crowded.start().unwrap());
@@ -382,7 +382,7 @@ fn no_room_at_all() {
 }
 
 #[test]
-fn a_full_file_system_leaves_a_marker_and_a_living_process() {
+fn full_file_system_leaves_a_marker() {
     let directory = tempfile::tempdir().unwrap();
     Child::new("full", directory.path()).could();
 }
@@ -395,7 +395,7 @@ fn no_shared_memory() {
 }
 
 #[test]
-fn without_shared_memory_the_run_directory_serves() {
+fn run_directory_replaces_missing_shared_memory() {
     let run = tempfile::tempdir().unwrap();
     Child::new("no shm", run.path())
         .without("DDP_DOCTOR_BOX_DIR")
@@ -405,11 +405,11 @@ fn without_shared_memory_the_run_directory_serves() {
 
 fn shared_memory() {
     mount(Path::new("/dev/shm"), "size=64m");
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no arguments and cannot fail.
     let user = PathBuf::from(format!("/dev/shm/ddp-doctor-{}", unsafe {
         libc::geteuid()
     }));
-    // Somebody else was here first.
+    // As left by another user.
     fs::create_dir(&user).unwrap();
     fs::set_permissions(&user, fs::Permissions::from_mode(0o777)).unwrap();
     assert!(Agent::builder().job("j").start().is_err());
@@ -430,7 +430,7 @@ fn shared_memory() {
 }
 
 #[test]
-fn boxes_in_shared_memory_are_their_users_alone() {
+fn boxes_in_shared_memory_are_private() {
     let directory = tempfile::tempdir().unwrap();
     Child::new("shm", directory.path())
         .without("DDP_DOCTOR_BOX_DIR")
@@ -448,7 +448,7 @@ fn limited_files() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_kills_nobody() {
+fn file_size_limit_does_not_kill_the_process() {
     let directory = tempfile::tempdir().unwrap();
     let status = Child::new("limit", directory.path()).status();
     assert!(status.success(), "{status}");
@@ -462,7 +462,7 @@ fn disabled() {
 }
 
 #[test]
-fn switched_off_there_is_no_box_and_no_error() {
+fn disabled_capture_is_no_error() {
     let directory = tempfile::tempdir().unwrap();
     let child = Child::new("disabled", directory.path()).env("DDP_DOCTOR", Path::new("0"));
     let status = child.status();

@@ -1,14 +1,14 @@
 /*
- * A training loop in C that reports its collectives: several processes, which reduce their gradients
+ * A training loop in C that records its collectives: several processes that reduce their gradients
  * over sockets.
  *
  *   cc -o training training.c -I ../include -L <folder of libddp_doctor.so> -lddp_doctor
- *   ddp-doctor run -- ./training 4                   nothing is wrong, and nothing is said
+ *   ddp-doctor run -- ./training 4                   healthy: prints nothing
  *   ddp-doctor run -- ./training 4 early-exit        rank 1 has fewer batches than the others
- *   ddp-doctor run -- ./training 4 barrier           rank 2 calls a barrier where the others reduce
- *   ddp-doctor run -- ./training 4 root              rank 3 broadcasts from another root
+ *   ddp-doctor run -- ./training 4 barrier           rank 2 calls a barrier while the others reduce
+ *   ddp-doctor run -- ./training 4 root              rank 3 broadcasts from a different root
  *
- * Without `run`, under a standing `ddp-doctor coordinator`:
+ * Without `run`, with a running `ddp-doctor coordinator`:
  *
  *   DDP_DOCTOR_COORDINATOR=127.0.0.1:7077 ./training 4 barrier
  */
@@ -28,18 +28,18 @@
 
 enum { MAX_RANKS = 64, STEPS = 6, FAULTY_STEP = 4, PARAMETERS = 8 };
 
-/* --- What carries the collectives ------------------------------------------------------------- */
+/* --- Transport --------------------------------------------------------------------------------- */
 
-/* What a rank asks of the fabric: it answers once all ranks ask the same. */
+/* Request of a rank to the fabric, which replies once all ranks have sent the same request. */
 struct message {
-    int32_t number; /* of the call, from 1 */
+    int32_t number; /* 1-based number of the call */
     int32_t op;
     int32_t root;
     float values[PARAMETERS];
 };
 
-static int fabric;   /* this rank's socket */
-static int32_t calls; /* that it has made */
+static int fabric;   /* socket of this rank */
+static int32_t calls; /* number of calls made */
 
 static void exchange(int op, int root, float *values)
 {
@@ -51,11 +51,11 @@ static void exchange(int op, int root, float *values)
     memcpy(message.values, values, sizeof message.values);
     if (write(fabric, &message, sizeof message) != sizeof message ||
         read(fabric, &message, sizeof message) != sizeof message)
-        exit(1); /* whoever started us is gone */
+        exit(1); /* the parent has exited */
     memcpy(values, message.values, sizeof message.values);
 }
 
-/* Serves `ranks` sockets until all of them are closed. */
+/* Serves the sockets of all ranks until they are closed. */
 static void serve(const int *sockets, int ranks)
 {
     struct message asked[MAX_RANKS];
@@ -92,14 +92,14 @@ static void serve(const int *sockets, int ranks)
         for (int i = 0; i < ranks; ++i) {
             waits[i] = 0;
             if (write(polled[i].fd, &answer, sizeof answer) < 0)
-                continue; /* it is gone, and will be seen to be */
+                continue; /* poll() reports the closed socket */
         }
     }
 }
 
-/* --- Collectives that say what they do -------------------------------------------------------- */
+/* --- Recorded collectives ---------------------------------------------------------------------- */
 
-static uint32_t world; /* the group of all ranks */
+static uint32_t world; /* group of all ranks */
 
 static void collective(int op, int reduce_op, int root, float *values, uint32_t site)
 {
@@ -121,13 +121,13 @@ static void collective(int op, int reduce_op, int root, float *values, uint32_t 
         call.flags |= DDP_DOCTOR_ROOT;
         call.root = root;
     }
-    /* Before the call, so that it is known also if it never comes back. */
+    /* Recorded before the call, so that a call that never returns is known. */
     uint64_t id = ddp_doctor_issued(&call);
     exchange(op, root, values);
     ddp_doctor_returned(id);
 }
 
-/* Macros, so that the line is the caller's. */
+/* Macros, so that the recorded line is the caller's. */
 #define all_reduce(values) \
     collective(DDP_DOCTOR_OP_ALL_REDUCE, DDP_DOCTOR_REDUCE_AVG, -1, values, DDP_DOCTOR_HERE)
 #define broadcast(values, root) \

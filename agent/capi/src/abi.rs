@@ -23,9 +23,9 @@ pub(crate) enum Status {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Text {
-    /// Bytes; may be null where there are none.
+    /// Address of the bytes; may be null if `length` is 0.
     pub data: *const u8,
-    /// How many.
+    /// Number of bytes.
     pub length: usize,
 }
 
@@ -33,16 +33,16 @@ pub struct Text {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Identity {
-    /// Global rank; -1: not known.
+    /// Global rank; -1: unknown.
     pub rank: i32,
-    /// Number of ranks; -1: not known.
+    /// Number of ranks; -1: unknown.
     pub world_size: i32,
-    /// Rank within the node; -1: not known.
+    /// Rank within the node; -1: unknown.
     pub local_rank: i32,
 }
 
 impl Identity {
-    /// Rank, number of ranks and rank within the node, where they are known.
+    /// Rank, number of ranks and rank within the node; `None` where unknown.
     pub(crate) fn known(self) -> (Option<u32>, Option<u32>, Option<u32>) {
         let known = |value: i32| u32::try_from(value).ok();
         (
@@ -140,7 +140,7 @@ impl Default for CMemorySample {
 }
 
 impl CMemorySample {
-    /// The sample as the box takes it.
+    /// Converts to a sample of the black box.
     pub(crate) fn known(&self) -> MemorySample {
         let known = |value: u64| Some(value).filter(|&it| it != u64::MAX);
         MemorySample {
@@ -154,7 +154,7 @@ impl CMemorySample {
             retries: known(self.retries),
             ooms: known(self.ooms),
             largest: known(self.largest),
-            // NCCL's own is asked for where its calls are seen.
+            // NCCL's own memory is queried by the preloaded NCCL library.
             nccl: None,
         }
     }
@@ -214,7 +214,7 @@ pub struct CCall {
     pub dims: [u32; MAX_DIMS],
 }
 
-/// Flags that a caller may set.
+/// Flags that the caller may set.
 const FLAGS: u16 = flags::ASYNC
     | flags::HIDDEN
     | flags::NUMEL
@@ -224,7 +224,7 @@ const FLAGS: u16 = flags::ASYNC
     | flags::BORROWED_SITE;
 
 impl CCall {
-    /// The call as the box takes it. Numbers that nobody knows become "unspecified".
+    /// Converts to a call of the black box. Unknown enumeration values become `Unspecified`.
     #[inline]
     pub(crate) fn at(&self, group: u32, site: u32) -> Call {
         Call {
@@ -250,8 +250,8 @@ mod tests {
     use std::mem::offset_of;
 
     #[test]
-    fn the_layout_is_that_of_the_header() {
-        // `tests/program.c` asserts the same numbers of the header's side.
+    fn struct_layouts_match_the_header() {
+        // `tests/program.c` asserts the same values for the header.
         assert_eq!(size_of::<CCall>(), 80);
         assert_eq!(
             [

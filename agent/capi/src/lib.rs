@@ -1,7 +1,6 @@
-//! `libddp_doctor.so`: the agent for programs in C and C++, and for whatever can call C.
+//! `libddp_doctor.so`: the agent for programs in C, C++ and other languages that can call C.
 //!
-//! The interface is `include/ddp_doctor.h`; what it says is not repeated here. Every function is
-//! wrapped so that nothing unwinds into its caller.
+//! The interface is documented in `include/ddp_doctor.h`. No function unwinds into its caller.
 #![expect(unsafe_code, reason = "exports functions to C, which pass pointers")]
 #![expect(
     missing_docs,
@@ -28,21 +27,20 @@ use abi::{ABI_VERSION, Status};
 pub use abi::{CCall, CCreation, CMemorySample, COptions, CParameters, Identity, Text};
 use ptr::BadPointer;
 
-/// Runs `work`; where it panics, which nothing in it should, the answer is the default.
+/// Runs `work`; returns the default if it panics.
 #[inline]
 fn guarded<T: Default>(work: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(value) => value,
         Err(payload) => {
-            // Dropping it might panic again.
+            // Dropping the payload might panic again.
             mem::forget(payload);
             T::default()
         }
     }
 }
 
-/// Runs `work` on the open box. Without one, and where an argument cannot be used, the answer is the
-/// default.
+/// Runs `work` on the open box. Returns the default if no box is open or an argument is invalid.
 #[inline]
 fn with_box<T: Default>(work: impl FnOnce(&'static Writer) -> Result<T, BadPointer>) -> T {
     guarded(|| {
@@ -109,7 +107,7 @@ pub unsafe extern "C" fn ddp_doctor_open_with(options: *const COptions) -> i32 {
     })
 }
 
-/// Opens a box with what `describe` says, unless that is switched off.
+/// Opens a box with the place and options from `describe`, unless capture is disabled.
 fn opened(describe: impl FnOnce() -> Result<(Place, Options), BadPointer>) -> i32 {
     guarded(|| {
         if is_disabled() {
@@ -287,7 +285,7 @@ pub unsafe extern "C" fn ddp_doctor_splits(
     with_box(|writer| {
         // SAFETY: the caller vouches for the sizes.
         let sizes = unsafe { ptr::values(sizes, count) }?;
-        // A size that no box can hold is at least not a small one; a negative one is none.
+        // Clamped: oversized sizes stay large, negative ones become 0.
         let clamped = sizes
             .iter()
             .map(|&size| u32::try_from(size.max(0)).unwrap_or(u32::MAX));
@@ -412,7 +410,7 @@ pub unsafe extern "C" fn ddp_doctor_parameters(list: *const CParameters) {
     with_box(|writer| {
         // SAFETY: the caller vouches for the list.
         let list = unsafe { ptr::sized(list, CParameters::default()) }?;
-        // SAFETY: and for its text.
+        // SAFETY: the caller vouches for the list's text.
         let lines = unsafe { ptr::bytes(list.lines) }?;
         let fact = u8::try_from(list.fact);
         writer.parameters(&Parameters {

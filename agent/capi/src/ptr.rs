@@ -1,5 +1,5 @@
-//! What a C program hands us, turned into what Rust can trust. Every raw pointer that is
-//! dereferenced in this crate is dereferenced here.
+//! Converts pointers passed by C programs into Rust references and values. Such pointers are
+//! dereferenced only here.
 #![expect(unsafe_code, reason = "turns pointers of C programs into references")]
 
 use std::ffi::{CStr, c_char};
@@ -7,32 +7,33 @@ use std::{ptr, slice};
 
 use crate::abi::Text;
 
-/// No structure of this interface will ever be longer.
+/// Maximum size of a structure of this interface, in bytes.
 const LARGEST: usize = 4096;
 
-/// A pointer that cannot be used.
+/// A null or misaligned pointer, or an impossible length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadPointer;
 
-/// What a pointer leads to.
+/// Borrows the value behind a pointer.
 ///
 /// # Safety
 ///
-/// A pointer that is neither null nor misaligned leads to a `T` that nobody changes during the call.
+/// A pointer that is neither null nor misaligned must point to a `T` that is not modified during
+/// the call.
 pub(crate) unsafe fn value<'a, T>(pointer: *const T) -> Result<&'a T, BadPointer> {
     if !pointer.is_aligned() {
         return Err(BadPointer);
     }
-    // SAFETY: null is told apart; the caller vouches for the rest.
+    // SAFETY: `as_ref` handles null; the caller vouches for the rest.
     unsafe { pointer.as_ref() }.ok_or(BadPointer)
 }
 
-/// The `length` values that a pointer leads to. Null stands for none of them.
+/// Borrows `length` values behind a pointer. A null pointer is valid if `length` is 0.
 ///
 /// # Safety
 ///
-/// A pointer that is neither null nor misaligned leads to `length` values that nobody changes during
-/// the call.
+/// A pointer that is neither null nor misaligned must point to `length` values that are not
+/// modified during the call.
 pub(crate) unsafe fn values<'a, T>(
     pointer: *const T,
     length: usize,
@@ -48,11 +49,11 @@ pub(crate) unsafe fn values<'a, T>(
         return Err(BadPointer);
     }
     // SAFETY: not null, aligned, and no longer than an object can be; the caller vouches that the
-    // values are there.
+    // values exist.
     Ok(unsafe { slice::from_raw_parts(pointer, length) })
 }
 
-/// The bytes of a text.
+/// Borrows the bytes of a text.
 ///
 /// # Safety
 ///
@@ -62,11 +63,11 @@ pub(crate) unsafe fn bytes<'a>(text: Text) -> Result<&'a [u8], BadPointer> {
     unsafe { values(text.data, text.length) }
 }
 
-/// The name that a pointer leads to, which ends in a zero. Null stands for an empty one.
+/// Borrows a NUL-terminated name. A null pointer is an empty name.
 ///
 /// # Safety
 ///
-/// A pointer that is not null leads to bytes that end in a zero and that nobody changes during the
+/// A pointer that is not null must point to NUL-terminated bytes that are not modified during the
 /// call.
 pub(crate) unsafe fn name<'a>(pointer: *const c_char) -> &'a [u8] {
     if pointer.is_null() {
@@ -76,14 +77,15 @@ pub(crate) unsafe fn name<'a>(pointer: *const c_char) -> &'a [u8] {
     unsafe { CStr::from_ptr(pointer) }.to_bytes()
 }
 
-/// A structure that says how long it is. Of an older caller's, which is shorter, the rest is as in
-/// `default`; of a newer one's, what this version does not know is left out.
+/// Copies a structure that begins with its size. Fields missing in the shorter structure of an
+/// older caller are taken from `default`; fields that only a newer caller knows are ignored.
 ///
 /// # Safety
 ///
-/// `T` begins with a `usize`, and any bits are valid in each of its fields.
-/// A pointer that is neither null nor misaligned leads to a size and, as long as that is not less, to
-/// so many bytes of a `T` or of a later version of it, that nobody changes during the call.
+/// `T` begins with a `usize`, and all bit patterns are valid in each of its fields. A pointer that
+/// is neither null nor misaligned must point to a size. If that size is valid, as many bytes of a
+/// `T` or of a later version of `T` must follow from there, and must not be modified during the
+/// call.
 pub(crate) unsafe fn sized<T: Sized>(pointer: *const T, default: T) -> Result<T, BadPointer> {
     // SAFETY: the caller vouches for the size.
     let size = *unsafe { value(pointer.cast::<usize>()) }?;
@@ -92,8 +94,9 @@ pub(crate) unsafe fn sized<T: Sized>(pointer: *const T, default: T) -> Result<T,
     }
     let mut taken = default;
     let length = size.min(size_of::<T>());
-    // SAFETY: the caller vouches for `size` bytes; `taken` has at least so many, and apart from
-    // `pointer`. The bytes are those of fields of a `T`, whose types take any bits.
+    // SAFETY: the caller vouches for `size` bytes; `taken` has at least `length` bytes and does not
+    // overlap `pointer`. The bytes are those of fields of a `T`, for which all bit patterns are
+    // valid.
     unsafe { ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut taken).cast(), length) };
     Ok(taken)
 }
@@ -103,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_used_is_an_error() {
+    fn invalid_pointers_are_errors() {
         let numbers = [1_u32, 2, 3];
         // SAFETY: the pointers are null, misaligned, or lead to `numbers`.
         unsafe {
@@ -122,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn structures_of_other_versions_are_taken_as_far_as_they_go() {
+    fn common_fields_of_other_versions_are_copied() {
         let default = [0_usize, 10, 20];
         let take = |given: &[usize]| {
-            // SAFETY: what is given is as long as it says, but where that is refused.
+            // SAFETY: `given` is as long as its size says, except where the size is rejected.
             unsafe { sized(given.as_ptr().cast::<[usize; 3]>(), default) }
         };
         let word = size_of::<usize>();
@@ -134,7 +137,7 @@ mod tests {
         assert_eq!(take(&[4 * word, 1, 2, 3]), Ok([4 * word, 1, 2]));
         assert_eq!(take(&[0, 1, 2]), Err(BadPointer));
         assert_eq!(take(&[usize::MAX, 1, 2]), Err(BadPointer));
-        // SAFETY: null.
+        // SAFETY: the pointer is null.
         let null = unsafe { sized(ptr::null(), default) };
         assert_eq!(null, Err(BadPointer));
     }

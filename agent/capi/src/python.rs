@@ -1,12 +1,12 @@
-//! The four calls of the hot path as built-in functions of the Python interpreter.
+//! The four functions of the hot path as built-in functions of the Python interpreter.
 //!
 //! The interpreter calls a built-in function several times faster than ctypes calls a C function. A
-//! built-in needs two functions of CPython's stable ABI to read and make integers; the Python package
-//! hands their addresses over ([`ddp_doctor_py_use`]), so that this library links to no Python and
-//! looks for none. The calling convention is `METH_FASTCALL` (stable since Python 3.10, there since
-//! 3.7), <https://docs.python.org/3/c-api/structures.html>.
+//! built-in needs two functions of CPython's stable ABI to convert integers. The Python package
+//! passes their addresses to [`ddp_doctor_py_use`], so this library neither links to Python nor
+//! searches for it. The calling convention is `METH_FASTCALL` (available since Python 3.7, stable
+//! since 3.10), <https://docs.python.org/3/c-api/structures.html>.
 //!
-//! All of them are called with the interpreter's lock held, and answer with an integer.
+//! All of these functions are called with the GIL held and return a Python integer.
 #![expect(unsafe_code, reason = "speaks with the interpreter through pointers")]
 #![expect(
     missing_docs,
@@ -94,12 +94,12 @@ pub unsafe extern "C" fn ddp_doctor_py_wait_end(
     }
 }
 
-/// Runs `work` on the arguments, integers all of them. What is no integer leaves the interpreter's
-/// exception, which a null pointer tells it of; where arguments are missing, all of them are 0.
+/// Runs `work` on the arguments, which must be integers. If one is not, the interpreter has set an
+/// exception and the result is null. If arguments are missing, all of them are 0.
 ///
 /// # Safety
 ///
-/// The interpreter's lock is held, and `arguments` leads to `count` objects that live.
+/// The GIL is held, and `arguments` points to `count` live objects.
 #[inline]
 unsafe fn answer<const N: usize>(
     arguments: *const *mut c_void,
@@ -109,9 +109,9 @@ unsafe fn answer<const N: usize>(
     let to_number = TO_NUMBER.load(Ordering::Acquire);
     let from_number = FROM_NUMBER.load(Ordering::Acquire);
     if to_number.is_null() || from_number.is_null() {
-        return ptr::null_mut(); // the package makes these functions after it has called `use`
+        return ptr::null_mut(); // `ddp_doctor_py_use` is called before these functions exist
     }
-    // SAFETY: the package handed over the addresses of functions of these types.
+    // SAFETY: the package passed the addresses of functions of these types.
     let (to_number, from_number) = unsafe {
         (
             mem::transmute::<*mut c_void, ToNumber>(to_number),
@@ -128,6 +128,6 @@ unsafe fn answer<const N: usize>(
             }
         }
     }
-    // SAFETY: it takes any number.
+    // SAFETY: the function accepts any number.
     unsafe { from_number(work(numbers)) }
 }

@@ -1,4 +1,5 @@
-//! What this library offers to the one that is loaded before NCCL: see [`ddp_doctor_agent::shared`].
+//! Functions that this library offers to the one preloaded before NCCL, see
+//! [`ddp_doctor_agent::shared`].
 #![expect(unsafe_code, reason = "reads what the other library points to")]
 
 use ddp_doctor_agent::blackbox::{Creation, Outer, Seat, Writer};
@@ -37,7 +38,7 @@ static SERVICES: Services = Services {
     held_by_nccl,
 };
 
-/// Runs `work` on the open box. Without one the answer is the default.
+/// Runs `work` on the open box. Returns the default if no box is open.
 #[inline]
 fn on_box<T: Default>(work: impl FnOnce(&'static Writer) -> T) -> T {
     guarded(|| current().map(work).unwrap_or_default())
@@ -48,8 +49,8 @@ fn read<'a>(bytes: Bytes) -> &'a [u8] {
         data: bytes.data.cast(),
         length: bytes.length,
     };
-    // SAFETY: what is passed is a slice of the other library's that it keeps during the call; all that is
-    // called here is done with it by then.
+    // SAFETY: the bytes are a slice that the other library keeps alive during the call, and every
+    // function here finishes with them before it returns.
     unsafe { ptr::bytes(text) }.unwrap_or_default()
 }
 

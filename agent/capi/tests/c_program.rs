@@ -1,5 +1,5 @@
-//! The library as C sees it: a program against the header, what it leaves, and what the library
-//! needs to be loaded.
+//! The C library: a C program compiled against the header, the black box it leaves, and the
+//! library's dynamic dependencies and exports.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use ddp_doctor_proto::{
     DType, ExceptionKind, NoteKind, Op, ParameterFact, RecordKind as Kind, ReduceOp, Spending,
 };
 
-/// The library. Cargo builds none for a test, which cannot link with it.
+/// Path of the library. Cargo does not build a cdylib for a test of its own package.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -43,7 +43,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// Compiles and runs the program, and reads the one box that it leaves.
+/// Compiles and runs `program.c`, and reads the one box that it leaves.
 fn run(directory: &Path) -> (Reader, Vec<Item>) {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = directory.join("program");
@@ -85,7 +85,7 @@ fn run(directory: &Path) -> (Reader, Vec<Item>) {
 }
 
 #[test]
-fn a_c_program_says_all_that_the_header_offers() {
+fn c_program_writes_the_expected_records() {
     let directory = tempfile::tempdir().unwrap();
     let (reader, items) = run(directory.path());
     let identity = reader.identity();
@@ -143,7 +143,7 @@ fn a_c_program_says_all_that_the_header_offers() {
         ]
     );
     let issued = &records[2].record;
-    // The library alone says what is point to point.
+    // The point-to-point flag is set by the library alone.
     assert_eq!(issued.flags, flags::NUMEL | flags::SHAPE);
     assert_eq!(
         (issued.op, issued.seq, issued.group, issued.site),
@@ -181,7 +181,7 @@ fn a_c_program_says_all_that_the_header_offers() {
         largest: Some(9),
         nccl: None,
     };
-    // A caller that knows of the first fields alone.
+    // Recorded with a smaller `size`, as by a caller that knows only the first fields.
     let older = MemorySample {
         device: Some(3),
         used: Some(1000),
@@ -238,7 +238,7 @@ fn a_c_program_says_all_that_the_header_offers() {
 }
 
 #[test]
-fn the_library_needs_libc_and_nothing_else() {
+fn library_depends_on_libc_only() {
     let library = Command::new("readelf")
         .arg("-d")
         .arg(library())
@@ -252,13 +252,13 @@ fn the_library_needs_libc_and_nothing_else() {
         .collect();
     assert!(needed.contains(&"libc.so.6"));
     for name in needed {
-        // The unwinder and the loader come with the C library and with every C++ program.
+        // Every process has the unwinder and the loader.
         let known = ["libc.so.6", "libgcc_s.so.1"].contains(&name) || name.starts_with("ld-linux");
         assert!(known, "{name}");
     }
 }
 
-/// Functions that the header declares: at the beginning of a line, and not those it defines itself.
+/// Functions that the header declares: lines that begin at column 0, except inline definitions.
 fn declared() -> BTreeSet<&'static str> {
     let lines = include_str!("../include/ddp_doctor.h").lines();
     let declares = |line: &&str| {
@@ -274,7 +274,7 @@ fn declared() -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn it_exports_what_the_header_declares_and_nothing_else() {
+fn exports_are_the_declared_functions() {
     let symbols = Command::new("nm")
         .args(["-D", "--defined-only"])
         .arg(library())
@@ -287,13 +287,13 @@ fn it_exports_what_the_header_declares_and_nothing_else() {
         .collect();
     assert!(exported.len() > 25, "{exported:?}");
     let mut known = declared();
-    // By which the other library of ours finds this one.
+    // Used by the preloaded NCCL library to find this one.
     known.insert("ddp_doctor_services");
     assert_eq!(exported, known);
 }
 
 #[test]
-fn the_numbers_of_the_header_are_those_of_the_vocabulary() {
+fn header_constants_match_the_vocabulary() {
     let header = include_str!("../include/ddp_doctor.h");
     let numbers = |prefix: &str| -> BTreeMap<String, u8> {
         let lines = header
@@ -356,7 +356,7 @@ fn the_numbers_of_the_header_are_those_of_the_vocabulary() {
 }
 
 #[test]
-fn the_header_is_good_c_and_good_cpp() {
+fn header_compiles_as_c_and_cpp() {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("source");
     let program = "#include \"ddp_doctor.h\"\nint main(void) { return ddp_doctor_is_open() + (int)DDP_DOCTOR_HERE; }\n";
@@ -383,14 +383,14 @@ fn the_header_is_good_c_and_good_cpp() {
             .status();
         match compiled {
             Ok(status) => assert!(status.success(), "{language} {standard}"),
-            // Whoever has a C compiler need not have one for C++.
+            // A C++ compiler may be missing.
             Err(_) => assert_eq!(compiler, "g++"),
         }
     }
 }
 
 #[test]
-fn few_crates_live_in_a_training_process() {
+fn library_has_few_dependencies() {
     let tree = Command::new(env!("CARGO"))
         .args([
             "tree",

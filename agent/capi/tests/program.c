@@ -1,4 +1,4 @@
-/* Does what a training program would, through ddp_doctor.h alone. Exits with the line that failed. */
+/* Exercises ddp_doctor.h. Prints the first check that fails and exits with status 1. */
 #include "ddp_doctor.h"
 
 #include <assert.h>
@@ -60,7 +60,7 @@ static void nothing_happens(void)
     ddp_doctor_close();
 }
 
-/* Runs after the thread-specific data of Rust's side may be gone. */
+/* Runs when the thread's Rust thread-local data may already be destroyed. */
 static void at_thread_end(void *group)
 {
     ddp_doctor_call call = {.op = 5, .group = *(uint32_t *)group};
@@ -144,7 +144,7 @@ int main(void)
     ddp_doctor_splits(id, 0, NULL, 3);
     ddp_doctor_returned(id);
 
-    /* Nonsense is survived. */
+    /* Invalid arguments do no harm. */
     memset(&call, 0xff, sizeof call);
     CHECK(ddp_doctor_issued(&call) == 3);
     CHECK(ddp_doctor_issued(NULL) == 0);
@@ -180,7 +180,7 @@ int main(void)
     ddp_doctor_parameters(&parameters);
     ddp_doctor_parameters(NULL);
 
-    /* A line has one number, however often it is reached. */
+    /* A line has one number, however often it is executed. */
     uint32_t here[3];
     for (int i = 0; i < 3; ++i)
         here[i] = DDP_DOCTOR_HERE; /* THE LINE */

@@ -1,14 +1,14 @@
-//! Gives the library the name by which programs ask for NCCL, and lists what it has to hand on.
+//! Gives the library NCCL's soname, and generates the list of forwarded functions.
 
 use std::path::Path;
 use std::{env, fs, io};
 
-/// What becomes of every function of NCCL's.
+/// Table of all functions of NCCL.
 const TABLE: &str = "../functions.txt";
 
 fn main() -> io::Result<()> {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
-    // Whoever loads NCCL may unload it, while our threads are in it.
+    // A program may unload NCCL while threads of this library run.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={TABLE}");
@@ -17,11 +17,11 @@ fn main() -> io::Result<()> {
     for line in table.lines().filter(|it| !it.starts_with('#')) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, _, what] = words[..] else { continue };
-        // The hooks have its name already.
+        // Hooked functions are exported by the hooks.
         if what != "hooked" {
             names.push(name.to_owned());
         }
-        // What has no second name is called by nobody else.
+        // Internal functions have no `pnccl` alias.
         if what != "internal" {
             names.push(format!("p{name}"));
         }

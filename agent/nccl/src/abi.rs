@@ -1,7 +1,6 @@
-//! NCCL's types and numbers, as `nccl.h` has had them from 2.16 to 2.32: none changed, some came.
+//! Types and constants of `nccl.h` from 2.16 to 2.32; later versions added some and changed none.
 //!
-//! What NCCL calls an enumeration is a plain number here, for a later NCCL may pass numbers that this
-//! one has no name for.
+//! Enumerations are plain integers, since a newer NCCL may pass values without a name here.
 #![expect(unsafe_code, reason = "reads the configuration that a program passes")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -14,31 +13,31 @@ pub(crate) type Status = c_int;
 pub(crate) type Comm = *mut c_void;
 /// `cudaStream_t`.
 pub(crate) type Stream = *mut c_void;
-/// `ncclConfig_t*`, `ncclCollConfig_t*`: what is in them is for NCCL, but for [`Config`].
+/// `ncclConfig_t*`, `ncclCollConfig_t*`: forwarded to NCCL unread, except [`Config`].
 pub(crate) type AnyConfig = *mut c_void;
 
 /// `ncclSuccess`.
 pub(crate) const SUCCESS: Status = 0;
 /// `ncclInternalError`.
 pub(crate) const INTERNAL_ERROR: Status = 3;
-/// `ncclInProgress`: a communicator that does not block goes on with it by itself.
+/// `ncclInProgress`: a non-blocking communicator continues in the background.
 pub(crate) const IN_PROGRESS: Status = 7;
 /// `NCCL_SPLIT_NOCOLOR`.
 pub(crate) const NO_COLOR: c_int = -1;
 
-/// `ncclUniqueId`, which is passed by value.
+/// `ncclUniqueId`, passed by value.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct UniqueId {
     pub(crate) bytes: [u8; 128],
 }
 
-/// Whether a call was taken.
+/// Whether NCCL accepted a call.
 pub(crate) const fn is_taken(status: Status) -> bool {
     matches!(status, SUCCESS | IN_PROGRESS)
 }
 
-/// The name of a status.
+/// Name of a status.
 pub(crate) const fn status_name(status: Status) -> &'static str {
     match status {
         0 => "ncclSuccess",
@@ -73,8 +72,8 @@ pub(crate) const fn dtype(number: c_int) -> DType {
     }
 }
 
-/// `ncclRedOp_t`. From 5 on these are operators of the program's own, all of them a sum after a
-/// multiplication; their numbers mean nothing on another rank.
+/// `ncclRedOp_t`. Values from 5 on are operators created by the program, all of them a sum after a
+/// multiplication; their numbers mean nothing on other ranks.
 pub(crate) const fn reduce_op(number: c_int) -> ReduceOp {
     match number {
         0 => ReduceOp::Sum,
@@ -87,7 +86,7 @@ pub(crate) const fn reduce_op(number: c_int) -> ReduceOp {
     }
 }
 
-/// The head of `ncclConfig_t`, which only ever grows at its end.
+/// The first fields of `ncclConfig_t`, which only grows at its end.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -105,17 +104,17 @@ struct Config {
 
 const CONFIG_MAGIC: c_uint = 0xcafe_beef;
 
-/// What of a program's configuration matters here.
+/// Fields of a program's configuration that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Configured {
-    /// Calls come back before they are done.
+    /// The communicator is non-blocking: calls return before they are complete.
     pub(crate) non_blocking: bool,
-    /// What the program calls the communicator; empty: nothing.
+    /// Name of the communicator given by the program; empty: none.
     pub(crate) name: &'static [u8],
 }
 
 impl Configured {
-    /// What holds without a configuration.
+    /// The defaults without a configuration.
     pub(crate) const NOTHING: Self = Self {
         non_blocking: false,
         name: b"",
@@ -125,28 +124,28 @@ impl Configured {
     ///
     /// # Safety
     ///
-    /// It is null, or one as NCCL takes it. The name must not be used after the program's call.
+    /// The pointer is null or valid for NCCL. The name must not be used after the program's call.
     pub(crate) unsafe fn read(config: AnyConfig) -> Self {
         let config = config.cast::<Config>().cast_const();
         if config.is_null() {
             return Self::NOTHING;
         }
         let has = |field: usize, length: usize, size: usize| field + length <= size;
-        // SAFETY: the caller vouches for it, and every version begins with size and magic.
+        // SAFETY: the caller vouches for the pointer, and every version begins with size and magic.
         let (size, magic) = unsafe { ((*config).size, (*config).magic) };
         if magic != CONFIG_MAGIC {
             return Self::NOTHING;
         }
         let mut found = Self::NOTHING;
         if has(std::mem::offset_of!(Config, blocking), 4, size) {
-            // SAFETY: the configuration is long enough to have it.
+            // SAFETY: the configuration is long enough to contain the field.
             found.non_blocking = unsafe { (*config).blocking } == 0;
         }
         if has(std::mem::offset_of!(Config, comm_name), 8, size) {
             // SAFETY: as above.
             let name = unsafe { (*config).comm_name };
             if !name.is_null() {
-                // SAFETY: NCCL takes it for a text that ends in a zero.
+                // SAFETY: NCCL requires a NUL-terminated text.
                 found.name = unsafe { CStr::from_ptr(name) }.to_bytes();
             }
         }
@@ -159,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_is_read_as_far_as_its_version_goes() {
+    fn fields_beyond_the_config_size_are_not_read() {
         let name = c"tensor parallel";
         let mut config = Config {
             size: size_of::<Config>(),
@@ -175,7 +174,7 @@ mod tests {
             comm_name: name.as_ptr(),
         };
         let read = |config: &mut Config| {
-            // SAFETY: it is one.
+            // SAFETY: the pointer is to a live configuration.
             unsafe { Configured::read(std::ptr::from_mut(config).cast()) }
         };
         let all = Configured {
@@ -183,11 +182,11 @@ mod tests {
             name: name.to_bytes(),
         };
         assert_eq!(read(&mut config), all);
-        // NCCL 2.26 has no name there, 2.14 nothing behind `blocking`.
+        // NCCL 2.26 has no `comm_name`, 2.14 nothing after `blocking`.
         config.size = std::mem::offset_of!(Config, comm_name);
         assert_eq!(read(&mut config).name, b"");
         assert!(read(&mut config).non_blocking);
-        // INT_MIN: not said.
+        // INT_MIN stands for an undefined field.
         config.blocking = c_int::MIN;
         assert!(!read(&mut config).non_blocking);
         config.magic = 0;
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_of_ones_own_are_one_operator() {
+    fn user_defined_operators_are_premul_sum() {
         assert_eq!(reduce_op(4), ReduceOp::Avg);
         assert_eq!(reduce_op(5), ReduceOp::PremulSum);
         assert_eq!(reduce_op(0x7fff_fffe), ReduceOp::PremulSum);

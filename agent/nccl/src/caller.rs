@@ -1,8 +1,9 @@
-//! Where a program calls from: the address that a call returns to.
+//! Finds out where a program calls NCCL: the return address of a call.
 //!
-//! It stands on the stack only until the function that is called makes room there for its own. So what is
-//! exported is a few instructions that note it and go on to the function proper, with registers and stack
-//! as they were. Which line it is of is looked up outside, by who reads the black box.
+//! The return address is at a known place of the stack only before the called function sets up its
+//! frame. Each exported function is therefore a few instructions that store the return address and
+//! jump to the actual function with unchanged registers and stack. The source line of the address
+//! is resolved outside, by the reader of the black box.
 
 use std::cell::Cell;
 
@@ -10,23 +11,24 @@ thread_local! {
     static RETURNS_TO: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The address that this thread's last call of an exported function returns to; 0: not known. Calls that
-/// NCCL makes of itself count too: what is asked for is the program's as long as NCCL has not been called.
+/// Return address of this thread's last call of an exported function; 0: unknown. Calls that NCCL
+/// makes to itself overwrite it, so it must be read before NCCL is called.
 pub(crate) fn returns_to() -> usize {
     RETURNS_TO.try_with(Cell::get).unwrap_or(0)
 }
 
-/// Called by what is exported, before anything else.
+/// Stores the return address. Called first by every exported function.
 #[cfg(target_arch = "x86_64")]
 pub(crate) extern "C" fn note(address: usize) {
-    // At the end of a thread there is nowhere to put it.
+    // Thread-local storage may already be destroyed when a thread ends.
     RETURNS_TO.try_with(|it| it.set(address)).unwrap_or(());
 }
 
-/// Exports a function under its name that notes where it was called from and goes on to another one.
+/// Exports a function under its name, which stores its return address and jumps to another
+/// function.
 ///
-/// Registers of arguments are saved around the note; the stack, where further arguments and those that are
-/// passed by value stand, is as it was when the other function begins.
+/// Argument registers are saved around the call of [`note`]. The stack, which holds further
+/// arguments and those passed by value, is unchanged when the other function begins.
 #[cfg(target_arch = "x86_64")]
 macro_rules! export {
     ($symbol:ident, ($($arg:ident: $type:ty),*), $to:path) => {
@@ -41,7 +43,7 @@ macro_rules! export {
                 "push r8",
                 "push r9",
                 "mov rdi, [rsp + 48]",
-                // The stack is aligned where a function is called, by its convention.
+                // Aligns the stack to 16 bytes, as the calling convention requires.
                 "sub rsp, 8",
                 "call {note}",
                 "add rsp, 8",
@@ -59,13 +61,14 @@ macro_rules! export {
     };
 }
 
-/// Elsewhere it is not known where a call comes from.
+/// Other architectures: the return address is unknown.
 #[cfg(not(target_arch = "x86_64"))]
 macro_rules! export {
     ($symbol:ident, ($($arg:ident: $type:ty),*), $to:path) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $symbol($($arg: $type),*) -> crate::abi::Status {
-            // SAFETY: the caller vouches for what it passes, to the one as to the other.
+            // SAFETY: the caller vouches for the arguments; both functions have the same
+            // requirements.
             unsafe { $to($($arg),*) }
         }
     };

@@ -1,10 +1,10 @@
-//! Which communicator a handle is.
+//! Table of communicators by their handles.
 //!
-//! NCCL gives the same address again once a communicator is gone: so a handle stands for the one that
-//! was made last with it, and for none from the moment on at which the program gives it back.
+//! NCCL reuses addresses. A handle stands for the communicator that was created last with it, until
+//! the program destroys that communicator.
 //!
-//! Looking one up takes no lock. Making and forgetting one does, a lock that nobody holds while anything
-//! else is done; who cannot have it at once, as in a child that was forked meanwhile, goes without.
+//! Lookups take no lock. Inserting and removing take a lock that is held only for the change; if
+//! the lock cannot be acquired, for example in a child forked meanwhile, the change is skipped.
 #![expect(
     unsafe_code,
     reason = "lends what a static pointer leads to, and keeps handles"
@@ -23,68 +23,70 @@ use crate::abi::Comm;
 use crate::held::Held;
 use crate::sink::{self, Outer, Sink};
 
-/// Communicators at a time. More than any program has: NCCL itself takes memory on the device for each.
+/// Maximum number of communicators at a time. More than any program has, since NCCL allocates
+/// device memory for each.
 const ENTRIES: usize = 4096;
-/// Entries that are looked at for a handle.
+/// Entries that are searched for a handle.
 const PROBES: usize = 64;
-/// An entry that was in use: those behind it may still be meant.
+/// A removed entry. The search continues behind it.
 const GONE: usize = 1;
 
-/// Whose a communicator is.
+/// Owner of a communicator.
 mod whose {
-    /// It was not used yet.
+    /// Not used yet.
     pub(super) const UNKNOWN: u8 = 0;
-    /// A framework's, whose calls are recorded in the same box.
+    /// Used by a framework whose calls are recorded in the same box.
     pub(super) const FRAMEWORK: u8 = 1;
-    /// The program's own.
+    /// Used by the program directly.
     pub(super) const PROGRAM: u8 = 2;
 }
 
-/// Another thread tells the box of the communicator at this moment.
+/// Another thread is registering the communicator in the box at this moment.
 const BEING_TOLD: u32 = u32::MAX;
 
-/// What a communicator is called.
+/// Name of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
-    /// Which no other one has, on any rank.
+    /// Unique among communicators, and the same on all ranks.
     pub(crate) hash: u64,
-    /// The n-th communicator with that hash.
+    /// Index among the communicators with that hash, from 0.
     pub(crate) occurrence: u32,
-    /// NCCL's own hash of it, which several may have that were made out of one.
+    /// NCCL's own hash, which may be shared by communicators derived from one parent.
     pub(crate) in_nccl: u64,
-    /// What the ids begin with of those who come to it later.
+    /// First bytes of the unique ids with which ranks join later, see [`identity::magic_of`].
     pub(crate) magic: u64,
 }
 
 /// A communicator that this process is a rank of.
 #[derive(Debug)]
 pub(crate) struct Communicator {
-    /// The box that knows it, by its name: after a fork there is another one, or none.
+    /// The box in which it is registered, see [`Sink::name`]. After a fork there is another box or
+    /// none.
     pub(crate) sink: usize,
-    /// Its number there; 0: the box was not told of it.
+    /// Its group number in that box; 0: not registered yet.
     group: AtomicU32,
-    /// What names it on all ranks.
+    /// Its name on all ranks.
     pub(crate) name: Name,
-    /// What the program calls it.
+    /// Name given by the program.
     description: Vec<u8>,
     /// This process's rank in it.
     pub(crate) rank: u32,
-    /// Number of its ranks.
+    /// Number of ranks.
     pub(crate) size: u32,
-    /// Its calls come back before they are done.
+    /// Calls return before they are complete.
     pub(crate) non_blocking: bool,
-    /// Its device; -1: not known.
+    /// CUDA device; -1: unknown.
     pub(crate) device: i32,
-    /// How often others were made out of it.
+    /// Number of divisions so far.
     divisions: AtomicU32,
     whose: AtomicU8,
-    /// What NCCL calls it, while the table has it.
+    /// NCCL's handle, while it is in the table.
     pub(crate) handle: Comm,
-    /// What it holds of the device's memory.
+    /// Device memory that NCCL holds for it.
     pub(crate) held: Held,
 }
 
-// SAFETY: the handle is a name; whoever hands it to NCCL sees to it that it is there.
+// SAFETY: the handle is used as a name; code that passes it to NCCL ensures that it is valid.
 unsafe impl Send for Communicator {}
 // SAFETY: as above.
 unsafe impl Sync for Communicator {}
@@ -107,13 +109,13 @@ impl Communicator {
         }
     }
 
-    /// Whether this is that one.
+    /// Whether both are the same communicator.
     pub(crate) fn is(&self, other: &Self) -> bool {
         ptr::eq(self, other)
     }
 
-    /// Its number in the box, which is told of it where it was not; 0: it finds no room there, or another
-    /// thread is telling of it.
+    /// Its group number in the box. Registers it first if necessary; 0: the box has no room, or
+    /// another thread is registering it.
     #[inline]
     pub(crate) fn group(&self, sink: Sink) -> u32 {
         match self.group.load(Ordering::Acquire) {
@@ -123,7 +125,7 @@ impl Communicator {
         }
     }
 
-    /// Its number in the box, if it was told of it.
+    /// Its group number in the box, if it is registered.
     pub(crate) fn told(&self) -> Option<u32> {
         let group = self.group.load(Ordering::Acquire);
         (group != 0 && group != BEING_TOLD).then_some(group)
@@ -150,19 +152,19 @@ impl Communicator {
         group
     }
 
-    /// A framework has made it, inside of a call of its.
+    /// Marks it as created by a framework, inside one of the framework's calls.
     pub(crate) fn is_made_by_framework(&self) {
         self.whose.store(whose::FRAMEWORK, Ordering::Relaxed);
     }
 
-    /// Whether a framework has made it, or was the first to use it.
+    /// Whether a framework created it or was the first to use it.
     #[inline]
     pub(crate) fn is_of_framework(&self) -> bool {
         self.whose.load(Ordering::Relaxed) == whose::FRAMEWORK
     }
 
-    /// What a framework's call is that asks this communicator for something now. One of the program's own is
-    /// used by the program, wherever that comes to it: whose it is, is decided at its first use.
+    /// The framework's call that uses this communicator now. The first use decides whether a
+    /// communicator belongs to a framework; one of the program has no outer call.
     #[inline]
     pub(crate) fn outer(&self) -> Outer {
         let outer = sink::outer();
@@ -178,7 +180,7 @@ impl Communicator {
         }
     }
 
-    /// Another one is made out of it, by all its ranks: the how manieth, from 1.
+    /// Counts a division, in which all ranks take part, and returns its 1-based number.
     pub(crate) fn divide(&self) -> u32 {
         self.divisions.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -186,7 +188,7 @@ impl Communicator {
 
 struct Entry {
     handle: AtomicUsize,
-    /// Never freed: another thread may be about to use it.
+    /// Never freed, since another thread may be about to use it.
     communicator: AtomicPtr<Communicator>,
 }
 
@@ -197,10 +199,10 @@ static TABLE: [Entry; ENTRIES] = [const {
     }
 }; ENTRIES];
 
-/// Held by who changes the table.
+/// Locked while the table changes.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// The communicator that a handle stands for now.
+/// The communicator that a handle stands for.
 #[inline]
 pub(crate) fn find(handle: Comm) -> Option<&'static Communicator> {
     let entry = places(handle)
@@ -210,11 +212,11 @@ pub(crate) fn find(handle: Comm) -> Option<&'static Communicator> {
         })
         .find_map(|(found, entry)| (found == handle.addr()).then_some(entry))?;
     let communicator = entry.communicator.load(Ordering::Acquire);
-    // SAFETY: null, or one that was leaked before it was stored.
+    // SAFETY: null, or a communicator that was leaked before it was stored.
     unsafe { communicator.as_ref() }
 }
 
-/// From now on the handle stands for this communicator.
+/// Makes the handle stand for this communicator. `None`: no room, or the lock is not available.
 pub(crate) fn insert(
     handle: Comm,
     mut communicator: Communicator,
@@ -236,7 +238,7 @@ pub(crate) fn insert(
     .flatten()
 }
 
-/// The handle stands for nothing any more. Gives what it stood for.
+/// Removes the handle and returns its communicator.
 pub(crate) fn remove(handle: Comm) -> Option<&'static Communicator> {
     let found = find(handle)?;
     with_lock(|| {
@@ -249,10 +251,10 @@ pub(crate) fn remove(handle: Comm) -> Option<&'static Communicator> {
     Some(found)
 }
 
-/// Where a handle may stand.
+/// Entries in which a handle may be.
 #[inline]
 fn places(handle: Comm) -> impl Iterator<Item = &'static Entry> {
-    // Addresses of one kind differ in their middle bits.
+    // Addresses of one allocation size differ in their middle bits.
     let first = (handle.addr() >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (usize::BITS - 12);
     (0..PROBES).filter_map(move |i| TABLE.get((first + i) % ENTRIES))
 }
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_that_is_given_again_is_another_communicator() {
+    fn reused_handle_is_another_communicator() {
         let handle = |n: usize| ptr::without_provenance_mut::<libc::c_void>(0x7000_0000 + n * 64);
         for n in 0..500 {
             assert!(insert(handle(n), communicator(n as u32 + 1)).is_some());

@@ -1,9 +1,9 @@
-//! When a stream has come to a call: events of the CUDA driver, put behind calls and asked for by a thread
-//! of its own.
+//! Detects when calls are complete on their streams, by CUDA events that are recorded after the
+//! calls and polled by a separate thread.
 //!
-//! Off unless `DDP_DOCTOR_NCCL_COMPLETION=1`, since it has not been run on a GPU yet. Nothing is put on a
-//! stream that is captured, or of which that is not known. Where no event is free, a call is not followed:
-//! that a call is complete is told late or not at all, never too early.
+//! Off unless `DDP_DOCTOR_NCCL_COMPLETION=1` is set, since it has not run on a GPU yet. No event is
+//! recorded on a stream that is captured or may be captured. If no event is free, the call is not
+//! tracked: completion is reported late or never, but not too early.
 
 use std::env;
 use std::ffi::{c_uint, c_void};
@@ -19,18 +19,18 @@ use crate::driver::{
 use crate::records::Work;
 use crate::sink::{self, Sink};
 
-/// Switches it on where it is "1".
+/// Enables completion events if set to "1".
 const SWITCH: &str = "DDP_DOCTOR_NCCL_COMPLETION";
-/// Calls that are followed at a time. Those of one device only: a rank has one.
+/// Maximum number of calls tracked at a time, all on one device: a rank has one.
 const MOST: usize = 512;
-/// Places that are looked at for a free event.
+/// Places that are searched for a free event.
 const PROBES: usize = 32;
-/// How often the events are asked for.
+/// Polling interval.
 const EVERY: Duration = Duration::from_millis(2);
 /// `CUDA_ERROR_NOT_READY`
 const NOT_READY: Answer = 600;
 
-/// What a place is: in this order, again and again from [`FREE`].
+/// State of a place. It starts as [`EMPTY`] and then cycles through the others, in this order.
 const EMPTY: u8 = 0;
 const FREE: u8 = 1;
 const TAKEN: u8 = 2;
@@ -39,12 +39,12 @@ const RECORDED: u8 = 3;
 struct Place {
     is: AtomicU8,
     event: AtomicPtr<c_void>,
-    /// Of the device that the event is of.
+    /// CUDA context of the event.
     context: AtomicPtr<c_void>,
     call: AtomicU64,
-    /// The box that knows the call, by its name.
+    /// The box that has the call, see [`Sink::name`].
     sink: AtomicUsize,
-    /// The call is the framework's, and this is a part of it.
+    /// The call is the framework's, and the event stands for a part of it.
     is_part: AtomicBool,
 }
 
@@ -59,10 +59,10 @@ static PLACES: [Place; MOST] = [const {
     }
 }; MOST];
 
-/// Events were made, and the thread that asks was started.
+/// The events were created and the polling thread was started.
 static ASKING: AtomicBool = AtomicBool::new(false);
 
-/// Makes events for the device that the calling thread uses, and begins to ask for them.
+/// Creates events for the calling thread's device and starts the polling thread.
 pub(crate) fn prepare() {
     /// `CU_EVENT_DISABLE_TIMING`
     const NO_TIMING: c_uint = 2;
@@ -84,11 +84,11 @@ pub(crate) fn prepare() {
         place.context.store(context, Ordering::Relaxed);
         place.is.store(FREE, Ordering::Release);
     }
-    // Without the thread no place ever becomes free again, and that is all.
+    // If the thread cannot be started, no place becomes free again and later calls are not tracked.
     driver::in_a_thread(c"ddp-nccl-done", context, ask);
 }
 
-/// Asks for the events until the process ends.
+/// Polls the events until the process exits.
 fn ask() {
     while !driver::is_ending() {
         for place in &PLACES {
@@ -100,13 +100,13 @@ fn ask() {
     }
 }
 
-/// Asks for one event, and tells of the call if the stream has come to it.
+/// Polls one event and records the completion of its call.
 fn look(place: &Place) {
     let answer = event_query(place.event.load(Ordering::Relaxed));
     if answer == Some(NOT_READY) {
         return;
     }
-    // The box may have been closed meanwhile. After an error nothing is known of the call.
+    // The box may have been closed meanwhile. After a driver error the call's state is unknown.
     let open = sink::named(place.sink.load(Ordering::Relaxed));
     if let (Some(sink), Some(SUCCESS)) = (open, answer) {
         let call = place.call.load(Ordering::Relaxed);
@@ -118,13 +118,13 @@ fn look(place: &Place) {
     place.is.store(FREE, Ordering::Release);
 }
 
-/// Follows a call that has just been put on its stream; whether it will be told when it is complete.
+/// Tracks a call that was just enqueued. Returns whether its completion will be recorded.
 #[inline]
 pub(crate) fn after(sink: Sink, communicator: &Communicator, work: &Work, call: u64) -> bool {
     can_follow(communicator, work, call) && follow(sink, work, call, false)
 }
 
-/// Follows what a framework's call has just put on a stream.
+/// Tracks a part of a framework's call that was just enqueued.
 #[inline]
 pub(crate) fn after_part(sink: Sink, communicator: &Communicator, work: &Work, call: u64) {
     if can_follow(communicator, work, call) {
@@ -134,7 +134,7 @@ pub(crate) fn after_part(sink: Sink, communicator: &Communicator, work: &Work, c
 
 #[inline]
 fn can_follow(communicator: &Communicator, work: &Work, call: u64) -> bool {
-    // What does not block is put on the stream later, by another thread.
+    // Non-blocking communicators enqueue the work later, on another thread.
     let is_there = work.capture == Capture::No && work.count > 0 && !communicator.non_blocking;
     is_there && call != 0 && ASKING.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! The CUDA driver, as far as the process has loaded it: nothing here loads or initialises it.
+//! The CUDA driver, if the process has loaded it. This module neither loads nor initialises it.
 #![expect(unsafe_code, reason = "calls functions of the CUDA driver")]
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
@@ -12,17 +12,17 @@ use crate::abi::Stream;
 /// File name of the driver's library.
 const NAME: &CStr = c"libcuda.so.1";
 
-/// `CUresult`: 0 is success.
+/// `CUresult`; 0 is success.
 pub(crate) type Answer = c_int;
 /// `CUDA_SUCCESS`
 pub(crate) const SUCCESS: Answer = 0;
 
-/// `cudaStreamLegacy` and `cudaStreamPerThread`: names that stand for one stream of each device, and of
-/// each device and thread.
+/// `cudaStreamLegacy` and `cudaStreamPerThread`: handles that stand for one stream per device, and
+/// for one per device and thread.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
-/// A function of the driver's.
+/// A function of the driver.
 pub(crate) struct Function {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -36,7 +36,7 @@ impl Function {
         }
     }
 
-    /// Where it is; null: there is no driver, or it does not have it.
+    /// Address of the function; null: the driver is not loaded or lacks the function.
     #[inline]
     pub(crate) fn address(&self) -> *mut c_void {
         let library = LIBRARY.load(Ordering::Acquire);
@@ -53,14 +53,14 @@ impl Function {
 
     #[cold]
     fn find(&self, library: *mut c_void) -> *mut c_void {
-        // SAFETY: the handle is that of a library, the name ends in a zero.
+        // SAFETY: `library` is a library handle, the name is NUL-terminated.
         let found = unsafe { libc::dlsym(library, self.name.as_ptr()) };
         self.address.store(found, Ordering::Release);
         found
     }
 }
 
-/// Declares a function of the driver's as a safe one where it is there.
+/// Defines a safe wrapper of a driver function; `None`: the function does not exist.
 macro_rules! driver {
     ($name:ident, $symbol:literal, ($($arg:ident: $type:ty),*)) => {
         pub(crate) fn $name($($arg: $type),*) -> Option<Answer> {
@@ -69,8 +69,8 @@ macro_rules! driver {
             if address.is_null() {
                 return None;
             }
-            // SAFETY: the function of this name has this type in every driver since CUDA 10, and is given
-            // what it asks for: live values to write to, and handles that the driver gave.
+            // SAFETY: the function of this name has this type in every driver since CUDA 10. The
+            // arguments are pointers to live values and handles that the driver returned.
             Some(unsafe {
                 let function: unsafe extern "C" fn($($type),*) -> Answer = mem::transmute(address);
                 function($($arg),*)
@@ -87,46 +87,46 @@ driver!(event_record, c"cuEventRecord", (event: *mut c_void, stream: *mut c_void
 driver!(event_query, c"cuEventQuery", (event: *mut c_void));
 driver!(mem_get_info, c"cuMemGetInfo_v2", (free: *mut usize, total: *mut usize));
 
-/// What the calling thread uses.
+/// CUDA context of the calling thread.
 pub(crate) fn current_context() -> Option<*mut c_void> {
     let mut context = ptr::null_mut();
     (ctx_get_current(&mut context) == Some(SUCCESS) && !context.is_null()).then_some(context)
 }
 
-/// The driver's library; null: the process does not have it.
+/// Handle of the driver's library; null: not loaded.
 static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// Looks for the driver, which NCCL loads before it makes a communicator.
+/// Finds the driver, which NCCL loads before it creates a communicator.
 pub(crate) fn look() {
     if LIBRARY.load(Ordering::Acquire).is_null() {
-        // SAFETY: the name ends in a zero; nothing is loaded.
+        // SAFETY: the name is NUL-terminated; nothing is loaded.
         let found = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         LIBRARY.store(found, Ordering::Release);
     }
 }
 
-// --- Threads that ask it ---------------------------------------------------------------------------
+// --- Threads that use the driver -----------------------------------------------------------------
 
-/// The process is about to end, and the driver with it.
+/// The process is about to exit; the driver may become unusable.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the driver must not be asked any more.
+/// Whether the driver must not be used any more.
 pub(crate) fn is_ending() -> bool {
     ENDING.load(Ordering::Acquire)
 }
 
-/// Runs `work` in a thread of ours, which uses that context and disturbs no capture of another one; it has
-/// to look whether the process is about to end. Where that cannot be, it is not run.
+/// Runs `work` in a new thread that uses that context and does not disturb graph captures. `work`
+/// must poll [`is_ending`]. If the thread cannot be prepared, `work` does not run.
 pub(crate) fn in_a_thread(name: &CStr, context: *mut c_void, work: impl FnOnce() + Send + 'static) {
     /// `CU_STREAM_CAPTURE_MODE_RELAXED`
     const RELAXED: c_int = 2;
-    /// What a thread needs that looks and tells.
+    /// Stack size of the thread.
     const STACK: usize = 256 << 10;
     extern "C" fn end() {
         ENDING.store(true, Ordering::Release);
     }
-    // Handlers run in the reverse order of their registration: before the driver's own.
-    // SAFETY: the function is one of this library, which is never unloaded before the process ends.
+    // Exit handlers run in reverse order of registration, so this one runs before the driver's.
+    // SAFETY: the function is part of this library, which is not unloaded before the process exits.
     if unsafe { libc::atexit(end) } != 0 {
         return;
     }
@@ -148,14 +148,14 @@ pub(crate) fn in_a_thread(name: &CStr, context: *mut c_void, work: impl FnOnce()
     drop(without_signals(start));
 }
 
-/// Runs `start` with all signals blocked, so that a thread that it starts never gets one.
+/// Runs `start` with signals blocked, so that a thread it starts receives none.
 pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut every = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
-    // SAFETY: the masks are live values, and the first call fills what the second one reads.
+    // SAFETY: the masks are live values, and the first call initialises what the second one reads.
     unsafe {
         libc::sigfillset(every.as_mut_ptr());
-        // A fault of the thread itself, which the agent handles where a black box was cut.
+        // Raised by faults of the thread itself. The agent handles it for truncated black boxes.
         libc::sigdelset(every.as_mut_ptr(), libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr());
     }
@@ -167,17 +167,17 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
 
 // --- Streams -----------------------------------------------------------------------------------------
 
-/// Names a stream within the process: names that stand for another stream on each device are told apart by
-/// it, and those of a thread by that.
+/// Identifies a stream within the process. Handles that stand for one stream per device are
+/// combined with the device, and per-thread handles with the thread.
 pub(crate) fn name_of(stream: Stream, device: c_int) -> u64 {
     thread_local! {
         static HERE: u8 = const { 0 };
     }
-    /// No address of a program's has it.
+    /// Set in no user-space address.
     const BY_NAME: u64 = 1 << 63;
     let of_device = BY_NAME | u64::from(device.cast_unsigned() & 0x7fff) << 48;
     match stream.addr() {
-        // Two names of one stream.
+        // Both stand for the legacy default stream.
         0 | LEGACY => of_device,
         PER_THREAD => {
             let thread = HERE.try_with(|here| ptr::from_ref(here).addr());
@@ -187,18 +187,18 @@ pub(crate) fn name_of(stream: Stream, device: c_int) -> u64 {
     }
 }
 
-/// What becomes of what is put on a stream.
+/// Capture state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Capture {
-    /// It runs.
+    /// Work on the stream runs.
     No,
-    /// It becomes part of a graph.
+    /// Work on the stream becomes part of a graph.
     Yes,
-    /// There is no driver to ask, or it does not say.
+    /// The driver is not loaded or returned an error.
     Unknown,
 }
 
-/// Whether what is put on the stream is captured into a graph. Asking does not disturb that.
+/// Whether work on the stream is captured into a graph. The query does not disturb a capture.
 pub(crate) fn capture(stream: Stream) -> Capture {
     /// `CU_STREAM_CAPTURE_STATUS_NONE`
     const NONE: c_int = 0;
@@ -208,7 +208,7 @@ pub(crate) fn capture(stream: Stream) -> Capture {
         return Capture::Unknown;
     }
     let mut status = NONE;
-    // SAFETY: this is the function's type since CUDA 10; the stream is one that the program uses.
+    // SAFETY: this is the function's type since CUDA 10; the program uses this stream.
     let answer = unsafe {
         let function: unsafe extern "C" fn(Stream, *mut c_int) -> Answer = mem::transmute(function);
         function(stream, &mut status)
@@ -216,7 +216,7 @@ pub(crate) fn capture(stream: Stream) -> Capture {
     match (answer, status) {
         (SUCCESS, NONE) => Capture::No,
         (SUCCESS, _) => Capture::Yes,
-        // The stream of the device, while another one that it waits for is captured.
+        // For example the legacy stream while a stream that synchronises with it is captured.
         _ => Capture::Unknown,
     }
 }

@@ -1,16 +1,15 @@
-//! What NCCL itself holds of the device's memory: what it says of each communicator, from 2.29.7 on.
+//! Device memory that NCCL itself holds, as reported per communicator since NCCL 2.29.7.
 //!
-//! A communicator must be there while it is asked. A thread of ours could never know that it is, without one
-//! of the program's having to wait for it. So it is asked by the program's own thread, inside of a call of
-//! that very communicator which has just succeeded: the program may not give back what it is using. Should it
-//! abort the communicator from another thread all the same, that waits for the few instructions which a
-//! question takes. NCCL answers with what it counts in the communicator: it waits for nothing, and calls no driver.
-//! Where calls come back before they are done it would also complete those, and is not asked.
+//! A communicator must exist while it is queried. It is therefore queried by the program's own
+//! thread, directly after a call on it has succeeded. If the program aborts it from another thread
+//! meanwhile, the abort waits for the query. A query reads counters of the communicator: it does
+//! not block and makes no driver call. Non-blocking communicators are not queried, since a query
+//! would complete their pending calls.
 //!
-//! NCCL takes memory when a communicator is made, and when a call needs a connection that there is not yet. That
-//! is at the first calls; so they are asked after, and later ones more and more rarely.
+//! NCCL allocates memory when a communicator is created and when a call needs a new connection,
+//! mostly in the first calls. Later calls are queried more and more rarely.
 //!
-//! Off unless `DDP_DOCTOR_GPU_MEMORY=1`, since it has not been run on a GPU yet.
+//! Off unless `DDP_DOCTOR_GPU_MEMORY=1` is set, since it has not run on a GPU yet.
 #![expect(unsafe_code, reason = "asks NCCL")]
 
 use std::env;
@@ -26,41 +25,41 @@ use crate::memory;
 use crate::real::Function;
 use crate::sink::Sink;
 
-/// With it NCCL counts nothing, and complains of each question.
+/// If set, NCCL does not count memory and logs a warning for each query.
 const NOT_COUNTED: &str = "NCCL_DISABLE_MEM_MANAGER";
-/// After calls whose number is a power of two it is asked, and after each of so many.
+/// A communicator is queried after calls whose number is a power of two or a multiple of this.
 const EVERY: u32 = 1024;
-/// That it holds so many bytes more or less is worth a record.
+/// Minimum change of the held bytes that is recorded.
 const STEP: u64 = 1 << 20;
-/// How often it looks whether it has.
+/// Interval at which [`Held::close`] checks for running queries.
 const SHORTLY: Duration = Duration::from_micros(50);
-/// In what counts the questions: there are to be no more.
+/// Set in [`Held::asking`] once no more queries may start.
 const GONE: u32 = 1 << 31;
-/// For how long whoever gives a communicator back lets a question come to its end. It takes less than a
-/// microsecond, unless its thread has to make way for others meanwhile; for ever only in a forked child.
+/// How long the release of a communicator waits for running queries. A query takes less than a
+/// microsecond unless its thread is descheduled; only in a forked child it may never end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 static MEM_STATS: Function = Function::new(c"pncclCommMemStats");
 
-/// It is asked for, and NCCL can say it.
+/// Queries are enabled and this NCCL supports them.
 static IS_ASKED: AtomicBool = AtomicBool::new(false);
-/// The device that is a rank's: that of the first communicator.
+/// Device of the rank: that of the first communicator.
 static DEVICE: AtomicI32 = AtomicI32::new(NO_DEVICE);
 const NO_DEVICE: i32 = -1;
-/// Bytes that all communicators hold there, …
+/// Bytes that all communicators hold on that device.
 static HELD: AtomicU64 = AtomicU64::new(0);
-/// … and that were recorded.
+/// Value of [`HELD`] that was recorded last.
 static TOLD: AtomicU64 = AtomicU64::new(0);
 
-/// What one communicator holds.
+/// Memory held by one communicator.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// Questions that are under way, and [`GONE`].
+    /// Number of running queries, and [`GONE`].
     asking: AtomicU32,
-    /// Calls that succeeded.
+    /// Number of successful calls.
     calls: AtomicU32,
     bytes: AtomicU64,
-    /// It uses another communicator's memory, and NCCL says of both what both hold.
+    /// It shares its parent's memory; NCCL reports the memory of both for each of them.
     is_anothers: AtomicBool,
 }
 
@@ -74,7 +73,7 @@ impl Held {
         }
     }
 
-    /// Asks, unless the communicator is about to be gone.
+    /// Runs a query unless the communicator is about to be released.
     fn ask(&self, question: impl FnOnce() -> Option<u64>) -> Option<u64> {
         let before = self.asking.fetch_add(1, Ordering::SeqCst);
         let answer = (before & GONE == 0).then(question).flatten();
@@ -82,7 +81,7 @@ impl Held {
         answer
     }
 
-    /// There are to be no more questions. Waits for those that are under way.
+    /// Forbids further queries and waits for running ones.
     fn close(&self) {
         if self.asking.fetch_or(GONE, Ordering::SeqCst) & !GONE == 0 {
             return;
@@ -94,21 +93,21 @@ impl Held {
     }
 }
 
-/// What a communicator that another one is to be made out of holds before that.
+/// Memory of the parent before a communicator is derived from it.
 pub(crate) type Before = Option<(&'static Communicator, u64)>;
 
-/// Asked before one is made out of it, by a call of the program's.
+/// Queries the parent before a communicator is derived from it.
 pub(crate) fn before_division(parent: &'static Communicator) -> Before {
     ask(parent).map(|bytes| (parent, bytes))
 }
 
-/// A communicator was made, out of another one or by itself.
+/// Records the memory after a communicator was created, with or without a parent.
 pub(crate) fn made(sink: Sink, communicator: &'static Communicator, parent: Before) {
     prepare(communicator.device);
     if let Some((parent, before)) = parent
         && let (Some(both), own) = (ask(parent), ask(communicator))
     {
-        // What it took was taken by the other one, too: they have one memory.
+        // The creation increased the parent's memory to the same value, so both share it.
         let is_anothers = own == Some(both) && both > before;
         let held = &communicator.held;
         held.is_anothers.store(is_anothers, Ordering::Relaxed);
@@ -118,7 +117,7 @@ pub(crate) fn made(sink: Sink, communicator: &'static Communicator, parent: Befo
     look(sink, communicator);
 }
 
-/// A call of this communicator, by this thread, came back like that.
+/// Called after a call on this communicator returned `status`.
 #[inline]
 pub(crate) fn after(sink: Sink, communicator: &'static Communicator, status: Status) {
     if !IS_ASKED.load(Ordering::Relaxed) || status != SUCCESS {
@@ -130,14 +129,14 @@ pub(crate) fn after(sink: Sink, communicator: &'static Communicator, status: Sta
     }
 }
 
-/// The program is about to give the communicator back.
+/// Called before the program releases the communicator.
 pub(crate) fn leaves(communicator: &Communicator) {
     if IS_ASKED.load(Ordering::Relaxed) {
         communicator.held.close();
     }
 }
 
-/// It has given it back.
+/// Called after the program released the communicator.
 pub(crate) fn left(sink: Sink, communicator: &'static Communicator) {
     if IS_ASKED.load(Ordering::Relaxed) {
         take(communicator, 0);
@@ -165,7 +164,7 @@ fn look(sink: Sink, communicator: &'static Communicator) {
     }
 }
 
-/// What NCCL says that it holds; `None`: it does not.
+/// Bytes that NCCL holds for the communicator; `None`: unknown.
 fn ask(communicator: &'static Communicator) -> Option<u64> {
     let is_meant = IS_ASKED.load(Ordering::Acquire)
         && !communicator.non_blocking
@@ -174,7 +173,7 @@ fn ask(communicator: &'static Communicator) -> Option<u64> {
         return None;
     }
     communicator.held.ask(|| {
-        // Nobody has given it back, and been given the handle again for another one.
+        // The handle may have been released and reused for another communicator.
         let is_here = comms::find(communicator.handle).is_some_and(|it| it.is(communicator));
         is_here.then(|| question(communicator)).flatten()
     })
@@ -188,29 +187,29 @@ fn question(communicator: &Communicator) -> Option<u64> {
         return None;
     }
     let mut bytes = 0;
-    // SAFETY: this is the function's type since 2.29.7, `bytes` is valid for the write, and the communicator
-    // is there: the program is in a call of it, and whoever gives it back waits for the answer.
+    // SAFETY: this is the function's type since 2.29.7, `bytes` is valid for the write, and the
+    // communicator exists: the program is in a call on it, and its release waits for the query.
     let status = unsafe {
         let function: unsafe extern "C" fn(*mut c_void, c_int, *mut u64) -> Status =
             mem::transmute(function);
         function(communicator.handle, TOTAL, &mut bytes)
     };
     if status != SUCCESS {
-        // It would complain again.
+        // Further queries would log warnings again.
         IS_ASKED.store(false, Ordering::Release);
         return None;
     }
     Some(bytes)
 }
 
-/// A communicator holds that now.
+/// Sets the bytes that a communicator holds.
 fn take(communicator: &Communicator, bytes: u64) {
     let before = communicator.held.bytes.swap(bytes, Ordering::AcqRel);
-    // What is less is more after it has gone around.
+    // Wraps around, so that negative differences are added correctly.
     HELD.fetch_add(bytes.wrapping_sub(before), Ordering::AcqRel);
 }
 
-/// Records what all communicators hold, where it has changed much.
+/// Records what all communicators hold if it changed by at least [`STEP`].
 fn tell(sink: Sink) {
     let (held, told) = (HELD.load(Ordering::Acquire), TOLD.load(Ordering::Acquire));
     if held.abs_diff(told) < STEP {
@@ -227,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_asked_once_it_is_about_to_be_gone() {
+    fn closed_communicator_is_not_queried() {
         let held = Held::new();
         assert_eq!(held.ask(|| Some(7)), Some(7));
         held.close();
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_it_back_lets_a_question_end() {
+    fn close_waits_for_running_queries() {
         for _ in 0..200 {
             let held = Held::new();
             let is_there = AtomicBool::new(true);

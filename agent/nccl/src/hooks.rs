@@ -1,8 +1,8 @@
-//! The functions that NCCL exports too, under its names.
+//! Functions exported under the names of NCCL's functions.
 //!
-//! Each describes the call and hands it on. Hooked is what ranks do together; what a program only asks
-//! (`ncclCommCount`, `ncclGetErrorString`, `ncclCommGetAsyncError`, which watchdogs poll, …) goes to NCCL
-//! without coming here, and so does what a later NCCL adds.
+//! Each hook describes the call and forwards it. Functions in which ranks cooperate are hooked.
+//! Local queries (`ncclCommCount`, `ncclGetErrorString`, `ncclCommGetAsyncError`, which watchdogs
+//! poll, …) go directly to NCCL, and so do functions that a newer NCCL adds.
 #![expect(unsafe_code, reason = "exports functions to C and calls those of NCCL")]
 #![expect(
     missing_docs,
@@ -27,7 +27,8 @@ use crate::real::Function;
 use crate::records::Work;
 use crate::watch;
 
-/// Exports a function of NCCL's. `$body` gets its second name and `$real`, which makes the call.
+/// Exports an NCCL function. `$body` gets the name of its `pnccl` alias and `$real`, which makes
+/// the call.
 macro_rules! hook {
     ($symbol:ident, $second:literal, ($($arg:ident: $type:ty),* $(,)?), |$name:ident, $real:ident| $body:expr) => {
         #[expect(non_snake_case, reason = "called as NCCL's function")]
@@ -43,7 +44,8 @@ macro_rules! hook {
                 type Real = unsafe extern "C" fn($($type),*) -> Status;
                 // SAFETY: the function of that name has this type in every NCCL that has it.
                 let function = unsafe { mem::transmute::<*mut c_void, Real>(address) };
-                // SAFETY: the caller vouches for what it passes, to us as to NCCL.
+                // SAFETY: the caller vouches for the arguments; NCCL has the same requirements as
+                // this function.
                 let $real = || unsafe { function($($arg),*) };
                 let $name = $second;
                 $body
@@ -53,7 +55,7 @@ macro_rules! hook {
     };
 }
 
-/// A function of which nothing is told but that a thread is inside of it.
+/// Exports functions for which only the time a thread spends in them is recorded.
 macro_rules! passed_on {
     ($($symbol:ident, $second:literal, $comm:ident, ($($arg:ident: $type:ty),* $(,)?);)*) => {
         $(hook!($symbol, $second, ($($arg: $type),*), |name, real| {
@@ -64,7 +66,7 @@ macro_rules! passed_on {
 
 // --- Collectives -------------------------------------------------------------------------------
 
-/// What a collective is asked for with.
+/// Arguments of a collective.
 struct Collective {
     op: Op,
     send: *const c_void,
@@ -112,7 +114,8 @@ impl Collective {
         }
     }
 
-    /// By the rules of NCCL ("In-place Operations"): one buffer, or the rank's piece of it.
+    /// In-place by NCCL's rules ("In-place Operations"): one buffer, or the rank's part of the
+    /// buffer.
     fn is_in_place(&self, communicator: &Communicator) -> bool {
         let (send, receive) = (self.send.addr(), self.receive.addr());
         let size = dtype(self.dtype).size().unwrap_or(0) as usize;
@@ -235,7 +238,7 @@ hook!(ncclCommInitRank, c"pncclCommInitRank", (
 hook!(ncclCommInitRankConfig, c"pncclCommInitRankConfig", (
     comm: *mut Comm, ranks: c_int, id: UniqueId, rank: c_int, config: AnyConfig,
 ), |name, real| {
-    // SAFETY: the program passes it as NCCL takes it, and its name is not used after this call.
+    // SAFETY: the program passes a valid configuration, and its name is not used after this call.
     let configured = || unsafe { Configured::read(config) };
     watch::making(|| init::with_id(name, comm, ranks, &id, rank, configured()), real)
 });
@@ -271,7 +274,7 @@ hook!(ncclCommShrink, c"pncclCommShrink", (
 ), |name, real| {
     let begin = || {
         let count = usize::try_from(excluded_count).ok().filter(|_| !excluded.is_null());
-        // SAFETY: the program passes so many ranks; an empty list may be null.
+        // SAFETY: the program passes that many ranks; an empty list may be null.
         let excluded = count.map_or(&[][..], |count| unsafe { slice::from_raw_parts(excluded, count) });
         // SAFETY: as above.
         init::shrink(name, comm, excluded, made, unsafe { Configured::read(config) })
@@ -283,7 +286,7 @@ hook!(ncclCommGrow, c"pncclCommGrow", (
     comm: Comm, ranks: c_int, id: *const UniqueId, rank: c_int, made: *mut Comm, config: AnyConfig,
 ), |name, real| {
     let begin = || {
-        // SAFETY: as above; the id is null for those who need none.
+        // SAFETY: as above; the id may be null.
         let (id, configured) = unsafe { (id.as_ref(), Configured::read(config)) };
         init::grow(name, comm, ranks, id, rank, made, configured)
     };
@@ -300,7 +303,7 @@ hook!(ncclCommAbort, c"pncclCommAbort", (comm: Comm), |name, real| {
     watch::leaving(name, comm, real)
 });
 
-// --- What is only passed on --------------------------------------------------------------------
+// --- Functions that are only forwarded ----------------------------------------------------------
 
 passed_on! {
     ncclCommRevoke, c"pncclCommRevoke", comm, (comm: Comm, flags: c_int);
@@ -329,7 +332,7 @@ passed_on! {
     );
 }
 
-// These are no communicator's.
+// Not functions of a communicator.
 hook!(ncclMemAlloc, c"pncclMemAlloc", (made: *mut *mut c_void, size: usize), |_name, real| {
     watch::unseen(real)
 });

@@ -1,8 +1,8 @@
-//! Communicators as they are made.
+//! Records the creation of communicators.
 //!
-//! Whoever makes one waits there for all its ranks, so that is recorded before it begins. A communicator
-//! made with a unique id has its handle when the call comes back; one that is made out of another may have
-//! it later, where nobody waits: then it is known once it is used.
+//! The creation may block until all ranks take part, so it is recorded before it begins. The handle
+//! of a communicator created with a unique id is known when the call returns. A non-blocking
+//! derived communicator may get its handle later; it is then registered at its first use.
 #![expect(
     unsafe_code,
     reason = "reads handles from where a program has them put"
@@ -30,12 +30,13 @@ use crate::sink::{self, Outer, Sink};
 use crate::watch::guarded;
 use crate::{done, driver, held, memory};
 
-/// Unique ids that are remembered, to tell communicators of one id apart.
+/// Maximum number of unique ids that are remembered, to distinguish communicators with the same id.
 const MOST_IDS: usize = 1024;
-/// Communicators that have no handle yet.
+/// Maximum number of communicators without a handle.
 const MOST_PENDING: usize = 256;
 
-/// Ranks and sizes as launchers tell them, with the rank on the node: together or not at all.
+/// Environment variables of launchers: rank, world size, and the optional local rank. A launcher
+/// counts only if it sets rank and world size.
 const LAUNCHERS: [[&str; 3]; 5] = [
     ["RANK", "WORLD_SIZE", "LOCAL_RANK"],
     [
@@ -48,31 +49,31 @@ const LAUNCHERS: [[&str; 3]; 5] = [
     ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"],
 ];
 
-/// A communicator that a call is to make.
+/// A communicator that a call is about to create.
 #[derive(Debug)]
 pub(crate) struct Making {
     sink: Sink,
     function: &'static CStr,
     recorded: Recorded,
-    /// Where its handle is put.
+    /// Where NCCL stores the handle.
     handle: *mut Comm,
-    /// What it will be; `None`: this rank gets none, or it cannot be told what it is.
+    /// The future communicator; `None`: this rank gets none, or its place in it is unknown.
     made: Option<Made>,
-    /// What the one that it is made out of held before.
+    /// Memory of the parent before the creation.
     parent: Before,
 }
 
-/// What of a making is recorded.
+/// How a creation is recorded.
 #[derive(Clone, Copy, Debug)]
 enum Recorded {
-    /// A call of the program's.
+    /// As a call of the program.
     Call(u64),
-    /// What a framework's call is in the middle of.
+    /// As a function inside a framework's call.
     Within,
 }
 
 impl Recorded {
-    /// By what the thread is inside of.
+    /// Records the creation, depending on whether the thread is inside a framework's call.
     fn before(sink: Sink, function: &'static CStr, call: impl FnOnce() -> u64) -> Self {
         if sink.is_shared() && sink::outer() != Outer::Nothing {
             sink.within(records::first_name(function));
@@ -82,7 +83,7 @@ impl Recorded {
         }
     }
 
-    /// It came back.
+    /// Records that the call returned.
     fn after(self, sink: Sink) {
         match self {
             Self::Call(call) => sink.returned(call, false),
@@ -96,21 +97,22 @@ struct Made {
     name: Name,
     description: Vec<u8>,
     non_blocking: bool,
-    /// Where they are known before.
+    /// Rank and size, if known before the creation.
     seat: Option<Seat>,
 }
 
-/// A function of this library was called to make a communicator.
+/// A hooked function was called to create a communicator.
 static HOOKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process's communicators are seen where they are asked for: then its calls are, too.
+/// Whether this process creates communicators through the hooks; its other calls then pass through
+/// them as well.
 pub(crate) fn is_hooked() -> bool {
     HOOKED.load(Ordering::Acquire)
 }
 
 // --- Calls about to be made --------------------------------------------------------------------
 
-/// `ncclCommInitRank` and what is like it.
+/// `ncclCommInitRank` and its variants.
 pub(crate) fn with_id(
     function: &'static CStr,
     handle: *mut Comm,
@@ -147,7 +149,7 @@ pub(crate) fn with_id(
     Some(known.making(function, handle, configured, non_blocking))
 }
 
-/// A communicator whose makers know who they will be in it.
+/// A communicator whose rank and size are known before it is created.
 struct Known {
     sink: Sink,
     seat: Seat,
@@ -155,7 +157,7 @@ struct Known {
 }
 
 impl Known {
-    /// Records that it is about to be made: its makers wait there for one another.
+    /// Records that the communicator is about to be created.
     fn making(
         self,
         function: &'static CStr,
@@ -190,8 +192,8 @@ impl Known {
     }
 }
 
-/// `ncclCommInitAll`: this process is all ranks of the communicator, and waits for nobody. They are not
-/// seen, which is said.
+/// `ncclCommInitAll`: this process is all ranks of the communicator. Its calls are not recorded,
+/// which a note reports.
 pub(crate) fn of_one_process() {
     let said = b"is all ranks of an NCCL communicator (ncclCommInitAll), of which nothing is seen";
     if let Some(sink) = open_box(None) {
@@ -206,7 +208,7 @@ fn say_once(sink: Sink, text: &[u8]) {
     }
 }
 
-/// `ncclCommSplit`: all ranks of the parent take part, also those that get nothing.
+/// `ncclCommSplit`: all ranks of the parent take part, including those that get no communicator.
 pub(crate) fn split(
     function: &'static CStr,
     parent: Comm,
@@ -256,8 +258,8 @@ pub(crate) fn split(
     })
 }
 
-/// `ncclCommShrink`: the ranks that are to leave take no part, and know nothing of it. So this is no
-/// division of the parent's, of which all ranks count as many.
+/// `ncclCommShrink`: excluded ranks do not take part and do not notice. It is therefore not counted
+/// as a division of the parent, whose count is equal on all ranks.
 pub(crate) fn shrink(
     function: &'static CStr,
     parent: Comm,
@@ -273,14 +275,14 @@ pub(crate) fn shrink(
     let rank = parent.rank.cast_signed();
     let before = excluded.partition_point(|&it| it < rank);
     if excluded.get(before) == Some(&rank) {
-        // NCCL refuses it.
+        // NCCL rejects this.
         return None;
     }
     let seat = Seat {
         rank: parent.rank - before as u32,
         size: parent.size - excluded.len() as u32,
     };
-    // All that remain have seen as many that were left without these.
+    // All remaining ranks have counted the same number of shrinks with these exclusions.
     let of_these = identity::of_shrink(parent.name.hash, parent.name.occurrence, &excluded);
     let nth = occurrence_of(of_these, seat.rank)?;
     let in_nccl = identity::of_split(parent.name.in_nccl, 0, 0);
@@ -299,8 +301,8 @@ pub(crate) fn shrink(
     })
 }
 
-/// `ncclCommGrow`: the ranks of a communicator keep their places in the larger one, where others come to
-/// them, who have been told an id and have no parent.
+/// `ncclCommGrow`: the ranks of a communicator keep their places in the larger one. New ranks join
+/// with a unique id and have no parent.
 pub(crate) fn grow(
     function: &'static CStr,
     parent: Comm,
@@ -335,7 +337,7 @@ pub(crate) fn grow(
 }
 
 impl Making {
-    /// The call came back; within a group, its end did.
+    /// Called when the call has returned, or the end of its group has.
     pub(crate) fn end(self, status: Status) {
         let Self {
             sink,
@@ -349,7 +351,7 @@ impl Making {
         if is_taken(status)
             && let Some(made) = made
         {
-            // SAFETY: NCCL has just written there, or will: so the program has it still.
+            // SAFETY: NCCL writes the handle there, so the program keeps the location valid.
             let comm = unsafe { handle.as_ref() }.copied();
             match comm.filter(|it| !it.is_null()) {
                 Some(comm) => made.known_as(sink, comm, of_framework, parent),
@@ -357,14 +359,14 @@ impl Making {
                 None => {}
             }
         }
-        // What a framework is told, it tells itself.
+        // A framework records its errors itself.
         if !is_taken(status) && !of_framework {
             records::refused(sink, function, status);
         }
         recorded.after(sink);
     }
 
-    /// The group that it was asked for in is dropped.
+    /// Called if the group of the call is discarded.
     pub(crate) fn drop_unmade(self) {
         self.recorded.after(self.sink);
     }
@@ -391,22 +393,23 @@ impl Made {
         if let Some(known) = known {
             held::made(sink, known, parent);
         }
-        // A framework's own box has its allocator's word, which is the better one.
+        // A framework's own box already has samples of its allocator.
         if let Sink::Own(writer) = sink {
             memory::watch(writer, device);
         }
     }
 }
 
-/// A place in a communicator; `None`: there is none.
+/// Rank and size in a communicator; `None`: invalid.
 pub(crate) fn seat(rank: c_int, size: c_int) -> Option<Seat> {
     let (rank, size) = (u32::try_from(rank).ok()?, u32::try_from(size).ok()?);
     (rank < size).then_some(Seat { rank, size })
 }
 
-// --- Who this process is -----------------------------------------------------------------------
+// --- Identity of this process -------------------------------------------------------------------
 
-/// The box of this process; `None`: nothing is recorded.
+/// The open box of this process; opens this library's box if there is none. `None`: nothing is
+/// recorded.
 pub(crate) fn open_box(seat: Option<Seat>) -> Option<Sink> {
     sink::look();
     match sink::current() {
@@ -420,8 +423,9 @@ pub(crate) fn open_box(seat: Option<Seat>) -> Option<Sink> {
     }
 }
 
-/// The box of this library, which is made with the process's first communicator, where it has that seat.
-/// `None`: nothing is recorded, or not here.
+/// The box of this library, which is created with the process's first communicator. `seat` is the
+/// process's place in that communicator. `None`: nothing is recorded, or another library has the
+/// box.
 pub(crate) fn own_box(seat: Option<Seat>) -> Option<&'static Writer> {
     if let Some(writer) = current() {
         return Some(writer);
@@ -450,13 +454,13 @@ pub(crate) fn own_box(seat: Option<Seat>) -> Option<&'static Writer> {
     Some(writer)
 }
 
-/// Has the end of the program recorded, if that ends in order: others may take its status before anybody
-/// of ours has seen it.
+/// Registers a handler that records the exit status. A parent may reap the process before it is
+/// seen from outside.
 fn announce_the_end() {
-    /// Once is enough: a forked child has it too, and says nothing without a box.
+    /// Registered once; a forked child inherits the handler, which does nothing without a box.
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     unsafe extern "C" {
-        /// Of the C library, beside `atexit`.
+        /// From the C library, like `atexit` with the exit status.
         fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
     }
     extern "C" fn ends(status: c_int, _: *mut c_void) {
@@ -467,13 +471,14 @@ fn announce_the_end() {
         });
     }
     if !REGISTERED.swap(true, Ordering::AcqRel) {
-        // SAFETY: the function is one of this library, which is never unloaded before the process ends.
+        // SAFETY: the function is part of this library, which is not unloaded before the process
+        // exits.
         unsafe { on_exit(ends, ptr::null_mut()) };
     }
 }
 
-/// Rank, number of ranks and rank on the node, as a launcher tells them; `None`: it does not, or not of
-/// this program, since the communicator has more ranks.
+/// Rank, world size and local rank from a launcher's variables; `None`: they are not set, or not
+/// for this program, since the communicator is larger than the world.
 fn told_by(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)> {
     let number = |name: &str| env::var(name).ok()?.parse::<u32>().ok();
     let [rank, world_size, local_rank] = names;
@@ -481,7 +486,7 @@ fn told_by(names: &[&str; 3], size: u32) -> Option<(u32, u32, Option<u32>)> {
     (rank < world_size && size <= world_size).then(|| (rank, world_size, number(local_rank)))
 }
 
-/// Says, once, which libraries called NCCL there are, if there are several.
+/// Records the loaded NCCL libraries once, if there are several.
 fn say_which_libraries(sink: Sink) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if SAID.swap(true, Ordering::AcqRel) {
@@ -499,35 +504,35 @@ fn say_which_libraries(sink: Sink) {
     }
 }
 
-// --- Questions to NCCL -------------------------------------------------------------------------
+// --- Queries to NCCL -----------------------------------------------------------------------------
 
 static VERSION: Function = Function::new(c"pncclGetVersion");
 static COUNT: Function = Function::new(c"pncclCommCount");
 static USER_RANK: Function = Function::new(c"pncclCommUserRank");
 static CU_DEVICE: Function = Function::new(c"pncclCommCuDevice");
 
-/// "2.27.5", of the library that is called.
+/// Version of the NCCL that is called, such as "2.27.5".
 fn version() -> Option<String> {
     written(real::ask_version(VERSION.address())?)
 }
 
-/// "2.27.5", by what NCCL makes of that.
+/// Formats a version code of NCCL, such as "2.27.5".
 fn written(code: c_int) -> Option<String> {
     let code = u32::try_from(code).ok()?;
     let of = |major: u32| (code / major, code % major / 100, code % 100);
-    // 2.9 changed how it is made.
+    // NCCL 2.9 changed the encoding.
     let (major, minor, patch) = of(if code < 10_000 { 1000 } else { 10_000 });
     Some(format!("{major}.{minor}.{patch}"))
 }
 
-/// What a communicator says of itself.
+/// Queries an integer property of a communicator.
 fn query(function: &Function, comm: Comm) -> Option<c_int> {
     let function = function.address();
     if function.is_null() {
         return None;
     }
     let mut answer: c_int = 0;
-    // SAFETY: this is the type of all three functions, and the handle is one that NCCL gave.
+    // SAFETY: all three functions have this type, and NCCL returned the handle.
     let status = unsafe {
         let function: unsafe extern "C" fn(*mut c_void, *mut c_int) -> Status =
             mem::transmute(function);
@@ -540,7 +545,7 @@ fn seat_of(comm: Comm) -> Option<Seat> {
     seat(query(&USER_RANK, comm)?, query(&COUNT, comm)?)
 }
 
-// --- What is remembered of earlier ones --------------------------------------------------------
+// --- Earlier communicators ----------------------------------------------------------------------
 
 /// A unique id that was used.
 struct Used {
@@ -551,8 +556,9 @@ struct Used {
 
 static USED: Mutex<Vec<Used>> = Mutex::new(Vec::new());
 
-/// Which one of those with this hash it is (`NCCL_COMM_ID` gives all communicators one id); `None`: this
-/// process is more than one rank of a communicator, of which only the first one is recorded.
+/// Index of a communicator among those with this hash, from 0 (with `NCCL_COMM_ID` all
+/// communicators have one id); `None`: this process is more than one rank of a communicator; only
+/// the first is recorded.
 pub(crate) fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
     let mut used = USED.try_lock().ok()?;
     if let Some(known) = used.iter_mut().find(|it| it.hash == hash) {
@@ -573,11 +579,11 @@ pub(crate) fn occurrence_of(hash: u64, rank: u32) -> Option<u32> {
     Some(0)
 }
 
-/// Communicators that are made meanwhile, and whose handles are not known.
+/// Communicators that NCCL creates in the background, whose handles are unknown.
 static PENDING: Mutex<Vec<Pending>> = Mutex::new(Vec::new());
 
 struct Pending {
-    /// The box that is to know it, by its name.
+    /// The box in which to register it, see [`Sink::name`].
     sink: usize,
     of_framework: bool,
     made: Made,
@@ -595,15 +601,15 @@ fn pend(sink: Sink, made: Made, of_framework: bool) {
     }
 }
 
-/// A handle is used that is not known: it is that of the communicator which is awaited longest, of those in
-/// which this process has that place.
+/// Binds an unknown handle to the oldest pending communicator in which this process has the
+/// handle's rank and size.
 #[cold]
 pub(crate) fn bind(comm: Comm) -> Option<&'static Communicator> {
     let sink = sink::current()?;
     if comm.is_null() {
         return None;
     }
-    // Who holds it is soon done; in a child that was forked meanwhile, nobody is.
+    // Other threads hold the lock only briefly. In a child forked meanwhile it is never released.
     let mut pending = (0..1000).find_map(|_| {
         let pending = PENDING.try_lock().ok();
         if pending.is_none() {
@@ -630,16 +636,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn communicators_of_one_id_are_told_apart() {
+    fn communicators_of_one_id_are_numbered() {
         assert_eq!(occurrence_of(77, 1), Some(0));
         assert_eq!(occurrence_of(77, 1), Some(1));
         assert_eq!(occurrence_of(78, 1), Some(0));
-        // Another rank of the same one, in this process.
+        // Another rank of the same communicator in this process.
         assert_eq!(occurrence_of(78, 2), None);
     }
 
     #[test]
-    fn a_rank_lies_within_its_communicator() {
+    fn rank_outside_the_communicator_is_invalid() {
         assert_eq!(seat(1, 2), Some(Seat { rank: 1, size: 2 }));
         for (rank, size) in [(2, 2), (-1, 2), (0, 0), (0, -1)] {
             assert_eq!(seat(rank, size), None);

@@ -1,27 +1,28 @@
-//! `libddp_doctor_nccl.so`: sees the calls that a program makes of NCCL.
+//! `libddp_doctor_nccl.so`: records the NCCL calls of a program.
 //!
-//! It is loaded before NCCL (`LD_PRELOAD`), so that the program's calls come here first. Each is put into
-//! the black box, with what NCCL's peers must agree on, and handed on to the library that the program
-//! would have called. Nothing of it runs before the first such call.
+//! The library is loaded before NCCL (`LD_PRELOAD`), so the program's calls reach it first. It
+//! records each call in the black box, with the arguments that ranks must agree on, and forwards
+//! the call to the library that the program would have called. It runs no code before the first
+//! such call.
 //!
 //! ```text
-//! hooks     the functions that NCCL exports too: describe a call, hand it on
-//!  └ watch    what a call is part of: groups (`ncclGroupStart`), calls that NCCL makes of itself
-//!     ├ comms    which communicator a handle is, and what it is called on all ranks
-//!     ├ records  into the black box
-//!     │  └ sink  whose that is: this library's, or that of a framework whose calls it knows
-//!     └ done     when a stream has come to it: events of the CUDA driver
-//! memory    of the device, while it goes on
-//! held      … and what of it NCCL itself holds
-//! profiler  what NCCL itself tells, where a program's calls do not come here
-//! caller    where in the program a call was made
-//! real      the library that is called: found where the loader's own search does not lead
-//!  └ search  … where the loader would have found it, if it had not found this one
-//! abi       NCCL's types and numbers
+//! hooks     exported NCCL functions: describe a call and forward it
+//!  └ watch    context of a call: groups (`ncclGroupStart`) and calls that NCCL makes to itself
+//!     ├ comms    communicators by handle, with their names
+//!     ├ records  records in the black box
+//!     │  └ sink  the box: this library's, or that of a framework whose calls are recorded
+//!     └ done     completion of calls on their streams: CUDA events
+//! memory    memory of the device
+//! held      device memory held by NCCL
+//! profiler  NCCL's profiler interface, if a program's calls do not pass through the hooks
+//! caller    return addresses of calls
+//! real      the NCCL library that is called, if the loader's search order does not lead to it
+//!  └ search  where the loader would have found it without this library
+//! abi       NCCL's types and constants
 //! ```
 //!
-//! What runs in a call takes no lock and no memory, and makes no system call, once a communicator and a
-//! thread are known. Whatever fails here, the program's call is made.
+//! Once a communicator and a thread are known, recording a call takes no lock, allocates nothing
+//! and makes no system call. If recording fails, the program's call is made nevertheless.
 
 mod abi;
 mod caller;

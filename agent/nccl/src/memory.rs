@@ -1,9 +1,10 @@
-//! The memory of the device that a rank uses, by the CUDA driver: how much of it is taken, by whomever.
+//! Samples the used memory of the rank's device, by all processes, through the CUDA driver.
 //!
-//! A thread of its own asks, and only the driver that the program has loaded, in a context that the program
-//! has. It asks the oftener the less is left, since memory that runs out does so between two steps.
+//! A separate thread samples, using the driver that the program has loaded and the program's
+//! context. The interval is shorter if little memory is left, since memory may run out between two
+//! steps.
 //!
-//! Off unless `DDP_DOCTOR_GPU_MEMORY=1`, since it has not been run on a GPU yet.
+//! Off unless `DDP_DOCTOR_GPU_MEMORY=1` is set, since it has not run on a GPU yet.
 
 use std::env;
 use std::ffi::c_int;
@@ -17,27 +18,27 @@ use ddp_doctor_proto::blackbox::memory::Sample;
 
 use crate::driver::{self, SUCCESS, current_context, mem_get_info};
 
-/// Switches it on where it is "1".
+/// Enables sampling if set to "1".
 const SWITCH: &str = "DDP_DOCTOR_GPU_MEMORY";
-/// Time between two looks, …
+/// Sampling interval.
 const EVERY: Duration = Duration::from_secs(1);
-/// … where so little of all is left, a quarter, …
+/// Below this fraction of free memory (1/4), the interval is [`SOON`].
 const LITTLE: u64 = 4;
-/// … this.
+/// Sampling interval while little memory is free.
 const SOON: Duration = Duration::from_millis(100);
-/// What a device has more or less is worth a sample from that many bytes on, …
+/// Minimum change of the used bytes that is recorded; see also [`SHARE`].
 const STEP: u64 = 4 << 20;
-/// … or that share of all it has, whichever is more.
+/// Minimum change as a fraction of the device's total: 1/200. The larger minimum applies.
 const SHARE: u64 = 200;
 
-/// Whether the memory of devices is asked for.
+/// Whether memory sampling is enabled.
 pub(crate) fn is_wanted() -> bool {
     env::var_os(SWITCH).is_some_and(|value| value == "1")
 }
 
-/// Begins to ask for the device with that number, which the calling thread uses.
+/// Starts sampling the device with this number, which the calling thread uses.
 pub(crate) fn watch(writer: &'static Writer, device: c_int) {
-    /// One device is a rank's.
+    /// Set once a device is sampled; a rank has one.
     static WATCHED: AtomicBool = AtomicBool::new(false);
     if !is_wanted() {
         return;
@@ -51,7 +52,7 @@ pub(crate) fn watch(writer: &'static Writer, device: c_int) {
     driver::in_a_thread(c"ddp-nccl-memory", context, move || ask(writer, device));
 }
 
-/// Asks until the process ends, and tells what is noticeable.
+/// Samples until the process exits or the box is closed, and records large changes.
 fn ask(writer: &'static Writer, device: u32) {
     let mut told: Option<u64> = None;
     while !driver::is_ending() {

@@ -1,10 +1,10 @@
-//! The NCCL that is called: found where the loader's own search does not lead.
+//! Finds the NCCL library that is called.
 //!
-//! `dlsym(RTLD_NEXT)` finds nothing where the library was loaded for one other library only
-//! (`RTLD_LOCAL`), as for every extension of Python. Then it is looked for among what is loaded: the
-//! loader gives all who need `libnccl.so.2` the one that was loaded first, and so that is the one. Whoever
-//! loads another by its path, and asks that for its functions, does not come here at all. Where that first
-//! one is this library itself, the real one is looked for as the loader would have (`search.rs`).
+//! `dlsym(RTLD_NEXT)` finds nothing if NCCL was loaded with `RTLD_LOCAL`, as by every Python
+//! extension. Then the first loaded `libnccl.so…` is used, since the loader gives it to all
+//! libraries that need `libnccl.so.2`. Calls to another NCCL that was loaded by path do not pass
+//! through the hooks. If the first one is this library itself, NCCL is searched for as the loader
+//! would (`search.rs`).
 #![expect(unsafe_code, reason = "asks the loader for libraries and functions")]
 
 use std::env;
@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::search;
 
-/// Names a library to be called where none is found otherwise.
+/// Path of the NCCL library to use if none is found otherwise.
 const PATH: &str = "DDP_DOCTOR_NCCL_PATH";
-/// What programs ask the loader for.
+/// Name that programs pass to the loader.
 const NAME: &CStr = c"libnccl.so.2";
 /// A function that every NCCL has.
 const ANY: &CStr = c"pncclGetVersion";
 
-/// A function of NCCL.
+/// An NCCL function.
 #[derive(Debug)]
 pub(crate) struct Function {
-    /// Its second name, which nobody interposes on: `pnccl…`. The first one is the same without the `p`.
+    /// Its alias `pnccl…`, which is not interposed. The public name is the same without the `p`.
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
@@ -40,7 +40,7 @@ impl Function {
         }
     }
 
-    /// Where it is; null: this NCCL does not have it.
+    /// Address of the function; null: this NCCL does not have it.
     #[inline]
     pub(crate) fn address(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Acquire);
@@ -55,13 +55,13 @@ impl Function {
     }
 }
 
-/// Where NCCL has something of this name; null: it does not have it, or there is no NCCL.
+/// Address of an NCCL function; null: there is no NCCL, or it does not have the function.
 #[must_use]
 pub fn address_of(name: &'static CStr) -> *mut c_void {
     find(name)
 }
 
-/// The library's handle, once it is known.
+/// Handle of the library, once it is known.
 static LIBRARY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 fn find(name: &'static CStr) -> *mut c_void {
@@ -70,7 +70,7 @@ fn find(name: &'static CStr) -> *mut c_void {
         library = library_of_the_program().unwrap_or(ptr::null_mut());
         LIBRARY.store(library, Ordering::Release);
     }
-    // NCCL of before 2.16 may have no second names.
+    // NCCL before 2.16 may have no `pnccl` aliases.
     let names = [Some(name), first_name(name)];
     let mut names = names.into_iter().flatten();
     names
@@ -89,16 +89,16 @@ fn first_name(name: &'static CStr) -> Option<&'static CStr> {
     CStr::from_bytes_with_nul(name.to_bytes_with_nul().strip_prefix(b"p")?).ok()
 }
 
-/// A function of a library that is not this one.
+/// Address of a function in another library than this one.
 fn function(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the handle is one of the loader's, the name ends in a zero.
+    // SAFETY: the handle comes from the loader, the name is NUL-terminated.
     let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
     (!found.is_null() && object_of(found) != object_of(own_address())).then_some(found)
 }
 
 fn library_of_the_program() -> Option<*mut c_void> {
     if function(libc::RTLD_NEXT, ANY).is_some() {
-        // The next one in the loader's own order.
+        // `RTLD_NEXT` works.
         return None;
     }
     loaded()
@@ -117,14 +117,16 @@ fn library_of_the_program() -> Option<*mut c_void> {
         })
 }
 
-/// Whether this library is what programs get that ask for NCCL: then nobody loads the real one.
+/// Whether the loader gives this library to programs that load NCCL; then the real one is not
+/// loaded.
 fn stands_in_its_place() -> bool {
-    // SAFETY: the names end in a zero, and nothing is loaded.
+    // SAFETY: the name is NUL-terminated, and nothing is loaded.
     let named = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if named.is_null() {
         return false;
     }
-    // SAFETY: the handle is that of a library, the name ends in a zero. What was counted is given back.
+    // SAFETY: `named` is a library handle, the name is NUL-terminated. `dlclose` releases the
+    // reference that `dlopen` took.
     let found = unsafe {
         let found = libc::dlsym(named, ANY.as_ptr());
         libc::dlclose(named);
@@ -133,10 +135,10 @@ fn stands_in_its_place() -> bool {
     !found.is_null() && object_of(found) == object_of(own_address())
 }
 
-/// Opens a library that has NCCL's functions itself.
+/// Opens a library if it defines NCCL's functions itself.
 fn open(path: &CStr, how: c_int) -> Option<*mut c_void> {
-    // SAFETY: the path ends in a zero. With RTLD_NOLOAD nothing is loaded; otherwise it is what somebody
-    // named for it.
+    // SAFETY: the path is NUL-terminated. With RTLD_NOLOAD nothing is loaded; otherwise the path is
+    // where the loader would find NCCL, or was set by the user.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | how) };
     if handle.is_null() {
         return None;
@@ -147,26 +149,25 @@ fn open(path: &CStr, how: c_int) -> Option<*mut c_void> {
         .flatten()
         .any(|name| function(handle, name).is_some());
     if !has {
-        // SAFETY: gives back what `dlopen` counted.
+        // SAFETY: releases the reference that `dlopen` took.
         unsafe { libc::dlclose(handle) };
         return None;
     }
-    // It stays open: the library must not be unloaded while it may be called from here.
+    // The reference is kept, so that the library is not unloaded while it may be called.
     Some(handle)
 }
 
-/// Paths of all libraries called `libnccl.so…` that are part of this process, in the order in which they
-/// were loaded; without this one, which may be called so, too.
+/// Paths of all loaded libraries named `libnccl.so…`, in load order, without this one.
 pub(crate) fn loaded() -> Vec<CString> {
     unsafe extern "C" fn note(
         info: *mut libc::dl_phdr_info,
         _: libc::size_t,
         found: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader passes a live description, and what we gave it.
+        // SAFETY: the loader passes a valid description, and the pointer that it was given below.
         let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
         if !info.dlpi_name.is_null() && info.dlpi_addr as usize != found.own {
-            // SAFETY: the loader's name of an object ends in a zero.
+            // SAFETY: the loader's name of an object is NUL-terminated.
             let name = unsafe { CStr::from_ptr(info.dlpi_name.cast::<c_char>()) };
             if is_nccl(name) {
                 found.paths.push(name.to_owned());
@@ -175,7 +176,7 @@ pub(crate) fn loaded() -> Vec<CString> {
         0
     }
     struct Found {
-        /// Where this library begins.
+        /// Base address of this library.
         own: usize,
         paths: Vec<CString>,
     }
@@ -183,13 +184,13 @@ pub(crate) fn loaded() -> Vec<CString> {
         own: object_of(own_address()),
         paths: Vec::new(),
     };
-    // SAFETY: the function takes what is passed here, which lives until it is done, and calls nothing of
-    // the loader's.
+    // SAFETY: the callback gets the pointer passed here, which lives until the iteration ends, and
+    // does not call the loader.
     unsafe { libc::dl_iterate_phdr(Some(note), ptr::from_mut(&mut found).cast()) };
     found.paths
 }
 
-/// The version code of a library that is part of this process already.
+/// Version code of a library that is already loaded.
 pub(crate) fn version_of(path: &CStr) -> Option<c_int> {
     let library = open(path, libc::RTLD_NOLOAD)?;
     let code = [Some(ANY), first_name(ANY)]
@@ -197,12 +198,12 @@ pub(crate) fn version_of(path: &CStr) -> Option<c_int> {
         .flatten()
         .find_map(|name| function(library, name))
         .and_then(ask_version);
-    // SAFETY: gives back what `open` counted.
+    // SAFETY: releases the reference that `open` took.
     unsafe { libc::dlclose(library) };
     code
 }
 
-/// What a function `ncclGetVersion` says; null: there is none.
+/// Calls `ncclGetVersion`; `None`: the function is null or failed.
 pub(crate) fn ask_version(function: *mut c_void) -> Option<c_int> {
     if function.is_null() {
         return None;
@@ -216,17 +217,17 @@ pub(crate) fn ask_version(function: *mut c_void) -> Option<c_int> {
     (status == 0).then_some(code)
 }
 
-/// By its file's name: `libnccl.so`, `libnccl.so.2`, `libnccl.so.2.27.5`.
+/// Whether a path's file name is `libnccl.so`, `libnccl.so.2`, `libnccl.so.2.27.5` or similar.
 fn is_nccl(path: &CStr) -> bool {
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
     let name = path.file_name().unwrap_or_default().as_bytes();
     name == b"libnccl.so" || name.starts_with(b"libnccl.so.")
 }
 
-/// The object that an address belongs to, by where it begins; 0: none.
+/// Base address of the object that contains an address; 0: none.
 fn object_of(address: *const c_void) -> usize {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: `found` is valid for the write; zeros are a valid value of it.
+    // SAFETY: `found` is valid for the write; all zeros are a valid value.
     let found = unsafe {
         libc::dladdr(address, found.as_mut_ptr());
         found.assume_init()
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_known_by_their_files_names() {
+    fn nccl_libraries_are_recognised_by_file_name() {
         for name in [c"/a/libnccl.so.2", c"libnccl.so", c"/x y/libnccl.so.2.27.5"] {
             assert!(is_nccl(name), "{name:?}");
         }
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_library_has_is_null_and_no_error() {
+    fn missing_function_is_null() {
         static MISSING: Function = Function::new(c"pncclNoSuchFunction");
         assert!(MISSING.address().is_null());
         assert_eq!(first_name(MISSING.name), Some(c"ncclNoSuchFunction"));

@@ -1,4 +1,4 @@
-//! Records of calls: what goes into the black box, and when there is one.
+//! Creates records of NCCL calls.
 
 use std::ffi::CStr;
 
@@ -12,28 +12,28 @@ use crate::comms::Communicator;
 use crate::driver::Capture;
 use crate::sink::{self, Sink};
 
-/// A collective or a message, as a program asks for it.
+/// Arguments of a collective or a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Work {
     pub(crate) op: Op,
     pub(crate) count: usize,
     pub(crate) dtype: DType,
     pub(crate) reduce_op: ReduceOp,
-    /// Rank of the root or of the peer in the communicator; `None`: it has none.
+    /// Rank of the root or of the peer in the communicator; `None`: not applicable.
     pub(crate) partner: Option<i32>,
     pub(crate) in_place: bool,
-    /// The stream, by a number that other streams of the process do not have.
+    /// Identifies the stream within the process, see [`crate::driver::name_of`].
     pub(crate) stream: u64,
-    /// The stream, as the program calls it.
+    /// The program's handle of the stream.
     pub(crate) handle: Stream,
     pub(crate) capture: Capture,
-    /// Where in the program it was asked for: the address that the call returns to.
+    /// Return address of the call; 0: unknown.
     pub(crate) returns_to: usize,
 }
 
 impl Work {
-    /// NCCL drops a collective of no elements where it is called: it meets no other rank's call, and
-    /// whoever counts it pairs all that follow wrongly.
+    /// Whether NCCL ignores the call: a collective of no elements is not matched with other ranks'
+    /// calls. Counting it would shift all later sequence numbers.
     #[inline]
     pub(crate) fn is_dropped(&self) -> bool {
         self.count == 0 && !matches!(self.op, Op::Send | Op::Recv)
@@ -47,7 +47,7 @@ impl Work {
             (self.partner.is_some(), flags::ROOT),
             (self.in_place, flags::IN_PLACE),
             (captured, flags::CAPTURED),
-            // Nothing is put on the stream: nobody can wait for it.
+            // Nothing is enqueued, so nothing waits for it.
             (captured || self.count == 0, flags::ASYNC),
         ] {
             flags |= if is { flag } else { 0 };
@@ -67,7 +67,7 @@ impl Work {
     }
 }
 
-/// Records that a call is about to be made. Gives its number; 0: it found no room.
+/// Records that a call is about to be made. Returns its id; 0: it was not recorded.
 #[inline]
 pub(crate) fn issued(
     sink: Sink,
@@ -85,18 +85,18 @@ pub(crate) fn issued(
     })
 }
 
-/// Records what the framework's call that this thread is inside of asks for.
+/// Records the NCCL call inside the framework's call of this thread.
 #[inline]
 pub(crate) fn beneath(sink: Sink, communicator: &Communicator, work: &Work, launch: u32) {
     let asked = Asked {
-        // The line is known better.
+        // The framework's call already has a source line.
         returns_to: 0,
         ..work.asked(launch)
     };
     sink.beneath(&asked, communicator.size);
 }
 
-/// Records that a call of a communicator that is no collective is about to be made.
+/// Records that a call other than a collective or a message is about to be made. Returns its id.
 pub(crate) fn other(sink: Sink, op: Op, group: u32) -> u64 {
     sink.issued(&Asked {
         op: op.number(),
@@ -106,7 +106,7 @@ pub(crate) fn other(sink: Sink, op: Op, group: u32) -> u64 {
     })
 }
 
-/// Records that calls came back, and how where NCCL refused them.
+/// Records that a call returned, and the error if NCCL rejected it.
 #[inline]
 pub(crate) fn returned(sink: Sink, call: u64, function: &CStr, status: Status) {
     if !is_taken(status) {
@@ -115,7 +115,7 @@ pub(crate) fn returned(sink: Sink, call: u64, function: &CStr, status: Status) {
     sink.returned(call, false);
 }
 
-/// Records that NCCL refused a call.
+/// Records that NCCL rejected a call.
 #[cold]
 pub(crate) fn refused(sink: Sink, function: &CStr, status: Status) {
     let name = first_name(function);
@@ -123,13 +123,13 @@ pub(crate) fn refused(sink: Sink, function: &CStr, status: Status) {
     sink.exception(&text);
 }
 
-/// What a program calls a function that has that second name.
+/// The public name of a function with this `pnccl` alias.
 pub(crate) fn first_name(function: &CStr) -> &[u8] {
     let name = function.to_bytes();
     name.strip_prefix(b"p").unwrap_or(name)
 }
 
-/// The box that knows a communicator, where that is open.
+/// The communicator with its box, if that box is open.
 #[inline]
 pub(crate) fn of(
     communicator: Option<&'static Communicator>,

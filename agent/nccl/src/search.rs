@@ -1,10 +1,9 @@
-//! Where the loader would have found NCCL, had this library not stood in its place.
+//! Finds the NCCL library that the loader would have found without this library.
 //!
-//! Under NCCL's own name (`run --nccl soname`) this library is what every program gets that asks for
-//! `libnccl.so.2`, and the real one is loaded by nobody. So it is looked for in the loader's order: where
-//! libraries and programs say themselves (`DT_RPATH`: that is how PyTorch's finds the one of its package), in
-//! `LD_LIBRARY_PATH`, where they say that only now (`DT_RUNPATH`), in the loader's cache, and in the system's
-//! own folders.
+//! With `run --nccl soname` this library has NCCL's name, so the loader gives it to every program
+//! that asks for `libnccl.so.2`. The real one is searched for in the loader's order: `DT_RPATH` of
+//! the loaded objects (PyTorch finds its NCCL package this way), `LD_LIBRARY_PATH`, `DT_RUNPATH`,
+//! the loader's cache, and the system's folders.
 #![expect(
     unsafe_code,
     reason = "asks the loader where it looks for what a library needs"
@@ -17,22 +16,22 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::ptr;
 
-/// The names that it has there.
+/// File names of NCCL.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// What the loader remembers of the system's libraries.
+/// The loader's cache of system libraries.
 const CACHE: &str = "/etc/ld.so.cache";
-/// Folders of one library, and bytes of the cache, that are believed.
+/// Limits on folders per library and on the size of the cache, in bytes.
 const MOST_FOLDERS: usize = 1024;
 const LONGEST_CACHE: u64 = 16 << 20;
 
-/// Files that may be NCCL, the likeliest first. They may not be there, and this library may be among them.
+/// Files that may be NCCL, most likely first. They may not exist, and may include this library.
 pub(crate) fn candidates() -> Vec<CString> {
     let in_folders = |folders: Vec<PathBuf>| {
         let files = |folder: PathBuf| NAMES.map(|name| folder.join(name));
         folders.into_iter().flat_map(files)
     };
     let common = own_object().map(|it| folders_of(&it)).unwrap_or_default();
-    // What an object names comes before `LD_LIBRARY_PATH`, or after it, as the linker was told.
+    // DT_RPATH comes before `LD_LIBRARY_PATH`, DT_RUNPATH after it.
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for object in objects() {
         let mut into = &mut before;
@@ -56,45 +55,46 @@ pub(crate) fn candidates() -> Vec<CString> {
         .collect()
 }
 
-// --- What the loader says ------------------------------------------------------------------------
+// --- Folders of the loader -----------------------------------------------------------------------
 
-/// Names of all that is part of this process, as the loader has them; the program's own is empty.
+/// Names of all loaded objects, as the loader has them; the program's own name is empty.
 fn objects() -> Vec<CString> {
     unsafe extern "C" fn note(
         info: *mut libc::dl_phdr_info,
         _: libc::size_t,
         found: *mut c_void,
     ) -> c_int {
-        // SAFETY: the loader passes a live description, and what we gave it.
+        // SAFETY: the loader passes a valid description, and the pointer that it was given below.
         let (name, found) = unsafe { ((*info).dlpi_name, &mut *found.cast::<Vec<CString>>()) };
         if !name.is_null() {
-            // SAFETY: the loader's name of an object ends in a zero.
+            // SAFETY: the loader's name of an object is NUL-terminated.
             found.push(unsafe { CStr::from_ptr(name) }.to_owned());
         }
         0
     }
     let mut found: Vec<CString> = Vec::new();
-    // SAFETY: the function takes what is passed here, which lives until it is done, and calls nothing of
-    // the loader's.
+    // SAFETY: the callback gets the pointer passed here, which lives until the iteration ends, and
+    // does not call the loader.
     unsafe { libc::dl_iterate_phdr(Some(note), ptr::from_mut(&mut found).cast()) };
     found
 }
 
-/// This library, whose folders are those that every object has: it names none itself.
+/// Name of this library. It has no DT_RPATH or DT_RUNPATH, so its folders are those that all
+/// objects share.
 fn own_object() -> Option<CString> {
-    // SAFETY: zeros are a valid value of it.
+    // SAFETY: all zeros are a valid value.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     let here = own_object as fn() -> Option<CString> as *const c_void;
-    // SAFETY: the address is one of this code; `found` is valid for the write.
+    // SAFETY: the address is that of a function in this code; `found` is valid for the write.
     let is_known = unsafe { libc::dladdr(here, &mut found) } != 0;
     if !is_known || found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's name of an object ends in a zero.
+    // SAFETY: the loader's name of an object is NUL-terminated.
     Some(unsafe { CStr::from_ptr(found.dli_fname) }.to_owned())
 }
 
-/// `Dl_serpath`, `Dl_serinfo` and what asks for them, as `dlfcn.h` has them.
+/// `Dl_serpath`, `Dl_serinfo` and their request codes, from `dlfcn.h`.
 #[repr(C)]
 struct Folder {
     name: *const c_char,
@@ -111,38 +111,38 @@ struct Folders {
 const FOLDERS: c_int = 4;
 const SIZE_OF_FOLDERS: c_int = 5;
 
-/// Folders in which the loader looks for what an object needs, in its order.
+/// Folders that the loader searches for the dependencies of an object, in its order.
 fn folders_of(object: &CStr) -> Vec<PathBuf> {
     let name = if object.is_empty() {
         ptr::null()
     } else {
         object.as_ptr()
     };
-    // SAFETY: the name ends in a zero, or is null for the program itself; nothing is loaded.
+    // SAFETY: the name is NUL-terminated, or null for the program itself; nothing is loaded.
     let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
         return Vec::new();
     }
     let found = ask_for_folders(handle).unwrap_or_default();
-    // SAFETY: gives back what `dlopen` counted.
+    // SAFETY: releases the reference that `dlopen` took.
     unsafe { libc::dlclose(handle) };
     found
 }
 
 fn ask_for_folders(handle: *mut c_void) -> Option<Vec<PathBuf>> {
-    // SAFETY: all zeros are a valid value of it.
+    // SAFETY: all zeros are a valid value.
     let mut size: Folders = unsafe { std::mem::zeroed() };
     let asked = ptr::from_mut(&mut size).cast();
-    // SAFETY: the handle is one of the loader's, which writes the first two fields.
+    // SAFETY: the handle comes from the loader, which writes the first two fields.
     if unsafe { libc::dlinfo(handle, SIZE_OF_FOLDERS, asked) } != 0
         || size.count as usize > MOST_FOLDERS
     {
         return None;
     }
-    // As many words as it says, so that what is put there is aligned.
+    // Allocated in words for alignment.
     let mut room = vec![0_usize; size.bytes.div_ceil(size_of::<usize>()).max(4)];
     let folders = room.as_mut_ptr().cast::<Folders>();
-    // SAFETY: there is room for so many, and the head says for how many.
+    // SAFETY: there is room for the reported size, and the first two fields state it.
     unsafe {
         (*folders).bytes = size.bytes;
         (*folders).count = size.count;
@@ -152,8 +152,8 @@ fn ask_for_folders(handle: *mut c_void) -> Option<Vec<PathBuf>> {
     }
     let mut found = Vec::new();
     for i in 0..size.count as usize {
-        // SAFETY: the loader has filled in so many, each with a text that ends in a zero and lies in
-        // the same room.
+        // SAFETY: the loader has filled in that many entries, each with a NUL-terminated text in
+        // the same allocation.
         let name = unsafe {
             let first = ptr::addr_of!((*folders).first).cast::<Folder>();
             (*first.add(i)).name
@@ -167,9 +167,9 @@ fn ask_for_folders(handle: *mut c_void) -> Option<Vec<PathBuf>> {
     Some(found)
 }
 
-// --- What it remembers ---------------------------------------------------------------------------
+// --- Cache of the loader -------------------------------------------------------------------------
 
-/// The paths that the loader's cache has for the name.
+/// Paths of NCCL in the loader's cache.
 fn cached() -> Vec<PathBuf> {
     let is_short = fs::metadata(CACHE).is_ok_and(|it| it.len() <= LONGEST_CACHE);
     let cache = is_short.then(|| fs::read(CACHE).ok()).flatten();
@@ -179,14 +179,14 @@ fn cached() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The paths that a cache has for a name: the format of glibc from 2.2 on, which may stand behind an
-/// older one (`struct cache_file_new` in its `dl-cache.h`).
+/// Paths of a library in a cache: the format of glibc since 2.2, which may follow an older one
+/// (`struct cache_file_new` in its `dl-cache.h`).
 fn in_cache(cache: &[u8], name: &str) -> Vec<PathBuf> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
-    /// Bytes of the head, and of an entry.
+    /// Sizes of the header and of an entry, in bytes.
     const HEAD: usize = 48;
     const ENTRY: usize = 24;
-    /// The kind of library in an entry's flags: of this C library, whatever the processor.
+    /// Library type in an entry's flags: glibc, any architecture.
     const OF_GLIBC: u32 = 3;
     let Some(start) = cache.windows(MAGIC.len()).position(|it| it == MAGIC) else {
         return Vec::new();
@@ -218,7 +218,7 @@ fn in_cache(cache: &[u8], name: &str) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A cache with these names and paths.
+    /// A cache with these flags, names and paths.
     fn cache(entries: &[(u32, &str, &str)]) -> Vec<u8> {
         let mut texts = Vec::new();
         let mut table = Vec::new();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaders_cache_is_read_and_never_believed_too_far() {
+    fn damaged_loader_cache_is_tolerated() {
         let known = cache(&[
             (0x303, "libc.so.6", "/lib/libc.so.6"),
             (0x303, "libnccl.so.2", "/opt/nccl/libnccl.so.2"),
@@ -254,7 +254,7 @@ mod tests {
         let paths = [PathBuf::from("/opt/nccl/libnccl.so.2")];
         assert_eq!(found(&known), paths);
         assert!(in_cache(&known, "libnccl.so").is_empty());
-        // Behind an older one.
+        // After a cache in the older format.
         let behind = [b"ld.so-1.7.0\0\0\0\0\0".to_vec(), known.clone()].concat();
         assert_eq!(found(&behind), paths);
         for length in 0..known.len() {
@@ -267,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn the_loader_says_where_it_looks() {
+    fn loader_reports_its_search_folders() {
         let program = folders_of(c"");
         assert!(!program.is_empty() && program.iter().all(|it| it.is_absolute()));
         assert!(folders_of(c"no such object").is_empty());
         assert!(objects().iter().any(|it| it.is_empty()));
         assert!(own_object().is_some());
-        // Whatever of it there is on this machine.
+        // The files need not exist on this machine.
         assert!(
             candidates()
                 .iter()

@@ -1,8 +1,8 @@
-//! Where records go: into the box of this library, or into that of the library of the C API, where a
-//! framework's calls are recorded in the same process.
+//! The black box to which records go: this library's, or that of the C API library if a framework's
+//! calls are recorded in the same process.
 //!
-//! A process has one box. Where c10d's calls are seen, those of NCCL that c10d makes are no calls of the
-//! program's, but what its calls are made of ([`Outer`]); all others stand beside them in that box.
+//! A process has one box. If c10d's calls are recorded, NCCL calls made by c10d are recorded as
+//! parts of its calls ([`Outer`]), and all others as calls of their own, in the same box.
 #![expect(unsafe_code, reason = "calls what another library of ours offers")]
 
 use std::env;
@@ -19,58 +19,58 @@ use ddp_doctor_agent::shared::{
 use ddp_doctor_proto::blackbox::memory::Sample;
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
 
-/// Where the library is that the Python package records with.
+/// Path of the library that the Python package uses.
 const C_LIBRARY: &str = "DDP_DOCTOR_LIBRARY";
 
-/// Where records go.
+/// Destination of records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sink {
     /// The box of this library.
     Own(&'static Writer),
-    /// That of the library of the C API.
+    /// The box of the C API library.
     Shared(&'static Services),
 }
 
-/// What the framework's call is that this thread is inside of.
+/// The framework's call that contains the calling thread's current call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outer {
-    /// It is in the program's own code.
+    /// None: the program's own code.
     Nothing,
-    /// A collective or a message, with that id.
+    /// A collective or a message with this id.
     Call(u64),
-    /// A wait, or what contains other calls: the making of a group, its end.
+    /// A wait, or a call that contains others, such as the creation of a group.
     Other,
 }
 
-/// The services of the library of the C API, once it was found; null: it was not.
+/// The services of the C API library; null: not found.
 static SERVICES: AtomicPtr<Services> = AtomicPtr::new(ptr::null_mut());
 
 #[inline]
 fn services() -> Option<&'static Services> {
     let services = SERVICES.load(Ordering::Acquire);
-    // SAFETY: null, or what `look` found: a static of a library that stays loaded.
+    // SAFETY: null, or the address that `look` found: a static of a library that stays loaded.
     unsafe { services.as_ref() }
 }
 
-/// The services, where a box is open there.
+/// The services, if that library has an open box.
 #[inline]
 fn shared() -> Option<&'static Services> {
     services().filter(|services| (services.current)() != 0)
 }
 
-/// Where records go now; `None`: there is no box.
+/// The current destination of records; `None`: there is no open box.
 #[inline]
 pub(crate) fn current() -> Option<Sink> {
     let own = || ddp_doctor_agent::current().map(Sink::Own);
     shared().map(Sink::Shared).or_else(own)
 }
 
-/// The box of this library, where it has one.
+/// The open box of this library.
 pub(crate) fn own() -> Option<&'static Writer> {
     ddp_doctor_agent::current()
 }
 
-/// The box of this name, where it is open.
+/// The box of this name (see [`Sink::name`]), if it is open.
 #[inline]
 pub(crate) fn named(name: usize) -> Option<Sink> {
     let own = ddp_doctor_agent::current().filter(|it| ptr::from_ref(*it).addr() == name);
@@ -78,7 +78,7 @@ pub(crate) fn named(name: usize) -> Option<Sink> {
     own.map(Sink::Own).or_else(|| shared().map(Sink::Shared))
 }
 
-/// What the framework's call is that this thread is inside of.
+/// The framework's call that contains the calling thread's current call.
 #[inline]
 pub(crate) fn outer() -> Outer {
     match services().map_or(INSIDE_NOTHING, |services| (services.inside)()) {
@@ -88,7 +88,7 @@ pub(crate) fn outer() -> Outer {
     }
 }
 
-/// Looks for the library of the C API, unless it is known.
+/// Searches for the C API library unless it is known.
 pub(crate) fn look() {
     if services().is_some() {
         return;
@@ -96,22 +96,22 @@ pub(crate) fn look() {
     let Some(path) = env::var_os(C_LIBRARY).and_then(|it| CString::new(it.as_bytes()).ok()) else {
         return;
     };
-    // SAFETY: the path ends in a zero, and nothing is loaded.
+    // SAFETY: the path is NUL-terminated, and nothing is loaded.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if library.is_null() {
         return;
     }
-    // SAFETY: the handle is that of a library, the name ends in a zero.
+    // SAFETY: `library` is a library handle, the name is NUL-terminated.
     let function = unsafe { libc::dlsym(library, SYMBOL.as_ptr()) };
     if function.is_null() {
         return;
     }
-    // SAFETY: this is the function's type in every version of that library that has it, and the library stays
-    // loaded: `dlopen` counted it above.
+    // SAFETY: the function has this type in every version of that library that has it, and the
+    // library stays loaded: `dlopen` took a reference above.
     let function =
         unsafe { mem::transmute::<*mut c_void, extern "C" fn() -> *const Services>(function) };
     let found = function();
-    // SAFETY: the version is where it is in every version of the structure.
+    // SAFETY: every version of the structure begins with its version.
     let version = unsafe { found.cast::<u32>().as_ref() };
     if version == Some(&VERSION) {
         SERVICES.store(found.cast_mut(), Ordering::Release);
@@ -119,7 +119,7 @@ pub(crate) fn look() {
 }
 
 impl Sink {
-    /// Names the box within the process.
+    /// Identifies the box within the process.
     #[inline]
     pub(crate) fn name(self) -> usize {
         match self {
@@ -128,7 +128,7 @@ impl Sink {
         }
     }
 
-    /// Whether a framework's calls stand there, too.
+    /// Whether the box also has a framework's calls.
     pub(crate) const fn is_shared(self) -> bool {
         matches!(self, Self::Shared(_))
     }
@@ -214,7 +214,7 @@ impl Sink {
         }
     }
 
-    /// NCCL itself holds so many bytes on a device.
+    /// Records the bytes that NCCL holds on a device.
     pub(crate) fn held_by_nccl(self, device: u32, bytes: u64) {
         match self {
             Self::Own(writer) => writer.memory(&Sample {
@@ -226,9 +226,9 @@ impl Sink {
         }
     }
 
-    // --- Of the framework's calls ----------------------------------------------------------------
+    // --- Parts of the framework's calls ----------------------------------------------------------
 
-    /// The call that this thread is inside of asks this of a communicator of so many ranks.
+    /// Records the NCCL call inside this thread's call, on a communicator with `ranks` ranks.
     #[inline]
     pub(crate) fn beneath(self, asked: &Asked, ranks: u32) {
         if let Self::Shared(services) = self {
@@ -236,19 +236,20 @@ impl Sink {
         }
     }
 
-    /// This thread enters a function in which it may be kept; without a name: it has come back.
+    /// Records that this thread enters a function that may block; an empty name: it returned.
     pub(crate) fn within(self, function: &[u8]) {
         if let Self::Shared(services) = self {
             (services.within)(function.into());
         }
     }
 
-    /// A device will tell when a part of the framework's call is done; whether that is of use.
+    /// Announces that the completion of a part of the framework's call will be reported. Returns
+    /// whether that is accepted.
     pub(crate) fn follow(self, call: u64) -> bool {
         matches!(self, Self::Shared(services) if (services.follow)(call))
     }
 
-    /// It is done.
+    /// Records that a part of the framework's call is complete.
     pub(crate) fn part_done(self, call: u64) {
         if let Self::Shared(services) = self {
             (services.part_done)(call);
@@ -256,7 +257,7 @@ impl Sink {
     }
 }
 
-/// A communicator as a box is told of it.
+/// Description of a communicator for a box.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Communicator<'a> {
     pub(crate) op: Op,

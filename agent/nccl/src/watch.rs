@@ -1,12 +1,12 @@
-//! What a call is part of: a group, or another call.
+//! Context of NCCL calls: groups and nested calls.
 //!
-//! NCCL gathers the calls of a group (`ncclGroupStart` to `ncclGroupEnd`, counted by each thread) and makes
-//! all of them at the end of the outermost one, in an order of its own. So they are kept until then, and
-//! recorded in an order that is the same on every rank that asks for the same: what ranks must agree on
-//! within a group is what is asked for, not in which order.
+//! NCCL collects the calls of a group (`ncclGroupStart` to `ncclGroupEnd`, counted per thread) and
+//! makes them when the outermost group ends, in an order of its own. They are recorded at that
+//! point, in an order that is the same on all ranks that make the same calls: ranks must agree on
+//! the calls of a group, not on their order.
 //!
-//! NCCL also calls its own functions, by the names that lead here: only the outermost call of a thread is
-//! the program's.
+//! NCCL also calls its own exported functions, which are hooked. Only the outermost call of a
+//! thread is the program's.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
@@ -21,16 +21,17 @@ use crate::records::{self, Work};
 use crate::sink::{self, Outer, Sink};
 use crate::{done, held};
 
-/// Calls of one group that are put in order; of a larger one, so many at a time.
+/// Maximum number of calls of a group that are sorted together; larger groups are recorded in
+/// pieces.
 const MOST_GATHERED: usize = 1024;
-/// Parts of a framework's calls of one group that are followed.
+/// Maximum number of parts of a framework's calls that are tracked per group.
 const MOST_PARTS: usize = 64;
 
-/// What a thread is in the middle of.
+/// Call state of a thread.
 struct Thread {
-    /// A call of the program's: what comes meanwhile is NCCL's own.
+    /// The thread is in a call of the program; further calls are NCCL's own.
     inside: Cell<bool>,
-    /// Groups that were begun and not ended.
+    /// Number of open groups.
     depth: Cell<u32>,
     group: RefCell<Gathered>,
 }
@@ -52,39 +53,39 @@ thread_local! {
     };
 }
 
-/// What a group is to do when it ends.
+/// Calls collected until the group ends.
 struct Gathered {
     works: Vec<(&'static Communicator, Work)>,
-    /// What framework's calls have asked for, and which of them: they are recorded already.
+    /// NCCL calls made by framework's calls, with the ids of those; they are already recorded.
     parts: Vec<(u64, &'static Communicator, Work)>,
-    /// There was such, recorded or not.
+    /// The group has calls of a framework, recorded or not.
     of_framework: bool,
-    /// There were more than are kept: none of them is followed.
+    /// There were more parts than are kept. In that case none is tracked.
     parts_cut: bool,
-    /// Room for the numbers of the calls.
+    /// Buffer for the ids of the calls.
     issued: Vec<u64>,
     makings: Vec<Making>,
 }
 
-/// Numbers launches.
+/// Number of the next launch.
 static LAUNCHES: AtomicU32 = AtomicU32::new(1);
 
-/// The number of another launch.
+/// Returns a new launch number, never 0.
 pub(crate) fn next_launch() -> u32 {
     LAUNCHES.fetch_add(1, Ordering::Relaxed).max(1)
 }
 
-/// Runs what is ours. It should not panic; if it does, the program must not hear of it.
+/// Runs code of this library. A panic does not reach the program.
 pub(crate) fn guarded<T: Default>(work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
-        // Dropping it might panic again.
+        // Dropping the payload might panic again.
         mem::forget(payload);
         T::default()
     })
 }
 
-/// Makes a call of the program's. `watched` gets the depth of groups that it is made at; where the call is
-/// one of NCCL's own, or the thread is at its end, it is made by `real` alone.
+/// Makes a call of the program through `watched`, which gets the thread's state. A call made by
+/// NCCL itself, or by a thread that is ending, is made by `real` alone.
 fn outermost(
     real: impl FnOnce() -> Status,
     watched: impl FnOnce(&Thread, &mut dyn FnMut() -> Status) -> Status,
@@ -105,7 +106,7 @@ fn outermost(
     }
 }
 
-/// A collective or a message.
+/// Makes and records a collective or a message.
 #[inline]
 pub(crate) fn work(
     function: &'static CStr,
@@ -113,7 +114,7 @@ pub(crate) fn work(
     describe: impl FnOnce(&'static Communicator) -> Work,
     real: impl FnOnce() -> Status,
 ) -> Status {
-    // One that was made while nobody waited for it is known from now on: its first call counts.
+    // A communicator created in the background is registered at its first call.
     let known = comms::find(comm).or_else(|| guarded(|| init::bind(comm)));
     let Some((sink, communicator)) = records::of(known) else {
         return unseen(real);
@@ -131,7 +132,7 @@ pub(crate) fn work(
             let status = real();
             guarded(|| {
                 if is_taken(status) {
-                    // Its number puts it in order.
+                    // Registers the communicator; its group number is the first sort key.
                     communicator.group(sink);
                     thread.gather(communicator, work);
                 } else {
@@ -155,7 +156,7 @@ pub(crate) fn work(
     })
 }
 
-/// A call of a communicator that is recorded and not compared with those of others.
+/// Makes and records a call that is not compared with other ranks' calls.
 pub(crate) fn other(
     function: &'static CStr,
     comm: Comm,
@@ -174,7 +175,7 @@ pub(crate) fn other(
     })
 }
 
-/// A call that makes communicators. `begin` records it before it is made.
+/// Makes a call that creates communicators. `begin` records it first.
 pub(crate) fn making(
     begin: impl FnOnce() -> Option<Making>,
     real: impl FnOnce() -> Status,
@@ -184,7 +185,7 @@ pub(crate) fn making(
         let status = real();
         guarded(|| {
             let Some(making) = making else { return };
-            // What is asked for within a group is made at its end.
+            // Within a group, the communicator is created when the group ends.
             if thread.depth.get() > 0 && is_taken(status) {
                 thread.group.borrow_mut().makings.push(making);
             } else {
@@ -195,7 +196,7 @@ pub(crate) fn making(
     })
 }
 
-/// A call that gives a communicator back: its handle stands for nothing from now on.
+/// Makes and records a call that releases a communicator, and removes its handle.
 pub(crate) fn leaving(
     function: &'static CStr,
     comm: Comm,
@@ -206,7 +207,7 @@ pub(crate) fn leaving(
             comms::find(comm).inspect(|it| held::leaves(it));
             records::of(comms::remove(comm))
         });
-        // What a framework destroys or aborts is recorded as a whole.
+        // The framework records the destruction of its groups itself.
         let own = known.filter(|(_, it)| !it.is_of_framework());
         let own = own.and_then(|(sink, it)| Some((sink, it.told()?)));
         let Some((sink, group)) = own else {
@@ -226,7 +227,7 @@ pub(crate) fn leaving(
     })
 }
 
-/// A call that only must not be taken for the program's, whatever it calls.
+/// Makes a call without recording it. Calls that NCCL makes inside it are not recorded either.
 pub(crate) fn unseen(real: impl FnOnce() -> Status) -> Status {
     outermost(real, |_, real| real())
 }
@@ -242,7 +243,7 @@ pub(crate) fn group_start(real: impl FnOnce() -> Status) -> Status {
     })
 }
 
-/// `ncclGroupEnd`; `simulates`: the group is dropped, and nothing of it is made.
+/// `ncclGroupEnd`; `simulates`: the group is discarded and its calls are not made.
 pub(crate) fn group_end(
     function: &'static CStr,
     simulates: bool,
@@ -250,7 +251,7 @@ pub(crate) fn group_end(
 ) -> Status {
     outermost(real, |thread, real| {
         let depth = thread.depth.get();
-        // Whoever ends what was not begun gets an error, and so counts nothing.
+        // An unmatched end is an error of NCCL and does not change the depth.
         thread.depth.set(depth.saturating_sub(1));
         if depth != 1 {
             return real();
@@ -293,7 +294,7 @@ impl Thread {
         }
     }
 
-    /// What a framework's call is made of: it is recorded as such, and not as a call of the program's.
+    /// Makes a part of a framework's call and records it as such.
     fn part(
         &self,
         sink: Sink,
@@ -322,8 +323,9 @@ impl Thread {
         status
     }
 
-    /// Records the calls of the group: they are about to be made. Gives where to say that the thread has come
-    /// back, where only that tells that it was kept: by a group of a framework's calls that have come back.
+    /// Records the calls of the group, which are about to be made. If the group contains calls of a
+    /// framework that have already returned, also records that the thread enters the function, and
+    /// returns where to record that it left.
     fn launch(&self, function: &'static CStr) -> Option<Sink> {
         let Gathered {
             works,
@@ -340,7 +342,8 @@ impl Thread {
             return kept;
         }
         let launch = next_launch();
-        // Messages between two ranks meet in their order: a stable order, without memory for it.
+        // The sort is stable, since messages between two ranks are matched in order, and allocates
+        // nothing.
         in_order(works);
         issued.clear();
         for (communicator, work) in works.iter() {
@@ -352,7 +355,7 @@ impl Thread {
         kept
     }
 
-    /// They were made, or refused.
+    /// Records that the calls of the group were made or rejected.
     fn launched(&self, function: &'static CStr, status: Status) {
         let makings = {
             let mut group = self.group.borrow_mut();
@@ -395,7 +398,8 @@ impl Thread {
 }
 
 impl Gathered {
-    /// A part of a framework's call. Of several on one stream the last is done when all of them are.
+    /// Adds a part of a framework's call. Of consecutive parts on one stream only the last is
+    /// tracked.
     fn part(&mut self, call: u64, communicator: &'static Communicator, work: Work) {
         let same =
             |(other, _, last): &&mut (u64, _, Work)| *other == call && last.handle == work.handle;
@@ -422,9 +426,9 @@ impl Gathered {
     }
 }
 
-/// Puts the calls of a group into the order that all ranks record them in: by communicator, collectives by
-/// what ranks must agree on, messages as they were asked for. Insertion keeps what is equal in its order,
-/// and mostly there is nothing to do: programs that run on all ranks ask in one order.
+/// Sorts the calls of a group in the order in which all ranks record them: by communicator;
+/// collectives by what ranks must agree on, messages in issue order. An insertion sort, since it is
+/// stable and the calls are usually sorted already.
 pub(crate) fn in_order(works: &mut [(&'static Communicator, Work)]) {
     for end in 1..works.len() {
         let mut at = end;

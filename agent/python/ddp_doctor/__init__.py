@@ -1,20 +1,20 @@
-"""Reports the collectives of this process to ddp-doctor.
+"""Records the collectives of this process for ddp-doctor.
 
-Everything here is a no-op in a process whose collectives are not captured. Importing the package
-imports neither PyTorch nor anything else that costs time.
+All functions are no-ops in a process whose collectives are not captured. Importing the package
+imports neither PyTorch nor any other expensive module.
 """
 
-import os as _os  # the interpreter has it already; anything more would cost every process its start
+import os as _os  # already imported by the interpreter; other imports would slow down every start
 
 __version__ = "0.1.0"
 __all__ = ["enable", "phase", "step"]
 
 
 def enable():
-    """Switches the capture on in a program that `ddp-doctor run` did not start.
+    """Enables the capture in a program that `ddp-doctor run` did not start.
 
-    Best called before PyTorch is imported. Later calls work too and take over the process groups
-    that exist; names that a module took with `from torch.distributed import …` are replaced there.
+    Call it before PyTorch is imported if possible. Later calls also capture existing process groups,
+    and replace names that modules have imported with `from torch.distributed import …`.
     """
     if _os.environ.get("DDP_DOCTOR") == "0":
         return
@@ -22,12 +22,12 @@ def enable():
         from . import _finder
 
         _finder.install()
-    except Exception:  # the program comes first
+    except Exception:  # must not affect the program
         pass
 
 
 def step():
-    """A training step begins. From the first call on, DDP's forwards no longer count as steps."""
+    """Marks the start of a training step. From the first call on, DDP's forwards do not count as steps."""
     try:
         from . import _ddp
 
@@ -37,7 +37,7 @@ def step():
 
 
 class phase:
-    """Marks a phase of the program ("checkpoint", "evaluation"), as a context or as a decorator."""
+    """Marks a phase of the program ("checkpoint", "evaluation"), as a context manager or decorator."""
 
     def __init__(self, name):
         self._name = str(name)

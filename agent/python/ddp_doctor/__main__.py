@@ -1,4 +1,4 @@
-"""`python -m ddp_doctor run -- torchrun train.py`: the program `ddp-doctor` that was installed with this package."""
+"""`python -m ddp_doctor run -- torchrun train.py`: runs the program `ddp-doctor` of this package."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ PROGRAM = "ddp-doctor"
 def main():
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", PROGRAM)
     if not os.path.isfile(program):
-        # Used where it is in the repository, or packaged without. Our own script is no help.
+        # In the repository, or in a package without the program. This script itself is not it.
         program = os.environ.get("DDP_DOCTOR_PROGRAM") or shutil.which(PROGRAM)
         if not program or os.path.abspath(program) == os.path.abspath(sys.argv[0]):
             sys.exit("ddp-doctor: the program is not part of this installation: build it with cargo, or set DDP_DOCTOR_PROGRAM")

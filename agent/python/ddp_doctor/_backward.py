@@ -1,4 +1,4 @@
-"""Backward passes: whether they left all gradients, how long DDP waits in them, and exceptions that leave them."""
+"""Backward passes: missing gradients, the time DDP waits in them, and exceptions raised out of them."""
 
 import functools
 import sys
@@ -33,5 +33,5 @@ def patch(autograd, late):
 def _guarded(call, *arguments):
     try:
         call(*arguments)
-    except Exception:  # the program comes first
+    except Exception:  # must not affect the program
         pass

@@ -1,7 +1,7 @@
-"""Whether this process has a black box, and what a forked child must forget.
+"""The black box of this process, and its state after a fork.
 
-A box is made when the process joins a process group. A forked child is silent in the library by
-itself; what was numbered in the parent's box means nothing in one of its own.
+A box is created when the process joins a process group. The library records nothing in a forked child
+by itself; numbers from the parent's box are invalid in a box of the child.
 """
 
 import ctypes
@@ -13,15 +13,15 @@ from . import _words
 from ._native import Identity, load, text
 
 is_open = False
-# What this process is reported by.
+# The reporting layer.
 layer = "c10d"
-# Counts black boxes of this process and its ancestors: numbers of another one are void.
+# Counts black boxes and forks. Numbers are valid only in the generation in which they were assigned.
 generation = 0
 lib = None
 _load_failed = False
 _phases = {}
 _lock = threading.Lock()
-# Called when numbers become void, and when a box was made for the first time.
+# Callbacks for the moment when numbers become invalid, and when a box was opened.
 on_reset = []
 on_open = []
 
@@ -56,7 +56,7 @@ def _library():
 
 
 def join(rank, world_size):
-    """Makes the black box, or tells the one there is who this process is now."""
+    """Creates the black box, or updates the identity in the existing one. Returns whether there is one."""
     global is_open, generation
     with _lock:
         if _library() is None:
@@ -88,7 +88,7 @@ def note(kind, message):
 
 
 def phase_begin(name):
-    """Number of the phase that began, for its end; 0: nothing is captured."""
+    """Records the start of a phase. Returns its number for `phase_end`; 0: nothing is captured."""
     if not is_open:
         return 0
     number = _phases.get(name)

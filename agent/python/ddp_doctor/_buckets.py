@@ -1,9 +1,9 @@
-"""For how long DDP waits for its buckets of gradients.
+"""Measures how long DDP waits for its gradient buckets.
 
-DDP waits in C++, in a callback that the autograd engine calls when the graph is done, and which DDP queues behind
-its last bucket. A callback that is queued at the first bucket is called right before that one: what lies between
-it and the return of the backward is DDP's wait, and nothing else. Where a device computes gradients, the buckets
-are sent by a thread of the engine's own, in which no backward was called, and nothing is queued.
+DDP waits in C++, in a callback that it queues after its last bucket and that the autograd engine calls when the
+graph is done. A callback queued at the first bucket runs directly before it, so the time from there to the return
+of the backward is DDP's wait. On devices, an engine thread without a backward of its own sends the buckets, and
+nothing is queued or measured.
 """
 
 import functools
@@ -12,18 +12,18 @@ from time import perf_counter_ns
 
 from . import _box, _words
 
-# What a thread's backward has come to, beside the moment at which it began to wait.
+# State of a thread's backward; any other value is the time at which the wait began, in nanoseconds.
 _NOTHING_SENT, _UNDER_WAY = 0, 1
 
-# Thread → what its innermost backward has come to.
+# Thread → state of its innermost backward.
 _backwards = {}
 _queue_callback = None
-# A hook of the program's averages gradients somewhere: DDP then waits for what that computes, too.
+# The program has registered a communication hook; DDP's wait then includes the hook's computation.
 _hooked = False
 
 
 def begins():
-    """A backward begins on this thread. Returns what `ended` wants to know: the backward around it."""
+    """Called when a backward begins on this thread. Returns the state of the outer backward, for `ended`."""
     if not _box.is_open:
         return None
     thread = get_ident()
@@ -33,24 +33,24 @@ def begins():
 
 
 def sent(thread):
-    """DDP sends a bucket from this thread."""
+    """Called when DDP sends a bucket from this thread."""
     if _backwards.get(thread) == _NOTHING_SENT and not _hooked and _queue_callback is not None:
         _backwards[thread] = _UNDER_WAY
         _queue_callback(_waits)
 
 
 def _waits():
-    """The graph is done; DDP's own callback is next."""
+    """Called when the graph is done, directly before DDP's own callback."""
     try:
         thread = get_ident()
         if _backwards.get(thread) == _UNDER_WAY:
             _backwards[thread] = perf_counter_ns()
-    except Exception:  # it would surface in the user's backward
+    except Exception:  # would be raised in the user's backward
         pass
 
 
 def ended(outer, well):
-    """The backward is over."""
+    """Called when the backward has returned (`well`) or raised."""
     thread = get_ident()
     since = _backwards.pop(thread, _NOTHING_SENT)
     if outer is not None:

@@ -1,4 +1,4 @@
-"""The calls of the hot path as built-in functions, which CPython calls several times faster than ctypes does."""
+"""The hot functions of the library as built-in functions, several times faster than ctypes calls."""
 
 import ctypes
 import sys
@@ -16,7 +16,7 @@ class _MethodDef(ctypes.Structure):
 
 
 class Address(int):
-    """Address of a structure, which lives as long as this does."""
+    """Address of a structure, which it keeps alive."""
 
     def __new__(cls, structure):
         self = super().__new__(cls, ctypes.addressof(structure))
@@ -24,14 +24,14 @@ class Address(int):
         return self
 
 
-# A built-in function refers to its definition for as long as it lives.
+# Keeps the definitions alive, which built-in functions refer to.
 _definitions = []
 
 
 def of(library):
-    """`issued_at`, `returned`, `wait_begin`, `wait_end` of the library; None where they cannot be had.
+    """`issued_at`, `returned`, `wait_begin` and `wait_end` of the library; None if not available.
 
-    Their arguments and results are integers; a record is passed as its `Address`.
+    Arguments and results are integers; a record is passed as its `Address`.
     """
     if sys.implementation.name != "cpython":
         return None
@@ -51,5 +51,5 @@ def of(library):
             _definitions.append(definition)
             made.append(new(ctypes.byref(definition), None, None))
         return made
-    except AttributeError:  # a function that this interpreter lacks
+    except AttributeError:  # the interpreter or the library lacks a function
         return None

@@ -1,14 +1,14 @@
-"""What is replaced in torch.distributed.distributed_c10d, and in what it stands on."""
+"""Replaces functions of torch.distributed.distributed_c10d and of the classes it uses."""
 
 import functools
 import os
 import sys
 
-# _exit and _garbage hook themselves in.
+# _exit and _garbage install their hooks when they are imported.
 from . import _box, _creations, _exceptions, _exit, _garbage, _groups, _hooks, _init, _kernels, _methods, _sites, _words  # noqa: F401
 from ._native import CallRecord
 
-# "interception" has PyTorch's hooks left alone where it has them.
+# "interception": calls are intercepted even if PyTorch has hooks.
 _CAPTURE = "DDP_DOCTOR_CAPTURE"
 
 _c10d = None
@@ -22,7 +22,7 @@ def _note_in_flight():
 
 
 def _issue(op, group, frame):
-    """Records a call that has no hook."""
+    """Records a call for which PyTorch has no hook."""
     if not _box.is_open:
         return None
     _note_in_flight()
@@ -45,7 +45,7 @@ def _failed(error):
 
 
 def _recorded(op, group_of):
-    """Wraps a function so that its call is recorded. Ours never raises, theirs passes untouched."""
+    """Wraps a function so that its calls are recorded. Recording never raises; the call is unchanged."""
 
     def wrap(original):
         @functools.wraps(original)
@@ -72,7 +72,7 @@ def _recorded(op, group_of):
 
 
 def _making(op):
-    """Wraps a function that makes a group."""
+    """Wraps a function that creates a group."""
 
     def wrap(original):
         @functools.wraps(original)
@@ -162,7 +162,7 @@ def _wrap_init(original):
     def init_process_group(*args, **kwargs):
         issued = None
         try:
-            # A second initialisation without a destruction raises; it changes nothing.
+            # A second initialisation without a destruction raises and changes nothing.
             if _default_group() is None:
                 issued = _begin_init(args, kwargs, _getframe(1))
         except Exception:
@@ -170,7 +170,7 @@ def _wrap_init(original):
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            # It may have begun to use the device, and have failed for that.
+            # It may have failed after it began to use the device.
             _init.say_gpu(kwargs.get("device_id"))
             _failed(error)
             raise
@@ -240,12 +240,12 @@ def _wrap_set_timeout(original):
 
 
 def _wrap_helper(original):
-    """`_new_process_group_helper` knows the name and the ranks of a group before `_world` does."""
+    """`_new_process_group_helper` gets name and ranks of a group before `_world` has them."""
 
     def begins(args, kwargs):
         ranks = _argument(args, kwargs, 2, "global_ranks_in_group")
         tag = _argument(args, kwargs, 8, "pg_tag")
-        # The world has its own record; a tag may name a group that there is.
+        # The world has its own record; a tag may refer to an existing group.
         if ranks and not (tag and _c10d._find_pg_by_ranks_and_tag(tag, ranks)):
             backend = _argument(args, kwargs, 3, "backend")
             reconfigures = _argument(args, kwargs, 11, "enable_reconfigure")
@@ -278,7 +278,7 @@ def _wrap_helper(original):
 
 
 def _wrap_name(original):
-    """`_process_group_name` is where a split learns what its members meet by."""
+    """`_process_group_name` returns the name by which the members of a split find each other."""
 
     @functools.wraps(original)
     def _process_group_name(ranks, *args, **kwargs):
@@ -293,7 +293,7 @@ def _wrap_name(original):
 
 
 def _wrap_register(original):
-    """`_register_pg_in_world` is where groups end up that the helper did not make."""
+    """`_register_pg_in_world` registers groups that the helper did not create."""
 
     @functools.wraps(original)
     def _register_pg_in_world(pg, *args, **kwargs):
@@ -310,7 +310,7 @@ def _wrap_register(original):
 
 
 def _wrap_message(original):
-    """`c10d_logger._get_msg_dict` is called when an exception leaves a function of c10d, and only then."""
+    """`c10d_logger._get_msg_dict` is called only when an exception is raised out of a c10d function."""
 
     @functools.wraps(original)
     def _get_msg_dict(*args, **kwargs):
@@ -327,7 +327,7 @@ def _wrap_message(original):
 
 
 def _replace(module, replacements, late):
-    """Sets wrapped functions, and where the module was imported long ago, also what others took from it."""
+    """Replaces functions of a module. `late`: also in modules that have imported them by name."""
     swapped = []
     for name, wrap in replacements:
         original = getattr(module, name, None)
@@ -362,7 +362,7 @@ def patch(c10d, late):
             ("split_group", _making(_words.SPLIT_GROUP)),
             ("_process_group_name", _wrap_name),
             ("monitored_barrier", _recorded(_words.MONITORED_BARRIER, _group_argument)),
-            # `_set_pg_timeout` of today calls it; before, there was nothing else.
+            # Older versions have only `_set_pg_timeout`; in newer ones it calls `set_timeout`.
             ("set_timeout" if hasattr(c10d, "set_timeout") else "_set_pg_timeout", _wrap_set_timeout),
             ("_new_process_group_helper", _wrap_helper),
             ("_register_pg_in_world", _wrap_register),

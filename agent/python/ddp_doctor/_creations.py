@@ -1,7 +1,7 @@
-"""Groups that are being made: recorded before anybody waits for their members.
+"""Records groups that are being created, before the creation waits for their members.
 
-A group's makers meet by its name, which PyTorch makes out of a counter of each process. So what is
-recorded is the name and the members as this process asks for them, wherever it is a member or not.
+The members find each other by the group's name, which PyTorch derives from a counter of each process.
+Name and members are recorded as this process passes them, whether or not it is a member.
 """
 
 import ctypes
@@ -11,24 +11,24 @@ from _thread import get_ident
 from . import _box, _groups, _words
 from ._native import Creation, text
 
-# Thread → [op, site, (global ranks, backend) of the parent group, call]: what it makes now.
+# Thread → [op, site, (global ranks, backend) of the parent group, call] of its current creation.
 _making = {}
 
 
 def enter(op, site, parent=None):
-    """This thread is about to make a group; who its members are is not known yet."""
+    """Called before this thread creates a group, whose members are not known yet."""
     _making[get_ident()] = [op, site, parent, None]
 
 
 def leave():
-    """It is made, or failed."""
+    """Called when the creation has returned or raised."""
     making = _making.pop(get_ident(), None)
     if making is not None and making[3] is not None and _box.is_open:
         _box.lib.returned(making[3])
 
 
 def begins(name, ranks, backend, description, takes_all):
-    """Records what this thread makes, unless that was done. `ranks` are global."""
+    """Records the current creation of this thread once. `ranks` are global."""
     making = _making.get(get_ident())
     if making is None or making[3] is not None or not _box.is_open:
         return
@@ -48,7 +48,7 @@ def begins(name, ranks, backend, description, takes_all):
 
 
 def split_begins(name, ranks):
-    """The same of a split, which knows its members by their ranks in the parent group."""
+    """Like `begins`, for a split: `ranks` are ranks in the parent group."""
     making = _making.get(get_ident())
     if making is not None and making[2] is not None:
         of_parent, backend = making[2]
@@ -56,7 +56,7 @@ def split_begins(name, ranks):
 
 
 def takes_all(backend):
-    """Whether making a group of this backend takes all its members."""
+    """Whether creating a group of this backend blocks until all members take part."""
     return "gloo" in str(backend) and not os.environ.get("TORCH_GLOO_LAZY_INIT")
 
 

@@ -1,4 +1,4 @@
-"""The program's input: batches that are drawn, how long that takes, and its end."""
+"""The program's input: number of batches drawn, the time they take, and the end of the input."""
 
 import sys
 from time import perf_counter_ns
@@ -6,16 +6,16 @@ from time import perf_counter_ns
 from . import _box, _sites, _words
 
 _MOST_PLACES = 1024
-# Nanoseconds from which on it is worth a record that a batch took so long.
+# Minimum duration of drawing a batch that is recorded, in nanoseconds.
 _NOTICEABLE = 1_000_000
 
-# Site at which batches are drawn → how many were.
+# Site at which batches are drawn → number of batches.
 _drawn = {}
 _last = None
 
 
 def drawn():
-    """Batches that were drawn so far where the last one was; -1: none was."""
+    """Number of batches drawn so far at the site of the last one; -1: none."""
     return _drawn.get(_last, -1)
 
 

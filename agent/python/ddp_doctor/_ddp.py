@@ -1,8 +1,8 @@
-"""Steps, and exceptions that leave DDP's forward.
+"""Steps, and exceptions raised out of DDP's forward.
 
-A step is a training forward. Ranks whose steps come apart are told by it, so a forward also says what
-else it may be: one whose gradients are only accumulated, or another try on the same input. The input is
-known by a weak reference, which keeps nothing alive.
+A step is a training forward. Since the steps of ranks are compared, a forward is also marked if its
+gradients are only accumulated, or if it repeats the previous input. The input is identified by a weak
+reference, which keeps nothing alive.
 """
 
 import functools
@@ -12,9 +12,9 @@ import weakref
 from . import _box, _buckets, _data, _exceptions, _kernels, _memory, _parameters, _sites, _words
 
 _automatic = True
-# The DDP module whose training forwards count; programs with several would count double.
+# The DDP module whose training forwards are counted. With several modules, only the first one counts.
 _stepper = None
-# The first tensor of the last forward's input, weakly.
+# Weak reference to the first tensor of the last forward's input.
 _last_input = None
 _grad_enabled = None
 _compiling = None
@@ -44,7 +44,7 @@ def _first_tensor(values):
 
 
 def _is_repeated(inputs, kwargs):
-    """Whether the input is that of the forward before."""
+    """Whether the input is the same as that of the previous forward."""
     global _last_input
     tensor = _first_tensor(inputs)
     if tensor is None:
@@ -67,7 +67,7 @@ def _forward_begins(module, inputs, kwargs):
     try:
         if _is_repeated(inputs, kwargs):
             flags |= _words.REPEATED
-    except Exception:  # an input of a kind that nobody foresaw is a new one
+    except Exception:  # an input of an unknown kind counts as new
         pass
     if not getattr(module, "require_backward_grad_sync", True):
         flags |= _words.UNSYNCHRONISED
@@ -78,14 +78,14 @@ def _forward_begins(module, inputs, kwargs):
 def _wrap_forward(original):
     @functools.wraps(original)
     def forward(self, *inputs, **kwargs):
-        # The compiler sees nothing but the call that was there before.
+        # While compiling, only the original call is traced.
         if _compiling():
             return original(self, *inputs, **kwargs)
         try:
             if _grad_enabled():
                 _parameters.forward_begins(self)
             elif _inference():
-                _kernels.see_every_call()  # the buffers that it broadcasts
+                _kernels.see_every_call()  # to record the broadcast of buffers
             _forward_begins(self, inputs, kwargs)
         except Exception:
             pass
@@ -106,7 +106,7 @@ def _wrap_swap(original):
     @functools.wraps(original)
     def swap_tensors(*args, **kwargs):
         global _last_input
-        _last_input = None  # it refuses tensors that anybody refers to weakly
+        _last_input = None  # swap_tensors rejects tensors with weak references
         return original(*args, **kwargs)
 
     return swap_tensors

@@ -1,10 +1,10 @@
-"""A rank that an exception ends before it joined a process group.
+"""A rank that an exception ends before it joins a process group.
 
-It has no black box yet, and the launcher then ends the other ranks: without the exception, the
-blame would be theirs. The box is made when it is already known that the process ends.
+It has no black box yet, and the launcher then ends the other ranks, which would be blamed without a
+record of the exception. The box is created once it is certain that the process ends.
 
-`RANK` is inherited: by a launcher in a pod that has one, by helpers of a rank, by data-loader
-workers. None of them is the rank, and none of their exceptions ends it.
+`RANK` is inherited by launchers in a pod that sets it, by helpers of a rank and by data-loader workers.
+These processes are not the rank, and their exceptions do not end it.
 """
 
 import os
@@ -13,7 +13,7 @@ import threading
 
 from . import _box, _exceptions, _exit, _words
 
-# What a launcher raises names the ranks that failed; it is no failure of a rank.
+# Exceptions of a launcher report failed ranks; they are not failures of a rank.
 _LAUNCHERS = (
     "torch/distributed/run.py",
     "torch/distributed/launcher/",
@@ -25,7 +25,7 @@ _INHERITED = (b"RANK", b"WORLD_SIZE", b"LOCAL_RANK")
 
 
 def _environment_of(pid):
-    """The variables that a process was started with."""
+    """The environment with which a process was started."""
     with open("/proc/%d/environ" % pid, "rb") as file:
         pairs = (entry.partition(b"=") for entry in file.read().split(b"\0"))
         return {name: value for name, _, value in pairs}
@@ -46,7 +46,7 @@ def _has_box(pid):
 
 
 def _is_helper():
-    """Whether another Python process, above this one, is the rank that the environment names."""
+    """Whether the rank that the environment names is another Python process, an ancestor of this one."""
     try:
         pid = os.getpid()
         own = _environment_of(pid)
@@ -56,9 +56,9 @@ def _is_helper():
                 return False
             theirs = _environment_of(pid)
             if theirs.get(b"DDP_DOCTOR_JOB") != own.get(b"DDP_DOCTOR_JOB"):
-                return False  # whoever started the job
+                return False  # the launcher of the job
             if not _is_python(pid):
-                continue  # a shell, or what binds a rank to its cores
+                continue  # a shell, or a program that sets the CPU affinity
             return _has_box(pid) or all(theirs.get(name) == own.get(name) for name in _INHERITED)
     except (OSError, ValueError):
         pass
@@ -75,7 +75,7 @@ def _is_of_launcher(traceback):
 
 
 def _hook_caller():
-    """Who called the hook of `_finder`, which called `ended`; `None`: the interpreter itself."""
+    """The frame that called the hook of `_finder`, which called `ended`; `None`: the interpreter itself."""
     try:
         return sys._getframe(5)
     except ValueError:
@@ -83,7 +83,7 @@ def _hook_caller():
 
 
 def _ends_rank(traceback):
-    """Whether this exception ends this process, and this process is the rank that it seems to be."""
+    """Whether this exception ends this process, and this process is the rank in its environment."""
     if hasattr(sys, "ps1") or sys.flags.interactive or sys.flags.inspect:
         return False
     if threading.current_thread() is not threading.main_thread():
@@ -97,7 +97,7 @@ def _ends_rank(traceback):
 
 
 def ended(value, at_exit):
-    """An exception has left the main program, or somebody reports one as if it had."""
+    """Called for an exception that was passed to `sys.excepthook`. Records it if it ends the rank."""
     rank, world_size = _box.identity_from_environment()
     traceback = value.__traceback__
     if _box.is_open or not 0 <= rank < world_size or not _ends_rank(traceback):
@@ -105,5 +105,5 @@ def ended(value, at_exit):
     if _box.join(rank, world_size):
         _exceptions.record(_words.UNCAUGHT, value, traceback)
         _exit.uncaught(type(value))
-        if at_exit:  # what is registered now is not called any more
+        if at_exit:  # handlers registered now are not called any more
             _exit.ends()

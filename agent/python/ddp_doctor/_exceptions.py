@@ -1,8 +1,8 @@
-"""Exceptions: uncaught ones, those that leave a forward, a backward or a collective, and those that
+"""Exceptions: uncaught ones, those raised out of a forward, a backward or a collective, and those that
 are being handled while the next collective is issued.
 
-None is kept: an exception holds its frames, and they hold tensors. Which one was recorded is
-remembered by its address and type.
+No exception is kept, since its frames would keep tensors alive. Recorded exceptions are identified by
+address and type.
 """
 
 import sys
@@ -15,7 +15,7 @@ _NO_ERRORS = (StopIteration, StopAsyncIteration, GeneratorExit)
 _MOST_BYTES = 1000
 _MOST_SEEN = 64
 
-# (kind, address, type) of exceptions that were recorded, oldest first.
+# (kind, address, type) of recorded exceptions, oldest first.
 _seen = {}
 _hooked = False
 
@@ -46,7 +46,7 @@ def record(kind, exception, traceback=None):
         if traceback is None:
             traceback = exception.__traceback__
         site = _sites.site_of_traceback(traceback)
-        if not site:  # raised by PyTorch itself: the user's frame has not been left yet
+        if not site:  # raised by PyTorch itself: the user's frame is not in the traceback yet
             site = _sites.site_of(sys._getframe(1))
         _box.lib.exception(kind, text(_describe(exception), _MOST_BYTES), site)
         _memory.failed(exception)
@@ -61,9 +61,9 @@ def in_flight(exception):
 
 
 def _is_caught(traceback, frame):
-    """Whether the exception is only reported by whoever caught it, and the program goes on.
+    """Whether the exception was caught, and is only reported by code that continues.
 
-    The function that an uncaught exception left last is not running any more.
+    It was caught if the outermost function of its traceback is still running.
     """
     catcher = traceback.tb_frame if traceback is not None else None
     while frame is not None and frame is not catcher:
@@ -72,7 +72,7 @@ def _is_caught(traceback, frame):
 
 
 def _hook_interpreter():
-    """Sees uncaught exceptions before whoever prints them. Installed once, when a box is made."""
+    """Records uncaught exceptions before the previous hooks run. Installed once, when a box is opened."""
     global _hooked
     if _hooked:
         return
@@ -85,7 +85,7 @@ def _hook_interpreter():
 
         try:
             caught = _is_caught(traceback, sys._getframe(1))
-        except Exception:  # called by the interpreter itself, below which there is no frame
+        except Exception:  # called by the interpreter itself, so there is no outer frame
             caught = False
         if not caught:
             record(_words.UNCAUGHT, value, traceback)

@@ -1,11 +1,11 @@
-"""How the process ended, as far as it can be known from inside.
+"""How the process ended, as far as it is visible from inside.
 
-The operating system knows the status; what it does not know is whether the program returned, left
-by `sys.exit` or was ended by an exception. A `raise SystemExit` cannot be told from a return:
-where the main file names one, the record says that it does not know.
+The exit status does not show whether the program returned, called `sys.exit` or was ended by an
+exception. `raise SystemExit` looks like a return, so if the main file mentions it, the record says
+only that the interpreter ended.
 
-It is said as soon as the interpreter begins to end, before `atexit` runs anything of the program's:
-what is called from there on is called on the way out.
+The record is written as soon as the interpreter begins to exit, before the program's `atexit` handlers
+run: calls after it are made during the exit.
 """
 
 import atexit
@@ -18,7 +18,7 @@ from . import _box, _exceptions, _words
 from ._native import text
 
 _hooked = False
-# The interpreter forgets it before it calls us.
+# Stored because the interpreter clears it before `ends` is called.
 _main_file = None
 _left_by_exit = None
 _uncaught = None
@@ -32,7 +32,7 @@ def uncaught(kind):
 
 
 def _status(value):
-    """The status that an argument of `sys.exit` becomes."""
+    """The exit status for an argument of `sys.exit`."""
     if value is None:
         return 0
     return value & 0xFF if isinstance(value, int) else 1
@@ -61,7 +61,7 @@ def _nobody_waits_any_more():
 
 
 def ends():
-    """The interpreter begins to end."""
+    """Called when the interpreter begins to exit. Records how, once."""
     global _said
     try:
         if _said or not _box.is_open:
@@ -70,7 +70,7 @@ def ends():
         _nobody_waits_any_more()
         kind = _uncaught
         if kind is None:
-            # Somebody replaced sys.excepthook and did not call ours.
+            # sys.excepthook was replaced by one that does not call ours.
             value = getattr(sys, "last_value", None)
             if value is not None and not hasattr(sys, "ps1"):
                 kind = type(value)
@@ -95,10 +95,10 @@ def _hook_interpreter():
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if file:
         _main_file = os.path.abspath(file)
-    # Its callbacks are the first that run. It is private, but older than PyTorch's hooks.
+    # These callbacks run first. The function is private, but older than PyTorch's hooks.
     try:
         threading._register_atexit(ends)
-    except Exception:  # there is none, or the interpreter ends already
+    except Exception:  # it does not exist, or the interpreter is exiting already
         pass
     atexit.register(ends)
     leave = sys.exit
@@ -111,7 +111,7 @@ def _hook_interpreter():
                 _left_by_exit = (status if isinstance(status, (int, type(None))) else 1,)
             exception = sys.exc_info()[1]
             if exception is not None and _status(status) and not isinstance(exception, SystemExit):
-                # torch.multiprocessing.spawn ends its processes like this.
+                # torch.multiprocessing.spawn exits this way after an exception.
                 file = sys._getframe(1).f_code.co_filename.replace(os.sep, "/")
                 ends = file.endswith("torch/multiprocessing/spawn.py")
                 _exceptions.record(_words.UNCAUGHT if ends else _words.IN_FLIGHT, exception)

@@ -1,14 +1,14 @@
-"""Patches modules of PyTorch right after they were executed, without importing them.
+"""Patches PyTorch modules directly after they are executed, without importing them.
 
-`torch.distributed/__init__` copies the names of `distributed_c10d` into its own namespace, so that
-the patches must be in place before the import of the inner module is over.
+`torch.distributed/__init__` copies the names of `distributed_c10d` into its own namespace, so the
+patches must be in place before the import of the inner module returns.
 """
 
 import atexit
 import os
 import sys
 
-# Module to patch → module of ours whose `patch(module, late)` does it.
+# Module to patch → module of this package whose `patch(module, late)` patches it.
 _TARGETS = {
     "torch.distributed.distributed_c10d": "_c10d",
     "torch.nn.parallel.distributed": "_ddp",
@@ -31,7 +31,7 @@ def _patch(name, module, late):
 
 
 class _Finder:
-    """A meta-path finder that knows only the modules to be patched, and leaves when it has seen all."""
+    """A meta-path finder for the modules to be patched. Removes itself after the last one."""
 
     def __init__(self, waiting):
         self._waiting = waiting
@@ -49,7 +49,7 @@ class _Finder:
                 break
         try:
             self._arrange(name, spec)
-        except Exception:  # a loader that takes no attributes: not captured, and nothing broken
+        except Exception:  # a loader without settable attributes: the module is not captured
             pass
         return spec
 
@@ -77,9 +77,9 @@ class _Finder:
 
 
 def _watch_for_early_end():
-    """Sees an exception that ends a rank before it has a black box.
+    """Records an exception that ends a rank before it has a black box.
 
-    This runs in every interpreter: what it takes to record one is imported when there is one.
+    This runs in every interpreter, so further modules are imported only for an exception.
     """
     process = os.getpid()
     previous = sys.excepthook
@@ -98,12 +98,12 @@ def _watch_for_early_end():
         previous(kind, value, traceback)
 
     sys.excepthook = excepthook
-    # Where another hook has taken the place of ours, the interpreter still knows what it printed.
+    # If another hook has replaced this one, the interpreter still has the exception that it printed.
     atexit.register(lambda: ended(getattr(sys, "last_value", None), True))
 
 
 def _at_last():
-    """Runs after all that the program registered with `atexit`: its collectives are seen until then."""
+    """Runs after the `atexit` handlers of the program, so that their collectives are recorded."""
     module = sys.modules.get("ddp_doctor._groups")
     if module is not None:
         try:
@@ -113,7 +113,7 @@ def _at_last():
 
 
 def install():
-    """Patches what is imported already, and the rest when it is."""
+    """Patches modules that are imported already, and the others when they are imported."""
     global _installed
     if _installed is not None:
         return

@@ -1,11 +1,11 @@
-"""Collections of garbage that take noticeably long: all threads stand still meanwhile."""
+"""Records long garbage collections, which stop all threads of the program."""
 
 import gc
 from time import perf_counter_ns
 
 from . import _box, _words
 
-# Nanoseconds from which on a collection is worth a record.
+# Minimum duration of a collection that is recorded, in nanoseconds.
 _NOTICEABLE = 1_000_000
 
 _begun = 0
@@ -20,7 +20,7 @@ def _collects(phase, info):
         took = perf_counter_ns() - _begun
         if took >= _NOTICEABLE and _begun and _box.is_open:
             _box.lib.spent(_words.GARBAGE, took, 0)
-    except Exception:  # the program comes first
+    except Exception:  # must not affect the program
         pass
 
 

@@ -1,8 +1,8 @@
-"""The process groups that this process is a member of, and the hooks on them.
+"""The process groups of this process, and the hooks on them.
 
-Groups are held weakly: whoever drops a group must be able to free its communicators. Their hooks
-are taken off when they are destroyed and before the interpreter ends; PyTorch crashes when it
-destroys a hook after the interpreter.
+Groups are referenced weakly, so that dropping a group frees its communicators. Hooks are removed when
+a group is destroyed and before the interpreter exits, since PyTorch crashes if it destroys a hook
+after the interpreter.
 """
 
 import ctypes
@@ -12,18 +12,18 @@ import weakref
 from . import _box, _hooks, _kernels, _words
 from ._native import text
 
-# Number of the world's initialisation that groups belong to now, and of the next one.
+# Number of the current initialisation of the world, and of the next one.
 epoch = 0
 _next_epoch = 0
 # group name → Group
 _groups = {}
-# id(PyTorch's group) → Group, where calls are intercepted.
+# id(PyTorch's group) → Group, if calls are intercepted.
 _by_id = {}
-# Calls are recorded by what is in the place of PyTorch's functions, since it has no hooks.
+# PyTorch has no hooks, so its functions are replaced to record calls.
 intercepts = False
-# It was reported that calls are not captured.
+# The note that calls are not captured was recorded.
 _noted = False
-# Groups whose hooks are still on, also after their destruction began.
+# Groups whose hooks are installed, including groups being destroyed.
 _hooked = []
 
 
@@ -38,14 +38,14 @@ class Group:
             self.reference = weakref.ref(pg)
         except TypeError:
             self.reference = lambda: None
-        # None of its backends is written in Python.
+        # Whether none of its backends is written in Python.
         self.is_native = intercepts and _is_native(pg)
 
 
 def _is_native(pg):
     try:
         backends = [pg._get_backend(device) for device in pg._device_types]
-    except Exception:  # a backend that is made when it is used
+    except Exception:  # a backend that is created at its first use
         return False
     return all(type(it).__module__.startswith(("torch._C.", "torch.distributed.")) for it in backends)
 
@@ -75,7 +75,7 @@ def backend_of(c10d, pg):
 
 
 def _timeout(pg):
-    """Milliseconds after which a call of the group fails, on the backend where it fails first; None: unknown."""
+    """The shortest timeout of the group's backends in milliseconds; None: unknown."""
     shortest = None
     for device in getattr(pg, "_device_types", ()):
         try:
@@ -88,7 +88,7 @@ def _timeout(pg):
 
 
 def tell_timeout(pg):
-    """The group was made, or its timeout was set."""
+    """Records the timeout of a group. Called after the group was created or its timeout changed."""
     number = number_of(pg)
     milliseconds = _timeout(pg) if number else None
     if milliseconds is not None and milliseconds > 0:
@@ -96,7 +96,7 @@ def tell_timeout(pg):
 
 
 def register(c10d, pg, ranks, name=None):
-    """A group came to be; `ranks` are its global ranks in group order."""
+    """Registers a new group; `ranks` are its global ranks in group order."""
     if not _box.is_open:
         return
     name = name_of(pg) or str(name)
@@ -124,7 +124,7 @@ def register(c10d, pg, ranks, name=None):
 
 
 def _capture(pg, group):
-    """Has the calls of a group recorded."""
+    """Starts recording the calls of a group."""
     if intercepts:
         _by_id[id(pg)] = group
         _kernels.see()
@@ -137,7 +137,7 @@ def _capture(pg, group):
 
 
 def _note_uncaptured(error):
-    """Says once that calls are not recorded, and why."""
+    """Records once that calls are not captured, and why."""
     global _noted
     if not _noted:
         _noted = True
@@ -149,7 +149,7 @@ def _note_uncaptured(error):
 
 
 def find(pg):
-    """The Group of PyTorch's group; `None`: it is not known."""
+    """The Group of PyTorch's group; `None`: unknown."""
     group = _by_id.get(id(pg))
     if group is not None and group.generation == _box.generation and group.reference() is pg:
         return group
@@ -157,7 +157,7 @@ def find(pg):
 
 
 def register_missing(c10d):
-    """Registers the groups that were made in ways this version does not know."""
+    """Registers groups that were created in ways that are not intercepted."""
     for pg, ranks in list(c10d._world.pg_group_ranks.items()):
         if pg in c10d._world.pg_map and isinstance(pg, c10d.ProcessGroup):
             register(c10d, pg, sorted(ranks, key=ranks.get))
@@ -172,7 +172,7 @@ def number_of(pg):
 
 
 def leave(pg):
-    """This process begins to leave a group, or all of them (None). Returns what to take hooks off."""
+    """Records that this process leaves a group, or all groups (None). Returns them, for `unhook`."""
     if pg is None:
         left = list(_groups.values())
         _groups.clear()
@@ -195,7 +195,7 @@ def unhook(left):
 
 
 def _unhook(group, pg):
-    # A forked child leaves its parent's groups alone: another thread may have held their locks.
+    # A forked child must not use its parent's groups: a thread of the parent may have held their locks.
     if pg is None or group.generation != _box.generation:
         return
     try:

@@ -1,15 +1,15 @@
 """Records collectives, messages and waits.
 
-A call arrives here from PyTorch's own hooks (2.14 and later) or from the interception of earlier versions
-(`_methods`, `_kernels`). Both describe it with the attributes of PyTorch's `PreHookArgs`; `Arguments` is
-that description for a call that was intercepted. Everything after that is common.
+Calls come from PyTorch's hooks (2.14 and later) or from the interception of earlier versions
+(`_methods`, `_kernels`). Both describe a call with the attributes of PyTorch's `PreHookArgs`; for an
+intercepted call this is `Arguments`.
 
-This code runs in every collective of the training, so the straight path through `issue` is short: a walk
-to the user's frame, the first tensor's shape and type, one look-up for a record prepared earlier,
-one call into the library. No tensor and no Work outlives the call, and only the first tensor of a list
-is touched (reading a hook's list creates a Python object for each of them).
+This code runs in every collective, so the common path through `issue` is short: a walk to the user's
+frame, shape and type of the first tensor, a look-up of a prepared record, and one call of the library.
+No tensor and no Work is kept, and only the first tensor of a list is read, since reading a hook's list
+creates a Python object for each tensor.
 
-Nothing in here may raise: an exception would surface in the user's collective.
+Nothing here may raise: an exception would surface in the user's collective.
 """
 
 import ctypes
@@ -22,10 +22,10 @@ from ._native import NO_CALL, CallRecord
 
 HOOK_ID = 0x44445044  # "DDPD"
 
-# Where the tensor stands that sizes are compared by.
+# Which tensor of a call is recorded.
 _NONE, _INPUT, _OUTPUT, _LIST = range(4)
 
-# HookOpName → (op, where, has a root or peer, has more in the caller's locals)
+# HookOpName → (op, tensor, has a root or peer, has more arguments in the caller's locals)
 _OPS = {
     "SEND": (_words.SEND, _INPUT, True, True),
     "RECV": (_words.RECV, _OUTPUT, True, True),
@@ -45,12 +45,12 @@ _OPS = {
     "ALLGATHER_COALESCED": (_words.ALL_GATHER_COALESCED, _LIST, False, True),
     "ALLGATHER_INTO_TENSOR_COALESCED": (_words.ALL_GATHER_COALESCED, _LIST, False, True),
     "REDUCE_SCATTER_TENSOR_COALESCED": (_words.REDUCE_SCATTER_COALESCED, _LIST, False, True),
-    # Recorded where it is called.
+    # Recorded when the Python function is called.
     "SPLIT": None,
 }
-# Instead of True: the arguments `tensor`, `op` and `async_op` of the function of c10d say it all.
+# Instead of True: the arguments `tensor`, `op` and `async_op` of the c10d function are sufficient.
 _ARGUMENTS = "arguments"
-# Names of c10d's locals that hold the list of tensors of a call, by op.
+# Names of c10d's local variables with the list of tensors, by op.
 _LISTS = {
     _words.ALL_TO_ALL: ("input_tensor_list",),
     _words.ALL_REDUCE_COALESCED: ("tensors",),
@@ -61,9 +61,9 @@ _UNKNOWN = (_words.OTHER, _INPUT, True, False)
 _MOST_RECORDS = 4096
 _MOST_WORKS = 4096
 _SELF_CHECKS = 4
-# Unawaited calls of one site that are recorded.
+# Maximum number of unawaited calls that are recorded per site.
 _MOST_UNAWAITED = 64
-# What of a Work waits for it, says how it fares, or gives something to wait for.
+# Methods of a Work that wait for it, query it, or return something to wait for.
 _LOOKS = (
     "get_future",
     "get_future_result",
@@ -78,7 +78,7 @@ _LOOKS = (
 _NO_TIMEOUT = object()
 
 _getframe = sys._getframe
-# The exception being handled; Python 3.11 has it without the tuple.
+# Returns the exception being handled; since Python 3.11 without building a tuple.
 _exception = getattr(sys, "exception", None) or (lambda: sys.exc_info()[1])
 _codes = _sites.codes
 _learn = _sites.learn
@@ -89,7 +89,7 @@ _ALL_REDUCE = _words.ALL_REDUCE
 _ALL_TO_ALL = _words.ALL_TO_ALL
 _P2P = (_words.SEND, _words.RECV)
 
-# Number of an operation → its entry in _OPS: PyTorch's HookOpName, or the position in _OPS where there is none.
+# Number of an operation (PyTorch's HookOpName, otherwise the position in _OPS) → entry in _OPS.
 _ops = {}
 # Name of an operation → its number.
 numbers = {}
@@ -100,33 +100,33 @@ _reduce_ops = {}
 _reduce_op_type = ()
 # Signature → (record, reference to it)
 _records = {}
-# Thread → its last call: [call, site, code, asynchronous, visible, inside, group]. `code` is that of the
-# function of c10d that waits for a synchronous call right after it, `inside` is true until the call returns.
+# Thread → its last call: [call, site, code, asynchronous, visible, inside, group]. `code` belongs to the
+# c10d function that waits for a synchronous call directly after it; `inside` is true until the call returns.
 _last = {}
-# Address of a Work's C++ object → (call, site; 0: it may be waited for in ways that are not seen)
+# Address of a Work's C++ object → (call, site; 0: it may be waited for in ways that are not recorded)
 _works = {}
-# Sites whose Works were waited for or looked at, and how many of others were not.
+# Sites whose Works were waited for or queried; other sites with their number of unawaited Works.
 _awaited = set()
 _unawaited = {}
 _offset = object.__basicsize__
 _address = ctypes.c_void_p.from_address
-# Checks left; the addresses are trusted while none has failed.
+# Remaining self-checks of the addresses, which are used while no check has failed.
 _checks_left = _SELF_CHECKS
 _works_known = False
-# Threads whose next wait is to be checked against an address.
+# Thread → address that its next wait should have.
 _to_check = {}
 
-# PyTorch's groups whose calls are gathered now, to be waited for together.
+# PyTorch's groups with coalesced calls, which are waited for together.
 _gathered = {}
 
-# Generation of the black box that is open; 0: none is.
+# Generation of the open black box; 0: none.
 _live = 0
 
 issued_at = returned = wait_begin = wait_end = None
 
 
 def prepare(c10d, intercepts):
-    """Learns PyTorch's numbers. `c10d` is torch.distributed.distributed_c10d."""
+    """Reads PyTorch's constants. `c10d` is torch.distributed.distributed_c10d."""
     global _reduce_op_type, _works_known, _gathered
     import torch
 
@@ -135,7 +135,7 @@ def prepare(c10d, intercepts):
     for position, (name, entry) in enumerate(_OPS.items()):
         value = getattr(names, name, None) if names is not None else position
         if value is not None:
-            if intercepts and entry is not None:  # options say whether a call is asynchronous from 2.7 on
+            if intercepts and entry is not None:  # before 2.7 the options do not contain async_op
                 entry = entry[:3] + (True,)
             numbers[name] = int(value)
             _ops[int(value)] = entry
@@ -150,12 +150,12 @@ def prepare(c10d, intercepts):
     _reduce_op_type = c10d.ReduceOp
     _gathered = getattr(c10d._world, "pg_coalesce_state", {})
     work = c10d.Work
-    # An instance of pybind11's begins with the address of the C++ object.
+    # A pybind11 instance begins with the address of the C++ object.
     _works_known = getattr(work, "__basicsize__", 0) >= _offset + ctypes.sizeof(ctypes.c_void_p)
 
 
 class Arguments:
-    """An intercepted call, described like PyTorch's `PreHookArgs`, with what those lack."""
+    """An intercepted call, with the attributes of PyTorch's `PreHookArgs` and those that they lack."""
 
     __slots__ = ("name", "async_op", "input_tensors", "output_tensors", "root", "reduce_op", "tag", "splits")
 
@@ -167,7 +167,7 @@ class Arguments:
         self.async_op = async_op
         self.reduce_op = reduce_op
         self.tag = tag
-        # Sizes of the input's and the output's parts.
+        # (input split sizes, output split sizes)
         self.splits = splits
 
 
@@ -194,7 +194,7 @@ _box.on_reset.append(_reset)
 
 
 def _reduce_op(value):
-    """Number of a reduction operator that is not one of the plain values."""
+    """Number of a reduction operator that is not one of the cached objects."""
     for name, number in _words.REDUCE_OPS.items():
         plain = getattr(_reduce_op_type, name, None)
         try:
@@ -207,7 +207,7 @@ def _reduce_op(value):
 
 
 def _record(key):
-    """A record for calls of this signature."""
+    """Prepares and caches the record for calls with this signature."""
     op, dtype, shape, flags, reduce_op, root, tag, count = key
     record = CallRecord()
     record.op = op
@@ -235,12 +235,12 @@ def _record(key):
     record.flags = flags
     if len(_records) >= _MOST_RECORDS:
         _records.clear()
-    prepared = _records[key] = _box.lib.reference(record)  # keeps the record
+    prepared = _records[key] = _box.lib.reference(record)  # keeps the record alive
     return prepared
 
 
 def _at_place(code, args):
-    """The entry of _OPS for a place in this function of c10d. A place always makes the same call."""
+    """The entry of _OPS for an instruction of this c10d function, which always makes the same call."""
     what = _ops.get(int(args.name), _UNKNOWN)
     if what is not None and what[1] == _INPUT and what[3] and what[0] not in _P2P:
         arguments = code.co_varnames[: code.co_argcount]
@@ -274,7 +274,7 @@ def _tensors_of(op, values, args):
 
 
 def _signature(what, args, frame, values, flags):
-    """What a call is recorded with: the key of its record. `values` are c10d's locals, if it stands there."""
+    """The key of a call's record. `values` are the locals of the calling c10d function, if there is one."""
     op, where, rooted, _ = what
     count = 1
     if where == _INPUT:
@@ -304,7 +304,7 @@ def _signature(what, args, frame, values, flags):
             tag = getattr(args, "tag", None)
         else:
             tag = values.get("tag")
-            # send() and recv() wait for what isend() and irecv() return; they call the group themselves before 2.7.
+            # Since 2.7 send() and recv() call isend() and irecv(); before, they call the group themselves.
             outer = frame.f_back
             names = frame.f_code.co_name, outer.f_code.co_name if outer is not None else ""
             asynchronous = "send" not in names and "recv" not in names
@@ -327,7 +327,7 @@ def _signature(what, args, frame, values, flags):
 
 
 def make(group):
-    """The two hooks of a group. `group` has the attributes `number` and `generation`."""
+    """The pre-hook and post-hook of a group. `group` has the attributes `number` and `generation`."""
 
     generation = group.generation
     number = group.number
@@ -354,7 +354,7 @@ def make(group):
 
 
 def issue(args, number, frame):
-    """Records a call that begins, on the group of that number. `frame` made it; `None`: there is no Python there."""
+    """Records a call on the group `number`. `frame` is the caller; `None`: the thread runs no Python."""
     thread = get_ident()
     if frame is None:
         places = None
@@ -371,7 +371,7 @@ def issue(args, number, frame):
         code = None
         what = _ops.get(int(args.name), _UNKNOWN)
     else:
-        # `_locate`, as far as it was here before: the call costs as much as passing a frame.
+        # `_locate` inlined for known code: a function call costs as much as passing a frame.
         flags = 0
         user = frame.f_back
         try:
@@ -382,7 +382,7 @@ def issue(args, number, frame):
                 entry = _codes[id(user.f_code)]
             site = entry[2][user.f_lasti]
             flags &= _HIDDEN
-        except (KeyError, AttributeError):  # something new, or no user
+        except (KeyError, AttributeError):  # unknown code, or no user frame
             site, flags = _locate(frame.f_back)
         try:
             what = places[frame.f_lasti]
@@ -405,7 +405,7 @@ def issue(args, number, frame):
     else:
         key = _signature(what, args, frame, values, flags)
         flags = key[3]
-        if op in _P2P:  # c10d waits for those from another function
+        if op in _P2P:  # c10d waits for these in another function
             code = None
     try:
         prepared = _records[key]
@@ -423,13 +423,13 @@ def issue(args, number, frame):
     except KeyError:
         last = _last[thread] = [None] * 7
     else:
-        if last[5]:  # the call before raised before its second hook
+        if last[5]:  # the previous call raised before its post-hook
             returned(last[0])
     last[0] = call = issued_at(prepared, number, site)
     last[1] = site
     last[2] = code
     last[3] = flags & (_ASYNC | _HIDDEN) if flags & _ASYNC else 0
-    last[4] = places is not None or not flags & _HIDDEN  # the reducer's own Works are never seen by Python
+    last[4] = places is not None or not flags & _HIDDEN  # the reducer's Works are not visible in Python
     last[5] = True
     last[6] = number
     if not last[4] and op == _ALL_REDUCE:
@@ -439,7 +439,7 @@ def issue(args, number, frame):
 
 
 def finish(work):
-    """Records that this thread's call returned. `work` is what it returned."""
+    """Records that this thread's call returned `work`."""
     thread = get_ident()
     last = _last.get(thread)
     if last is None or not last[5]:
@@ -452,7 +452,7 @@ def finish(work):
             if work is not None:
                 _to_check[thread] = _address(id(work) + _offset).value
     else:
-        # Only what the user asked c10d for is the user's to wait for.
+        # Only Works of calls that the user made through c10d are for the user to wait for.
         site = last[1] if last[2] is not None and not last[3] & _HIDDEN else 0
         last[2] = None
         if last[4]:
@@ -468,12 +468,12 @@ def _remember(work, call, site):
         del _works[next(iter(_works))]
     _works[address] = (call, 0 if _gathered else site)
     if gone is not None:
-        # Another Work is where that one was.
+        # Another Work has its address, so it was destroyed.
         _is_gone(gone)
 
 
 def _is_gone(work):
-    """Nobody can wait for this Work any more."""
+    """Records that this Work was destroyed without a wait, unless waits at its site are known."""
     call, site = work
     if not site or site in _awaited:
         return
@@ -484,7 +484,7 @@ def _is_gone(work):
 
 
 def all_gone():
-    """Nobody waits for any Work any more: the world is left, or the program ends."""
+    """Called when no Work can be waited for any more: the world is left, or the program exits."""
     works = list(_works.values())
     _works.clear()
     if _live:
@@ -493,7 +493,7 @@ def all_gone():
 
 
 def _look(work):
-    """A Work was waited for, or looked at. Returns its call."""
+    """Removes a Work that is being waited for. Returns its call."""
     call, site = _works.pop(_address(id(work) + _offset).value, (NO_CALL, 0))
     if site:
         _awaited.add(site)
@@ -501,7 +501,7 @@ def _look(work):
 
 
 def wrap_looks(work):
-    """The methods by which one comes to know of a Work without `wait`."""
+    """Wraps the methods that wait for or query a Work, other than `wait`."""
     for name in _LOOKS:
         original = getattr(work, name, None)
         if original is not None:
@@ -530,20 +530,20 @@ def _looked_at(work):
 
 
 def is_inside(number):
-    """Whether this thread is inside of a recorded call on the group of that number."""
+    """Whether this thread is inside a recorded call on the group `number`."""
     last = _last.get(get_ident())
     return last is not None and last[5] and last[6] == number
 
 
 def interrupted():
-    """This thread's call raised: it is not inside any more."""
+    """Called when this thread's call has raised. Records its return."""
     last = _last.pop(get_ident(), None)
     if last is not None and last[5] and _live:
         returned(last[0])
 
 
 def _check(thread, work):
-    """Whether the address seen by the hook is that of the Work which c10d waits for."""
+    """Checks that c10d waits for the Work whose address the hook has stored."""
     global _checks_left, _works_known
     expected = _to_check.pop(thread, None)
     if expected is None:
@@ -556,7 +556,7 @@ def _check(thread, work):
 
 
 def _waits(work, frame):
-    """Begins the wait for a Work that came from elsewhere; returns its call."""
+    """Records the start of a wait other than that of a synchronous call. Returns the call."""
     call = NO_CALL
     if _works_known:
         call = _look(work)
@@ -565,7 +565,7 @@ def _waits(work, frame):
 
 
 def wrap_wait(original):
-    """`Work.wait`, recorded."""
+    """Wraps `Work.wait` so that waits are recorded."""
 
     def wait(self, timeout=_NO_TIMEOUT):
         call = None

@@ -1,9 +1,9 @@
-"""What a process says before it joins the world: how it means to find the other ranks, and the
-settings that they should have in common with it.
+"""Records how a process joins the world: how it finds the other ranks, and the settings that ranks
+should have in common.
 
-It is said before anybody is waited for, so that a rank that waits for ever has told whom it looks
-for, where, and with what. What is not known, or not set, is an empty text: a process may join a
-second world in another way.
+This is recorded before the process waits for other ranks, so that it is known of a rank that never
+gets past the wait. Unknown and unset values are empty texts, since a process may join a second world in
+another way.
 """
 
 import os
@@ -16,9 +16,9 @@ from ._native import text
 
 _LONGEST = 256
 _MOST_VARIABLES = 128
-# Settings of a host, or of what is printed: ranks may well have different ones.
+# Settings of the host or of logging, which may differ between ranks.
 _OWN = re.compile(r"IFNAME|_HCA|HOSTID|HOSTNAME|DEBUG|_GID_INDEX|_(FILE|DIR|PATH|DUMP|IP|PORT|ADDR)$")
-# Settings of PyTorch that change what the ranks say to each other.
+# Settings of PyTorch that change the communication between ranks.
 _COMMON = (
     "TORCH_DISTRIBUTED_DEBUG",
     "TORCH_DIST_INIT_BARRIER",
@@ -28,7 +28,7 @@ _COMMON = (
     "TORCH_NCCL_RANKS_PER_ROOT",
     "TORCH_NCCL_USE_COMM_NONBLOCKING",
 )
-# What says which GPU a rank means, and whether several mean one on purpose.
+# Variables that select the GPU of a rank, or allow several ranks on one GPU.
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -45,7 +45,7 @@ def _say(name, value):
 
 
 def _meeting(method, store):
-    """How the ranks find each other: `(address, port)`, or `(URL, "")`, or nothing that can be told."""
+    """How the ranks find each other: `(address, port)`, `(URL, "")`, or two empty texts if unknown."""
     if store is not None:
         return "", ""
     method = "env://" if method is None else str(method)
@@ -58,17 +58,17 @@ def _meeting(method, store):
 
 
 def _launcher():
-    """Whoever started this process, where it starts the ranks of one world and nothing else."""
+    """Pid of the parent if it is a launcher that starts the ranks of one world only; otherwise empty."""
     if "TORCHELASTIC_RUN_ID" in os.environ and "GROUP_RANK" in os.environ:
         return os.getppid()
     return ""
 
 
 def _launchers_store():
-    """Where the launcher keeps a store that it tells its ranks to use, and to make none of their own."""
+    """Address of the launcher's store if ranks must use it instead of creating their own; otherwise empty."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return ""
-    # As it was before the program could change it.
+    # The environment before the program could change it.
     with open("/proc/self/environ", "rb") as file:
         pairs = (entry.partition(b"=") for entry in file.read().split(b"\0"))
         started = {name: os.fsdecode(value) for name, _, value in pairs}
@@ -77,14 +77,14 @@ def _launchers_store():
 
 
 def _common_settings():
-    """Variables that all ranks should have alike."""
+    """Names of the variables that should be equal on all ranks."""
     names = [name for name in os.environ if name.startswith("NCCL_") and not _OWN.search(name)]
     names.sort()
     return names[:_MOST_VARIABLES] + [name for name in _COMMON if name in os.environ]
 
 
 def _interfaces():
-    """The network interfaces that this process sees: "lo=up,loopback,ipv4 eth0=up,ipv4,ipv6"."""
+    """The network interfaces visible to this process: "lo=up,loopback,ipv4 eth0=up,ipv4,ipv6"."""
     import fcntl
     import socket
     import struct
@@ -133,7 +133,7 @@ def _driver_version():
 
 
 def say(rank, world_size, backend, method, store):
-    """Says all of it. Nothing of it is worth an exception."""
+    """Records how this process joins the world, with versions and settings."""
     address, port = _meeting(method, store)
     for name, value in (
         ("init.rank", rank),
@@ -183,7 +183,7 @@ def _versions_and_settings():
 
 
 def _name_of_gpu(cuda, number):
-    """A name that no other GPU has, nor any other part of one that was divided; empty: there is none."""
+    """A unique name of a GPU or of a MIG partition; empty: unknown."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if number < len(visible) and visible[number].strip().startswith("MIG-"):
         return visible[number].strip()
@@ -196,9 +196,9 @@ def _name_of_gpu(cuda, number):
 
 
 def say_gpu(device):
-    """Says once which GPU this process exchanges data from. A device that only holds memory is none.
+    """Records once which GPU this process uses for communication.
 
-    CUDA is never initialised for that.
+    Does not initialise CUDA. Devices other than CUDA devices are ignored.
     """
     global _gpu_is_said
     if _gpu_is_said or not _box.is_open:
@@ -216,12 +216,12 @@ def say_gpu(device):
             _gpu_is_said = True
             _say("gpu.number", number)
             _say("gpu", name)
-    except Exception:  # nothing that is worth a call
+    except Exception:  # must not affect the call
         pass
 
 
 def look(args):
-    """A call of a kind that was not there before is about to be made: where is its data?"""
+    """Called before a call with a new signature. Records the GPU of its tensors."""
     if _gpu_is_said:
         return
     cuda = sys.modules.get("torch.cuda")

@@ -1,13 +1,13 @@
-"""Calls from C++ on a PyTorch without hooks (before 2.14): kernels for the operators of c10d.
+"""Records calls from C++ on PyTorch without hooks (before 2.14), with kernels for the operators of c10d.
 
-All calls of a process group go through the dispatcher: those of DDP's reducer, of functional collectives and of
-PyTorch's other C++ code, too. A kernel at the Autograd keys records them and passes them on; calls from Python skip
-it (`_methods`). Those keys are absent in inference mode, and functional collectives of newer versions skip them as
-well. A program that uses either gets kernels at BackendSelect, too, which every call passes, also those from Python:
-that costs each call 8 µs more, and what is recorded already is passed on.
+All calls of a process group go through the dispatcher, including those of DDP's reducer, of functional
+collectives and of PyTorch's other C++ code. A kernel at the Autograd keys records and forwards them; calls from
+Python skip it (`_methods`). These keys are absent in inference mode, and functional collectives of newer
+versions skip them as well. A program that uses either also gets kernels at BackendSelect, which all calls pass.
+They cost each call 8 µs more; calls that are recorded already are only forwarded.
 
-The kernels are registered with the dispatcher itself: torch.library refuses a second kernel from Python for one
-operator, and the first one is the program's to have.
+The kernels are registered with the dispatcher directly, since torch.library accepts only one Python kernel per
+operator, and the program may need it.
 """
 
 import sys
@@ -49,7 +49,7 @@ _C = None
 _unbox = None
 _tensor = ()
 _plain = ()
-# Kernels are registered as long as these live: those at the keys of the same name, and of functional collectives.
+# Dispatch key, or _FUNCTIONAL → library object; its kernels are registered while the object lives.
 _registered = {}
 
 
@@ -58,7 +58,7 @@ def _tensors(value):
 
 
 def _is_real(value):
-    """Whether this is no stand-in that a compiler traces with. `value` is a tensor, or a list of them."""
+    """Whether a tensor, or a list of tensors, is real and not a fake tensor of a compiler."""
     while isinstance(value, (list, tuple)):
         if not value:
             return True
@@ -77,10 +77,10 @@ def _keys_of(values, keys):
 
 
 def _passes_on(operator, key):
-    """A function that calls the operator at the keys behind this one."""
+    """A function that forwards a call to the keys after this one."""
     handle = getattr(operator, "_handle", None)
     if handle is None:
-        # Before 2.4. Five times slower.
+        # PyTorch before 2.4; five times slower.
         def call_below(args, kwargs):
             with _C._AutoDispatchBelowAutograd():
                 return operator(*args, **kwargs)
@@ -88,7 +88,7 @@ def _passes_on(operator, key):
         return call_below
 
     below = _C._dispatch_keyset_full_after(_C.DispatchKey.AutogradOther if key == _AUTOGRAD else _C.DispatchKey.BackendSelect)
-    # None of these has a kernel of its own for the operator.
+    # These keys have no kernels for the operators.
     for passed in (_C.DispatchKey.ADInplaceOrView, _C.DispatchKey.BackendSelect, _C.DispatchKey.PythonDispatcher):
         below = below.remove(passed)
     included, excluded = _C._dispatch_tls_local_include_set, _C._dispatch_tls_local_exclude_set
@@ -184,7 +184,7 @@ def _register(namespace, key, kernels):
 def _see(key):
     if key in _registered:
         return
-    _registered[key] = None  # once, also where it fails
+    _registered[key] = None  # not tried again after a failure
     kernels = []
     for name, operator in _operators("c10d", _OPERATORS):
         kernels.append((name, _kernel(operator, _hooks.numbers[_OPERATORS[name]], key)))
@@ -192,7 +192,7 @@ def _see(key):
 
 
 def see_every_call():
-    """Has calls recorded that skip the Autograd keys."""
+    """Also records calls that skip the Autograd keys."""
     if _EVERY in _registered or _FUNCTIONAL not in _registered:
         return
     try:
@@ -202,7 +202,7 @@ def see_every_call():
 
 
 def see():
-    """Has calls from C++ recorded, from now on. Raises where this PyTorch does not allow it."""
+    """Starts recording calls from C++. Raises if this PyTorch version does not support it."""
     global _C, _unbox, _tensor, _plain
     if _registered:
         return
@@ -215,16 +215,16 @@ def see():
     taken = any(_C._dispatch_has_kernel_for_dispatch_key("c10d::" + name, "AutogradCPU") for name in _OPERATORS)
     _see(_AUTOGRAD)
     if not hasattr(torch._ops.OpOverload, "redispatch"):
-        return  # nothing can be passed on from BackendSelect
+        return  # calls cannot be forwarded from BackendSelect
     prefix = _FUNCTIONAL + "::"
     names = [name[len(prefix) :] for name in _C._dispatch_get_all_op_names() if name.startswith(prefix)]
     names = [name for name in names if "." not in name and name != "wait_tensor"]
     kernels = [(name, _functional_kernel(operator)) for name, operator in _operators(_FUNCTIONAL, names)]
     _registered[_FUNCTIONAL] = _register(_FUNCTIONAL, _EVERY, kernels)
-    if taken:  # kernels of the program's, which may hide ours
+    if taken:  # kernels of the program, which may hide these
         see_every_call()
 
 
 def forget():
-    """Takes the kernels off again: the interpreter is about to go away."""
+    """Removes the kernels before the interpreter exits."""
     _registered.clear()

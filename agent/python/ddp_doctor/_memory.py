@@ -1,6 +1,6 @@
-"""What PyTorch holds on the GPU, and the versions that ranks should share.
+"""Records the GPU memory held by PyTorch, and versions that ranks should have in common.
 
-CUDA is never initialised here: a process that does not use it stays one that does not.
+This module never initialises CUDA.
 """
 
 import ctypes
@@ -10,16 +10,16 @@ import time
 from . import _box
 from ._native import MemorySample, UNKNOWN, text
 
-# Seconds between two samples, and what is worth one.
+# Minimum interval of samples in seconds; minimum change that is recorded: the larger of 4 MiB and 1/200.
 _EVERY = 1.0
 _STEP = 4 << 20
 _SHARE = 200
 _next = 0.0
-# Device → what was said of it last.
+# Device → values that were recorded last.
 _told = {}
-# Device → the bytes that it has.
+# Device → total bytes.
 _totals = {}
-# What is said of the allocator, in the order of the sample: where it stands in its statistics.
+# Paths in the allocator's statistics, in the order of the fields of a sample.
 _SIZES = (
     ("allocated_bytes", "all", "current"),
     ("reserved_bytes", "all", "current"),
@@ -28,15 +28,15 @@ _SIZES = (
 )
 _COUNTS = (("num_alloc_retries",), ("num_ooms",))
 
-# The largest piece that is free no counter has: all pieces have to be looked at. PyTorch holds the interpreter's lock
-# and its allocator's while it makes a dictionary of each. So it is done where the allocator has just run short, which
-# cost more by itself, and not where there are more pieces than …
+# The largest free block is found only by a snapshot of all blocks, during which PyTorch holds the GIL and the
+# allocator's lock. It is taken only after the allocator ran out of memory, which is more expensive by itself, and
+# only if there are at most _MOST_PIECES blocks.
 _MOST_PIECES = 20_000
 _PIECES = (("active", "all", "current"), ("inactive_split", "all", "current"), ("segment", "all", "current"))
-# … nor at a step sooner than so many seconds after the one before, …
+# Minimum interval between snapshots at steps, in seconds.
 _LOOK_EVERY = 10.0
 _next_look = 0.0
-# … nor after more allocations that failed than a program has which does not live by them.
+# Maximum number of snapshots after failed allocations, for programs that fail often and retry.
 _MOST_FAILURES = 16
 _failures = 0
 
@@ -48,7 +48,7 @@ def _at(statistics, path):
 
 
 def _total(cuda, device):
-    """Bytes of a device. PyTorch has its properties at hand once it uses it."""
+    """Total bytes of a device. PyTorch has cached its properties."""
     if device not in _totals:
         _totals[device] = UNKNOWN
         _totals[device] = cuda.get_device_properties(device).total_memory
@@ -56,14 +56,14 @@ def _total(cuda, device):
 
 
 def _differs(values, told):
-    """Whether a size has changed noticeably, or a count at all."""
+    """Whether a size has changed enough to be recorded, or any count has changed."""
     pairs = list(zip(values, told))
     sizes, counts = pairs[: len(_SIZES)], pairs[len(_SIZES) :]
     return any(abs(a - b) >= max(_STEP, b // _SHARE) for a, b in sizes) or any(a != b for a, b in counts)
 
 
 def sample(now=time.monotonic):
-    """Says what the allocator holds now, if it is time and that is news. Called at steps; never raises."""
+    """Records a sample if the interval is over and the values have changed. Called at steps; never raises."""
     global _next
     at = now()
     if at < _next:
@@ -78,7 +78,7 @@ def sample(now=time.monotonic):
 
 
 def failed(exception):
-    """Says what the allocator holds while what it had to refuse is not given up yet. Never raises."""
+    """Records a sample after an out-of-memory error, before the program handles it. Never raises."""
     global _failures
     cuda = sys.modules.get("torch.cuda")
     try:
@@ -92,8 +92,8 @@ def failed(exception):
 
 
 def _sample(cuda, at):
-    """One call of PyTorch's, which takes the allocator's lock for as long as it copies its counters. `at`: the time of
-    a step; None: an allocation has failed."""
+    """Reads the statistics, for which PyTorch briefly takes the allocator's lock. `at`: time of a step; None: an
+    allocation has failed."""
     global _next_look
     device = cuda.current_device()
     statistics = cuda.memory_stats_as_nested_dict(device)
@@ -111,24 +111,24 @@ def _sample(cuda, at):
 
 
 def _has_run_short(values, told):
-    """Whether it found nothing, or nothing at first, since that was told."""
+    """Whether an allocation failed or was retried since the values `told` were recorded."""
     counts = slice(len(_SIZES), None)
     return told is not None and any(UNKNOWN > a > b for a, b in zip(values[counts], told[counts]))
 
 
 def _largest_free(cuda, device, statistics):
-    """Bytes of the largest piece that the allocator holds and has given to nobody. Touches nothing on the device."""
+    """Bytes of the largest free block that the allocator holds. Does not access the device."""
     try:
         if sum(_at(statistics, path) for path in _PIECES) > _MOST_PIECES:
             return UNKNOWN
-        # What it was told to remember of each piece would come with it, at a price that nobody knows.
+        # With memory history enabled, the snapshot would include the history, at an unknown cost.
         if sys.modules["torch"]._C._cuda_isHistoryEnabled():
             return UNKNOWN
         try:
             segments = cuda.memory_snapshot(include_traces=False)
-        except TypeError:  # an older PyTorch (2.10), which gives none
+        except TypeError:  # PyTorch 2.10 and older, without traces
             segments = cuda.memory_snapshot()
-        # A pool of its own is that of a captured graph, from which nobody else is given anything.
+        # Other pools belong to captured graphs and serve no other allocations.
         pieces = (
             block["size"]
             for segment in segments
@@ -137,7 +137,7 @@ def _largest_free(cuda, device, statistics):
             if block["state"] == "inactive"
         )
         return max(pieces, default=0)
-    except Exception:  # an allocator that has no such pieces
+    except Exception:  # an allocator without such blocks
         return UNKNOWN
 
 

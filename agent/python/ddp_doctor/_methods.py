@@ -1,8 +1,8 @@
-"""Calls from Python on a PyTorch without hooks (before 2.14): the methods of `ProcessGroup` are replaced.
+"""Records calls from Python on PyTorch without hooks (before 2.14) by replacing the methods of `ProcessGroup`.
 
-Each replacement records the call and passes it on. The operator of c10d behind the method is a call that `_kernels`
-would record again, so the method enters the guard that skips Autograd's kernels. Backends written in Python run in
-the calling thread and might notice the guard; theirs is passed on without it.
+Each replacement records the call and forwards it. `_kernels` would record the c10d operator behind the method
+again, so the method enters the guard that skips Autograd kernels. Backends written in Python run in the calling
+thread and would be affected by the guard, so their calls are forwarded without it.
 """
 
 import functools
@@ -12,8 +12,8 @@ from . import _groups, _hooks
 
 _getframe = sys._getframe
 
-# Method → (name in _hooks._OPS, what its arguments are, in order). A last argument may be the options, or in
-# other overloads the operator of the reduction or the root.
+# Method → (name in _hooks._OPS, roles of its arguments, in order). The last argument may be the options, or in
+# other overloads the reduction operator or the root.
 _METHODS = {
     "broadcast": ("BROADCAST", ("input", "options")),
     "allreduce": ("ALLREDUCE", ("input", "options")),
@@ -35,7 +35,7 @@ _METHODS = {
     "recv_anysource": ("RECV", ("output", "tag")),
     "barrier": ("BARRIER", ("options",)),
 }
-# What PyTorch calls them where they are passed by name.
+# Name of a keyword argument → its possible roles.
 _NAMES = {
     "tensors": ("input", "output"),
     "tensor": ("input",),
@@ -53,7 +53,7 @@ _below_autograd = None
 
 
 class _Call:
-    """The arguments of a method, read only where they are needed; as `_hooks.Arguments`."""
+    """The arguments of a method, read on demand, with the attributes of `_hooks.Arguments`."""
 
     __slots__ = ("name", "_roles", "_args", "_kwargs")
 

@@ -1,9 +1,9 @@
 """The C API of libddp_doctor.so.
 
-The calls neither block nor call back, so the interpreter's lock is kept (PyDLL). The hot ones are
-built-in functions of the library where the interpreter is CPython (_builtins.py). Elsewhere ctypes
-calls them, without `argtypes`: it passes small integers and its own objects twice as fast then.
-Integers are then C ints; call ids are 64 bits wide and travel as the `Call` they were returned as.
+The functions neither block nor call back, so the GIL is not released (PyDLL). On CPython, the hot ones
+are built-in functions of the library (_builtins.py). Elsewhere ctypes calls them without `argtypes`,
+which is twice as fast for small integers and ctypes objects. Integers are then C ints; 64-bit call ids
+are passed as the `Call` objects that were returned.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ class Identity(ctypes.Structure):
 
 
 class Call(ctypes.c_uint64):
-    """Id of a recorded call; false where nothing was recorded."""
+    """Id of a recorded call; false if nothing was recorded."""
 
     def __index__(self):
         return self.value
@@ -90,12 +90,12 @@ class ParameterList(ctypes.Structure):
 
 
 NO_CALL = Call(0)
-# Stands for a value of a sample that is not known.
+# An unknown value of a sample.
 UNKNOWN = 2**64 - 1
 
 
 def text(value, limit=4096):
-    """A text as the C API takes it, cut at a character boundary."""
+    """Converts a text for the C API, cut at a character boundary."""
     data = str(value).encode("utf-8", "replace")
     if len(data) > limit:
         data = data[:limit].decode("utf-8", "ignore").encode("utf-8")
@@ -103,7 +103,7 @@ def text(value, limit=4096):
 
 
 def path():
-    """Where the library is."""
+    """Path of the library."""
     named = os.environ.get("DDP_DOCTOR_LIBRARY")
     if named:
         return named
@@ -111,7 +111,7 @@ def path():
 
 
 class Library:
-    """The functions of the library, ready to be called."""
+    """The functions of the library."""
 
     def __init__(self, file):
         if not os.path.isfile(file):
@@ -166,7 +166,7 @@ class Library:
             self.reference = _builtins.Address
             self.issued_at, self.returned, self.wait_begin, self.wait_end = builtins
             return
-        # How a record is handed over.
+        # Converts a record into an argument of `issued_at`.
         self.reference = ctypes.byref
         # (reference to a record, group, site) → Call
         self.issued_at = hot("issued_at", Call)
@@ -179,5 +179,5 @@ class Library:
 
 
 def load():
-    """The library; raises OSError or AttributeError where there is none that fits."""
+    """Loads the library. Raises OSError or AttributeError if it does not exist or does not match."""
     return Library(path())

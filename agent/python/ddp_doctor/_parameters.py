@@ -1,11 +1,11 @@
-"""The parameters of DDP's models: what they are when a model is wrapped, and which got no gradient.
+"""Parameters of DDP's models: their layout when a model is wrapped, and those without a gradient.
 
-DDP's reducer knows at the end of every backward whether it has all gradients, and says so when it is
-asked; that costs the same for a model of ten parameters and of ten thousand. Without it a rank whose
-backward left a parameter out would go on as if nothing were wrong, while its peers wait for it.
+After each backward, DDP's reducer can be queried whether it has all gradients, at a cost that does not
+depend on the number of parameters. Otherwise a rank whose backward left out a parameter would continue
+unnoticed while its peers wait.
 
-Kept are names, never parameters. What the reducer says is in words, and this module reads them: a
-version that words them otherwise is one of which less is known.
+Only names are kept, not parameters. The reducer's answer is an error message that this module parses;
+if a PyTorch version changes the message, less is recorded.
 """
 
 import ctypes
@@ -16,25 +16,25 @@ import weakref
 from . import _box, _groups, _init, _sites, _uses, _words
 from ._native import ParameterList, text
 
-# Models of a process that are watched.
+# Maximum number of models per process that are monitored.
 _MOST_MODELS = 64
-# A text of the black box, and how many of them a model's layout may take.
+# Maximum size of a text in the black box, and number of texts for the layout of a model.
 _MOST_BYTES = 4096
 _MOST_PIECES = 16
-# How often a model may be without a gradient at the end of a backward and get it in a later one,
-# before that is taken for the program's way: two losses of one forward, say.
+# After so many times that a missing gradient came in a later backward, this is considered intended (for
+# example two losses of one forward), and the model is not checked any more.
 _MOST_LATER = 8
-# Parts of a model of which it is told where the program uses them.
+# Maximum number of parts of a model for which the lines that use them are recorded.
 _MOST_TOLD_PARTS = 8
 
-# A search for unused parameters: DDP notes what it found in its first ten iterations, and in every
-# hundredth. After so many it is said that there was nothing to find.
+# Search for unused parameters: DDP logs its result in the first ten iterations, and in every hundredth. It
+# is queried in the first iterations and then at intervals; after _ITERATIONS it is recorded as needless.
 _FIRST_ITERATIONS = 10
 _EVERY = 50
 _ITERATIONS = 200
 _KEPT_TIMES = 15
 
-# Steps whose gradients came from outside DDP's forward, before that is said.
+# Number of consecutive steps with gradients from outside DDP's forward after which this is recorded.
 _MOST_OUTSIDE = 3
 
 _UNFINISHED = "Expected to have finished reduction in the prior iteration"
@@ -45,11 +45,11 @@ _INDICES = re.compile(r"indices which did not receive grad for rank \d+: *([\d, 
 _INDEX = re.compile(r"Parameter at index (\d+)")
 
 _models = []
-# id(module) → its model, for modules that live.
+# id(module) → its model, for live modules.
 _by_module = {}
-# Group → models of it so far.
+# Group → number of its models so far.
 _counts = {}
-# One entry for each backward that runs now, the reentrant ones inside others as well.
+# One entry per running backward, including nested ones.
 _running = []
 
 
@@ -75,21 +75,21 @@ class Model:
         self.group = group
         self.number = number
         self.lines = lines
-        # Indices of what had no gradient at the end of the last backward; None: all had.
+        # Indices of the parameters without a gradient after the last backward; None: none is missing.
         self.without = None
         self.later = 0
-        # Backwards after which all had one and were averaged.
+        # Number of backwards after which all gradients were there and averaged.
         self.finished = 0
-        # Its forward ran since the last backward, and the gradients are to be averaged after it.
+        # Whether its forward ran since the last backward, and whether gradients are averaged after it.
         self.forward = False
         self.synchronises = False
-        # A parameter had no gradient before the backward that runs now, and no forward.
+        # Before the running backward there was no forward, and the first parameter had no gradient.
         self.look = False
-        # How often in a row it had one after such a backward.
+        # Number of consecutive such backwards that produced a gradient.
         self.outside = 0
-        # The search for unused parameters; None: there is none, or it is known to find some.
+        # State of the search for unused parameters; None: disabled, or its result is known.
         self.search = Search() if module.find_unused_parameters else None
-        # Parts of the model that had no gradients, of which it was told where they are used.
+        # Parts without gradients for which the lines that use them were recorded.
         self.told_parts = set()
 
 
@@ -98,7 +98,7 @@ class Search:
 
     def __init__(self):
         self.backwards = 0
-        # Nanoseconds that the last ones took.
+        # Durations of the last searches in nanoseconds.
         self.times = []
 
 
@@ -117,7 +117,7 @@ def _line(name, parameter):
 
 
 def _describe(module, parameters):
-    """A line for each parameter, in the order in which the reducer numbers them."""
+    """One line per parameter, in the order of the reducer."""
     names = {}
     for name, parameter in module.named_parameters():
         names[id(parameter)] = name
@@ -125,7 +125,7 @@ def _describe(module, parameters):
 
 
 def _cut(lines, most):
-    """As many of the first lines as have room."""
+    """The first lines that fit into `most` bytes."""
     taken = room = 0
     for line in lines:
         room += len(line.encode("utf-8", "replace")) + 1
@@ -136,7 +136,7 @@ def _cut(lines, most):
 
 
 def _wrapped(module, parameters, frame):
-    """A model is about to be compared with those of its peers, and wrapped."""
+    """Records the layout of a model before DDP compares it with those of the peers."""
     group = _groups.number_of(module.process_group)
     if not group:
         return
@@ -162,7 +162,7 @@ def _wrapped(module, parameters, frame):
 
 
 def wrap_build(original, getframe):
-    """`DistributedDataParallel._build_params_for_reducer`, with what it returns recorded."""
+    """Wraps `DistributedDataParallel._build_params_for_reducer` to record its result."""
 
     def _build_params_for_reducer(self, *args, **kwargs):
         built = original(self, *args, **kwargs)
@@ -178,7 +178,7 @@ def wrap_build(original, getframe):
 
 
 def wrap_post_forward(original):
-    """`DistributedDataParallel._post_forward`, in which the search for unused parameters is, timed."""
+    """Wraps `DistributedDataParallel._post_forward` to time the search for unused parameters in it."""
 
     def _post_forward(self, *args, **kwargs):
         model = _by_module.get(id(self))
@@ -196,7 +196,7 @@ def wrap_post_forward(original):
 
 
 def _searched(model, module):
-    """A backward after a search is over. Asks DDP from time to time what its searches found."""
+    """Called after a backward with a search. Queries DDP at intervals for the results of its searches."""
     search = model.search
     search.backwards += 1
     if search.backwards > _FIRST_ITERATIONS and search.backwards % _EVERY:
@@ -213,7 +213,7 @@ def _searched(model, module):
 
 
 def forward_begins(module):
-    """A forward of DDP's after which there may be a backward."""
+    """Called before a forward of DDP after which there may be a backward."""
     model = _by_module.get(id(module))
     if model is not None:
         model.forward = True
@@ -221,9 +221,9 @@ def forward_begins(module):
 
 
 def _is_without(module):
-    """Whether the first parameter that needs a gradient has none; false where there is no such one.
+    """Whether the first parameter that requires a gradient has none; false if there is no such parameter.
 
-    Of one parameter alone, and only of a model that DDP's forward passes by.
+    Checks a single parameter, and is called only for models without a forward of DDP.
     """
     for parameter in module.module.parameters():
         if parameter.requires_grad:
@@ -244,7 +244,7 @@ def backward_begins():
 
 
 def backward_ended(frame):
-    """A backward is over; whether the reducers have what they need is asked once the outermost is."""
+    """Called after a backward. Queries the reducers after the outermost one."""
     _running.pop()
     if _running or not _models or not _box.is_open:
         return
@@ -265,8 +265,8 @@ def backward_ended(frame):
             module.reducer._check_reducer_finalized()
         except RuntimeError as error:
             if not _without_gradient(model, str(error), frame):
-                model.later = _MOST_LATER  # it is finished by hand, or speaks other words
-        except AttributeError:  # a model that has no reducer, or one that cannot be asked
+                model.later = _MOST_LATER  # finished by other means, or an unknown message
+        except AttributeError:  # no reducer, or one without this method
             model.later = _MOST_LATER
         else:
             if model.synchronises:
@@ -279,7 +279,7 @@ def backward_ended(frame):
 
 
 def _looked(model, module, frame):
-    """A backward without DDP's forward is over: did it leave a gradient?"""
+    """Called after a backward without DDP's forward. Records repeated gradients from outside the forward."""
     if _is_without(module):
         return
     model.outside += 1
@@ -288,7 +288,7 @@ def _looked(model, module, frame):
 
 
 def _without_gradient(model, message, frame):
-    """Says what the reducer lacks by its own words; false where these are not they."""
+    """Records the gradients that the reducer lacks, from its message; false for other messages."""
     found = _INDICES.search(message)
     if found is None or _UNFINISHED not in message:
         return False
@@ -302,13 +302,13 @@ def _without_gradient(model, message, frame):
     _say(model, fact, len(indices), named, min(model.finished, 2**32 - 1), _sites.site_of(frame) if frame is not None else 0)
     try:
         _tell_uses(model, indices)
-    except Exception:  # the program's classes are of any kind
+    except Exception:  # classes of the program may have any behaviour
         pass
     return True
 
 
 def _tell_uses(model, indices):
-    """Says by which lines the program uses the parts of a model that got no gradients."""
+    """Records the lines that use the parts of a model without gradients."""
     module = model.reference()
     if module is None or len(model.told_parts) >= _MOST_TOLD_PARTS:
         return
@@ -325,7 +325,7 @@ def _tell_uses(model, indices):
 
 
 def forward_raised(module, error):
-    """An exception leaves the forward: the reducer's own, where nobody asked it before."""
+    """Called for an exception of the forward. Records it if the reducer raised it for missing gradients."""
     if not _box.is_open or not isinstance(error, RuntimeError):
         return
     for model in _models:
@@ -334,10 +334,10 @@ def forward_raised(module, error):
 
 
 def backward_raised(error, frame):
-    """An exception leaves a backward: a reducer's, that does not say which one it is of."""
+    """Called for an exception of a backward. A reducer's message does not identify its model."""
     _running.pop()
     if _running or not _box.is_open or not isinstance(error, RuntimeError):
-        return  # it leaves the backward around this one as well
+        return  # it is raised out of the outer backward as well
     message = str(error)
     twice = _READY_TWICE in message
     models = [model for model in _models if model.reference() is not None]

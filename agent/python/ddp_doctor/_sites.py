@@ -1,9 +1,9 @@
-"""Frames → the user's place.
+"""Maps frames to the user's source lines (sites).
 
-The user's place is the innermost frame that is neither PyTorch's, nor ours, nor of the standard
-library's machinery that calls functions on behalf of others. Every frame passed on the way costs
-a look-up by the identity of its code object; a place is numbered once per instruction. Who called the
-function that a place stands in is looked up only when a place is numbered, so it is who called first.
+The user's line is that of the innermost frame that belongs neither to PyTorch, nor to this package, nor
+to standard library modules that call functions for others. Each frame on the way costs a look-up by the
+identity of its code object. A line is numbered once per instruction; its callers are determined only
+then, so they are those of the first call.
 """
 
 import os
@@ -13,11 +13,11 @@ import threading
 from . import _box, _words
 from ._native import text
 
-# What a frame's code is. The values of the latter two are or-ed over the frames passed.
+# Kinds of code. The values of the kinds other than USER are or-ed over the frames on the way.
 USER = 0
-# Stands between the user and a collective of his: torch.distributed's own Python.
+# Code between the user's call and the collective: torch.distributed's own Python.
 CALL = 1
-# PyTorch's own decision to communicate: DDP, the autograd engine, FSDP, …
+# Code of PyTorch that communicates without a call of the user's: DDP, the autograd engine, FSDP, …
 INTERNAL = _words.HIDDEN
 
 _STDLIB = os.path.dirname(os.__file__) + os.sep
@@ -42,12 +42,12 @@ _CALL_FILES = (
 _MOST_CODES = 16384
 _MOST_PLACES = 4096
 _MOST_CALLERS = 8
-# Twice the user's frames that tell one way to a forward from others.
+# Twice the number of user frames by which paths to a forward are distinguished.
 _PATH = 8
 
-# id(code) → [code, kind, {instruction: site}, extra]; the code is kept so that its id stays its own.
+# id(code) → [code, kind, {instruction: site}, extra]; keeping the code keeps its id unique.
 codes = {}
-# (file, function, line) → the first site there
+# (file, function, line) → its first site
 _places = {}
 # (file, function, line, site of the caller) → site
 _ways = {}
@@ -85,7 +85,7 @@ def _kind(file):
 
 
 def learn(code):
-    """Entry of a code object that is not in `codes`."""
+    """Adds a code object to `codes` and returns its entry."""
     if len(codes) >= _MOST_CODES:
         codes.clear()
         _paths.clear()
@@ -107,7 +107,7 @@ def _place(code, line):
 
 
 def _define(place, caller):
-    """Site of a place that was called from there."""
+    """Site of a location with the site `caller`; 0: no room."""
     way = place + (caller,)
     site = _ways.get(way)
     if site is None:
@@ -120,7 +120,7 @@ def _define(place, caller):
 
 
 def _callers(frame):
-    """The user's frames from this one outwards, as many as are followed."""
+    """The user's frames from this one outwards, at most _MOST_CALLERS."""
     found = []
     while frame is not None and len(found) < _MOST_CALLERS:
         if not entry_of(frame.f_code)[1]:
@@ -144,7 +144,7 @@ def _number(entry, instruction, line, caller):
 
 
 def path_of(frame):
-    """Site of the innermost user's frame: another one for each way that leads there; 0: none."""
+    """Site of the innermost user frame, a different one for each call path; 0: none."""
     path = []
     innermost = frame
     while frame is not None and len(path) < _PATH:
@@ -170,7 +170,7 @@ def path_of(frame):
 
 
 def locate(frame):
-    """`(site, flags)` of the innermost user's frame at or below this one."""
+    """`(site, flags)` of the innermost user frame at or outside this one."""
     flags = 0
     while frame is not None:
         code = frame.f_code
@@ -192,7 +192,7 @@ def locate(frame):
 
 
 def _borrowed():
-    """The main thread's place, for a thread that runs no Python of the user's."""
+    """`(site, flags)` of the main thread's location, for a thread without user frames."""
     if threading.get_ident() != _main_thread:
         frame = sys._current_frames().get(_main_thread)
         while frame is not None:
@@ -208,18 +208,18 @@ def _borrowed():
 
 
 def site_of(frame):
-    """Site of the innermost user's frame; 0: none."""
+    """Site of the innermost user frame; 0: none."""
     return locate(frame)[0]
 
 
 def site_in(code, line):
-    """Site of a line of this code, whoever comes there; 0: none."""
+    """Site of a line of this code, with any caller; 0: none."""
     place = _place(code, line)
     return _places.get(place) or _define(place, 0)
 
 
 def site_of_traceback(traceback):
-    """Site of the innermost user's frame of a traceback; 0: none."""
+    """Site of the innermost user frame of a traceback; 0: none."""
     found = None
     while traceback is not None:
         entry = entry_of(traceback.tb_frame.f_code)

@@ -1,6 +1,6 @@
-"""Switches the capture on at the start of an interpreter that `ddp-doctor run` did not set up.
+"""Enables the capture at the start of an interpreter that `ddp-doctor run` did not start.
 
-Where the package is installed, and the environment names a coordinator, `ddp_doctor.pth` imports this.
+`ddp_doctor.pth` of the installed package imports this module if the environment names a coordinator.
 """
 
 try:

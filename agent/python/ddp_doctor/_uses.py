@@ -1,23 +1,23 @@
-"""Where a program uses the parts of its model, by the code of its forwards.
+"""Finds the lines at which a program uses parts of its model, in the code of its forwards.
 
-A branch that was not taken leaves no trace, but its line is there: the one in which the forward around it
-names the part that got no gradients. It is looked for once such a part is known, never before.
+A branch that was not taken leaves no trace at run time, but the forward around it contains a line that
+names the part without gradients. It is searched for only once such a part is known.
 """
 
 from . import _sites
 
-# Parts of one model that are looked for.
+# Maximum number of parts per model.
 _MOST_PARTS = 8
-# Lines that are told of one part.
+# Maximum number of lines per part.
 _MOST_LINES = 4
-# Instructions by which a method names a part of its own object.
+# Instructions with which a method accesses an attribute of its object.
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 
 
 def parts(names, without):
-    """The largest parts of a model of which no parameter has a gradient, as paths in it, in their order.
+    """Paths of the largest parts of a model in which no parameter has a gradient, in model order.
 
-    `names` are all parameters, `without` those that have none.
+    `names` are all parameters, `without` those without a gradient.
     """
     there, lacking = {}, {}
     for count, listed in ((there, names), (lacking, without)):
@@ -35,7 +35,7 @@ def parts(names, without):
 
 
 def _ways_to(name):
-    """"a", "a.b" and "a.b.c" of "a.b.c"."""
+    """The prefixes "a", "a.b" and "a.b.c" of "a.b.c"."""
     end = name.find(".")
     while end >= 0:
         yield name[:end]
@@ -44,12 +44,12 @@ def _ways_to(name):
 
 
 def lines(module, part):
-    """The user's lines, as `(code, line)`, by which the forward around it uses a part of a module."""
+    """The user's lines, as `(code, line)`, at which a forward uses a part of a module."""
     path = part.split(".")
     owners = [module]
     for name in path[:-1]:
         owners.append(getattr(owners[-1], name))
-    # A container does not use its parts by itself: whoever uses the container does.
+    # A container does not use its parts; the code that uses the container does.
     for owner, name in reversed(list(zip(owners, path))):
         found = _named_in(type(owner), name)
         if found:
@@ -58,7 +58,7 @@ def lines(module, part):
 
 
 def _named_in(kind, name):
-    """Lines of the forward of a class that name this attribute; of another method, where it is in none."""
+    """Lines in the forward of a class that access this attribute; if there are none, in other methods."""
     forward = getattr(getattr(kind, "forward", None), "__code__", None)
     if forward is None or _sites.entry_of(forward)[1] != _sites.USER:
         return []
@@ -74,7 +74,7 @@ def _named_in(kind, name):
 
 
 def _lines_of(code, name):
-    import dis  # nobody needs it before
+    import dis  # imported only when needed
 
     found = []
     if name in code.co_names:
@@ -91,7 +91,7 @@ def _lines_of(code, name):
 
 
 def _line(instruction, before):
-    """The line of an instruction, after one of the line `before`."""
+    """The line of an instruction; `before` is that of the previous instruction."""
     positions = getattr(instruction, "positions", None)
     if positions is not None and positions.lineno is not None:
         return positions.lineno

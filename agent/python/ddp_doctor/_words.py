@@ -1,4 +1,4 @@
-"""The numbers of ops, types and kinds: those of `ddpdoctor/v1/vocabulary.proto`."""
+"""Numbers of ops, types and kinds, as in `ddpdoctor/v1/vocabulary.proto`."""
 
 ALL_REDUCE = 1
 ALL_GATHER = 2
@@ -21,7 +21,7 @@ MONITORED_BARRIER = 35
 SPLIT_GROUP = 36
 OTHER = 63
 
-# Names of PyTorch's dtypes; several names of one type are one number.
+# Names of PyTorch's dtypes.
 DTYPES = {
     "float32": 1,
     "float64": 2,
@@ -79,7 +79,7 @@ UNCAUGHT_IN_THREAD = 6
 NO_HOOKS = 1
 NO_LIBRARY = 6
 
-# What is said of parameters.
+# Facts about parameters.
 LAYOUT = 1
 WITHOUT_GRADIENT = 2
 COMPLETE = 3
@@ -89,7 +89,7 @@ OUTSIDE = 6
 NEVER_UNUSED = 7
 USED_AT = 8
 
-# What time is spent on.
+# What time was spent on.
 INPUT = 1
 GARBAGE = 2
 BUCKETS = 3

@@ -2,8 +2,8 @@
 
     ddp-doctor run --nproc-per-node 2 agent/python/examples/uneven_batches.py
 
-Rank 1 comes to the end of its data and goes on to the barrier before the evaluation; rank 0 is still
-in the gradient synchronisation of a batch that rank 1 does not have. Each waits for the other.
+Rank 1 reaches the end of its data and calls the barrier after the training; rank 0 is still in the
+gradient synchronisation of a batch that rank 1 does not have. Each waits for the other.
 """
 
 import torch
@@ -25,7 +25,7 @@ def main():
     rank = dist.get_rank()
     torch.manual_seed(rank)
 
-    # The bug: a shard of the data per rank, and the shards are not of one size.
+    # The bug: each rank has a shard of the data, and the shards differ in size.
     samples = 400 if rank == 0 else 360
     data = TensorDataset(torch.randn(samples, 32), torch.randint(0, 10, (samples,)))
     loader = DataLoader(data, batch_size=20, shuffle=True)

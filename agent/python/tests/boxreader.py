@@ -1,4 +1,4 @@
-"""Reads a black box, following `proto/src/blackbox.rs`: enough for tests, in plain Python."""
+"""Reads a black box in plain Python, as far as the tests need it. See `proto/src/blackbox.rs`."""
 
 import os
 import struct
@@ -12,13 +12,13 @@ KINDS = (
     "exception exit splits note input-ended group-timeout - memory setting"
 ).split()
 LATER_KINDS = {30: "unawaited", 31: "beneath", 32: "within", 33: "transfer", 40: "parameters", 50: "spent"}
-# Kinds that use the words of a record otherwise.
+# Kinds whose records have a different layout.
 OTHERWISE = ("splits", "memory")
 ASYNC, HIDDEN, P2P, NUMEL, SHAPE, ROOT, TAG, BORROWED_SITE, OUTPUT, FORWARD, REPEATED, UNSYNCHRONISED = (
     1 << bit for bit in range(12)
 )
 
-# Ops that make a group.
+# Ops that create a group.
 CREATIONS = (33, 36)
 
 class Record:
@@ -82,7 +82,7 @@ class Box:
         return self.text(file), function >> 32, self.text(function & 0xFFFFFFFF)
 
     def callers(self, number):
-        """The sites that led to a site, the nearest first."""
+        """The callers of a site, innermost first."""
         found = []
         while number:
             number = (self.words[self.words[31] + (number - 1) * 4] & ~PUBLISHED) >> 32

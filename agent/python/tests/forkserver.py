@@ -1,8 +1,7 @@
 """Runs programs in forks of an interpreter that has imported PyTorch.
 
-One request a line on standard input: {"file", "folder", "ranks": [{"env", "output"}], "timeout"}. The answer on
-standard output is the list of exit statuses, as `subprocess` gives them; null for a rank that was killed after the
-timeout.
+Each line of standard input is a request: {"file", "folder", "ranks": [{"env", "output"}], "timeout"}. The response
+on standard output is the list of exit statuses, as in `subprocess`; null for a rank that was killed at the timeout.
 """
 
 import json
@@ -13,12 +12,12 @@ import time
 import types
 
 import torch
-import torch._dynamo  # The first optimizer would import it in every rank.
+import torch._dynamo  # otherwise imported by the first optimizer of every rank
 import torch.distributed
 
 
 def become(file, folder, env, output):
-    """Turns this fork into a rank; returns when its program does."""
+    """Runs the program of a rank in this fork; returns when the program does."""
     log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):

@@ -1,4 +1,4 @@
-"""Starts programs under capture and reads what they left."""
+"""Runs programs with capture enabled and reads their black boxes."""
 
 import atexit
 import functools
@@ -32,7 +32,7 @@ def library():
 
 
 def free_port():
-    # Below those that the kernel gives to whoever connects: of these one may be taken again before it is used.
+    # Below the ephemeral range, in which the kernel might assign the port to another connection meanwhile.
     while True:
         port = random.randrange(20000, 32000)
         with socket.socket() as listener:
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def python(code, arguments=(), env=None, cwd=None, timeout=120):
-    """Runs one line of thought in a bare interpreter."""
+    """Runs code in a new interpreter with `-c`."""
     return subprocess.run(
         [sys.executable, *arguments, "-c", textwrap.dedent(code)],
         env=env or environment(),
@@ -90,9 +90,9 @@ def python(code, arguments=(), env=None, cwd=None, timeout=120):
 
 
 def job(code, ranks=1, timeout=120, forked=True, **changes):
-    """Runs a program once per rank, and reads the black boxes it left.
+    """Runs a program once per rank and reads its black boxes.
 
-    Where the outermost frame or the start of the interpreter matters, it must not be forked.
+    Programs that depend on the outermost frame or on the start of the interpreter need `forked=False`.
     """
     folder = tempfile.mkdtemp(prefix="ddp-doctor-test-")
     try:
@@ -115,7 +115,7 @@ def job(code, ranks=1, timeout=120, forked=True, **changes):
             )
             for rank in range(ranks)
         ]
-        # What changes the environment may matter while PyTorch is imported.
+        # A changed environment may affect the import of PyTorch, which the fork server has done already.
         run = _run_forked if forked and not changes else _run
         statuses, outputs = run(file, folder, environments, timeout)
         kept = os.path.join(tempfile.gettempdir(), os.path.basename(folder) + ".py")
@@ -126,7 +126,7 @@ def job(code, ranks=1, timeout=120, forked=True, **changes):
 
 
 def _run(file, folder, environments, timeout):
-    """A new interpreter per rank."""
+    """Runs each rank in a new interpreter."""
     processes = [
         subprocess.Popen(
             [sys.executable, file],
@@ -163,7 +163,7 @@ def _forkserver():
 
 
 def _run_forked(file, folder, environments, timeout):
-    """A fork per rank of an interpreter that has imported PyTorch: ten times cheaper."""
+    """Runs each rank in a fork of an interpreter with PyTorch imported, which is ten times cheaper."""
     server = _forkserver()
     outputs = [os.path.join(folder, f"output.{rank}") for rank in range(len(environments))]
     ranks = [{"env": env, "output": output} for env, output in zip(environments, outputs)]

@@ -1,4 +1,4 @@
-"""Launch-time activation: what it does to interpreters, and what it leaves alone."""
+"""Activation at interpreter start, and its effects on other code."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ class Activation(unittest.TestCase):
                 done = python("import sitecustomize; print(sitecustomize.value, sitecustomize.__spec__.origin)", env=env)
                 self.assertEqual(done.stderr, "")
                 self.assertEqual(done.stdout, "theirs sitecustomize %s\n5 %s\n" % (file, file))
-            # An error of theirs reads as it would without us.
+            # An error of the user's module looks the same with and without capture.
             with open(file, "w") as theirs:
                 theirs.write("raise ValueError('broken')\n")
             outputs = []
@@ -51,7 +51,7 @@ class Activation(unittest.TestCase):
                 outputs.append((done.returncode, done.stdout, done.stderr))
             self.assertEqual(outputs[0], outputs[1])
             self.assertIn("ValueError: broken", outputs[0][2])
-            # So does a module of theirs that is missing.
+            # So does a missing import of it.
             with open(file, "w") as theirs:
                 theirs.write("import no_such_module\n")
             outputs = []

@@ -1,4 +1,4 @@
-"""What a black box says about real one- and two-rank Gloo programs."""
+"""Black boxes of real Gloo programs with one or two ranks."""
 
 import os
 import sys
@@ -274,7 +274,7 @@ main()
             %s
             load()
             """
-        # As it is; behind a hook that calls ours; behind one that does not; with PyTorch there.
+        # Without another excepthook, with one that calls the previous hook, with one that does not, with PyTorch imported.
         for before in (
             "",
             "theirs = sys.excepthook; sys.excepthook = lambda *e: theirs(*e)",
@@ -479,7 +479,7 @@ backward(mine(ones))
         )
         for box in o.boxes:
             waits = [r.numel / 1e9 for r in box.of("spent") if r.code == 3]
-            # Two, a late peer, what is behind the buckets, two models, one that is kept, a checkpoint, two of a
+            # Two, a late peer, work behind the buckets, two models, a retained graph, a checkpoint, two of a
             # static graph, one after an exception.
             self.assertEqual(len(waits), 10, waits)
             late = waits.pop(2)
@@ -515,7 +515,7 @@ torch.nn.parallel.DistributedDataParallel(Model().requires_grad_(True), process_
         self.assertEqual((first.code, first.seq, first.numel, first.tensors), (1, 1, 4, 0))
         self.assertEqual(first.site[1], o.line("wrapped"))
         self.assertLess(first.at, min(r.at for r in self.issued(o.box) if r.op < 32))
-        # A long one comes in pieces that fit together.
+        # A long layout is recorded in consecutive pieces.
         wide = [r for r in said if r.seq == 2]
         lines = [line for r in wide for line in r.text.splitlines()]
         self.assertEqual((len(lines), {r.numel for r in wide}), (400, {400}))
@@ -523,7 +523,7 @@ torch.nn.parallel.DistributedDataParallel(Model().requires_grad_(True), process_
         starts = [sum(len(r.text.splitlines()) for r in wide[:i]) for i in range(len(wide))]
         self.assertEqual([r.tensors for r in wide], starts)
         self.assertGreater(len(wide), 1)
-        # Models are counted by the group that averages them.
+        # Models are numbered per group.
         other = said[-1]
         self.assertEqual((other.seq, other.group != first.group, other.numel), (1, True, 6))
 
@@ -553,10 +553,10 @@ except RuntimeError as e:
 """
         )
         said = [r for r in o.box.of("parameters") if r.code not in (1, 8)]
-        # Where the forward uses that part of the model, once.
+        # The line at which the forward uses that part of the model is recorded once.
         used = [r for r in o.box.of("parameters") if r.code == 8]
         self.assertEqual([r.site[1] for r in used], [o.line("uses")])
-        # Eight times it came later; from then on DDP's own exception says it.
+        # After eight late gradients only DDP's own exception is recorded.
         self.assertEqual([r.code for r in said], [2, 3] * 8 + [2])
         missing = "float32 2,3 other.weight\nfloat32 2 other.bias\n"
         self.assertEqual({r.text for r in said if r.code == 2}, {missing})
@@ -776,7 +776,7 @@ dist.barrier()
             for op in (INIT, NEW_GROUP, MONITORED, DESTROY):
                 self.assertIn(op, ops)
             self.assertEqual(ops.count(INIT), 2)
-            # Also of a group that the process is no member of, before anybody waits for its members.
+            # Also for a group without this process, before the creation waits for the members.
             new, turned = self.issued(box, NEW_GROUP)[:2]
             self.assertEqual((new.group, new.site[1], new.kind), (0, o.line("new"), "issued"))
             made = new.creation

@@ -1,7 +1,7 @@
-"""Programs that interception (PyTorch before 2.14) must survive, and the records that they leave.
+"""Programs under interception (PyTorch before 2.14), and the records that they leave.
 
-The tests run on every supported version. A PyTorch with hooks is intercepted, too, where
-`DDP_DOCTOR_CAPTURE=interception` asks for it.
+The tests run on all supported versions. `DDP_DOCTOR_CAPTURE=interception` enables interception also on
+versions with hooks.
 """
 
 import os
@@ -24,7 +24,7 @@ class Interception(unittest.TestCase):
 
     def run_job(self, code, ranks=1, head=HEAD, **changes):
         changes.setdefault("DDP_DOCTOR_CAPTURE", "interception")
-        # PyTorch may abort while the interpreter exits if a thread of Gloo's is busy: that is not tested here.
+        # PyTorch may abort during the exit of the interpreter while a thread of Gloo is busy; this is not tested here.
         outcome = job(head + code + "\nos._exit(0)\n", ranks, **changes)
         self.addCleanup(os.unlink, outcome.file)
         self.assertEqual(outcome.statuses, [0] * ranks, "\n".join(outcome.outputs))
@@ -55,7 +55,7 @@ dist.barrier()
         calls = [(r.op, r.shape, r.reduce_op, r.root if r.flags & b.ROOT else None) for r in self.issued(o.box)]
         self.assertEqual(
             calls,
-            # Options that are not passed are not seen.
+            # Options that are not passed are not recorded.
             [(ALL_REDUCE, [4], 1, None), (ALL_REDUCE, [4], 0, None), (ALL_REDUCE, [4], 5, None)]
             + [(BROADCAST, [4], 0, 0)] * 3
             + [(BARRIER, None, 0, None)],
@@ -94,7 +94,7 @@ dist.broadcast(torch.ones(2), 0)
         )
         line = o.line("evaluates")
         self.assertGreater(len([r for r in self.issued(o.box, BROADCAST) if r.site[1] == line]), 0)
-        # What Python calls is still recorded once.
+        # Calls from Python are still recorded once.
         self.assertEqual([r.op for r in self.issued(o.box)][-2:], [ALL_REDUCE, BROADCAST])
         self.assertEqual(len(self.issued(o.box, ALL_REDUCE)), 1)
 

@@ -1,12 +1,12 @@
-//! Keeps a process alive when a file that it maps becomes shorter.
+//! Keeps a process alive when a file that it maps is truncated.
 //!
 //! Access to a page beyond the end of a mapped file raises SIGBUS, which kills the process. Without
-//! this module, write access to a black box is enough to kill its rank and every reader of the box. The handler here replaces
-//! such a page with an empty one of this process and marks the map as damaged. Every other SIGBUS goes to
-//! the handler that was there before.
+//! this module, write access to a black box would be enough to kill its rank and every reader of
+//! the box. The handler replaces the missing page with an anonymous page of zeros and marks the map
+//! as damaged. All other SIGBUS signals go to the previous handler.
 //!
-//! The signal is raised by the faulting instruction itself, so no other thread is interrupted. A thread that
-//! blocks SIGBUS is not protected: the kernel kills it.
+//! The faulting instruction itself raises the signal, so no other thread is interrupted. A thread
+//! that blocks SIGBUS is not protected: the kernel kills the process.
 #![expect(
     unsafe_code,
     reason = "handles a signal, and maps pages in its handler"
@@ -19,19 +19,19 @@ use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Maps of one process at a time. A follower has one for each of its black boxes.
+/// Maximum number of maps of a process at a time. A follower has one per black box.
 const MAX_MAPS: usize = 8192;
 
 /// A map of a file.
 struct Mapped {
-    /// Address of the first byte; 0: the entry is free, [`TAKEN`]: it is being filled.
+    /// Address of the first byte; 0: free entry; [`TAKEN`]: entry being filled.
     start: AtomicUsize,
-    /// Address behind the last byte.
+    /// Address after the last byte.
     end: AtomicUsize,
     is_damaged: AtomicBool,
 }
 
-/// Above every address, so that an entry that is being filled contains none.
+/// Above every address, so that an entry being filled contains no address.
 const TAKEN: usize = usize::MAX;
 
 static MAPS: [Mapped; MAX_MAPS] = [const {
@@ -42,24 +42,24 @@ static MAPS: [Mapped; MAX_MAPS] = [const {
     }
 }; MAX_MAPS];
 
-/// Entries of [`MAPS`] that were ever used.
+/// Number of entries of [`MAPS`] that were ever used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 static INSTALL: Once = Once::new();
 static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::zeroed()));
 
-/// What SIGBUS did before. Written once, before the handler can run.
+/// The previous action of SIGBUS. Written once, before the handler can run.
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: it is written under `INSTALL`, before the handler that reads it is installed.
 unsafe impl Sync for Previous {}
 
-/// A map that survives when its file becomes shorter, as long as this value exists.
+/// Protection of a map against truncation of its file, while this value exists.
 #[derive(Debug)]
 pub(super) struct Protected(usize);
 
 impl Protected {
-    /// Protects the map of a file. `None`: there are too many.
+    /// Protects the map of a file. `None`: there are too many maps.
     pub(super) fn new(start: usize, bytes: usize) -> Option<Self> {
         INSTALL.call_once(install);
         let index = MAPS.iter().position(|map| {
@@ -75,7 +75,7 @@ impl Protected {
         Some(Self(index))
     }
 
-    /// Whether a page was missing when it was accessed.
+    /// Whether a missing page was accessed.
     pub(super) fn is_damaged(&self) -> bool {
         MAPS[self.0].is_damaged.load(Ordering::Relaxed)
     }
@@ -91,8 +91,8 @@ impl Drop for Protected {
 }
 
 fn install() {
-    // SAFETY: `sysconf` takes a number. The pointers given to `sigaction` are to live values; nobody else
-    // accesses `PREVIOUS` yet; the handler makes async-signal-safe calls only.
+    // SAFETY: `sysconf` takes a number. The pointers given to `sigaction` are to live values;
+    // nothing else accesses `PREVIOUS` yet; the handler makes only async-signal-safe calls.
     unsafe {
         let page = libc::sysconf(libc::_SC_PAGESIZE);
         PAGE.store(usize::try_from(page).unwrap_or(4096), Ordering::Relaxed);
@@ -107,9 +107,10 @@ fn install() {
     }
 }
 
-/// Runs in the thread that accessed the page; the instruction is repeated afterwards.
+/// Runs in the thread that accessed the page. The instruction is retried afterwards.
 extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes a valid `siginfo_t`. `errno` is restored before the interrupted code goes on.
+    // SAFETY: the kernel passes a valid `siginfo_t`. `errno` is restored before the handler
+    // returns.
     unsafe {
         let errno = *libc::__errno_location();
         let is_missing_page = (*info).si_code == libc::BUS_ADRERR;
@@ -121,7 +122,7 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     }
 }
 
-/// Puts an empty page where one of a protected map is missing; whether it could.
+/// Replaces a missing page of a protected map with a page of zeros. Returns whether it succeeded.
 fn replace(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire).min(MAX_MAPS);
     let mut maps = MAPS[..used].iter();
@@ -137,8 +138,8 @@ fn replace(address: usize) -> bool {
     map.is_damaged.store(true, Ordering::Relaxed);
     let page = PAGE.load(Ordering::Relaxed);
     let start = address & !(page - 1);
-    // SAFETY: replaces one page of a map of ours, of which nothing is left, by one that holds zeros: valid
-    // words, which code of this folder accesses as atomic words.
+    // SAFETY: replaces one page of a map of this module, whose content is gone, by zeros: valid
+    // words, which code in this folder accesses as atomic words.
     let replaced = unsafe {
         libc::mmap(
             start as *mut c_void,
@@ -156,10 +157,10 @@ fn replace(address: usize) -> bool {
 ///
 /// # Safety
 ///
-/// `info` and `context` are those that the kernel passed.
+/// `info` and `context` are the ones that the kernel passed.
 unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: `PREVIOUS` was written before this handler was installed. A handler in it has the signature
-    // that its flags say, as the kernel demands as well.
+    // SAFETY: `PREVIOUS` was written before this handler was installed. A handler in it has the
+    // signature that its flags state.
     unsafe {
         let previous = (*PREVIOUS.0.get()).assume_init_ref();
         let was_sent = (*info).si_code <= 0;
@@ -169,7 +170,8 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
                 let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
                 action.sa_sigaction = libc::SIG_DFL;
                 libc::sigaction(signal, &raw const action, ptr::null_mut());
-                // The instruction is repeated and faults again; a signal that was sent is sent again.
+                // Retrying the instruction raises the fault again; a signal that was sent must be
+                // sent again.
                 if was_sent {
                     libc::raise(signal);
                 }

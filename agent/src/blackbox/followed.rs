@@ -1,7 +1,7 @@
-//! Who follows the boxes of a directory: one process at a time, as long as it holds a lock.
+//! Lock of a directory of boxes, held by the one process that follows them.
 //!
-//! A lock and not a process number, since the directory may be shared by containers in which the
-//! same process has different numbers.
+//! A lock instead of a pid, since the directory may be shared by containers with different pid
+//! namespaces.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -10,15 +10,15 @@ use std::path::Path;
 
 use crate::sys;
 
-/// File in a directory of boxes that is locked by whoever follows them.
+/// File in a directory of boxes that the follower locks.
 pub const FOLLOWED: &str = "followed";
 
-/// Who follows a directory of boxes.
+/// The kind of process that follows a directory of boxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowedBy {
-    /// `ddp-doctor run`, which does so for as long as the command lasts that it started.
+    /// `ddp-doctor run`, until the command that it started ends.
     Run,
-    /// A reporter that a rank started, which does so for as long as there are ranks.
+    /// A reporter that a rank started, while there are ranks.
     Reporter,
 }
 
@@ -31,15 +31,16 @@ impl FollowedBy {
     }
 }
 
-/// The right to follow the boxes of a directory, until it is dropped or the process ends.
+/// The exclusive right to follow the boxes of a directory, until it is dropped or the process
+/// exits.
 #[derive(Debug)]
 pub struct Following {
-    /// The lock is the file's.
+    /// Holds the lock.
     _file: File,
 }
 
 impl Following {
-    /// Takes it; `None`: somebody else has it.
+    /// Acquires the lock; `None`: another process holds it.
     pub fn begin(directory: &Path, who: FollowedBy) -> io::Result<Option<Self>> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -57,7 +58,7 @@ impl Following {
         Ok(Some(Self { _file: file }))
     }
 
-    /// Who has it now, if anybody does.
+    /// The process that currently follows the directory, if any.
     #[must_use]
     pub fn found(directory: &Path) -> Option<FollowedBy> {
         let mut file = OpenOptions::new()
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_follows_at_a_time() {
+    fn directory_has_one_follower_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
         assert_eq!(Following::found(directory), None);

@@ -1,4 +1,4 @@
-//! A file as words in memory, shared with every process that maps it too.
+//! Shared memory maps of files, accessed as atomic words.
 #![expect(
     unsafe_code,
     reason = "maps files, and lends the memory as atomic words"
@@ -19,15 +19,15 @@ use ddp_doctor_proto::blackbox::WORD;
 use super::faults::Protected;
 use crate::sys;
 
-/// The first words of a file, or words that begin as zeros.
+/// The first words of a file, or anonymous memory that begins as zeros.
 ///
-/// All access is atomic, so that another process that writes at the same time is no data race. A
-/// read-only map lends the same type: its words may be loaded and nothing else.
+/// All access is atomic, so concurrent writes by other processes are not data races. The words of a
+/// read-only map may only be loaded.
 #[derive(Debug)]
 pub(super) struct Map {
     start: NonNull<AtomicU64>,
     words: usize,
-    /// `None`: there is no file that could become shorter.
+    /// `None`: anonymous memory, which cannot be truncated.
     protected: Option<Protected>,
 }
 
@@ -37,17 +37,17 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Makes the file that long and maps it for writing. The room is taken first: a full file system
-    /// is an error here and not a signal later.
+    /// Sets the length of the file and maps it for writing. Disk space is reserved first, so that a
+    /// full file system is an error here and not a SIGBUS later.
     pub(super) fn create(file: &File, words: usize) -> io::Result<Self> {
         let bytes = words.checked_mul(WORD).ok_or(io::ErrorKind::InvalidInput)?;
         sys::reserve(file, bytes as u64)?;
-        // Populated, so that the hot path meets no page fault that it could be spared.
+        // Pages are populated to avoid page faults on the hot path.
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         Self::new(Some(file), words, libc::PROT_READ | libc::PROT_WRITE, flags)
     }
 
-    /// Maps a file for reading. A file that is shorter is an error here; it would be a SIGBUS later.
+    /// Maps a file for reading. A shorter file is an error here; it would be a SIGBUS later.
     pub(super) fn read_only(file: &File, words: usize) -> io::Result<Self> {
         let bytes = words.checked_mul(WORD).ok_or(io::ErrorKind::InvalidInput)?;
         if file.metadata()?.len() < bytes as u64 {
@@ -56,7 +56,7 @@ impl Map {
         Self::new(Some(file), words, libc::PROT_READ, libc::MAP_SHARED)
     }
 
-    /// Zeros of this process. They take no memory before they are touched.
+    /// Anonymous zeros, private to this process. Pages take no memory before they are touched.
     pub(super) fn private(words: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         Self::new(None, words, libc::PROT_READ | libc::PROT_WRITE, flags)
@@ -64,8 +64,8 @@ impl Map {
 
     fn new(file: Option<&File>, words: usize, protection: i32, flags: i32) -> io::Result<Self> {
         let bytes = words.checked_mul(WORD).ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: asks for a new mapping at an address of the kernel's choice, which touches no
-        // memory that anybody uses.
+        // SAFETY: asks for a new mapping at an address chosen by the kernel, which affects no
+        // memory in use.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -92,16 +92,16 @@ impl Map {
         Ok(map)
     }
 
-    /// Whether the file became shorter and words were lost.
+    /// Whether the file was truncated and words were lost.
     pub(super) fn is_damaged(&self) -> bool {
         self.protected.as_ref().is_some_and(Protected::is_damaged)
     }
 
-    /// The words of the file.
+    /// The mapped words.
     #[inline]
     pub(super) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; any bits
-        // are a valid word. Of a read-only map nobody in this folder stores into the words.
+        // SAFETY: the mapping is page-aligned, `words` long and lives as long as `self`; all bit
+        // patterns are valid words. Code in this folder does not store into read-only maps.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 }
@@ -109,7 +109,7 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         self.protected = None;
-        // SAFETY: unmaps exactly what `new` mapped; nothing borrowed from `self` is left.
+        // SAFETY: unmaps exactly what `new` mapped; no borrow of `self` is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * WORD) };
     }
 }
@@ -120,14 +120,14 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     #[test]
-    fn what_no_disk_holds_is_an_error() {
+    fn oversized_file_is_an_error() {
         let file = tempfile::tempfile().unwrap();
         assert!(Map::create(&file, 1 << 50).is_err());
         assert!(Map::create(&file, usize::MAX).is_err());
     }
 
     #[test]
-    fn map_outlives_the_end_of_its_file() {
+    fn map_survives_truncation_of_its_file() {
         let file = tempfile::tempfile().unwrap();
         let writer = Map::create(&file, 2048).unwrap();
         let reader = Map::read_only(&file, 2048).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_file_is_an_error() {
+    fn short_file_is_an_error() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4095).unwrap();
         let error = Map::read_only(&file, 512).unwrap_err();

@@ -1,8 +1,7 @@
-//! The black box: what a training process leaves of itself, whatever becomes of it.
+//! The black box: the record that a training process leaves, however it ends.
 //!
-//! [`Writer`] lives in the process and never waits for anything; [`Reader`] follows a box from
-//! outside, or reads one that a dead process left. The layout they share is
-//! [`ddp_doctor_proto::blackbox`].
+//! [`Writer`] is used in the process and never blocks. [`Reader`] follows a box from outside or
+//! reads the box of an ended process. Both share the layout in [`ddp_doctor_proto::blackbox`].
 
 mod faults;
 mod followed;
@@ -30,11 +29,11 @@ pub use writer::{
     Call, CreateError, Creation, Forward, Options, Outer, Parameters, Seat, Standing, Writer,
 };
 
-/// Longest file, in words, that is taken for a black box: 256 MiB.
+/// Maximum size of a black box in words: 256 MiB.
 const MAX_WORDS: usize = 32 << 20;
-/// Most strings.
+/// Maximum number of strings.
 const MAX_STRINGS: usize = 1 << 20;
-/// Most sites, and most groups.
+/// Maximum number of sites, and of groups.
 const MAX_ENTRIES: usize = 0xffff;
-/// Most members of a group.
+/// Maximum number of members of a group.
 const MAX_MEMBERS: usize = 1 << 17;

@@ -1,20 +1,20 @@
-//! What the calling thread is inside of, from the outermost call to the innermost wait.
+//! Nested calls of a thread, from the outermost call to the innermost wait.
 
 use std::cell::Cell;
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::inside;
 
-/// Calls such as `init_process_group` contain collectives, and each other; deeper than this nobody
-/// has seen them.
+/// Maximum depth of calls such as `init_process_group` that contain other calls. No deeper nesting
+/// is known.
 const ENCLOSING: usize = 4;
-/// In them one collective, and in that one wait.
+/// Such calls, plus one collective and its wait.
 const DEEPEST: usize = ENCLOSING + 2;
 
-/// One thing a thread is inside of.
+/// A call or a wait that a thread is in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// One of [`inside`].
+    /// A constant of [`inside`].
     pub(super) kind: u64,
     pub(super) op: Op,
     pub(super) group: u32,
@@ -24,7 +24,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// A frame lies inside frames of lower levels only.
+    /// Nesting level: a frame can only be inside frames of lower levels.
     pub(super) fn level(self) -> u8 {
         match self.kind {
             inside::WAIT => 2,
@@ -34,8 +34,8 @@ impl Frame {
     }
 }
 
-/// The frames of one thread. An exception may leave a call without a word: whatever cannot be below
-/// a new frame has ended, so that nothing stays for ever.
+/// The frames of one thread. An exception may end a call without a record, so entering a frame
+/// removes all frames that cannot contain it.
 #[derive(Debug)]
 pub(super) struct Nesting {
     frames: [Cell<Frame>; DEEPEST],
@@ -67,11 +67,11 @@ impl Nesting {
         self.frame(self.depth.get().checked_sub(1)?)
     }
 
-    /// Begins a call or a wait.
+    /// Enters a call or a wait.
     pub(super) fn enter(&self, frame: Frame) {
         let level = frame.level();
         let below = |found: Frame| match level {
-            // The same call begun again tells that the earlier one has failed.
+            // An enclosing call with the same op means that the earlier one has failed.
             0 => found.level() == 0 && found.op != frame.op,
             level => found.level() < level,
         };
@@ -87,7 +87,7 @@ impl Nesting {
         }
     }
 
-    /// Ends a call or a wait, and whatever was inside of it; whether this thread was in it at all.
+    /// Leaves a call or a wait and everything inside it. Returns whether this thread was in it.
     pub(super) fn leave(&self, kind: u64, call: u64) -> bool {
         let found = (0..self.depth.get()).rev().find(|&i| {
             self.frame(i)
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outer_call_shows_again_when_the_inner_one_is_over() {
+    fn outer_call_is_on_top_after_the_inner_one_ends() {
         let nesting = Nesting::new();
         nesting.enter(call(Op::InitProcessGroup, 1));
         nesting.enter(call(Op::NewGroup, 2));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_without_a_word_gives_way() {
+    fn calls_that_ended_unrecorded_are_removed() {
         let nesting = Nesting::new();
         nesting.enter(call(Op::AllReduce, 1));
         nesting.enter(wait(1));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_grows_too_deep() {
+    fn depth_is_bounded() {
         let nesting = Nesting::new();
         let enclosing = [
             Op::InitProcessGroup,

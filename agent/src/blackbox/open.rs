@@ -1,4 +1,4 @@
-//! Opening a file that may be a black box, and finding the tables in it.
+//! Opens a file that may be a black box, and locates its tables.
 
 use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
@@ -19,19 +19,19 @@ use crate::sys;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the fields are what their names say")]
 pub enum OpenError {
-    /// The operating system did not let us.
+    /// An operating system error.
     Io { path: PathBuf, source: io::Error },
-    /// It is something else.
+    /// The file is not a black box.
     NotABox { path: PathBuf },
-    /// A later ddp-doctor wrote it.
+    /// A newer version of ddp-doctor wrote it.
     NewerLayout { path: PathBuf, found: u64 },
-    /// It is shorter than it was made; lengths in bytes.
+    /// The file is shorter than when it was created; lengths in bytes.
     Truncated {
         path: PathBuf,
         expected: u64,
         found: u64,
     },
-    /// Its header contradicts itself.
+    /// The header is inconsistent.
     Damaged { path: PathBuf, what: &'static str },
 }
 
@@ -78,7 +78,7 @@ impl std::error::Error for OpenError {
     }
 }
 
-/// Where a table is, in words; checked against the length of the file.
+/// Position and capacity of a table, in words and entries. Checked against the length of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table {
     pub(super) at: usize,
@@ -96,17 +96,16 @@ pub(super) struct Tables {
     pub(super) threads: Table,
 }
 
-/// Which files are opened.
+/// Which files may be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trust {
-    /// Any file that the path leads to.
+    /// Any file.
     Any,
     /// Files of this user, and no symbolic links.
     Own,
 }
 
-/// Opens a file for reading, and for writing too where that is permitted: a reader records its process
-/// in the box.
+/// Opens a file for reading, and for writing if permitted: a reader records its process in the box.
 pub(super) fn file(path: &Path, trust: Trust) -> Result<File, OpenError> {
     let no_link = match trust {
         Trust::Any => 0,
@@ -116,7 +115,7 @@ pub(super) fn file(path: &Path, trust: Trust) -> Result<File, OpenError> {
         OpenOptions::new()
             .read(true)
             .write(write)
-            // Opening a pipe or a terminal must not block.
+            // Opening a FIFO or a terminal must not block.
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC | no_link)
             .open(path)
     };
@@ -131,8 +130,8 @@ pub(super) fn file(path: &Path, trust: Trust) -> Result<File, OpenError> {
             Ok(())
         }
     };
-    // Checked before it is opened, since opening some files has effects, and again afterwards, since the
-    // path may lead to another file by then.
+    // Checked before opening, since opening some files has side effects, and again afterwards,
+    // since the path may refer to another file by then.
     let found = match trust {
         Trust::Any => path.metadata(),
         Trust::Own => path.symlink_metadata(),
@@ -146,7 +145,7 @@ pub(super) fn file(path: &Path, trust: Trust) -> Result<File, OpenError> {
         })
 }
 
-/// Reads the header: where the tables are, and how many words the box has.
+/// Reads the header: the positions of the tables, and the number of words of the box.
 pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenError> {
     let io = |source| OpenError::Io {
         path: path.to_owned(),
@@ -217,7 +216,7 @@ pub(super) fn check(path: &Path, file: &File) -> Result<(Tables, usize), OpenErr
     if !tables.ring.capacity.is_power_of_two() {
         return Err(damaged("the length of its ring is no power of two"));
     }
-    // A sparse file may be as long as it likes; what we hold of it may not.
+    // A sparse file may be arbitrarily long; the memory of the reader is bounded.
     if tables.threads.capacity > thread::MAX_THREADS
         || tables.strings.capacity > MAX_STRINGS
         || tables.sites.capacity > MAX_ENTRIES

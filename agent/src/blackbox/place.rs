@@ -1,8 +1,8 @@
-//! Where black boxes lie, and what their files are called.
+//! Directories and file names of black boxes.
 //!
-//! A box goes into shared memory, so that writing it never waits for a disk and it outlives its
-//! process; where that has no room, into the run directory; else there is none, and an empty file
-//! says so to whoever looks for the rank.
+//! A box is placed in shared memory, so that writing never waits for a disk and the box outlives
+//! its process. If that has no room, it is placed in the run directory. Otherwise there is no box,
+//! and an empty marker file is left for readers.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -11,22 +11,22 @@ use std::path::{Path, PathBuf};
 
 use crate::sys;
 
-/// Directory for the boxes of a job, set by whoever started it.
+/// Directory for the boxes of a job, set by the process that started the job.
 pub const BOX_DIR: &str = "DDP_DOCTOR_BOX_DIR";
-/// Directory of the run, set by whoever started it.
+/// Directory of the run, set by the process that started the job.
 pub const RUN_DIR: &str = "DDP_DOCTOR_RUN_DIR";
-/// Job id, set by whoever started it.
+/// Job id, set by the process that started the job.
 pub const JOB: &str = "DDP_DOCTOR_JOB";
 
-/// What the name of a black box ends in.
+/// File name extension of a black box.
 pub const EXTENSION: &str = "box";
 
-/// Of the free space, a box takes at most one part in so many.
+/// A box takes at most 1/4 of the free space.
 const SHARE: u64 = 4;
-/// How often one process may make a box for one layer: again after each `exec`.
+/// Maximum number of boxes of one process and layer; a process may create one after each `exec`.
 const MOST_PER_PROCESS: u32 = 10;
 
-/// Directories that boxes of a job may lie in, best first.
+/// Candidate directories for the boxes of a job, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     candidates: Vec<Candidate>,
@@ -35,12 +35,13 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Candidate {
     directory: PathBuf,
-    /// A directory of this user's in a place that everybody writes to: it must be his, and his only.
+    /// Parent directory in a world-writable place; it must belong to this user, with no access for
+    /// others.
     private: Option<PathBuf>,
 }
 
 impl Place {
-    /// `DDP_DOCTOR_BOX_DIR`, else a directory of this user, job and world in `/dev/shm`; then
+    /// `DDP_DOCTOR_BOX_DIR`, otherwise a directory of this user, job and world in `/dev/shm`; then
     /// `DDP_DOCTOR_RUN_DIR/boxes`. `world`: see [`Options::world`](super::Options::world).
     #[must_use]
     pub fn from_env(job: &str, world: &str) -> Self {
@@ -69,7 +70,7 @@ impl Place {
         }
     }
 
-    /// This directory and no other.
+    /// Only this directory.
     #[must_use]
     pub fn within(directory: impl Into<PathBuf>) -> Self {
         Self {
@@ -82,8 +83,8 @@ impl Place {
         self.candidates.iter().map(|it| it.directory.as_path())
     }
 
-    /// Calls `make` with a new file under a temporary name, in one directory after the other until it
-    /// succeeds, and then gives the file its name. Nobody ever sees half a box under that name.
+    /// Calls `make` with a new temporary file in one directory after the other until it succeeds,
+    /// then renames the file. An incomplete box never has the final name.
     pub(super) fn create<T>(
         &self,
         name: &BoxName,
@@ -100,7 +101,7 @@ impl Place {
         Err(refusals)
     }
 
-    /// Takes away what [`Place::leave_marker`] left: there is a box by now.
+    /// Removes the markers that [`Place::leave_marker`] created.
     pub(super) fn remove_markers(&self, marker: NoBox) {
         let unknown = NoBox {
             rank: None,
@@ -108,14 +109,14 @@ impl Place {
         };
         for directory in self.directories() {
             for marker in [marker, unknown] {
-                // Mostly there is none.
+                // Usually there is none.
                 drop(fs::remove_file(directory.join(marker.to_string())));
             }
         }
     }
 
-    /// Leaves an empty file that says that this process has no box, in the first directory that
-    /// takes it.
+    /// Creates an empty file in the first directory where this is possible, as a marker that this
+    /// process has no box.
     pub(super) fn leave_marker(&self, marker: NoBox) -> Option<PathBuf> {
         self.candidates.iter().find_map(|candidate| {
             candidate.prepare().ok()?;
@@ -163,7 +164,7 @@ impl Candidate {
                 Ok((path, made))
             });
             if made.is_err() {
-                // Nothing better can be done about a file that cannot be removed.
+                // If the file cannot be removed, it stays.
                 drop(fs::remove_file(&temporary));
             }
             return made;
@@ -171,7 +172,7 @@ impl Candidate {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Makes the directory where there is none, for this user only.
+    /// Creates the directory if it does not exist, accessible by this user only.
     fn prepare(&self) -> io::Result<()> {
         let Some(private) = &self.private else {
             return DirBuilder::new()
@@ -184,7 +185,7 @@ impl Candidate {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
-            // Someone else may have been here first, with a directory or a link of theirs.
+            // Another user may have created a directory or a link with this name.
             let found = directory.symlink_metadata()?;
             let private =
                 found.is_dir() && found.uid() == sys::effective_uid() && found.mode() & 0o077 == 0;
@@ -209,25 +210,25 @@ fn new_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The directory in shared memory under which a user's jobs have theirs.
+/// The directory in shared memory that contains the directories of a user's jobs.
 #[must_use]
 pub fn shared_memory(uid: u32) -> PathBuf {
     PathBuf::from(format!("/dev/shm/ddp-doctor-{uid}"))
 }
 
-/// The name of a black box: `PID.START_TICKS.LAYER.box`.
+/// File name of a black box: `PID.START_TICKS.LAYER.box`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoxName {
     /// Process id of the writer.
     pub pid: u32,
-    /// Its start time in clock ticks since boot.
+    /// Start time of the writer in clock ticks since boot.
     pub start_ticks: u64,
-    /// What reports.
+    /// The reporting layer.
     pub layer: String,
 }
 
 impl BoxName {
-    /// A name whose layer is fit for a file name.
+    /// A name whose layer is sanitised for a file name.
     pub(super) fn new(pid: u32, start_ticks: u64, layer: &str) -> Self {
         Self {
             pid,
@@ -236,7 +237,7 @@ impl BoxName {
         }
     }
 
-    /// Takes a file name apart; `None` where it is not that of a black box.
+    /// Parses a file name; `None`: not the name of a black box.
     #[must_use]
     pub fn parse(file_name: &str) -> Option<Self> {
         let mut parts = file_name.split('.');
@@ -251,8 +252,8 @@ impl BoxName {
         })
     }
 
-    /// A process that replaced itself by `exec` keeps pid and start time, and may report anew: its
-    /// later boxes carry a count.
+    /// After `exec` a process keeps its pid and start time and may create another box, so the names
+    /// of later boxes contain a count.
     fn file_name(&self, attempt: u32) -> String {
         let Self {
             pid,
@@ -266,17 +267,18 @@ impl BoxName {
     }
 }
 
-/// The marker of a process that has no black box: `nobox.PID.RANK`, with `x` for an unknown rank.
+/// File name of the marker of a process without a black box: `nobox.PID.RANK`, with `x` for an
+/// unknown rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoBox {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// Its global rank, where it was known.
+    /// Global rank, if known.
     pub rank: Option<u32>,
 }
 
 impl NoBox {
-    /// Takes a file name apart; `None` where it is no such marker.
+    /// Parses a file name; `None`: not the name of a marker.
     #[must_use]
     pub fn parse(file_name: &str) -> Option<Self> {
         let (pid, rank) = file_name.strip_prefix("nobox.")?.split_once('.')?;
@@ -300,7 +302,7 @@ impl std::fmt::Display for NoBox {
     }
 }
 
-/// A text as one component of a path.
+/// Converts a text into one component of a path.
 fn component(text: &str, longest: usize) -> String {
     let mut name: String = text
         .chars()
@@ -321,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_back_to_what_they_say() {
+    fn file_names_are_parsed_back() {
         let name = BoxName::new(12, 3456, "c10d");
         assert_eq!(name.file_name(1), "12.3456.c10d.box");
         assert_eq!(name.file_name(2), "12.3456.c10d.2.box");
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_is_never_overwritten_and_never_seen_by_half() {
+    fn box_is_never_overwritten_or_visible_incomplete() {
         let directory = tempfile::tempdir().unwrap();
         let place = Place::within(directory.path().join("new/boxes"));
         let name = BoxName::new(1, 2, "c");
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_leaves_its_directory() {
+    fn path_component_stays_in_its_directory() {
         assert_eq!(component("../../etc", 64), "_.._.._etc");
         assert_eq!(component("", 64), "_");
         assert_eq!(component("a/b c", 3), "a_b");

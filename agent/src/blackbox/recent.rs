@@ -1,28 +1,27 @@
-//! What the latest calls were, so that whoever says "call 17 returned" need not say more.
+//! The latest calls by id, so that later records about a call repeat its facts.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
 use ddp_doctor_proto::Op;
 
-/// Calls that are remembered. One that so many others followed is forgotten: the records about it
-/// then carry its id alone.
+/// Number of calls that are remembered. Records about older calls contain only the id.
 pub(super) const REMEMBERED: usize = 2048;
 
-/// Set in [`Entry::facts`] once the call counted as complete.
+/// Set in [`Entry::facts`] once the call was counted as complete.
 const COMPLETE: u64 = 1 << 63;
-/// Set once it came back to its caller.
+/// Set once the call returned to its caller.
 const CAME_BACK: u64 = 1 << 48;
-/// Set once a part of it is followed on a device.
+/// Set once a part of the call is tracked on a device.
 const FOLLOWED: u64 = 1 << 49;
-/// Set once it is known what it is made of.
+/// Set once the first NCCL call inside this call was recorded.
 const DESCRIBED: u64 = 1 << 50;
-/// One part that is followed and not done; the most of them are [`PARTS`].
+/// One tracked part that is not complete; [`PARTS`] is the mask of their count.
 const PART: u64 = 1 << 40;
 const PARTS: u64 = 0xff << 40;
-/// Others may change the facts of one call at a time: its parts are few.
+/// Bounds the retries when threads change the facts of one call concurrently; its parts are few.
 const TRIES: usize = 64;
 
-/// What is known of a call.
+/// Facts about a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
     pub(super) group: u32,
@@ -33,14 +32,14 @@ pub(super) struct Known {
 #[derive(Debug)]
 #[repr(align(32))]
 struct Entry {
-    /// Its id, by which the entry is checked; 0 while it changes.
+    /// Id of the call in this entry; 0 while the entry changes.
     call: AtomicU64,
     /// `group | op << 32 | PARTS | CAME_BACK | FOLLOWED | DESCRIBED | COMPLETE`.
     facts: AtomicU64,
     seq: AtomicU64,
 }
 
-/// A table of calls by the lowest bits of their ids.
+/// A table of calls, indexed by the lowest bits of their ids.
 #[derive(Debug)]
 pub(super) struct RecentCalls {
     entries: Box<[Entry]>,
@@ -98,13 +97,13 @@ impl RecentCalls {
         find().unwrap_or_default()
     }
 
-    /// Notes that it is known what the call is made of; whether that was news.
+    /// Marks the call as described by an NCCL call. Returns whether it was not before.
     pub(super) fn describe(&self, call: u64) -> bool {
         let before = self.change(call, |facts| Some(facts | DESCRIBED));
         before.is_some_and(|facts| facts & DESCRIBED == 0)
     }
 
-    /// Notes that a part of the call is followed. Not one of a message, nor of a call that came back.
+    /// Adds a tracked part. Returns false for messages, calls that have returned, and too many parts.
     pub(super) fn follow(&self, call: u64) -> bool {
         let added = self.change(call, |facts| {
             let late = facts & CAME_BACK != 0 || facts & PARTS == PARTS;
@@ -114,13 +113,14 @@ impl RecentCalls {
         added.is_some()
     }
 
-    /// Notes that a part is done; whether all of the call is.
+    /// Removes a completed part. Returns whether the whole call is now complete.
     pub(super) fn part_done(&self, call: u64) -> bool {
         let before = self.change(call, |facts| (facts & PARTS != 0).then(|| facts - PART));
         before.is_some_and(|facts| facts & PARTS == PART && facts & CAME_BACK != 0)
     }
 
-    /// Notes that the call came back. Whether parts of it were followed, and whether those are done.
+    /// Marks the call as returned. Returns whether parts of it are tracked, and whether all are
+    /// complete.
     pub(super) fn came_back(&self, call: u64) -> (bool, bool) {
         let before = self.change(call, |facts| Some(facts | CAME_BACK));
         let facts = before.unwrap_or(CAME_BACK);
@@ -128,12 +128,13 @@ impl RecentCalls {
         (followed, followed && facts & PARTS == 0)
     }
 
-    /// Changes the facts of a call. Gives what they were; `None`: it is not known, or not to be changed.
+    /// Changes the facts of a call and returns the old ones; `None`: unknown call, or `change`
+    /// declined.
     fn change(&self, call: u64, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         let entry = self.entry(call).filter(|_| call != 0)?;
         let mut facts = entry.facts.load(Ordering::Relaxed);
         for _ in 0..TRIES {
-            // Looked at again: the entry may be another call's by now.
+            // Checked again: the entry may be another call's by now.
             if entry.call.load(Ordering::Acquire) != call {
                 return None;
             }
@@ -150,7 +151,7 @@ impl RecentCalls {
         None
     }
 
-    /// Notes that the call is complete; whether that was news.
+    /// Marks the call as complete. Returns whether it was not before.
     pub(super) fn complete(&self, call: u64) -> bool {
         let before = self.change(call, |facts| {
             (facts & COMPLETE == 0).then_some(facts | COMPLETE)

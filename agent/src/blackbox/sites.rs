@@ -1,16 +1,16 @@
-//! Which site a place in the program is that its address tells from others.
+//! Table of source locations by address.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Places that are remembered, a power of two. Those beyond are looked up by name each time.
+/// Number of locations that are remembered, a power of two. Others are defined again each time.
 const REMEMBERED: usize = 1024;
-/// How far from its proper entry a place may be.
+/// Maximum distance of a location from its home entry.
 const PROBES: usize = 16;
 
-/// Stands for "there was no room for this site", which need not be tried again.
+/// Marks a location for which there is no room, so that it is not tried again.
 const NO_ROOM: u32 = u32::MAX;
 
-/// A table of places, each named by a number of its own other than 0; lock-free.
+/// A lock-free table of locations, keyed by nonzero numbers.
 #[derive(Debug)]
 pub(super) struct Sites {
     entries: Box<[(AtomicUsize, AtomicU32)]>,
@@ -25,10 +25,10 @@ impl Sites {
         }
     }
 
-    /// The site of a place; `define` is asked once for each.
+    /// The site of a location. `define` is called once per location, except in a race.
     #[inline]
     pub(super) fn get(&self, place: usize, define: impl FnOnce() -> u32) -> u32 {
-        // Rust's places are addresses, 8 bytes apart at least; C's differ by the line.
+        // Addresses of Rust locations are multiples of 8; keys of C differ in the line.
         let home = (place ^ (place >> 3)).wrapping_mul(0x9e37_79b9) >> 8;
         for probe in 0..PROBES {
             let Some((key, site)) = self.entries.get((home + probe) % REMEMBERED) else {
@@ -42,7 +42,7 @@ impl Sites {
             };
             if found == place {
                 return match site.load(Ordering::Acquire) {
-                    // Two threads that come here at once define it twice, which does no harm.
+                    // Two threads may define a location twice, which does no harm.
                     0 => {
                         let id = define();
                         site.store(if id == 0 { NO_ROOM } else { id }, Ordering::Release);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_defined_once() {
+    fn location_is_defined_once() {
         let sites = Sites::new();
         assert_eq!(sites.get(4, || 7), 7);
         assert_eq!(sites.get(4, || 8), 7);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn no_room_is_remembered() {
+    fn lack_of_room_is_remembered() {
         let sites = Sites::new();
         assert_eq!(sites.get(4, || 0), 0);
         assert_eq!(sites.get(4, || 8), 0);

@@ -1,4 +1,5 @@
-//! Unit tests of the files that `tests/loom.rs` compiles too: their atomics know no test outside a model.
+//! Unit tests of files that `tests/loom.rs` compiles with loom's atomics, which work only inside a
+//! model.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::WORD;
@@ -8,7 +9,7 @@ use super::text::{cut, equal, load, store, words_for};
 use crate::sync::AtomicU64;
 
 #[test]
-fn no_character_is_cut() {
+fn text_is_cut_at_a_character_boundary() {
     assert_eq!(cut(b"abc", 5), b"abc");
     assert_eq!(cut(b"abc", 2), b"ab");
     assert_eq!(cut("aé".as_bytes(), 2), b"a");
@@ -38,7 +39,7 @@ fn bytes_survive_words() {
 }
 
 #[test]
-fn a_call_is_known_until_its_entry_is_taken() {
+fn call_is_known_until_its_entry_is_reused() {
     let calls = RecentCalls::new();
     let known = Known {
         group: u32::MAX,
@@ -69,18 +70,18 @@ fn calls(op: Op) -> RecentCalls {
 }
 
 #[test]
-fn a_call_is_done_when_it_came_back_and_all_its_parts_are() {
+fn call_is_complete_after_its_return_and_all_parts() {
     let first = calls(Op::AllReduce);
     assert!(first.follow(5) && first.follow(5));
     assert!(!first.part_done(5) && !first.part_done(5));
-    // All that was followed is done, and more might still have come.
+    // All tracked parts are complete, but more may follow before the return.
     assert_eq!(first.came_back(5), (true, true));
 
     let last = calls(Op::AllReduce);
     assert!(last.follow(5) && last.follow(5));
     assert!(!last.part_done(5));
     assert_eq!(last.came_back(5), (true, false));
-    // It came back before, and says nothing of its parts again.
+    // It has returned before; its parts are not reported again.
     assert_eq!(last.came_back(5), (false, false));
     assert!(last.part_done(5));
     assert!(!last.part_done(5), "there is no other");
@@ -90,7 +91,7 @@ fn a_call_is_done_when_it_came_back_and_all_its_parts_are() {
 }
 
 #[test]
-fn what_comes_late_or_is_a_message_is_not_followed() {
+fn late_parts_and_messages_are_not_tracked() {
     let late = calls(Op::AllReduce);
     assert_eq!(late.came_back(5), (false, false));
     assert!(!late.follow(5) && !late.part_done(5));
@@ -101,7 +102,7 @@ fn what_comes_late_or_is_a_message_is_not_followed() {
 }
 
 #[test]
-fn no_more_parts_are_followed_than_can_be_counted() {
+fn tracked_parts_are_limited_by_their_counter() {
     let many = calls(Op::AllReduce);
     assert!((0..255).all(|_| many.follow(5)));
     assert!(!many.follow(5));
@@ -111,7 +112,7 @@ fn no_more_parts_are_followed_than_can_be_counted() {
 }
 
 #[test]
-fn what_a_call_is_made_of_is_told_once() {
+fn call_is_described_once() {
     let calls = calls(Op::AllReduce);
     assert!(calls.describe(5) && !calls.describe(5));
     assert!(!calls.describe(6));

@@ -1,19 +1,19 @@
-//! Text and bytes in words.
+//! Text and bytes stored in words.
 
 use crate::sync::{AtomicU64, Ordering};
 
 use ddp_doctor_proto::blackbox::WORD;
 
-/// The longest beginning of at most `longest` bytes that does not cut a character.
+/// The longest prefix of at most `longest` bytes that ends at a character boundary.
 pub(super) fn cut(text: &[u8], longest: usize) -> &[u8] {
     let Some(rest) = text.get(longest..) else {
         return text;
     };
-    // Where the first byte left out continues a character, that character goes too.
+    // If the first omitted byte continues a character, the whole character is omitted.
     let continues = |byte: Option<&u8>| byte.is_some_and(|byte| byte & 0xc0 == 0x80);
     let mut end = longest;
     if continues(rest.first()) {
-        // A character has at most three continuations; what has more is no UTF-8 anyway.
+        // A UTF-8 character has at most three continuation bytes.
         for _ in 0..3 {
             if end > 0 && continues(text.get(end)) {
                 end -= 1;
@@ -23,12 +23,12 @@ pub(super) fn cut(text: &[u8], longest: usize) -> &[u8] {
     text.get(..end).unwrap_or_default()
 }
 
-/// Words that so many bytes take.
+/// Number of words for this many bytes.
 pub(super) const fn words_for(bytes: usize) -> usize {
     bytes.div_ceil(WORD)
 }
 
-/// Stores bytes, padded with zeros to a whole word. What finds no room is left out.
+/// Stores bytes, padded with zeros to a whole word. Bytes beyond the end are dropped.
 pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) {
     for (word, chunk) in words.iter().zip(bytes.chunks(WORD)) {
         let mut padded = [0; WORD];
@@ -39,7 +39,7 @@ pub(super) fn store(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Loads so many bytes, or as many as there are.
+/// Loads this many bytes, or as many as there are.
 pub(super) fn load(words: &[AtomicU64], length: usize) -> Vec<u8> {
     let length = length.min(words.len() * WORD);
     let mut bytes = Vec::with_capacity(words_for(length) * WORD);
@@ -50,7 +50,7 @@ pub(super) fn load(words: &[AtomicU64], length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether the stored bytes are these. Allocates nothing.
+/// Whether the stored bytes are equal to `bytes`. Allocates nothing.
 pub(super) fn equal(words: &[AtomicU64], bytes: &[u8]) -> bool {
     words.len() == words_for(bytes.len())
         && words.iter().zip(bytes.chunks(WORD)).all(|(word, chunk)| {
@@ -59,7 +59,7 @@ pub(super) fn equal(words: &[AtomicU64], bytes: &[u8]) -> bool {
         })
 }
 
-/// A hash that spreads bytes over a table (FNV-1a). Nothing depends on its quality but speed.
+/// FNV-1a hash. Its quality affects only speed.
 pub(super) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)

@@ -10,10 +10,10 @@ pub(super) use super::protocol::thread::{Entry, publish, take};
 use crate::sync::Ordering;
 use crate::sys;
 
-/// What a thread knows of itself. It has no destructor: a thread that is ending can still use it.
+/// Thread-local state. It has no destructor, so a thread that is ending can still use it.
 #[derive(Debug)]
 pub(super) struct Local {
-    /// The writer that the rest is about; 0: none.
+    /// The writer with which the thread is registered; 0: none.
     writer: Cell<u64>,
     entry: Cell<Option<u16>>,
     id: Cell<u32>,
@@ -32,19 +32,19 @@ thread_local! {
 }
 
 impl Local {
-    /// Runs `work` for the calling thread; `None` where it has no memory of its own any more.
+    /// Runs `work` for the calling thread; `None`: its thread-local storage is destroyed.
     #[inline]
     pub(super) fn with<T>(work: impl FnOnce(&Self) -> T) -> Option<T> {
         LOCAL.try_with(work).ok()
     }
 
-    /// Whether it is registered with that writer.
+    /// Whether the thread is registered with that writer.
     #[inline]
     pub(super) fn belongs_to(&self, writer: u64) -> bool {
         self.writer.get() == writer
     }
 
-    /// Registers it, with the entry and generation that it was given, if any.
+    /// Registers the thread with a writer. `given`: its entry and generation, if there was room.
     pub(super) fn register(&self, writer: u64, given: Option<(u16, u16)>) {
         self.writer.set(writer);
         self.entry.set(given.map(|(entry, _)| entry));
@@ -53,7 +53,7 @@ impl Local {
         self.nesting.clear();
     }
 
-    /// Number of the thread in records; 0: it found no room.
+    /// Number of the thread in records; 0: there was no room.
     #[inline]
     pub(super) fn id(&self) -> u32 {
         self.id.get()
@@ -66,7 +66,7 @@ impl Local {
     }
 }
 
-/// Says what the owner of an entry is inside of. Only the owner calls this.
+/// Stores the innermost call or wait of an entry's owner. Called only by the owner.
 #[inline]
 pub(super) fn set_inside(entry: &Entry, frame: Option<Frame>) {
     let frame = frame.unwrap_or(Frame {
@@ -87,7 +87,7 @@ pub(super) fn count_record(entry: &Entry) {
     entry[thread::RECORDS].store(records.wrapping_add(1), Ordering::Relaxed);
 }
 
-/// The calling thread's number and name.
+/// Thread id, name and length of the name of the calling thread.
 pub(super) fn this_thread() -> (u32, [u8; 16], usize) {
     let (name, length) = sys::thread_name();
     (sys::thread_id(), name, length)

@@ -1,4 +1,4 @@
-//! Calls on a communicator.
+//! Recorded calls on a communicator.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::agent::is_current;
 use crate::blackbox::{Call, Creation, Seat, Writer};
 use crate::{current, identity};
 
-/// A communicator: [`cudarc::nccl::Comm`], whose calls are recorded where there is a black box. As there, it
-/// is aborted when it is dropped; wait for the stream before.
+/// Wraps [`cudarc::nccl::Comm`] and records its calls if there is a black box. Like the original,
+/// it is aborted when it is dropped; synchronise the stream first.
 #[derive(Debug)]
 pub struct Comm {
     comm: of::Comm,
-    /// The box that it was made with, and its number there.
+    /// The box in which it is registered, and its group number there.
     known: Option<(&'static Writer, u32)>,
 }
 
 impl Comm {
-    /// See [`cudarc::nccl::Comm::from_rank`]. Waits until all ranks have come.
+    /// See [`cudarc::nccl::Comm::from_rank`]. Blocks until all ranks take part.
     #[track_caller]
     pub fn from_rank(
         stream: Arc<CudaStream>,
@@ -65,25 +65,25 @@ impl Comm {
         Ok(Self { comm, known })
     }
 
-    /// The communicator itself: what is called on it directly is not recorded.
+    /// The wrapped communicator. Calls made directly on it are not recorded.
     #[must_use]
     pub fn inner(&self) -> &of::Comm {
         &self.comm
     }
 
-    /// Rank of this process in it.
+    /// Rank of this process in the communicator.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.comm.rank()
     }
 
-    /// Number of its ranks.
+    /// Number of ranks.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.comm.world_size()
     }
 
-    /// Its stream.
+    /// The communicator's stream.
     #[must_use]
     pub fn stream(&self) -> Arc<CudaStream> {
         self.comm.stream()
@@ -221,14 +221,14 @@ impl Comm {
         })
     }
 
-    /// See [`cudarc::nccl::Comm::group`]: begins a group, whose calls are made and recorded when the
+    /// See [`cudarc::nccl::Comm::group`]. Begins a group; its calls are made and recorded when the
     /// outermost group of this thread ends.
     #[must_use = "the group ends when this is dropped"]
     pub fn group(&self) -> Group<'_> {
         Group::begin(self, self.comm.group())
     }
 
-    /// The box, if this one is known in it still.
+    /// The box and the group number, while that box is open.
     fn known(&self) -> Option<(&'static Writer, u32)> {
         self.known.filter(|(writer, _)| is_current(writer))
     }
@@ -251,7 +251,8 @@ impl Comm {
         made.map(drop)
     }
 
-    /// What is recorded of a call; `None`: nothing is, as of what NCCL drops.
+    /// The record of a call; `None`: the call is not recorded, because there is no box or NCCL
+    /// ignores it.
     pub(super) fn described(
         &self,
         asked: Asked,
@@ -294,12 +295,12 @@ impl Comm {
         )
     }
 
-    /// The stream, by a number that other streams of the process do not have.
+    /// Identifies the stream within the process.
     pub(super) fn stream_name(&self) -> u64 {
-        /// No address of a program's has it.
+        /// Set in no user-space address.
         const OF_DEVICE: u64 = 1 << 63;
         match self.comm.stream().cu_stream().addr() {
-            // The stream of the device, of which every device has one.
+            // The default stream, one per device.
             0 => OF_DEVICE | (self.comm.ordinal() as u64 & 0x7fff) << 48,
             address => address as u64,
         }

@@ -1,7 +1,8 @@
-//! Calls of a group.
+//! Recorded calls of a group.
 //!
-//! NCCL makes them when the outermost group of a thread ends, in an order of its own. So they are recorded
-//! then, in an order that is the same on every rank that asks for the same.
+//! NCCL makes the calls of a group when the outermost group of a thread ends, in an order of its
+//! own. They are recorded at that point, in an order that is the same on all ranks that make the
+//! same calls.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,13 +19,13 @@ use super::{Asked, Comm, NcclError};
 use crate::agent::is_current;
 use crate::blackbox::{Call, Writer};
 
-/// Numbers launches.
+/// Number of the next launch.
 static LAUNCHES: AtomicU32 = AtomicU32::new(1);
 
-/// Groups of this thread that have not ended.
+/// Open groups of this thread.
 struct Open {
     depth: u32,
-    /// Calls, with the streams that they are on.
+    /// Calls with the streams they are on.
     calls: Vec<(&'static Writer, Call, u64)>,
 }
 
@@ -37,10 +38,10 @@ thread_local! {
     };
 }
 
-/// A group of calls: [`cudarc::nccl::Group`], whose calls are recorded when the outermost one ends.
+/// Wraps [`cudarc::nccl::Group`]. The calls are recorded when the outermost group ends.
 #[must_use = "the group ends when this is dropped"]
 pub struct Group<'g> {
-    /// `None`: it has ended.
+    /// `None`: the group has ended.
     group: Option<of::Group<'g>>,
     comm: &'g Comm,
 }
@@ -60,7 +61,7 @@ impl<'g> Group<'g> {
         self.comm
     }
 
-    /// Ends the group, which dropping it does too, without saying whether NCCL made its calls.
+    /// Ends the group. Dropping it does the same, but ignores errors.
     pub fn end(mut self) -> Result<(), NcclError> {
         self.finish()
     }
@@ -215,7 +216,7 @@ impl<'g> Group<'g> {
         make: impl FnOnce(&mut of::Group<'g>) -> Result<T, result::NcclError>,
     ) -> Result<(), NcclError> {
         let described = self.comm.described(asked, place);
-        // It has not ended: that takes or drops it.
+        // Present until `end` or `drop` takes it.
         if let Some(group) = &mut self.group {
             make(group).map_err(|error| NcclError::of(asked.function, &error))?;
         }
@@ -236,7 +237,7 @@ impl<'g> Group<'g> {
             is_outermost.then(|| mem::take(&mut open.calls))
         });
         let issued = issue(calls.unwrap_or_default());
-        // cudarc's panics where NCCL refuses to end it.
+        // cudarc panics in `drop` if NCCL fails to end the group.
         let ended = catch_unwind(AssertUnwindSafe(|| drop(group)));
         for (writer, call) in issued {
             if is_current(writer) {
@@ -244,7 +245,7 @@ impl<'g> Group<'g> {
             }
         }
         ended.map_err(|payload| {
-            // Dropping it might panic again.
+            // Dropping the payload might panic again.
             mem::forget(payload);
             NcclError::Refused("ncclGroupEnd")
         })
@@ -253,7 +254,7 @@ impl<'g> Group<'g> {
 
 impl Drop for Group<'_> {
     fn drop(&mut self) {
-        // Whoever wants to know ends it.
+        // Call `end` to see errors.
         self.finish().ok();
     }
 }
@@ -266,10 +267,10 @@ impl fmt::Debug for Group<'_> {
     }
 }
 
-/// Records calls that are about to be made together.
+/// Records the calls of a group that is about to end.
 fn issue(mut calls: Vec<(&'static Writer, Call, u64)>) -> Vec<(&'static Writer, u64)> {
     let launch = LAUNCHES.fetch_add(1, Ordering::Relaxed).max(1);
-    // Messages between two ranks meet in their order: what is equal keeps its place.
+    // The sort is stable: messages between two ranks are matched in their order.
     calls.sort_by_key(|(_, call, _)| key(call));
     let here = calls.into_iter().filter(|(writer, ..)| is_current(writer));
     let issued = here.map(|(writer, mut call, stream)| {
@@ -279,7 +280,7 @@ fn issue(mut calls: Vec<(&'static Writer, Call, u64)>) -> Vec<(&'static Writer, 
     issued.collect()
 }
 
-/// What ranks must agree on; of messages, nothing that would put them into another order.
+/// Sort key: what ranks must agree on for a collective; only the group for a message.
 fn key(call: &Call) -> impl Ord + use<> {
     let agreed = (!call.op.is_point_to_point()).then(|| {
         let (op, dtype, by) = (

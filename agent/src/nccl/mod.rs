@@ -1,5 +1,6 @@
-//! NCCL by cudarc, with its calls recorded at the lines that make them: [`Comm`] and [`Group`] have the
-//! functions of [`cudarc::nccl::Comm`] and [`cudarc::nccl::Group`], under the same names.
+//! Records calls of NCCL made through cudarc, with the source line of the caller. [`Comm`] and
+//! [`Group`] have the functions of [`cudarc::nccl::Comm`] and [`cudarc::nccl::Group`], under the
+//! same names.
 //!
 //! ```no_run
 //! use ddp_doctor_agent::{Agent, nccl};
@@ -9,7 +10,7 @@
 //! # let (rank, ranks) = (0, 1);
 //! let agent = Agent::builder().rank(0).world_size(1).start()?;
 //! let stream = nccl::context(0)?.default_stream();
-//! // Made by one rank, which tells the others `id.internal()`.
+//! // Created by one rank, which sends `id.internal()` to the others.
 //! let id = nccl::unique_id()?;
 //! let world = nccl::Comm::from_rank(stream.clone(), rank, ranks, id)?;
 //!
@@ -20,8 +21,9 @@
 //! # }
 //! ```
 //!
-//! CUDA and NCCL are loaded when they are first asked for. Without them everything here is an
-//! [`NcclError`]; a program that calls cudarc itself checks with [`is_available`] first, since cudarc panics.
+//! CUDA and NCCL are loaded when they are first used. Without them all functions return an
+//! [`NcclError`]. A program that calls cudarc directly should check [`is_available`] first, since
+//! cudarc panics.
 #![expect(unsafe_code, reason = "asks cudarc which libraries there are")]
 
 mod comm;
@@ -40,18 +42,18 @@ pub use self::comm::Comm;
 pub use self::group::Group;
 use crate::blackbox::Writer;
 
-/// Why a call of NCCL was not made, or failed.
+/// Why a call of NCCL was not made or failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NcclError {
-    /// This machine has no such library, or the loader does not find it.
+    /// The library does not exist or the loader does not find it.
     NotFound(&'static str),
-    /// The CUDA driver answered with this error.
+    /// The CUDA driver returned this error.
     Driver(DriverError),
-    /// This function of NCCL's answered with an error: its number and its name.
+    /// This NCCL function returned an error: function, error number and error name.
     Nccl(&'static str, u32, String),
-    /// This function of NCCL's answered with an error that cudarc does not tell.
+    /// This NCCL function returned an error that cudarc does not expose.
     Refused(&'static str),
-    /// There is no such rank.
+    /// The rank is outside the communicator.
     NoSuchRank,
 }
 
@@ -79,7 +81,7 @@ impl NcclError {
 pub fn is_available() -> Result<(), NcclError> {
     static FOUND: OnceLock<Result<(), NcclError>> = OnceLock::new();
     let look = || {
-        // SAFETY: loads the library, if it is there, as its first call would.
+        // SAFETY: loads the library if it exists, as its first call would.
         if !unsafe { driver::is_culib_present() } {
             return Err(NcclError::NotFound("the CUDA driver, libcuda.so"));
         }
@@ -94,19 +96,19 @@ pub fn is_available() -> Result<(), NcclError> {
     FOUND.get_or_init(look).clone()
 }
 
-/// The context of a device, which everything on it needs.
+/// The context of a device, required for all work on it.
 pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, NcclError> {
     is_available()?;
     CudaContext::new(ordinal).map_err(NcclError::Driver)
 }
 
-/// The id of a communicator that is about to be made.
+/// A unique id for a communicator that is about to be created.
 pub fn unique_id() -> Result<Id, NcclError> {
     is_available()?;
     Id::new().map_err(|error| NcclError::of("ncclGetUniqueId", &error))
 }
 
-/// What a call is recorded with, beside its operation.
+/// Arguments of a call that are recorded.
 #[derive(Clone, Copy)]
 struct Asked {
     function: &'static str,
@@ -114,7 +116,7 @@ struct Asked {
     dtype: DType,
     count: usize,
     reduce_op: ReduceOp,
-    /// The root or the peer.
+    /// Group rank of the root or the peer.
     partner: Option<i32>,
     in_place: bool,
 }
@@ -158,7 +160,7 @@ impl Asked {
     }
 }
 
-/// Records that NCCL refused a call.
+/// Records the error if NCCL rejected a call.
 fn told<T>(
     writer: &'static Writer,
     made: &Result<T, NcclError>,
@@ -170,7 +172,7 @@ fn told<T>(
     }
 }
 
-/// By number: not every version of the bindings has all names.
+/// Matches numbers because not every version of the bindings has all names.
 fn dtype(of: sys::ncclDataType_t) -> DType {
     match of as u32 {
         0 => DType::Int8,
@@ -191,9 +193,9 @@ fn dtype(of: sys::ncclDataType_t) -> DType {
 mod tests {
     use super::*;
 
-    /// On a machine without them; with them it is for a machine that has.
+    /// Runs on machines without CUDA; elsewhere it checks nothing.
     #[test]
-    fn without_cuda_there_are_errors_and_no_panics() {
+    fn missing_libraries_are_errors_not_panics() {
         let Err(error) = is_available() else { return };
         assert!(matches!(error, NcclError::NotFound(_)), "{error}");
         assert_eq!(context(0).err().as_ref(), Some(&error));
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nccl_refuses_has_its_names() {
+    fn nccl_errors_name_error_and_function() {
         let refused = result::NcclError(sys::ncclResult_t::ncclInvalidArgument);
         let error = NcclError::of("ncclAllReduce", &refused);
         assert_eq!(

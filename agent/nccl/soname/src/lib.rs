@@ -1,12 +1,12 @@
-//! `libddp_doctor_nccl_soname.so`: the library that sees calls of NCCL, under the name of NCCL.
+//! `libddp_doctor_nccl_soname.so`: records NCCL calls, under the soname of NCCL.
 //!
-//! A program that loads NCCL itself (`dlopen("libnccl.so.2")`) and asks that handle for its functions does
-//! not come to a library that is merely loaded before it. It does where that library is called
-//! `libnccl.so.2`: the loader gives it to all who ask for that name. So it must have whatever NCCL has. The
-//! hooks are those of the other library; everything else goes to the real one as it comes, by a jump that
-//! leaves registers and stack as they are.
+//! If a program loads NCCL itself (`dlopen("libnccl.so.2")`) and looks functions up in that handle,
+//! a preloaded library is bypassed. A library with the soname `libnccl.so.2` is not, since the
+//! loader gives it to every caller that asks for the name. It must therefore export all functions
+//! of NCCL: the hooks, and for all others a jump to the real function that leaves registers and
+//! stack unchanged.
 //!
-//! What `../functions.txt` does not know is not here, and so nowhere for such a program.
+//! Functions that are missing in `../functions.txt` do not exist for such a program.
 #![expect(
     unsafe_code,
     reason = "exports functions under names of others, whose arguments it does not know"
@@ -18,22 +18,22 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use ddp_doctor_nccl::address_of;
 
-// What another crate exports is exported here only if something of it is used.
+// Another crate's exports are linked only if something of the crate is used.
 pub use ddp_doctor_nccl::hooks;
 
-/// What is called where NCCL has no such function.
+/// Called if NCCL does not have a function.
 extern "C" fn refuse() -> c_int {
     /// `ncclInternalError`
     const INTERNAL_ERROR: c_int = 3;
     INTERNAL_ERROR
 }
 
-/// … and it is asked for a text.
+/// Called instead of [`refuse`] if the function returns a text.
 extern "C" fn say() -> *const c_char {
     c"there is no NCCL that has this function".as_ptr()
 }
 
-/// The function that is to be called, which is remembered where there is one.
+/// The function to call. A function of NCCL is remembered.
 fn find(name: &'static CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     let found = address_of(name);
     if !found.is_null() {
@@ -50,8 +50,8 @@ fn find(name: &'static CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     }
 }
 
-/// Exports functions that go to NCCL's of the same name. No argument of theirs is a floating number:
-/// registers for those are not saved where the function is looked up.
+/// Exports functions that forward to the NCCL functions of the same names. None of them has
+/// floating-point arguments: floating-point registers are not saved during the lookup.
 macro_rules! forward {
     ($($name:ident)*) => {$(
         mod $name {
@@ -84,7 +84,7 @@ macro_rules! forward {
                     "push rcx",
                     "push r8",
                     "push r9",
-                    // With seven of them the stack is aligned where a function is called.
+                    // The seventh push aligns the stack to 16 bytes for the call.
                     "push rax",
                     "call {look}",
                     "mov r11, rax",
@@ -104,6 +104,6 @@ macro_rules! forward {
     )*};
 }
 
-// Elsewhere there is no such library (`ddp-doctor run` says so).
+// This library exists only on x86-64; `ddp-doctor run` reports that on other architectures.
 #[cfg(target_arch = "x86_64")]
 include!(concat!(env!("OUT_DIR"), "/forward.rs"));

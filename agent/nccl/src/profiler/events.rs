@@ -1,8 +1,8 @@
-//! Events that NCCL has begun.
+//! Table of profiler events.
 //!
-//! NCCL keeps what it is given for an event and hands it back as the parent of others, from other threads,
-//! after the event's end, and even in other processes. So it is given a number which says by itself whether
-//! it still means anything, and no address.
+//! NCCL returns the handle of an event as the parent of other events: from other threads, after the
+//! event's end, and even to other processes. The handle is therefore not an address but a number
+//! from which a stale event can be recognised.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -10,38 +10,38 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use super::progress::Moving;
 
-/// Events that are remembered: those that have not ended, and the latest of those that have.
+/// Capacity: events that have not ended, and the latest of those that have.
 const MOST: usize = 4096;
-/// Places that are looked at for one that is free.
+/// Places that are searched for a free one.
 const PROBES: usize = 64;
-/// In the number of an event: it has not ended. So no number is 0.
+/// Bit of an event's number: it has not ended. Makes every number nonzero.
 const OPEN: usize = 1;
-/// Where the place is in the number; the generation is above it.
+/// Position of the place in the number; the generation is above it.
 const PLACE_SHIFT: u32 = 1;
 const GENERATION_SHIFT: u32 = PLACE_SHIFT + MOST.trailing_zeros();
 
-/// What is known of an event.
+/// State of an event.
 #[derive(Debug)]
 pub(super) struct Event {
-    /// The number of whatever is or was here last, [`OPEN`] until that has ended.
+    /// Number of the current or last event at this place, without [`OPEN`] once it has ended.
     number: AtomicUsize,
     kind: AtomicU64,
-    /// The number of the event that it is part of; 0: none.
+    /// Number of the parent event; 0: none.
     pub(super) parent: AtomicUsize,
-    /// The record's number of the call; 0: it has none (yet).
+    /// Id of the recorded call; 0: not recorded (yet).
     call: AtomicU64,
-    /// Parts of its kernel that have not ended; 0: nobody counts them.
+    /// Kernel parts that have not ended; 0: not counted.
     left: AtomicU32,
-    /// All parts have ended.
+    /// All kernel parts have ended.
     is_done: AtomicBool,
-    /// That it is done was told.
+    /// The completion was recorded.
     is_told: AtomicBool,
-    /// What it was called with, of a message: the rest of it comes later.
+    /// Stream of a message, known before its peer.
     pub(super) stream: AtomicPtr<c_void>,
     pub(super) is_captured: AtomicBool,
-    /// What another plugin gave for it.
+    /// Event of the other plugin; null: none.
     pub(super) next: AtomicPtr<c_void>,
-    /// Of a transfer over the network, or a step of one: how far it is.
+    /// Progress of a network transfer or of one of its steps.
     pub(super) moving: Moving,
 }
 
@@ -61,7 +61,7 @@ static EVENTS: [Event; MOST] = [const {
     }
 }; MOST];
 
-/// Begins an event: its number and itself; `None`: too many have not ended.
+/// Begins an event and returns it with its number; `None`: too many have not ended.
 pub(super) fn begin(kind: u64, parent: usize) -> Option<(usize, &'static Event)> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     (0..PROBES).find_map(|_| {
@@ -89,7 +89,7 @@ pub(super) fn begin(kind: u64, parent: usize) -> Option<(usize, &'static Event)>
     })
 }
 
-/// The event of a number; `None`: it is forgotten, or none of this process.
+/// The event with a number; `None`: its place was reused, or the number is from another process.
 pub(super) fn find(number: usize) -> Option<&'static Event> {
     let event = EVENTS.get((number >> PLACE_SHIFT) % MOST)?;
     event.is(number).then_some(event)
@@ -104,56 +104,56 @@ pub(super) fn under_way(kind: u64) -> impl Iterator<Item = (usize, &'static Even
 }
 
 impl Event {
-    /// Whether it still is that of this number, and has not ended.
+    /// Whether this place still holds the event with this number, and it has not ended.
     pub(super) fn is_under_way(&self, number: usize) -> bool {
         number & OPEN != 0 && self.number.load(Ordering::Acquire) == number
     }
 
-    /// Whether it still is that of this number.
+    /// Whether this place still holds the event with this number.
     pub(super) fn is(&self, number: usize) -> bool {
         number & OPEN != 0 && self.number.load(Ordering::Acquire) | OPEN == number
     }
 
-    /// A bit of [`kind`](super::layout::kind).
+    /// The kind, a bit of [`kind`](super::layout::kind).
     pub(super) fn kind(&self) -> u64 {
         self.kind.load(Ordering::Relaxed)
     }
 
-    /// What another plugin gave for it; null: nothing.
+    /// Event of the other plugin; null: none.
     pub(super) fn next(&self) -> *mut c_void {
         self.next.load(Ordering::Acquire)
     }
 
-    /// It has ended. What is known of it stays until its place is needed.
+    /// Ends the event. Its state remains until the place is reused.
     pub(super) fn end(&self, number: usize) {
         let ended = number & !OPEN;
         if self.is_under_way(number) {
-            // Before somebody else has the place.
+            // Must happen before the place can be reused.
             self.moving.forget();
         }
-        // Whoever ends it twice ends nothing.
+        // Ending an event twice has no effect.
         self.number
             .compare_exchange(number, ended, Ordering::AcqRel, Ordering::Relaxed)
             .ok();
     }
 
-    /// The record's number of its call; 0: none.
+    /// Id of its recorded call; 0: none.
     pub(super) fn call(&self) -> u64 {
         self.call.load(Ordering::SeqCst)
     }
 
-    /// Its kernel has so many parts that are to end.
+    /// Sets the number of kernel parts that have to end.
     pub(super) fn expect(&self, parts: u8) {
         self.left.store(u32::from(parts), Ordering::SeqCst);
     }
 
-    /// Its call was recorded. Gives its number where the kernel has ended already.
+    /// Sets the id of its recorded call. Returns the id if the kernel has already ended.
     pub(super) fn recorded(&self, call: u64) -> Option<u64> {
         self.call.store(call, Ordering::SeqCst);
         self.done()
     }
 
-    /// A part of its kernel has ended. Gives the call if that was the last one.
+    /// Counts the end of a kernel part. Returns the call if it was the last one.
     pub(super) fn part_ended(&self) -> Option<u64> {
         let counted = self
             .left
@@ -166,7 +166,7 @@ impl Event {
         self.done()
     }
 
-    /// The call, once: when it is known and all parts have ended, whichever came last.
+    /// Returns the call once, when its id is known and all parts have ended.
     fn done(&self) -> Option<u64> {
         let call = self.call();
         let is_done = call != 0 && self.is_done.load(Ordering::SeqCst);
@@ -179,11 +179,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_means_one_event_for_ever() {
+    fn stale_number_finds_no_event() {
         let (first, event) = begin(7, 0).unwrap();
         assert_eq!(find(first).map(Event::kind), Some(7));
         event.end(first);
-        // Others may still name it as their parent.
+        // Other events may still name it as their parent.
         assert_eq!(find(first).map(Event::kind), Some(7));
         for _ in 0..2 * MOST {
             let (number, event) = begin(8, 0).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_done_once_whatever_comes_first() {
+    fn call_completes_once_in_any_order() {
         let (number, event) = begin(2, 0).unwrap();
         event.expect(2);
         assert_eq!(event.recorded(5), None);
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(event.part_ended(), None);
         assert_eq!(event.recorded(6), Some(6));
         event.end(number);
-        // Nobody counts its parts.
+        // Without `expect` the parts are not counted.
         let (number, event) = begin(2, 0).unwrap();
         assert_eq!(event.recorded(7), None);
         assert_eq!(event.part_ended(), None);

@@ -1,5 +1,5 @@
-//! Calls of a group, from the program's side to the end of the outermost one: as in [`watch`](crate::watch),
-//! for calls that NCCL tells of.
+//! Calls of a group, collected until the outermost group ends. Like [`watch`](crate::watch), for
+//! calls that NCCL reports to its profiler.
 
 use std::cell::RefCell;
 
@@ -8,16 +8,17 @@ use crate::comms::Communicator;
 use crate::records::{self, Work};
 use crate::{sink, watch};
 
-/// Calls that are put in order; of a larger group, so many at a time.
+/// Maximum number of calls that are sorted together; larger groups are recorded in pieces.
 const MOST: usize = 1024;
 
-/// What a thread has called and not ended.
+/// Calls of a thread in its current group.
 struct Launch {
-    /// The stream's handle is the number of the call's event instead: nothing is put on the stream here.
+    /// Calls not yet recorded. `Work::handle` is the number of the call's event, since no stream is
+    /// used.
     works: Vec<(&'static Communicator, Work)>,
-    /// Calls that were recorded as begun.
+    /// Calls that were recorded as issued.
     begun: Vec<(&'static Communicator, u64)>,
-    /// Numbers the launch; 0: none is under way.
+    /// Number of the launch; 0: none is in progress.
     number: u32,
 }
 
@@ -32,11 +33,11 @@ thread_local! {
 }
 
 fn with(work: impl FnOnce(&mut Launch)) {
-    // A thread at its end has none, and whoever is called from within a call of ours is not NCCL.
+    // Does nothing while the thread is ending, or if it is called recursively.
     drop(LAUNCH.try_with(|launch| launch.try_borrow_mut().map(|mut launch| work(&mut launch))));
 }
 
-/// A call of the group that this thread is in.
+/// Adds a call to the group of this thread.
 pub(super) fn gather(communicator: &'static Communicator, work: Work) {
     with(|launch| {
         if launch.works.capacity() == 0 {
@@ -51,12 +52,12 @@ pub(super) fn gather(communicator: &'static Communicator, work: Work) {
     });
 }
 
-/// The group's calls are about to be made.
+/// Records the calls of the group, which are about to be made.
 pub(super) fn begin() {
     with(Launch::begin);
 }
 
-/// A message that is made now, as part of what has begun. Gives its call.
+/// Records a message that is made now, in the current launch. Returns its id; 0: not recorded.
 pub(super) fn message(communicator: &'static Communicator, work: &Work) -> u64 {
     let mut call = 0;
     with(|launch| {
@@ -69,12 +70,12 @@ pub(super) fn message(communicator: &'static Communicator, work: &Work) -> u64 {
     call
 }
 
-/// They were made.
+/// Records that the calls of the group were made.
 pub(super) fn end() {
     with(Launch::end);
 }
 
-/// The kernel of a call has ended.
+/// Records that the kernel of a call has ended.
 pub(super) fn complete(call: u64) {
     if let Some(sink) = sink::current() {
         sink.completed(call);
@@ -107,7 +108,7 @@ impl Launch {
 
     fn end(&mut self) {
         for (communicator, call) in self.begun.drain(..) {
-            // The box may have been closed meanwhile, and a fork has another one.
+            // The box may have been closed, or replaced after a fork.
             if let Some((sink, _)) = records::of(Some(communicator)) {
                 sink.returned(call, false);
             }

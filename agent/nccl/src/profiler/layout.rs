@@ -1,13 +1,13 @@
-//! What NCCL hands to a profiler, as of versions 4 to 7 of that interface (NCCL 2.27 to 2.32), by the layout
-//! of NCCL's own debug information on machines of 64 bits. Versions differ in their heads, and in what they
-//! have at the ends.
+//! Memory layout of versions 4 to 7 of NCCL's profiler interface (NCCL 2.27 to 2.32), taken from
+//! NCCL's debug information for 64-bit machines. The versions differ in their first and last
+//! fields.
 #![expect(unsafe_code, reason = "reads what NCCL describes an event by")]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use ddp_doctor_proto::{DType, Op};
 
-/// Kinds of events, which are also the bits of the mask by which a profiler asks for them.
+/// Kinds of events. Each is a bit of the mask with which a profiler selects events.
 pub(super) mod kind {
     pub(in super::super) const GROUP: u64 = 1;
     pub(in super::super) const COLL: u64 = 2;
@@ -16,7 +16,7 @@ pub(super) mod kind {
     pub(in super::super) const PROXY_STEP: u64 = 16;
     pub(in super::super) const KERNEL_CHANNEL: u64 = 64;
     pub(in super::super) const NET_PLUGIN: u64 = 128;
-    /// The program's call of `ncclGroupStart`, or what stands for it around a call alone.
+    /// An `ncclGroupStart` of the program, or the implicit group around a single call.
     pub(in super::super) const GROUP_API: u64 = 256;
     pub(in super::super) const COLL_API: u64 = 512;
     pub(in super::super) const P2P_API: u64 = 1024;
@@ -31,25 +31,25 @@ pub(super) mod kind {
 pub(super) mod state {
     use std::ffi::c_int;
 
-    /// What a step of a transfer waits for: that the device has filled what is to be sent, …
+    /// A send step waits until the device has filled the buffer.
     pub(in super::super) const SEND_GPU_WAIT: c_int = 8;
-    /// … that the network has taken it, …
+    /// A send step waits until the network has sent the data.
     pub(in super::super) const SEND_WAIT: c_int = 9;
-    /// … that something comes from there, …
+    /// A receive step waits for data from the network.
     pub(in super::super) const RECV_WAIT: c_int = 10;
-    /// … that it is in the device's memory, …
+    /// A receive step waits until the data is in device memory.
     pub(in super::super) const RECV_FLUSH_WAIT: c_int = 11;
-    /// … that the device has taken it.
+    /// A receive step waits until the device has consumed the data.
     pub(in super::super) const RECV_GPU_WAIT: c_int = 12;
-    /// That the other end is ready for it, since version 4.
+    /// A send step waits until the receiver is ready; since version 4.
     pub(in super::super) const SEND_PEER_WAIT: c_int = 20;
-    /// The kernel's part on a channel is over.
+    /// A kernel's part on a channel has ended.
     pub(in super::super) const KERNEL_CHANNEL_STOP: c_int = 22;
-    /// The outermost end of a group begins to make what is in it.
+    /// The outermost group begins to end: its calls are about to be made.
     pub(in super::super) const GROUP_END_API_START: c_int = 24;
 }
 
-/// Bytes of a descriptor.
+/// Size of a descriptor in bytes.
 pub(super) const fn size(version: u32) -> usize {
     match version {
         ..5 => 104,
@@ -58,13 +58,13 @@ pub(super) const fn size(version: u32) -> usize {
     }
 }
 
-/// The longest one.
+/// Size of the longest descriptor in bytes.
 pub(super) const LONGEST: usize = size(7);
-/// Where the parent is, in every version.
+/// Offset of the parent, in every version.
 pub(super) const PARENT: usize = 8;
-/// Where what depends on the kind begins, in every version.
+/// Offset of the fields that depend on the kind, in every version.
 const BODY: usize = 24;
-/// Where an event of the older kind for groups is named beside the parent, since version 5.
+/// Offset of a second parent, an event of kind [`kind::GROUP`], since version 5.
 pub(super) const GROUP_OF_COLL: usize = 104;
 pub(super) const GROUP_OF_P2P: usize = 64;
 
@@ -76,7 +76,7 @@ pub(super) struct Coll {
     func: *const c_char,
     send: *const c_void,
     receive: *const c_void,
-    /// In bytes where data is only moved.
+    /// In bytes for operations that only move data.
     pub(super) count: usize,
     pub(super) root: c_int,
     dtype: *const c_char,
@@ -95,7 +95,7 @@ pub(super) struct P2p {
     dtype: *const c_char,
     pub(super) count: usize,
     pub(super) peer: c_int,
-    /// Not initialised by NCCL for version 4.
+    /// Not initialised by NCCL in version 4.
     pub(super) channels: u8,
 }
 
@@ -103,10 +103,10 @@ pub(super) struct P2p {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct ProxyOp {
-    /// The process that it is for.
+    /// Process for which the proxy works.
     pub(super) pid: u32,
     pub(super) channel: u8,
-    /// Rank in the communicator.
+    /// Rank of the peer in the communicator.
     pub(super) peer: c_int,
     pub(super) steps: c_int,
     pub(super) chunk: c_int,
@@ -153,7 +153,7 @@ const _: () = {
     assert!(size_of::<CollApi>() + BODY <= size(5) && size_of::<P2pApi>() + BODY <= size(5));
 };
 
-/// What NCCL describes an event by. Valid while NCCL's call lasts.
+/// NCCL's description of an event, valid during NCCL's call.
 #[derive(Clone, Copy)]
 pub(super) struct Descriptor {
     address: *const c_void,
@@ -163,7 +163,8 @@ pub(super) struct Descriptor {
 impl Descriptor {
     /// # Safety
     ///
-    /// It is one of that version, and is not used after the call it was handed to.
+    /// `address` points to a descriptor of this version, and is not used after the call it was
+    /// passed to.
     pub(super) const unsafe fn new(address: *const c_void, version: u32) -> Self {
         Self { address, version }
     }
@@ -172,24 +173,24 @@ impl Descriptor {
         self.version
     }
 
-    /// A bit of [`kind`].
+    /// The kind, a bit of [`kind`].
     pub(super) fn kind(self) -> u64 {
         if self.version < 5 {
-            // SAFETY: every descriptor begins with it, in one byte up to version 4.
+            // SAFETY: every descriptor begins with its kind, one byte up to version 4.
             return u64::from(unsafe { self.address.cast::<u8>().read() });
         }
-        // SAFETY: as above, in eight bytes.
+        // SAFETY: as above, eight bytes since version 5.
         unsafe { self.address.cast::<u64>().read() }
     }
 
-    /// The event that it is part of, by what [`start`](super) gave for it. Events of a proxy that works for
-    /// another process have a parent of that process.
+    /// Handle of the parent event, as returned by [`start`](super). A proxy that works for another
+    /// process passes a parent from that process.
     pub(super) fn parent(self) -> usize {
-        // SAFETY: every descriptor has it there.
+        // SAFETY: every descriptor has its parent at this offset.
         unsafe { self.address.byte_add(PARENT).cast::<usize>().read() }
     }
 
-    /// Whether a proxy's work is that of another process.
+    /// Whether a proxy works for another process.
     pub(super) fn is_foreign(self) -> bool {
         let pid: u32 = self.body();
         pid != std::process::id()
@@ -221,14 +222,15 @@ impl Descriptor {
     }
 
     fn body<T: Copy>(self) -> T {
-        // SAFETY: the caller has asked for the kind, whose body is shorter than the descriptor (asserted
-        // above) and made of numbers and addresses, for which every pattern of bits is a value.
+        // SAFETY: the caller has checked the kind, whose fields are shorter than the descriptor
+        // (asserted above) and consist of numbers and addresses, for which all bit patterns are
+        // valid.
         unsafe { self.address.byte_add(BODY).cast::<T>().read() }
     }
 
-    /// Its bytes, of which a shorter version has fewer.
+    /// Copies the descriptor; a shorter version leaves the rest unchanged.
     pub(super) fn copy(self, to: &mut [u64; LONGEST / 8]) {
-        // SAFETY: the descriptor is that long, and no version is longer than what it is copied to.
+        // SAFETY: the descriptor has that size, and no version is longer than `to`.
         unsafe {
             let to = to.as_mut_ptr().cast::<u8>();
             self.address
@@ -278,16 +280,16 @@ impl P2pApi {
     }
 }
 
-/// A name that NCCL gives, which is valid while its call lasts.
+/// A name from NCCL, valid during NCCL's call.
 fn name<'n>(text: *const c_char) -> &'n [u8] {
     if text.is_null() {
         return b"";
     }
-    // SAFETY: NCCL's names end in a zero. What is made of them is used within the call.
+    // SAFETY: NCCL's names are NUL-terminated. The result is used within the call only.
     unsafe { CStr::from_ptr(text) }.to_bytes()
 }
 
-/// By NCCL's name of a function.
+/// Converts NCCL's name of a function.
 fn op(text: *const c_char) -> Op {
     match name(text) {
         b"AllReduce" => Op::AllReduce,
@@ -304,7 +306,7 @@ fn op(text: *const c_char) -> Op {
     }
 }
 
-/// By NCCL's name of an element type.
+/// Converts NCCL's name of an element type.
 fn dtype(text: *const c_char) -> DType {
     match name(text) {
         b"ncclInt8" => DType::Int8,

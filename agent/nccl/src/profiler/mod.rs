@@ -1,18 +1,21 @@
-//! The profiler that NCCL itself loads (`NCCL_PROFILER_PLUGIN`), for programs whose calls do not come through
-//! [`hooks`](crate::hooks): those that look NCCL's functions up by themselves, or are linked with all of it.
+//! The profiler plugin that NCCL loads (`NCCL_PROFILER_PLUGIN`), for programs whose calls bypass
+//! the [`hooks`](crate::hooks): those that look NCCL's functions up at run time or link NCCL
+//! statically.
 //!
-//! NCCL tells of calls, of what becomes of them when their group ends, and of their kernels. It does not tell
-//! of reductions' operators, and of a communicator only when all its ranks have met. One process has one
-//! profiler: another one that is to hear of everything too is called from here ([`next`]).
+//! NCCL reports calls, the work into which it turns them when their group ends, and their kernels.
+//! It does not report reduction operators, and reports a communicator only after all its ranks have
+//! joined. A process has one profiler; another plugin that the user has configured is called from
+//! here ([`next`]).
 //!
 //! ```text
 //! version 4 (NCCL 2.27)    Group ─ Coll, P2p ─ KernelCh
 //! from 5 on (2.28)         GroupApi ─ CollApi, P2pApi ─ Coll, P2p ─ KernelCh
 //! ```
 //!
-//! A collective is recorded as the program asked for it: by its `CollApi`, from version 5 on. Only `P2p` knows
-//! the peer of a message. With "kernels", proxies tell of transfers over the network as well (`ProxyOp ─ ProxyStep`,
-//! parts of a `Coll` or a `P2p`, see [`progress`]). Version 4 tells of work alone, which is in bytes where data is only moved.
+//! Since version 5, a collective is recorded from its `CollApi`, as the program called it. The peer
+//! of a message is known only from its `P2p`. With "kernels", proxies also report network transfers
+//! (`ProxyOp ─ ProxyStep`, children of a `Coll` or a `P2p`, see [`progress`]). Version 4 reports
+//! only work, with sizes in bytes for operations that only move data.
 #![expect(unsafe_code, reason = "is called by NCCL with what it points to")]
 
 mod events;
@@ -38,9 +41,9 @@ use crate::records::{self, Work};
 use crate::sink::Sink;
 use crate::watch::guarded;
 
-/// What is asked of NCCL: calls, or with "kernels" their kernels and their transfers over the network too.
+/// Events to request: calls by default; with "kernels" also their kernels and network transfers.
 const SWITCH: &str = "DDP_DOCTOR_NCCL_PROFILER";
-/// `ncclSuccess`, whatever happens: the program goes on in any case.
+/// `ncclSuccess`, always returned: the plugin never fails the program.
 const DONE: c_int = 0;
 
 type Logger = *const c_void;
@@ -66,7 +69,7 @@ type Init5 = unsafe extern "C" fn(
     Logger,
 ) -> c_int;
 
-/// What a profiler exports under the name of each version that it knows.
+/// Structure exported under one name per interface version.
 #[repr(C)]
 pub(crate) struct Plugin<I> {
     name: *const c_char,
@@ -77,7 +80,7 @@ pub(crate) struct Plugin<I> {
     finalize: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
-// SAFETY: it is made of functions, and of a text that nobody writes.
+// SAFETY: it consists of functions and of a text that is never written.
 unsafe impl<I> Sync for Plugin<I> {}
 
 const NAME: *const c_char = c"ddp-doctor".as_ptr();
@@ -105,14 +108,14 @@ export! {
     ncclProfiler_v7: Init5, init_5, start, 7;
 }
 
-/// What NCCL is given for a communicator, and hands back with its events. Never freed.
+/// Context of a communicator, returned by NCCL with its events. Never freed.
 struct Context {
-    /// `None`: nothing of it is recorded here.
+    /// `None`: its calls are not recorded by the profiler.
     communicator: Option<&'static Communicator>,
     next: Option<Next>,
 }
 
-/// What NCCL says of a communicator.
+/// NCCL's description of a communicator.
 struct Said {
     version: u32,
     hash: u64,
@@ -142,7 +145,7 @@ unsafe extern "C" fn init_4<const VERSION: u32>(
         rank,
         log,
     };
-    // SAFETY: NCCL passes where its own mask and the context are.
+    // SAFETY: NCCL passes valid locations for the mask and the context.
     unsafe { begin(context, mask, &said) }
 }
 
@@ -182,7 +185,7 @@ unsafe fn begin(context: *mut *mut c_void, mask: *mut c_int, said: &Said) -> c_i
         Some((Box::into_raw(Box::new(context)), asked))
     });
     let (made, asked) = made.unwrap_or((ptr::null_mut(), 0));
-    // SAFETY: the caller vouches for them.
+    // SAFETY: the caller vouches for both pointers.
     unsafe {
         context.write(made.cast());
         mask.write(asked as c_int);
@@ -190,8 +193,8 @@ unsafe fn begin(context: *mut *mut c_void, mask: *mut c_int, said: &Said) -> c_i
     DONE
 }
 
-/// The communicator as the box knows it; `None`: its calls are not recorded here, for instance because they
-/// are where they are made.
+/// Registers the communicator in the box; `None`: its calls are not recorded here, for example
+/// because the hooks record them.
 fn communicator(said: &Said) -> Option<&'static Communicator> {
     if init::is_hooked() {
         return None;
@@ -202,14 +205,14 @@ fn communicator(said: &Said) -> Option<&'static Communicator> {
     let description = if said.name.is_null() {
         &[][..]
     } else {
-        // SAFETY: NCCL's name of the communicator, which ends in a zero.
+        // SAFETY: NCCL's name of the communicator is NUL-terminated.
         unsafe { CStr::from_ptr(said.name) }.to_bytes()
     };
     let name = Name {
         hash: said.hash,
         occurrence,
         in_nccl: said.hash,
-        // Nothing is made out of it here.
+        // Unused: no communicator is derived from it here.
         magic: said.hash,
     };
     let mut made = Communicator::new(sink, name, description);
@@ -217,7 +220,7 @@ fn communicator(said: &Said) -> Option<&'static Communicator> {
     (made.group(sink) != 0).then(|| &*Box::leak(Box::new(made)))
 }
 
-/// The events that are needed here.
+/// The events that this plugin needs.
 fn asked(version: u32) -> u64 {
     let calls = if version < 5 {
         kind::GROUP | kind::COLL | kind::P2P
@@ -239,14 +242,14 @@ unsafe extern "C" fn start<const VERSION: u32>(
     handle: *mut *mut c_void,
     descriptor: *const c_void,
 ) -> c_int {
-    // SAFETY: what NCCL was given in `begin`, or null; it is never freed.
+    // SAFETY: the context from `begin`, or null; it is never freed.
     let context = unsafe { context.cast::<Context>().as_ref() };
     let number = guarded(|| {
-        // SAFETY: NCCL passes one of that version, for the time of this call.
+        // SAFETY: NCCL passes a descriptor of that version, valid during this call.
         let descriptor = unsafe { Descriptor::new(descriptor, VERSION) };
         context.map_or(0, |context| context.start(descriptor).unwrap_or(0))
     });
-    // SAFETY: NCCL passes where it is to be put. 0: what is part of it is not told of either.
+    // SAFETY: NCCL passes a valid location. 0: NCCL does not report child events either.
     unsafe { handle.write(ptr::without_provenance_mut(number)) };
     DONE
 }
@@ -258,7 +261,8 @@ unsafe extern "C" fn stop(handle: *mut c_void) -> c_int {
             return;
         };
         match event.kind() {
-            // In version 4 what it has made is recorded only now, when all of it is known.
+            // In version 4 the calls of a group are recorded at its end, when all of its work is
+            // known.
             kind::GROUP | kind::GROUP_API => {
                 launches::begin();
                 launches::end();
@@ -306,7 +310,7 @@ unsafe extern "C" fn finalize(context: *mut c_void) -> c_int {
     DONE
 }
 
-/// A part of a kernel has ended; that may be told twice.
+/// Counts the end of a kernel part. It may be reported twice.
 fn kernel_part_ended(event: &Event) {
     let parent = event.parent.swap(0, Ordering::AcqRel);
     let done = events::find(parent).and_then(Event::part_ended);
@@ -316,7 +320,7 @@ fn kernel_part_ended(event: &Event) {
 }
 
 impl Context {
-    /// The number of the event; `None`: nobody wants to know of it.
+    /// Begins an event and returns its number; `None`: neither plugin needs it.
     fn start(&self, descriptor: Descriptor) -> Option<usize> {
         let parent = descriptor.parent();
         let is_ours = self.communicator.is_some() && is_known(descriptor);
@@ -335,12 +339,12 @@ impl Context {
     }
 }
 
-/// Whether it is an event of which something is made here.
+/// Whether this plugin uses the event.
 fn is_known(descriptor: Descriptor) -> bool {
     let works = kind::GROUP | kind::COLL | kind::P2P | kind::KERNEL_CHANNEL;
     let calls = kind::GROUP_API | kind::COLL_API | kind::P2P_API;
     match descriptor.kind() {
-        // What a proxy does for another process is part of that one's calls.
+        // A proxy's work for another process belongs to that process's calls.
         kind::PROXY_OP => progress::is_on() && !descriptor.is_foreign(),
         kind::PROXY_STEP => {
             let of = events::find(descriptor.parent());
@@ -387,7 +391,7 @@ fn begun(
         }
         kind::COLL => expect(event, &descriptor.coll()),
         kind::PROXY_OP => {
-            // What it is part of may be forgotten before it is over.
+            // The parent may be forgotten before the transfer is over.
             let part_of = events::find(descriptor.parent()).map_or(0, Event::call);
             event.recorded(part_of);
             progress::begins(event, &descriptor.proxy_op());
@@ -397,7 +401,7 @@ fn begun(
             let made = descriptor.p2p();
             let asked = events::find(descriptor.parent());
             let asked = asked.filter(|it| it.kind() == kind::P2P_API);
-            // The parts of a collective that is made of messages are no messages of the program's.
+            // Messages that implement a collective are not messages of the program.
             if !is_old && asked.is_none() {
                 return;
             }
@@ -425,7 +429,7 @@ fn begun(
     }
 }
 
-/// The kernel of a collective, which was recorded when it was asked for.
+/// Expects the kernel of a collective that was recorded when it was called.
 fn expect(event: &Event, made: &Coll) {
     event.expect(made.channels);
     let asked = events::find(event.parent.load(Ordering::Relaxed));
@@ -445,7 +449,7 @@ fn gather(communicator: &'static Communicator, work: Work) {
 
 fn work(op: Op, count: usize, dtype: ddp_doctor_proto::DType, number: usize) -> Work {
     Work {
-        // NCCL tells of what is called, not from where.
+        // NCCL does not report return addresses.
         returns_to: 0,
         op,
         count,
@@ -459,7 +463,7 @@ fn work(op: Op, count: usize, dtype: ddp_doctor_proto::DType, number: usize) -> 
     }
 }
 
-/// NCCL says 0 where there is no root.
+/// NCCL passes 0 if the operation has no root.
 fn rooted(op: Op, root: c_int) -> Option<c_int> {
     let is_rooted = matches!(op, Op::Broadcast | Op::Reduce | Op::Gather | Op::Scatter);
     is_rooted.then_some(root)
@@ -469,10 +473,10 @@ fn captured(is: bool) -> Capture {
     if is { Capture::Yes } else { Capture::No }
 }
 
-/// Of the work of version 4 it is not known what stream it is on. That of one communicator follows each
-/// other; that of several must not be taken to.
+/// Stream id for work of version 4, whose stream is unknown: one per communicator, since the work
+/// of one communicator is ordered and that of several is not.
 fn own_stream(communicator: &Communicator) -> u64 {
-    /// No address of a program's has it, nor does [`driver::name_of`] give it.
+    /// Set in no user-space address and in no result of [`driver::name_of`].
     const OF_COMMUNICATOR: u64 = 3 << 62;
     OF_COMMUNICATOR | u64::from(communicator.told().unwrap_or(0))
 }

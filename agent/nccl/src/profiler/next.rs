@@ -1,7 +1,7 @@
-//! Another profiler, which NCCL would have loaded and is to hear of everything too.
+//! Forwards events to another profiler plugin, which NCCL would have loaded.
 //!
-//! It gets what it asks for, with its own contexts and events in the place of ours, in the version that NCCL
-//! speaks: one that does not know that version hears of nothing.
+//! The plugin gets the events that it requests, with its own contexts and event handles, in the
+//! interface version that NCCL uses. A plugin that does not support this version gets nothing.
 #![expect(unsafe_code, reason = "loads a profiler and calls it as NCCL would")]
 
 use std::env;
@@ -16,35 +16,37 @@ use super::events::{self, Event};
 use super::layout::{self, Descriptor, kind};
 use super::{Init4, Init5, Plugin, Said};
 
-/// Names it, as `NCCL_PROFILER_PLUGIN` would: a path, a file, or what stands in a file's name.
+/// Name of the plugin in the format of `NCCL_PROFILER_PLUGIN`: a path, a file name, or a part of
+/// one.
 const NAME: &str = "DDP_DOCTOR_NEXT_PROFILER";
 
-/// What it asks for: one number for all communicators, which it may write at any time.
+/// Events that the plugin requests: one mask for all communicators, which it may change at any
+/// time.
 static MASK: AtomicI32 = AtomicI32::new(0);
-/// The functions that are called without knowing a communicator; null: there is no other profiler.
+/// Functions that are called without a communicator; null: there is no other plugin.
 static STOP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static RECORD: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
-/// What it exports, whatever the version: only the type of `init` differs.
+/// The plugin's structure in any version: only the type of `init` differs.
 type Any = Plugin<*const c_void>;
 
-/// It, for one communicator.
+/// The plugin with its context for one communicator.
 pub(super) struct Next {
     plugin: &'static Any,
     context: *mut c_void,
 }
 
 impl Next {
-    /// Tells it of a communicator; `None`: there is no other profiler, or it wants none of this.
+    /// Initialises the plugin for a communicator; `None`: there is no plugin, or it failed.
     pub(super) fn of(said: &Said) -> Option<Self> {
-        /// NCCL speaks one version with all of a process.
+        /// NCCL uses one interface version per process.
         static FOUND: OnceLock<Option<&'static Any>> = OnceLock::new();
         let plugin = (*FOUND.get_or_init(|| load(&env::var_os(NAME)?, said.version)))?;
         let (mut context, mask) = (ptr::null_mut(), MASK.as_ptr());
         let (hash, name, log) = (said.hash, said.name, said.log);
         let (nodes, ranks, rank) = (said.nodes, said.ranks, said.rank);
-        // SAFETY: the function has the type of that version, and is given what NCCL gave, a mask that lives
-        // for ever, and where the context is to be put.
+        // SAFETY: the function has the type of this version, and gets NCCL's arguments, a mask that
+        // lives forever, and a valid location for the context.
         let answer = unsafe {
             if said.version < 5 {
                 let init: Init4 = mem::transmute(plugin.init);
@@ -62,24 +64,24 @@ impl Next {
         Some(Self { plugin, context })
     }
 
-    /// What it asks for.
+    /// Events that the plugin requests.
     #[expect(clippy::unused_self, reason = "what nobody has, nobody asks")]
     pub(super) fn mask(&self) -> u64 {
         u64::from(MASK.load(Ordering::Relaxed).cast_unsigned())
     }
 
-    /// Whether it asks for such an event, or for what may be part of it.
+    /// Whether the plugin requests this event or a possible descendant.
     pub(super) fn wants(&self, descriptor: Descriptor) -> bool {
         self.mask() & with_parts(descriptor.kind()) != 0
     }
 
-    /// Tells it of an event, and keeps what it gives for it.
+    /// Forwards the start of an event and stores the plugin's handle.
     pub(super) fn start(&self, descriptor: Descriptor, event: &Event) {
         let mut copy = [0_u64; layout::LONGEST / 8];
         descriptor.copy(&mut copy);
         let is_foreign = descriptor.kind() == kind::PROXY_OP && descriptor.is_foreign();
         let parents: &[usize] = match (descriptor.version(), descriptor.kind()) {
-            // What it belongs to is in another process: it is for nobody to look at here.
+            // The parent is in another process and must not be looked up here.
             _ if is_foreign => &[],
             (5.., kind::COLL) => &[layout::PARENT, layout::GROUP_OF_COLL],
             (5.., kind::P2P) => &[layout::PARENT, layout::GROUP_OF_P2P],
@@ -91,14 +93,14 @@ impl Next {
             };
             let ours = *word as usize;
             let theirs = events::find(ours).map_or(ptr::null_mut(), Event::next);
-            // What is part of nothing that it knows, it is not told of.
+            // The plugin does not know the parent, so the event is not forwarded.
             if at == layout::PARENT && ours != 0 && theirs.is_null() {
                 return;
             }
             *word = theirs.addr() as u64;
         }
         let mut given = ptr::null_mut();
-        // SAFETY: its context, and a descriptor that is laid out as NCCL's.
+        // SAFETY: the context is the plugin's, and the descriptor has NCCL's layout.
         let answer =
             unsafe { (self.plugin.start)(self.context, &raw mut given, copy.as_ptr().cast()) };
         if answer == 0 {
@@ -106,28 +108,29 @@ impl Next {
         }
     }
 
-    /// The communicator is gone.
+    /// Forwards the end of the communicator.
     pub(super) fn finalize(&self) {
-        // SAFETY: its context, for the last time.
+        // SAFETY: the context is the plugin's, and is not used afterwards.
         unsafe { (self.plugin.finalize)(self.context) };
     }
 }
 
-/// An event has ended.
+/// Forwards the end of an event.
 pub(super) fn stop(event: &Event) {
     let theirs = event.next();
     let stop = STOP.load(Ordering::Acquire);
     if theirs.is_null() || stop.is_null() {
         return;
     }
-    // SAFETY: the function of the profiler that gave the event, of the type that all versions have.
+    // SAFETY: the function belongs to the plugin that returned the handle; all versions have this
+    // type.
     unsafe {
         let stop: unsafe extern "C" fn(*mut c_void) -> c_int = mem::transmute(stop);
         stop(theirs);
     }
 }
 
-/// An event is in another state.
+/// Forwards a state change of an event.
 pub(super) fn record(event: &Event, state: c_int, arguments: *mut c_void) {
     let theirs = event.next();
     let record = RECORD.load(Ordering::Acquire);
@@ -142,7 +145,7 @@ pub(super) fn record(event: &Event, state: c_int, arguments: *mut c_void) {
     }
 }
 
-/// A kind and those that may be part of it: whoever asks for a part is told of the whole.
+/// A kind and its possible descendants: a plugin that requests a part also gets the whole.
 fn with_parts(kind: u64) -> u64 {
     let of_proxy = kind::PROXY_OP | kind::PROXY_STEP | kind::NET_PLUGIN;
     let of_work = of_proxy | kind::KERNEL_CHANNEL | kind::KERNEL_PHASE;
@@ -162,7 +165,7 @@ fn with_parts(kind: u64) -> u64 {
     }
 }
 
-/// Loads the profiler of a name, as NCCL would.
+/// Loads a plugin by name, as NCCL does.
 fn load(name: &OsStr, version: u32) -> Option<&'static Any> {
     if name.is_empty() || name == "none" {
         return None;
@@ -173,15 +176,15 @@ fn load(name: &OsStr, version: u32) -> Option<&'static Any> {
     let symbol = CString::new(format!("ncclProfiler_v{version}")).ok()?;
     [name, &file].into_iter().find_map(|file| {
         let file = CString::new(file.as_bytes()).ok()?;
-        // SAFETY: the name ends in a zero. What is loaded is what the user named for it; it stays, since
-        // its threads and ours may be in it at any time.
+        // SAFETY: the name is NUL-terminated. The user has configured this library. It is never
+        // unloaded, since other threads may be running its code.
         let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_NODELETE) };
         if library.is_null() {
             return None;
         }
-        // SAFETY: the handle is that of a library, the name ends in a zero.
+        // SAFETY: `library` is a library handle, the name is NUL-terminated.
         let found = unsafe { libc::dlsym(library, symbol.as_ptr()) };
-        // SAFETY: what is exported under this name has this layout, and lives as long as its library.
+        // SAFETY: an export of this name has this layout and lives as long as its library.
         unsafe { found.cast::<Any>().as_ref() }
     })
 }
@@ -191,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asks_for_a_part_is_told_of_the_whole() {
+    fn request_for_a_part_includes_the_whole() {
         for (kind, whole) in [
             (kind::KERNEL_PHASE, kind::KERNEL_CHANNEL),
             (kind::NET_PLUGIN, kind::PROXY_STEP),
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_profiler_is_none() {
+    fn library_without_profiler_is_ignored() {
         for name in [
             "",
             "none",

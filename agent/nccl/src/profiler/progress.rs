@@ -1,8 +1,8 @@
-//! Where transfers over the network stand, for "kernels".
+//! Progress of network transfers, for "kernels".
 //!
-//! NCCL's proxy tells of every step of every transfer, which is far more than is worth recording. So what it
-//! tells only notes when a transfer last moved, and a thread of ours looks at that: it records a transfer
-//! that has not moved for long, and that it goes on again or is over.
+//! NCCL's proxy reports every step of every transfer, too much to record. The reports only update
+//! the time of the last progress. A thread polls these times and records transfers that have
+//! stalled, and that they continue or end.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -17,27 +17,27 @@ use super::layout::{ProxyOp, kind, state};
 use crate::driver;
 use crate::sink;
 
-/// A transfer that has not moved for so long is recorded: much longer than any step takes.
+/// A transfer without progress for this long is recorded; any step takes much less.
 const LONG: Duration = Duration::from_secs(2);
-/// How often they are looked at.
+/// Polling interval.
 const EVERY: Duration = Duration::from_millis(250);
-/// Transfers that are told to stand at a time.
+/// Maximum number of stalled transfers that are recorded at a time.
 const MOST_TOLD: usize = 64;
 
-/// What is known of a transfer, or of one step of it.
+/// Progress of a transfer or of one of its steps.
 #[derive(Debug)]
 pub(super) struct Moving {
-    /// When it last moved, in nanoseconds of [`now`]; 0: nothing is known yet, or any more.
+    /// Time of the last progress in nanoseconds of [`now`]; 0: unknown, or the event has ended.
     moved_at: AtomicU64,
     is_send: AtomicBool,
     channel: AtomicU8,
-    /// Rank of the other end, in the communicator.
+    /// Rank of the peer in the communicator.
     peer: AtomicI32,
-    /// Of a transfer: how many steps it has. Of a step: which one it is.
+    /// Transfer: number of steps. Step: its index.
     steps: AtomicI32,
-    /// Steps that are done.
+    /// Number of completed steps.
     done: AtomicU32,
-    /// What a step waits for.
+    /// State of a step, one of [`state`].
     state: AtomicI32,
 }
 
@@ -54,7 +54,7 @@ impl Moving {
         }
     }
 
-    /// Its event has ended.
+    /// Called when the event ends.
     pub(super) fn forget(&self) {
         self.moved_at.store(0, Ordering::Release);
     }
@@ -64,28 +64,28 @@ impl Moving {
     }
 }
 
-/// Nanoseconds since the first time that this was asked for, from 1.
+/// Nanoseconds since the first call of this function, plus 1.
 fn now() -> u64 {
     static BEGINNING: OnceLock<Instant> = OnceLock::new();
     let beginning = BEGINNING.get_or_init(Instant::now);
     u64::try_from(beginning.elapsed().as_nanos()).map_or(u64::MAX, |it| it.saturating_add(1))
 }
 
-/// Transfers are looked at.
+/// Transfers are monitored.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether anything is to be known of transfers.
+/// Whether transfers are monitored.
 pub(super) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// Begins to look at them.
+/// Starts to monitor transfers.
 pub(super) fn watch() {
     if IS_ON.swap(true, Ordering::AcqRel) {
         return;
     }
     now();
-    /// What a thread needs that looks and tells.
+    /// Stack size of the thread.
     const STACK: usize = 256 << 10;
     let builder = thread::Builder::new()
         .name("ddp-nccl-net".into())
@@ -102,9 +102,9 @@ pub(super) fn watch() {
     drop(driver::without_signals(start));
 }
 
-// --- What the proxy tells ------------------------------------------------------------------------
+// --- Reports of the proxy ------------------------------------------------------------------------
 
-/// A transfer begins.
+/// Called when a transfer begins.
 pub(super) fn begins(event: &Event, op: &ProxyOp) {
     let moving = &event.moving;
     moving.is_send.store(op.is_send != 0, Ordering::Relaxed);
@@ -115,7 +115,7 @@ pub(super) fn begins(event: &Event, op: &ProxyOp) {
     moving.moves();
 }
 
-/// A step of a transfer begins.
+/// Called when a step of a transfer begins.
 pub(super) fn step_begins(event: &Event, number: i32) {
     let moving = &event.moving;
     moving.steps.store(number, Ordering::Relaxed);
@@ -124,7 +124,7 @@ pub(super) fn step_begins(event: &Event, number: i32) {
     with_transfer(event, Moving::moves);
 }
 
-/// A step, or a transfer, has come to another state.
+/// Called when the state of a step or a transfer changes.
 pub(super) fn comes_to(event: &Event, state: i32) {
     event.moving.state.store(state, Ordering::Relaxed);
     event.moving.moves();
@@ -133,7 +133,7 @@ pub(super) fn comes_to(event: &Event, state: i32) {
     }
 }
 
-/// A step is done.
+/// Called when a step is complete.
 pub(super) fn step_ends(event: &Event) {
     with_transfer(event, |transfer| {
         transfer.done.fetch_add(1, Ordering::Relaxed);
@@ -141,7 +141,7 @@ pub(super) fn step_ends(event: &Event) {
     });
 }
 
-/// The transfer that a step is part of.
+/// Runs `work` on the transfer of a step.
 fn with_transfer(step: &Event, work: impl FnOnce(&Moving)) {
     let of = events::find(step.parent.load(Ordering::Relaxed));
     if let Some(of) = of.filter(|it| it.kind() == kind::PROXY_OP) {
@@ -149,13 +149,13 @@ fn with_transfer(step: &Event, work: impl FnOnce(&Moving)) {
     }
 }
 
-// --- What is told of it ----------------------------------------------------------------------------
+// --- Recording -----------------------------------------------------------------------------------
 
-/// A transfer that was told to stand.
+/// A stalled transfer that was recorded.
 struct Told {
-    /// Its event …
+    /// Number of its event.
     number: usize,
-    /// … and when that had moved last.
+    /// Time of its last progress when it was recorded.
     moved_at: u64,
     standing: Standing,
 }
@@ -185,7 +185,7 @@ fn look(told: &mut Vec<Told>) {
         let Some(standing) = standing(number, event, stood) else {
             continue;
         };
-        // What was read belongs together if it has not moved meanwhile.
+        // The values are consistent only if there was no progress while they were read.
         if self::moved_at(number) == Some(moved_at) {
             record(&standing);
             told.push(Told {
@@ -197,13 +197,13 @@ fn look(told: &mut Vec<Told>) {
     }
 }
 
-/// When a transfer last moved; `None`: it has ended.
+/// Time of a transfer's last progress; `None`: it has ended.
 fn moved_at(number: usize) -> Option<u64> {
     let event = events::find(number).filter(|it| it.is_under_way(number))?;
     Some(event.moving.moved_at.load(Ordering::Acquire)).filter(|&it| it != 0)
 }
 
-/// `None`: it is not known what call it is for.
+/// State of a stalled transfer; `None`: its call is unknown.
 fn standing(number: usize, event: &Event, stood: Duration) -> Option<Standing> {
     let asked = || events::find(event.parent.load(Ordering::Relaxed)).map(Event::call);
     let call = [event.call(), asked().unwrap_or(0)]
@@ -213,7 +213,7 @@ fn standing(number: usize, event: &Event, stood: Duration) -> Option<Standing> {
     let is_send = moving.is_send.load(Ordering::Relaxed);
     let steps = events::under_way(kind::PROXY_STEP);
     let steps = steps.filter(|(_, step)| step.parent.load(Ordering::Relaxed) == number);
-    // Later steps wait for the first that does not go on.
+    // Later steps wait for the earliest incomplete one.
     let first = steps.min_by_key(|(_, step)| step.moving.steps.load(Ordering::Relaxed));
     let state = first.map_or(0, |(_, step)| step.moving.state.load(Ordering::Relaxed));
     Some(Standing {
@@ -228,7 +228,7 @@ fn standing(number: usize, event: &Event, stood: Duration) -> Option<Standing> {
     })
 }
 
-/// What a step waits for in a state.
+/// Maps the state of a step to the cause of its wait.
 const fn waits_for(state: i32) -> i32 {
     match state {
         state::SEND_GPU_WAIT | state::RECV_GPU_WAIT | state::RECV_FLUSH_WAIT => transfer::DEVICE,
@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_is_the_first_step_that_does_not_go_on() {
+    fn stall_is_that_of_the_first_incomplete_step() {
         let (call, of_call) = events::begin(kind::COLL, 0).unwrap();
         of_call.recorded(9);
         let (number, op) = events::begin(kind::PROXY_OP, call).unwrap();

@@ -1,1 +1,1 @@
-"""Holds the `sitecustomize` that `ddp-doctor run` puts first on PYTHONPATH."""
+"""Contains the `sitecustomize` that `ddp-doctor run` puts first on PYTHONPATH."""

@@ -1,7 +1,7 @@
-"""Switches the capture on at the start of the interpreter, then makes way for the next `sitecustomize`.
+"""Enables the capture at the start of the interpreter, then imports the next `sitecustomize`.
 
-This file runs in every Python process below `ddp-doctor run`: launchers, helpers, workers. It
-imports nothing heavy and leaves no trace but a finder that waits for PyTorch.
+This file runs in every Python process below `ddp-doctor run`: launchers, helpers, workers. It imports
+no expensive modules and leaves only a finder that waits for PyTorch.
 """
 
 import os
@@ -29,9 +29,8 @@ except Exception as _error:
     except Exception:
         pass
 
-# From here on it must look as if this file did not exist: the import system hands whatever stands
-# in sys.modules to whoever imported `sitecustomize`, and an error of the next one, or its absence,
-# is treated as it would have been without us.
+# From here on this file must be invisible: the importer of `sitecustomize` gets the module that is then
+# in sys.modules, and an error of the next `sitecustomize`, or its absence, has the usual effect.
 sys.path[:] = [_entry for _entry in sys.path if not (isinstance(_entry, str) and os.path.abspath(_entry or ".") == _here)]
 sys.modules.pop("sitecustomize", None)
 import sitecustomize  # noqa: E402,F401

@@ -1,7 +1,7 @@
-//! How producers and readers of a black box meet without a lock: in terms of words and nothing else.
+//! Lock-free protocols between writers and readers of a black box, defined on words alone.
 //!
-//! Files and mappings are the callers' business, so that `tests/loom.rs` can run this very code under
-//! a model checker, which tries the interleavings and the memory orders that the language allows.
+//! Files and maps are handled by the callers, so that `tests/loom.rs` can run this code in a model
+//! checker that explores interleavings and memory orders.
 
 pub(crate) mod ring;
 pub(crate) mod strings;
@@ -9,7 +9,8 @@ pub(crate) mod thread;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Adds `amount` to a counter of what is taken, unless that would exceed `capacity`; what it was.
+/// Adds `amount` to a counter of used entries, unless the sum would exceed `capacity`. Returns the
+/// old value.
 pub(crate) fn take(counter: &AtomicU64, amount: u64, capacity: u64) -> Option<u64> {
     counter
         .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |taken| {

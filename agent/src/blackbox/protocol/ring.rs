@@ -1,4 +1,5 @@
-//! The ring: one record a slot, overwriting, any number of producers; and whoever goes along it.
+//! The ring: one record per slot, overwriting, with any number of writers; and the cursor of a
+//! reader.
 //!
 //! The protocol is explained in [`ddp_doctor_proto::blackbox`].
 
@@ -6,14 +7,14 @@ use ddp_doctor_proto::blackbox::{committed, writing};
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Puts a record into a slot, after its lock; whether it could.
+/// Writes a record into a slot, whose first word is its lock. Returns whether it succeeded.
 #[inline]
 pub(crate) fn write<const N: usize>(slot: &[AtomicU64; N], ticket: u64, payload: &[u64]) -> bool {
     let [lock, words @ ..] = slot.as_slice() else {
         return false;
     };
     let found = lock.load(Ordering::Relaxed);
-    // Odd: its writer has slept for a lap. Later: this writer has.
+    // Odd: its writer is delayed by a lap. Later: this writer is.
     let claimed = found % 2 == 0
         && found < writing(ticket)
         && lock
@@ -22,7 +23,7 @@ pub(crate) fn write<const N: usize>(slot: &[AtomicU64; N], ticket: u64, payload:
     if !claimed {
         return false;
     }
-    // A reader that sees one of the words below must see the claim as well.
+    // A reader that sees one of the words below must also see the claim.
     fence(Ordering::Release);
     for (word, value) in words.iter().zip(payload) {
         word.store(*value, Ordering::Relaxed);
@@ -31,14 +32,14 @@ pub(crate) fn write<const N: usize>(slot: &[AtomicU64; N], ticket: u64, payload:
     true
 }
 
-/// What a slot says about a ticket.
+/// State of a slot with respect to a ticket.
 #[derive(Debug)]
 pub(crate) enum Slot<P> {
-    /// The record.
+    /// The record with the ticket.
     Record(P),
-    /// A later record is there, or on its way.
+    /// The slot has a later record, or one is being written.
     Overwritten,
-    /// It is not there yet, or never will be.
+    /// The record is not written yet, or never will be.
     Missing,
 }
 
@@ -71,29 +72,30 @@ pub(crate) fn read<const N: usize, const P: usize>(
     }
 }
 
-/// What was taken out of the ring, in order.
+/// Items copied from the ring, in order.
 #[derive(Debug)]
 pub(crate) enum Copied<P> {
-    /// A record, by its ticket.
+    /// A record with its ticket.
     Record(u64, P),
-    /// So many that are gone.
+    /// Number of lost records.
     Lost(u64),
 }
 
-/// How far a reader has come.
+/// Position of a reader.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     /// Ticket of the next record.
     pub(crate) next: u64,
-    /// Tickets below were delivered or counted as lost.
+    /// Tickets below this were delivered or counted as lost.
     pub(crate) passed: u64,
-    /// How many were counted as lost.
+    /// Number of records counted as lost.
     pub(crate) lost: u64,
 }
 
 impl Cursor {
-    /// Copies up to `limit` records into the batch, and how many were lost between them; how many
-    /// records. `is_gone` is asked, with the head, whether the next one, which is missing, never comes.
+    /// Copies up to `limit` records into the batch, with the numbers of records lost between them.
+    /// Returns the number of records. If the next record is missing, `is_gone` is called with the
+    /// head and decides whether to skip it.
     pub(crate) fn copy<P>(
         &mut self,
         batch: &mut Vec<Copied<P>>,
@@ -115,7 +117,7 @@ impl Cursor {
                     records += 1;
                 }
                 Slot::Overwritten => {
-                    // More than this one is gone by now, if the writer is that fast.
+                    // The writer may meanwhile have overwritten more than this record.
                     let oldest = head().saturating_sub(capacity);
                     self.skip_to(oldest.max(self.next + 1).min(until), batch);
                 }
@@ -126,7 +128,7 @@ impl Cursor {
         records
     }
 
-    /// Goes forward; what was not passed before is lost.
+    /// Moves forward; records that were not passed before are lost.
     fn skip_to<P>(&mut self, ticket: u64, batch: &mut Vec<Copied<P>>) {
         if ticket <= self.next {
             return;

@@ -1,4 +1,4 @@
-//! Texts: an index of published entries, and a heap that only grows.
+//! Strings: an index of published entries, and an append-only heap.
 
 use ddp_doctor_proto::blackbox::string;
 
@@ -6,18 +6,18 @@ use super::super::text;
 use super::take;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The words of the texts of a box.
+/// The words of a box's strings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Strings<'a> {
-    /// One entry each.
+    /// One entry per string.
     pub(crate) index: &'a [AtomicU64],
-    /// Their bytes.
+    /// The bytes of the strings.
     pub(crate) heap: &'a [AtomicU64],
 }
 
 impl<'a> Strings<'a> {
-    /// Adds a text and publishes it; its number. `count` and `used` say how much of the index and of the
-    /// heap is taken.
+    /// Adds a string, publishes it and returns its number. `count` and `used` are the used sizes of
+    /// the index and of the heap.
     pub(crate) fn add(
         &self,
         count: &AtomicU64,
@@ -25,7 +25,7 @@ impl<'a> Strings<'a> {
         bytes: &[u8],
         kind: u64,
     ) -> Option<u32> {
-        // Both must have room, or what one gives is lost.
+        // Both need room: space taken in one of them alone would be lost.
         if count.load(Ordering::Relaxed) >= self.index.len() as u64 {
             return None;
         }
@@ -41,14 +41,14 @@ impl<'a> Strings<'a> {
         Some(index as u32 + 1)
     }
 
-    /// The entry of a text that is published.
+    /// The entry of a published string.
     pub(crate) fn entry(&self, id: u32) -> Option<u64> {
         let index = id.checked_sub(1)? as usize;
         let entry = self.index.get(index)?.load(Ordering::Acquire);
         string::parse(entry).map(|_| entry)
     }
 
-    /// The words and the length in bytes of a text that is published.
+    /// The words and the length in bytes of a published string.
     pub(crate) fn get(&self, id: u32) -> Option<(&'a [AtomicU64], usize)> {
         let (at, length) = string::parse(self.entry(id)?)?;
         let start = at as usize;

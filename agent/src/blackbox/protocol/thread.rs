@@ -1,19 +1,19 @@
-//! The entry of a thread: who has it, and, under a sequence lock, what that thread is inside of.
+//! Entry of a thread: its owner, and under a sequence lock the owner's innermost call or wait.
 
 use ddp_doctor_proto::blackbox::{PUBLISHED, THREAD_WORDS, thread};
 
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 
-/// Words of one thread's entry.
+/// Words of a thread's entry.
 pub(crate) type Entry = [AtomicU64; THREAD_WORDS];
 
 /// The words from [`thread::INSIDE`] on.
 pub(crate) type Inside = [u64; 4];
 
-/// Takes an entry that a dead thread has left, for a thread. Gives the generation of the entry; `None`
-/// where another thread was faster or the owner lives.
+/// Takes over the entry of a dead thread and returns its new generation; `None`: another thread was
+/// faster, or the owner is alive.
 ///
-/// A published entry with the same `tid` is a dead thread's: numbers are used again.
+/// A published entry with the same `tid` belongs to a dead thread, since thread ids are reused.
 pub(crate) fn take(entry: &Entry, tid: u32, may_live: impl FnOnce(u32) -> bool) -> Option<u16> {
     let found = entry[thread::TID].load(Ordering::Acquire);
     let generation = match thread::parse(found) {
@@ -29,7 +29,7 @@ pub(crate) fn take(entry: &Entry, tid: u32, may_live: impl FnOnce(u32) -> bool) 
     Some(generation)
 }
 
-/// Fills an entry that is the caller's, and publishes it.
+/// Fills and publishes an entry that the caller has taken.
 pub(crate) fn publish(entry: &Entry, tid: u32, generation: u16, name: u32) {
     entry[thread::NAME].store(u64::from(name), Ordering::Relaxed);
     enter(entry, [0; 4]);
@@ -38,10 +38,10 @@ pub(crate) fn publish(entry: &Entry, tid: u32, generation: u16, name: u32) {
     entry[thread::TID].store(word, Ordering::Release);
 }
 
-/// Says what the owner of an entry is inside of. Only the owner calls this.
+/// Stores the innermost call or wait of an entry's owner. Called only by the owner.
 #[inline]
 pub(crate) fn enter(entry: &Entry, inside: Inside) {
-    // A dead predecessor may have left it odd.
+    // A dead owner may have left the lock odd.
     let odd = entry[thread::LOCK].load(Ordering::Relaxed) | 1;
     entry[thread::LOCK].store(odd, Ordering::Relaxed);
     fence(Ordering::Release);
@@ -51,8 +51,8 @@ pub(crate) fn enter(entry: &Entry, inside: Inside) {
     entry[thread::LOCK].store(odd.wrapping_add(1), Ordering::Release);
 }
 
-/// An entry at one moment: its first word, the number of its name, and what its owner is inside of,
-/// where that held still for one of so many tries. `None`: nobody has it, or it passed to another.
+/// Reads an entry: its first word, the number of its name, and the owner's innermost call, if that
+/// was stable in one of `tries` reads. `None`: the entry is free, or its owner changed.
 pub(crate) fn read(entry: &Entry, tries: usize) -> Option<(u64, u32, Option<Inside>)> {
     let first = entry[thread::TID].load(Ordering::Acquire);
     thread::parse(first)?;

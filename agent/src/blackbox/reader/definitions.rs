@@ -1,4 +1,4 @@
-//! Texts, places, groups and threads: each is delivered once, before the records that name it.
+//! Delivers strings, sites, groups and threads: each once, before the records that refer to it.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -9,15 +9,15 @@ use ddp_doctor_proto::blackbox::{
 use super::{Item, Reader, entry};
 use crate::blackbox::{MAX_MEMBERS, Seat};
 
-/// Members of all groups of a box together: what a forged box can make us hold.
+/// Maximum number of members of all groups of a box together. Bounds the memory for a forged box.
 pub(super) const MOST_MEMBERS: usize = 64 * MAX_MEMBERS;
-/// Threads that are told apart; for the same reason.
+/// Maximum number of distinct threads, for the same reason.
 const MOST_THREADS: usize = 1 << 20;
 
 impl Reader {
     pub(super) fn deliver_strings(&mut self, sink: &mut impl FnMut(Item)) {
         let used = self.count(header::STRINGS_COUNT, self.tables.strings);
-        // What is no UTF-8 grows when it is replaced: by three bytes for one.
+        // A replacement character takes three bytes for one invalid byte.
         let longest = self.tables.heap.capacity * WORD * 3;
         let mut text_bytes = self.text_bytes;
         let mut progress = std::mem::take(&mut self.strings);
@@ -27,7 +27,7 @@ impl Reader {
             };
             if entry & string::BINARY == 0 {
                 let mut value = self.text(index as u32 + 1);
-                // Texts of a forged box may lie upon each other, and together be endless.
+                // Strings of a forged box may overlap, so that their total size exceeds the heap.
                 text_bytes = text_bytes.saturating_add(value.len());
                 if text_bytes > longest {
                     value.clear();
@@ -145,7 +145,8 @@ impl Reader {
         self.threads = delivered;
     }
 
-    /// A record may be of a thread whose entry has passed to another one before anybody looked.
+    /// Delivers a thread whose entry was reused before it was read, so that only its records are
+    /// left.
     pub(super) fn deliver_gone_thread(&mut self, id: u32, sink: &mut impl FnMut(Item)) {
         let possible = thread::parse_id(id)
             .is_some_and(|(entry, _)| usize::from(entry) < self.tables.threads.capacity);
@@ -159,8 +160,8 @@ impl Reader {
     }
 }
 
-/// Which entries of a table were delivered: all up to a point but a few that were taken and are not
-/// published yet.
+/// Progress through a table: all entries up to `next` were delivered, except `holes`, which were
+/// taken but not published yet.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     next: usize,
@@ -168,7 +169,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Offers every entry that was not delivered; `deliver` says whether it was there.
+    /// Calls `deliver` for every entry that was not delivered; it returns whether the entry was
+    /// published.
     fn advance(&mut self, used: usize, mut deliver: impl FnMut(usize) -> bool) {
         self.holes.retain(|&index| !deliver(index));
         for index in self.next..used {

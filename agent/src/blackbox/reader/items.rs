@@ -1,20 +1,21 @@
-//! What a reader delivers.
+//! Items that a reader delivers.
 
 use ddp_doctor_proto::blackbox::{Record, memory};
 
 use crate::blackbox::Seat;
 
-/// What [`Reader::poll`](super::Reader::poll) delivers. Definitions come before the records that use them.
+/// An item of [`Reader::poll`](super::Reader::poll). Definitions come before the records that use
+/// them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
-    /// A text.
+    /// A string.
     String {
         /// Its number, from 1.
         id: u32,
-        /// The text, without what is no UTF-8.
+        /// The text; invalid UTF-8 is replaced.
         value: String,
     },
-    /// A place in the program.
+    /// A source location.
     Site {
         /// Its number, from 1.
         id: u32,
@@ -33,101 +34,101 @@ pub enum Item {
         id: u32,
         /// The name that its members share.
         name: String,
-        /// The framework's description.
+        /// Description from the framework.
         description: String,
-        /// "gloo", "nccl", …
+        /// Backend: "gloo", "nccl", …
         backend: String,
-        /// The n-th initialisation of the world, from 0.
+        /// Number of the world's initialisation, from 0.
         epoch: u32,
-        /// The n-th creation of the same epoch, name and members, from 0.
+        /// Number among the groups with the same epoch, name and members, from 0.
         ordinal: u32,
         /// Global ranks in group order.
         members: Vec<u32>,
     },
     /// A process group whose members the process does not know.
     Communicator {
-        /// Its number, from 1, among those of the groups.
+        /// Its number, from 1. Groups and communicators share one numbering.
         id: u32,
-        /// The name that its members share, and no other group has.
+        /// The name that its members share, unique to this group.
         name: String,
-        /// The framework's description.
+        /// Description from the framework.
         description: String,
-        /// "nccl", …
+        /// Backend: "nccl", …
         backend: String,
-        /// The n-th creation of the same name, from 0.
+        /// Number among the communicators with the same name, from 0.
         ordinal: u32,
-        /// The process's place there.
+        /// Rank and size of the process's place in it.
         seat: Seat,
     },
-    /// A thread. Its number is its own: a later thread in the same entry has another one.
+    /// A thread. Each thread has a number of its own, even if table entries are reused.
     Thread {
         /// Its number, never 0.
         id: u32,
-        /// Its number in the operating system; 0: it was gone before it was seen.
+        /// Thread id of the operating system; 0: the thread had ended before it was read.
         tid: u32,
         /// Its name.
         name: String,
     },
     /// A record.
     Record(ReadRecord),
-    /// The record of a call that makes a group, where it says which.
+    /// The record of a call that creates a group, with the description of the group.
     Creation(ReadRecord, GroupCreation),
-    /// What the process knew of its memory.
+    /// A memory sample of the process.
     Memory {
-        /// Names the sample within its box, among the records.
+        /// Ticket of the sample, unique within its box.
         ticket: u64,
-        /// When, on the monotonic clock.
+        /// Time of the sample, monotonic clock.
         mono_ns: u64,
-        /// It.
+        /// The sample.
         sample: memory::Sample,
     },
-    /// So many records were overwritten before they were read, or never completed.
+    /// Number of records that were overwritten before they were read, or never completed.
     Lost(u64),
-    /// How far a group came: once for each group, when the writer is dead.
+    /// Final counters of a group. Delivered once per group when the writer is dead.
     Frontier(Frontier),
 }
 
-/// A record, with what its numbers of texts stand for.
+/// A record with its strings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadRecord {
-    /// Names the record within its box.
+    /// Ticket of the record, unique within its box.
     pub ticket: u64,
-    /// The record. Of a piece of splits, only the fields that such a record has.
+    /// The record. For a piece of splits, only the fields that such a record has.
     pub record: Record,
-    /// Its text, meaning by kind.
+    /// Text of the record; its meaning depends on the kind.
     pub text: String,
-    /// The phase it happened in; empty: none.
+    /// Phase of the process at the time; empty: none.
     pub phase: String,
-    /// Of a piece of splits: the sizes. `record.seq` says at which index they begin.
+    /// For a piece of splits: the sizes, starting at index `record.seq`.
     pub splits: Vec<u32>,
 }
 
-/// A process group that is about to be made.
+/// A process group that is about to be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupCreation {
-    /// What its makers meet by.
+    /// Name by which the members find each other.
     pub name: String,
-    /// The framework's description.
+    /// Description from the framework.
     pub description: String,
     /// The backend.
     pub backend: String,
-    /// Whoever makes the group is known to be kept until all its members make it.
+    /// The creation is known to block until all members take part.
     pub takes_all: bool,
-    /// The n-th initialisation of the world, from 0.
+    /// Number of the world's initialisation, from 0.
     pub epoch: u32,
     /// Global ranks in group order.
     pub members: Vec<u32>,
-    /// Instead of them, where they are not known: the process's place among them.
+    /// The process's place, if the members are unknown.
     pub seat: Option<Seat>,
 }
 
 /// Cumulative counters of a group, which outlive the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frontier {
-    /// The group.
+    /// Number of the group.
     pub group: u32,
-    /// Highest sequence number of a collective that was issued; 0: none.
+    /// Highest sequence number of an issued collective; 0: none.
     pub issued: u64,
-    /// Point-to-point calls that were issued, all peers together.
+    /// Number of issued point-to-point calls, with all peers.
     pub p2p_issued: u64,
 }

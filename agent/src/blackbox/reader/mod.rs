@@ -1,10 +1,8 @@
-//! The reading side: of a box that is being written, that a dead process left, or that somebody
-//! copied, cut or forged. Nothing in the file is believed: every offset, number and length is
-//! checked, and what makes no sense is left out.
+//! The reader of a black box: of a live process, of a dead one, or a copy that may be truncated or
+//! forged. All offsets, numbers and lengths in the file are checked, and invalid parts are skipped.
 //!
-//! Here is what follows a box from beginning to end. What is delivered is in [`items`]: definitions
-//! come from [`definitions`], records from the ring in [`records`]. What the box says of this moment
-//! is in [`state`].
+//! This module follows a box from beginning to end. The delivered items are defined in [`items`];
+//! [`definitions`] and [`records`] deliver them. The current state of the box is read in [`state`].
 
 mod definitions;
 mod items;
@@ -32,36 +30,36 @@ use super::text;
 
 /// Follows one black box.
 ///
-/// It never waits for the writer, and never asks anything of it.
+/// It never waits for the writer and does not depend on its cooperation.
 #[derive(Debug)]
 pub struct Reader {
     map: Map,
     file: File,
     tables: Tables,
     cursor: Cursor,
-    /// A head that was seen, and when: what is missing below it long afterwards will not come.
+    /// A head with the time it was read: a record missing below it long afterwards will not come.
     seen: Option<(u64, Instant)>,
     strings: Progress,
     sites: Progress,
     groups: Progress,
-    /// First words of the entries of threads as they were delivered.
+    /// First words of the entries of delivered threads.
     threads: Vec<u64>,
-    /// Numbers of all threads that were delivered.
+    /// Numbers of all delivered threads.
     known_threads: HashSet<u32>,
-    /// Bytes of the texts that were delivered.
+    /// Total size of the delivered strings in bytes.
     text_bytes: usize,
-    /// Members of the groups that were delivered.
+    /// Total number of members of the delivered groups.
     members: usize,
     batch: Vec<Copied>,
 }
 
 impl Reader {
-    /// Opens a box, whoever it belongs to.
+    /// Opens a box of any user.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         Self::open_trusted(path, Trust::Any)
     }
 
-    /// Opens a box of this user: evidence about a live job is accepted from nobody else.
+    /// Opens a box of this user. Evidence about a live job is accepted from this user only.
     pub fn open_own(path: &Path) -> Result<Self, OpenError> {
         Self::open_trusted(path, Trust::Own)
     }
@@ -90,10 +88,11 @@ impl Reader {
         })
     }
 
-    /// Delivers new definitions and up to `budget` records, in order; how many records.
+    /// Delivers new definitions and up to `budget` records, in order. Returns the number of
+    /// records.
     ///
-    /// Where a record is still being written, it stops before it and goes on at a later call; after
-    /// a while without it that record is lost.
+    /// Stops before a record that is still being written and continues at a later call. If the
+    /// record is not completed for a while, it is lost.
     pub fn poll(&mut self, budget: usize, sink: &mut impl FnMut(Item)) -> usize {
         let mut delivered = 0;
         loop {
@@ -106,9 +105,9 @@ impl Reader {
         }
     }
 
-    /// Delivers everything that is left of a dead writer, and how far each group came.
+    /// Delivers all remaining items of a dead writer, and the final counters of each group.
     pub fn finish(&mut self, sink: &mut impl FnMut(Item)) {
-        // A writer that lives nonetheless must not keep us here.
+        // If the writer is alive nevertheless, records after this head are not awaited.
         let end = self.head();
         loop {
             self.copy(BATCH, true);
@@ -122,8 +121,8 @@ impl Reader {
         }
     }
 
-    /// Goes back to the oldest record that is left; definitions come again too. What was delivered
-    /// before and is overwritten by now is not counted as lost.
+    /// Rewinds to the oldest remaining record; definitions are delivered again. Records that were
+    /// delivered before and are overwritten now do not count as lost.
     pub fn rewind(&mut self) {
         self.strings = Progress::default();
         self.sites = Progress::default();
@@ -135,33 +134,35 @@ impl Reader {
         self.rewind_to(0);
     }
 
-    /// Goes back to a record, or to the oldest one after it that is left. Definitions do not come
-    /// again. Never goes forward.
+    /// Rewinds to a record, or to the oldest remaining one after it. Definitions are not delivered
+    /// again. Never moves forward.
     pub fn rewind_to(&mut self, ticket: u64) {
         let oldest = self.oldest().min(self.cursor.passed);
         self.cursor.next = ticket.max(oldest).min(self.cursor.next);
     }
 
-    /// Begins with this record: those before it are known from elsewhere, and are neither delivered
-    /// nor counted as lost. Definitions come all the same. For a reader that has delivered nothing.
+    /// Starts at this record: earlier ones are neither delivered nor counted as lost. Definitions
+    /// are delivered. For a reader that has delivered nothing yet.
     pub fn begin_at(&mut self, ticket: u64) {
         self.cursor.next = ticket.min(self.head());
         self.cursor.passed = self.cursor.passed.max(self.cursor.next);
     }
 
-    /// Whether the file was cut or cleared while it was read: what is missing of it says nothing.
+    /// Whether the file was truncated or cleared while it was read, so that missing data means
+    /// nothing.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.map.is_damaged() || self.header(header::MAGIC) != MAGIC
     }
 
-    /// Records lost so far.
+    /// Number of records lost so far.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.cursor.lost
     }
 
-    /// Definitions for which the box had no room: what records say of them is missing.
+    /// Number of definitions for which the box had no room. Records that refer to them are
+    /// incomplete.
     #[must_use]
     pub fn definitions_dropped(&self) -> u64 {
         self.header(header::DEFINITIONS_DROPPED)
@@ -176,7 +177,7 @@ impl Reader {
             .map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Entries of a table that are taken.
+    /// Number of used entries of a table.
     fn count(&self, at: usize, table: Table) -> usize {
         usize::try_from(self.header(at)).map_or(table.capacity, |it| it.min(table.capacity))
     }
@@ -213,7 +214,7 @@ impl Reader {
         self.strings()?.entry(id)
     }
 
-    /// A text by its number; empty where there is none.
+    /// A string by its number; empty if there is none.
     fn text(&self, id: u32) -> String {
         let bytes = self.bytes(id, string::MAX_TEXT);
         match String::from_utf8(bytes) {

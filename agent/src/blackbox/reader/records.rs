@@ -1,4 +1,4 @@
-//! Records out of the ring, while their writer may be overwriting it.
+//! Reads records from the ring while the writer may be overwriting them.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,11 @@ use crate::blackbox::protocol::ring::{self, Cursor, Slot};
 use crate::blackbox::{MAX_MEMBERS, Seat};
 use crate::sync::{AtomicU64, Ordering};
 
-/// How long a record may be on its way while others overtake it. A writer that is interrupted for
-/// longer has its record counted as lost.
+/// How long a record may be incomplete after later ones were written. Then it counts as lost.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Records that are copied before the definitions they need are looked for.
+/// Number of records that are copied before the definitions they need are read.
 pub(super) const BATCH: usize = 256;
-/// Tickets end here. No writer gets that far; a forged head must not overflow.
+/// Bound on tickets, so that a forged head does not overflow. No writer reaches it.
 const LAST_TICKET: u64 = 1 << 62;
 
 impl Reader {
@@ -26,13 +25,13 @@ impl Reader {
         head(self.map.words())
     }
 
-    /// The oldest ticket whose slot may still hold it.
+    /// The oldest ticket that may still be in the ring.
     pub(super) fn oldest(&self) -> u64 {
         self.head().saturating_sub(self.tables.ring.capacity as u64)
     }
 
-    /// Copies up to `limit` records into the batch, and how many were lost between them; how many
-    /// records. `dead`: what is not there now never will be.
+    /// Copies up to `limit` records into the batch, with the numbers of records lost between them.
+    /// Returns the number of records. `dead`: missing records will never be written.
     pub(super) fn copy(&mut self, limit: usize, dead: bool) -> usize {
         let Self {
             map,
@@ -60,8 +59,8 @@ impl Reader {
         )
     }
 
-    /// Delivers what is new among the definitions and then the batch: whatever a record in it names
-    /// was published before the record was committed, and so is found here.
+    /// Delivers new definitions and then the batch. Definitions are published before the records
+    /// that refer to them are committed, so they are found here.
     pub(super) fn deliver(&mut self, sink: &mut impl FnMut(Item)) {
         self.deliver_strings(sink);
         self.deliver_sites(sink);
@@ -127,7 +126,7 @@ impl Reader {
         }
     }
 
-    /// The group that a call is about to make, where the record says which.
+    /// Description of the group that a call is about to create, if the record has one.
     fn creation(&mut self, read: &ReadRecord) -> Option<GroupCreation> {
         let ReadRecord { record, text, .. } = read;
         let word = |at: usize| record.dims[at];
@@ -152,7 +151,7 @@ impl Reader {
         if word(creation::MEMBERS) == 0 {
             return None;
         }
-        // A forged box may name the same long list of members in every record.
+        // A forged box may refer to the same long list of members in every record.
         let limit = MAX_MEMBERS.min(MOST_MEMBERS - self.members);
         let bytes = self.bytes(word(creation::MEMBERS), string::MAX_BYTES);
         let members = members::decode(&bytes, size.min(limit))?;
@@ -165,7 +164,7 @@ impl Reader {
     }
 }
 
-/// What was taken out of the ring.
+/// An item copied from the ring.
 pub(super) type Copied = ring::Copied<[u64; RECORD_WORDS - 1]>;
 
 fn head(words: &[AtomicU64]) -> u64 {
@@ -175,8 +174,8 @@ fn head(words: &[AtomicU64]) -> u64 {
         .min(LAST_TICKET)
 }
 
-/// Whether the next record has been missing for too long while later ones came. `seen`: a head, and
-/// when that was.
+/// Whether the next record has been missing for too long while later ones were written. `seen`: an
+/// earlier head and the time it was read.
 fn is_overdue(seen: &mut Option<(u64, Instant)>, next: u64, head: u64) -> bool {
     if head <= next + 1 {
         return false;

@@ -1,5 +1,5 @@
-//! What a box says of this moment, apart from its records: whose it is, what its threads are inside
-//! of, how far its groups came, who reads it.
+//! Current state of a box, apart from its records: the identity of its process, the calls that its
+//! threads are in, the counters of its groups, and its reader.
 
 use crate::sync::Ordering;
 use std::os::unix::fs::FileExt;
@@ -10,10 +10,10 @@ use ddp_doctor_proto::blackbox::{PUBLISHED, WORD, box_flags, group, header, insi
 use super::{Frontier, Reader};
 use crate::blackbox::protocol;
 
-/// How often a thread's words are read again because they changed meanwhile.
+/// Number of attempts to read a thread's words while they change.
 const RETRIES: usize = 64;
 
-/// Whose box it is.
+/// Identity of the process that writes a box.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "explained at the header's words")]
 pub struct Identity {
@@ -32,42 +32,42 @@ pub struct Identity {
     pub world: String,
     pub anchor_mono_ns: u64,
     pub anchor_unix_ns: u64,
-    /// The process said that it writes no more.
+    /// The process has closed the box.
     pub closed: bool,
 }
 
-/// A thread at this moment.
+/// Current state of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadState {
-    /// What records call it.
+    /// Number of the thread in records.
     pub id: u32,
-    /// What the operating system calls it.
+    /// Thread id of the operating system.
     pub tid: u32,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// What it is inside of; `None`: the user's own code, or it changed too fast to be read.
+    /// Innermost call or wait; `None`: the user's own code, or it changed too often to be read.
     pub inside: Option<Inside>,
 }
 
-/// What a thread is inside of.
+/// A call or a wait that a thread is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inside {
-    /// The op of the call.
+    /// Op of the call.
     pub op: Op,
-    /// Its group; 0: none.
+    /// Number of the group; 0: none.
     pub group: u32,
-    /// The call; 0: unknown.
+    /// Id of the call; 0: unknown.
     pub call: u64,
-    /// Where; 0: unknown.
+    /// Source location; 0: unknown.
     pub site: u32,
-    /// Since when, on the monotonic clock.
+    /// Start time, monotonic clock.
     pub since_mono_ns: u64,
-    /// It waits for a call that it issued earlier.
+    /// It is a wait for a call issued earlier.
     pub is_wait: bool,
 }
 
 impl Reader {
-    /// Whose box it is, as far as the box knows by now.
+    /// Identity of the process, as far as the box contains it.
     #[must_use]
     pub fn identity(&self) -> Identity {
         let word = |at| self.header(at);
@@ -101,20 +101,20 @@ impl Reader {
         }
     }
 
-    /// Changes whenever [`Reader::identity`] may have changed.
+    /// Changes whenever the result of [`Reader::identity`] may change.
     #[must_use]
     pub fn identity_version(&self) -> u64 {
         self.header(header::IDENTITY_VERSION)
     }
 
-    /// Every thread, and what it is inside of.
+    /// All threads, each with its innermost call or wait.
     #[must_use]
     pub fn threads(&self) -> Vec<ThreadState> {
         let used = self.count(header::THREADS_COUNT, self.tables.threads);
         (0..used)
             .filter_map(|index| {
                 let words = self.thread_words(index)?;
-                // Otherwise the entry has passed to another thread, which comes at the next call.
+                // If the entry was reused meanwhile, the new thread is reported by the next call.
                 let (first, name, inside) = protocol::thread::read(words, RETRIES)?;
                 let (tid, generation) = thread::parse(first)?;
                 Some(ThreadState {
@@ -127,7 +127,7 @@ impl Reader {
             .collect()
     }
 
-    /// How far each group came.
+    /// Current counters of all groups.
     #[must_use]
     pub fn frontiers(&self) -> Vec<Frontier> {
         let used = self.count(header::GROUPS_COUNT, self.tables.groups);
@@ -143,10 +143,10 @@ impl Reader {
             .collect()
     }
 
-    /// Tells the writer who reads its box. A box that may only be read is not told.
+    /// Stores this reader's process in the box. Without write permission it does nothing.
     pub fn claim(&self, pid: u32, start_ticks: u64) {
-        // Through the file and not the map: the map is read-only, and both are the same memory. The
-        // time comes first, so that a new pid never stands beside an old time.
+        // Written through the file, since the map is read-only; both are the same memory. The start
+        // time is written first, so that a new pid is never combined with an old time.
         for (at, value) in [
             (header::READER_START_TICKS, start_ticks),
             (header::READER_PID, u64::from(pid)),
@@ -161,7 +161,7 @@ impl Reader {
         }
     }
 
-    /// Who said that he reads the box: pid and start time.
+    /// Pid and start time of the process that claimed to read the box.
     #[must_use]
     pub fn claimed_by(&self) -> Option<(u32, u64)> {
         let pid = u32::try_from(self.header(header::READER_PID)).ok()?;

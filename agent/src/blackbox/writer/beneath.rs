@@ -1,4 +1,5 @@
-//! Records of what calls are made of: the layer below tells, from inside of them.
+//! Records of the layer below a call: the NCCL calls, blocking functions and network transfers that
+//! implement it.
 
 use std::time::Duration;
 
@@ -11,19 +12,19 @@ use crate::blackbox::threads::Local;
 use crate::sync::Ordering;
 use crate::sys;
 
-/// What the calling thread is inside of, as far as this box knows.
+/// The innermost call of the calling thread, according to this box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outer {
     /// The user's own code.
     Nothing,
     /// A collective or a message, with this id.
     Call(u64),
-    /// A wait, or a call that contains others, such as the making of a group.
+    /// A wait, or a call that contains others, such as the creation of a group.
     Other,
 }
 
 impl Writer {
-    /// What the calling thread is inside of.
+    /// The innermost call of the calling thread.
     #[inline]
     #[must_use]
     pub fn outer(&self) -> Outer {
@@ -43,9 +44,9 @@ impl Writer {
         .flatten()
     }
 
-    /// Records what the collective that the calling thread is inside of asks of the layer below, on a
-    /// communicator of so many ranks: the first time, and only where its group is as large. What is not
-    /// the whole group's is not what the ranks of the group agree on.
+    /// Records the NCCL call with which the current collective of this thread is implemented. Only
+    /// the first one is recorded, and only if its communicator has as many ranks as the group:
+    /// others do not show what the ranks of the group agree on.
     pub fn beneath(&self, asked: &Call, ranks: u32) {
         let Some(frame) = self.frame() else { return };
         if !frame.is_work() || frame.op.is_point_to_point() {
@@ -79,22 +80,23 @@ impl Writer {
         );
     }
 
-    /// A device will tell when it has done a part of a call; whether that is still of use. What is asked for
-    /// after the call came back is not: of that, nobody said how much it is.
+    /// Announces that the completion of a part of a call will be reported. Returns false if the
+    /// call has already returned, since the number of its parts is then unknown, or cannot be
+    /// tracked.
     pub fn follow(&self, call: u64) -> bool {
         self.calls.follow(call)
     }
 
-    /// A device has done a part of a call that is followed. The call is complete once it has come back and
-    /// all its parts are done.
+    /// Counts a completed part of a tracked call. The call is complete once it has returned and all
+    /// parts are complete.
     pub fn part_done(&self, call: u64) {
         if self.calls.part_done(call) {
             self.completed(call);
         }
     }
 
-    /// The calling thread enters a function of the layer below in which it may be kept; without a name: it
-    /// has come back.
+    /// Records that the calling thread enters a function of the layer below that may block; an
+    /// empty name: it returned.
     pub fn within(&self, function: &[u8]) {
         let call = self.frame().filter(|it| it.is_work());
         let text = self.string(function);
@@ -111,29 +113,29 @@ impl Writer {
     }
 }
 
-/// A transfer over the network, of what a call is made of, that stands, or goes on again.
+/// Progress of a network transfer that is part of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The call.
+    /// Id of the call.
     pub call: u64,
-    /// Which way it goes.
+    /// Direction.
     pub is_send: bool,
-    /// The other end, by its rank in the communicator.
+    /// Rank of the peer in the communicator.
     pub peer: i32,
-    /// The channel.
+    /// NCCL channel.
     pub channel: u8,
-    /// Steps that are done, …
+    /// Number of completed steps.
     pub done: u32,
-    /// … and all of them.
+    /// Total number of steps.
     pub steps: u32,
-    /// One of [`transfer`](ddp_doctor_proto::blackbox::transfer).
+    /// A constant of [`transfer`](ddp_doctor_proto::blackbox::transfer).
     pub waits_for: i32,
-    /// For how long it has not moved.
+    /// Time since the last progress.
     pub stood: Duration,
 }
 
 impl Writer {
-    /// A transfer of a call stands, or goes on again. By a thread of ours: what it says is not the thread's.
+    /// Records that a transfer stalled, continues or ended. The recording thread is not the call's.
     pub fn transfer(&self, standing: &Standing) {
         let stood = u64::try_from(standing.stood.as_nanos()).unwrap_or(u64::MAX);
         self.record(
@@ -156,7 +158,7 @@ impl Writer {
 }
 
 impl Frame {
-    /// A collective or a message, and no wait for it.
+    /// Whether this is a collective or a message, and not a wait.
     fn is_work(&self) -> bool {
         self.kind == inside::CALL && self.level() == 1
     }

@@ -1,4 +1,4 @@
-//! Records of calls: issued, returned, waited for, complete.
+//! Records of calls: issue, return, waits, completion.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,15 +14,15 @@ use crate::blackbox::recent::Known;
 use crate::blackbox::threads::Local;
 use crate::sys;
 
-/// Ops with this number or a higher one contain others and have no sequence number.
+/// Ops from this number on contain other calls and have no sequence number.
 const FIRST_ENCLOSING: u8 = Op::InitProcessGroup.number();
-/// Split sizes that are recorded of one call; the ring holds other things too.
+/// Maximum number of split sizes that are recorded per list, so that they do not fill the ring.
 const MOST_SPLITS: usize = 50 * SPLITS_PER_RECORD;
 
 /// A call that is about to be made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// What it does.
+    /// Operation.
     pub op: Op,
     /// Element type.
     pub dtype: DType,
@@ -30,26 +30,26 @@ pub struct Call {
     pub reduce_op: ReduceOp,
     /// Bits of [`flags`].
     pub flags: u16,
-    /// Dimensions in `dims`.
+    /// Number of dimensions in `dims`.
     pub ndim: u8,
     /// The group; 0: none.
     pub group: u32,
-    /// The place in the program; 0: unknown.
+    /// Source location; 0: unknown.
     pub site: u32,
     /// Number of tensors.
     pub tensors: u32,
     /// Group rank of the root or of the peer, with [`flags::ROOT`].
     pub root_or_peer: i32,
-    /// With [`flags::TAG`].
+    /// Tag, with [`flags::TAG`].
     pub tag: i32,
-    /// Elements of the first tensor, with [`flags::NUMEL`].
+    /// Number of elements of the first tensor, with [`flags::NUMEL`].
     pub numel: u64,
-    /// Its shape, with [`flags::SHAPE`].
+    /// Shape of the first tensor, with [`flags::SHAPE`].
     pub dims: [u32; MAX_DIMS],
 }
 
 impl Writer {
-    /// Records a call before it is made, and gives its id: never 0.
+    /// Records a call before it is made. Returns its id, never 0.
     pub fn issued(&self, call: &Call) -> u64 {
         let now = sys::monotonic_ns();
         let id = self.next_call.fetch_add(1, Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl Writer {
         id
     }
 
-    /// Counts the call in its group and gives its sequence number; 0: it has none.
+    /// Counts the call in its group. Returns its sequence number; 0: none.
     fn next_in_group(&self, group: &[AtomicU64; GROUP_WORDS], call: &Call, flags: u16) -> u64 {
         if call.op.number() >= FIRST_ENCLOSING {
             return 0;
@@ -128,7 +128,7 @@ impl Writer {
             .map_or(0, |peers| peers.next(call.op, call.root_or_peer))
     }
 
-    /// Counts a call at its site and gives the site; 0 where there is no such site.
+    /// Counts a call at its site. Returns the site; 0: there is no such site.
     pub(super) fn count_at_site(&self, id: u32, now: u64) -> u32 {
         let Some(words) = self.site_words(id) else {
             return 0;
@@ -138,7 +138,7 @@ impl Writer {
         id
     }
 
-    /// Records split sizes of an `all_to_all`; `output`: those of the output. Long lists are cut.
+    /// Records the input or output split sizes of an `all_to_all`. Long lists are cut.
     pub fn splits(&self, call: u64, output: bool, sizes: impl IntoIterator<Item = u32>) {
         let known = self.calls.recall(call);
         let mut sizes = sizes.into_iter().take(MOST_SPLITS);
@@ -175,7 +175,7 @@ impl Writer {
         }
     }
 
-    /// The call came back to its caller.
+    /// Records that the call returned to its caller.
     pub fn returned(&self, call: u64) {
         let (followed, complete) = self.calls.came_back(call);
         if followed {
@@ -189,7 +189,7 @@ impl Writer {
         }
     }
 
-    /// The call came back to its caller, and it will be told when it is complete.
+    /// Records that the call returned to its caller and that its completion will be recorded.
     pub fn returned_followed(&self, call: u64) {
         let known = self.calls.recall(call);
         let record = Self::of_call(RecordKind::Returned, call, known, sys::monotonic_ns());
@@ -202,7 +202,7 @@ impl Writer {
         );
     }
 
-    /// This thread is about to wait for a call (0: an unknown one) at a place (0: unknown).
+    /// Records that this thread is about to wait for a call at a site; both may be 0: unknown.
     pub fn wait_begin(&self, call: u64, site: u32) {
         let known = self.calls.recall(call);
         let site = self.site_words(site).map_or(0, |_| site);
@@ -224,20 +224,21 @@ impl Writer {
         );
     }
 
-    /// That wait is over.
+    /// Records that the wait is over.
     pub fn wait_end(&self, call: u64) {
         self.count_completed(call);
         let change = Change::Leave(inside::WAIT, call);
         self.about_call(RecordKind::WaitEnd, call, Some(change));
     }
 
-    /// The call is complete.
+    /// Records that the call is complete.
     pub fn completed(&self, call: u64) {
         self.count_completed(call);
         self.about_call(RecordKind::Completed, call, None);
     }
 
-    /// Nobody will wait for the call any more, and nobody did; the site is where it was made.
+    /// Records that the call was never waited for and no longer can be. `site`: where it was
+    /// issued.
     pub fn unawaited(&self, call: u64, site: u32) {
         let known = self.calls.recall(call);
         let site = self.site_words(site).map_or(0, |_| site);
@@ -251,7 +252,7 @@ impl Writer {
         self.record(change, record);
     }
 
-    /// A record about a call that was issued.
+    /// A record about an issued call.
     #[inline]
     fn of_call(kind: RecordKind, call: u64, known: Known, now: u64) -> Record {
         let p2p = known.op.is_point_to_point();

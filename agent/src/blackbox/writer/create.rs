@@ -1,4 +1,4 @@
-//! Making a box: in which directory, with which header, and why not.
+//! Creation of a box.
 
 use std::fs::File;
 use std::io;
@@ -19,33 +19,33 @@ use crate::blackbox::sites::Sites;
 use crate::blackbox::{BOX_DIR, MAX_ENTRIES, MAX_STRINGS, MAX_WORDS, text};
 use crate::{facts, sys};
 
-/// Names writers within this process, so that a thread knows which one it is registered with.
+/// Id of the next writer in this process. Threads store the id of the writer they registered with.
 static WRITERS: AtomicU64 = AtomicU64::new(1);
 
-/// What a box is made with.
+/// Options for creating a box.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What reports: "c10d", "nccl", "rust", "c".
+    /// The reporting layer: "c10d", "nccl", "rust" or "c".
     pub layer: String,
-    /// The job.
+    /// Job id.
     pub job: String,
-    /// The n-th start of the job, from 0.
+    /// 0-based start count of the job.
     pub attempt: u32,
-    /// Global rank, where it is known.
+    /// Global rank, if known.
     pub rank: Option<u32>,
-    /// Number of ranks, where it is known.
+    /// Number of ranks, if known.
     pub world_size: Option<u32>,
-    /// Rank within the node, where it is known.
+    /// Rank within the node, if known.
     pub local_rank: Option<u32>,
-    /// What tells its world from others of the same job; empty: it is not known.
+    /// Distinguishes the world from others of the same job; empty: unknown.
     pub world: String,
-    /// Sizes of the tables.
+    /// Capacities of the tables.
     pub capacities: Capacities,
 }
 
 impl Writer {
-    /// Makes a box in the first directory of `place` that has room. Where none has, a marker tells
-    /// so to whoever looks for this process.
+    /// Creates a box in the first directory of `place` that has room. If none has, a marker file is
+    /// left for readers.
     pub fn create(place: &Place, options: &Options) -> Result<Self, CreateError> {
         let capacities = options.capacities;
         check(&capacities)?;
@@ -87,19 +87,19 @@ impl Writer {
     }
 }
 
-/// Why a box could not be made.
+/// Why a box could not be created.
 #[derive(Debug)]
 pub enum CreateError {
-    /// No directory has room for it, or takes it.
+    /// No directory has room or is writable.
     NoRoom {
-        /// What each directory answered.
+        /// The error for each directory.
         refusals: Vec<(PathBuf, io::Error)>,
-        /// The file that now says so to whoever looks for this process.
+        /// The marker file that was left.
         marker: Option<PathBuf>,
     },
-    /// The system does not promise to tell us of forks, and a child must not write its parent's box.
+    /// No fork handler could be registered, without which a child might write to its parent's box.
     NoForkHandler(io::Error),
-    /// The capacities make no box: records are no power of two, or a table is too long.
+    /// Invalid capacities: the number of records is not a power of two, or a table is too long.
     BadCapacities,
 }
 
@@ -149,7 +149,7 @@ fn check(capacities: &Capacities) -> Result<(), CreateError> {
     }
 }
 
-/// Fills everything that does not change any more; the magic comes last.
+/// Writes all constant header words, the magic last.
 fn fill_header(map: &Map, layout: &Layout, options: &Options, process: &facts::Process) {
     let words = map.words();
     let set = |at: usize, value: u64| {

@@ -1,4 +1,4 @@
-//! Records of groups that are about to be made.
+//! Records of groups that are about to be created.
 
 use std::sync::atomic::Ordering;
 
@@ -11,44 +11,44 @@ use crate::blackbox::nesting::Frame;
 use crate::blackbox::recent::Known;
 use crate::sys;
 
-/// The place of a process in a group whose members it does not know.
+/// Rank and size in a group whose members the process does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seat {
-    /// Its rank in the group.
+    /// Rank of the process in the group.
     pub rank: u32,
     /// Number of members.
     pub size: u32,
 }
 
-/// A process group that is about to be made.
+/// A process group that is about to be created.
 #[derive(Clone, Copy, Debug)]
 pub struct Creation<'a> {
     /// [`Op::NewGroup`] or [`Op::SplitGroup`].
     pub op: Op,
-    /// What its makers meet by.
+    /// Name by which the members find each other.
     pub name: &'a [u8],
     /// The framework's description.
     pub description: &'a [u8],
     /// The backend.
     pub backend: &'a [u8],
-    /// Whoever makes the group is known to be kept until all its members make it.
+    /// The creation is known to block until all members take part.
     pub takes_all: bool,
-    /// The n-th initialisation of the world in this process, from 0.
+    /// Number of the world's initialisation in this process, from 0.
     pub epoch: u32,
-    /// Global ranks in group order. This process may be none of them.
+    /// Global ranks in group order. This process need not be a member.
     pub members: &'a [u32],
-    /// Its own place among the members, where it does not know them: `members` is empty then.
+    /// This process's place, if the members are unknown; `members` is empty then.
     pub seat: Option<Seat>,
-    /// The place in the program; 0: unknown.
+    /// Source location; 0: unknown.
     pub site: u32,
 }
 
 impl Writer {
-    /// Records that a group is about to be made, and gives the id of the call: never 0.
+    /// Records that a group is about to be created. Returns the id of the call, never 0.
     ///
-    /// No entry of the table of groups is taken: in a large world, most groups that a rank takes part
-    /// in making are not its own. Nor may they take the room of other texts: beyond half of the
-    /// table, a creation is recorded without saying of what.
+    /// Takes no entry of the table of groups, since in a large world a rank takes part in the
+    /// creation of many groups of other ranks. If more than half of the string table is used, the
+    /// creation is recorded without a description.
     pub fn creating(&self, group: &Creation<'_>) -> u64 {
         let now = sys::monotonic_ns();
         let id = self.next_call.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl Writer {
         id
     }
 
-    /// The number of the name and the words of [`creation`]; `None` where there is no room.
+    /// The number of the name, and the words of [`creation`]; `None`: there is no room.
     fn described(&self, group: &Creation<'_>) -> Option<(u32, [u32; MAX_DIMS])> {
         let used = self.header()[header::STRINGS_COUNT].load(Ordering::Relaxed);
         if used * 2 >= self.capacities.strings as u64 || group.members.len() > MAX_MEMBERS {

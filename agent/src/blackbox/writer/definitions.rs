@@ -1,5 +1,5 @@
-//! What records name by number: texts, places in the program and process groups. Each is written
-//! once and then published; what finds no room has number 0 and is counted.
+//! Definitions that records refer to by number: strings, sites and process groups. Each is written
+//! once and then published. If there is no room, its number is 0 and the loss is counted.
 
 use std::panic::Location;
 use std::ptr;
@@ -15,7 +15,7 @@ use crate::blackbox::{MAX_MEMBERS, text};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 
-/// What an entry of the table of groups says, texts by their numbers.
+/// An entry of the table of groups, with strings by number.
 #[derive(Clone, Copy)]
 struct Described {
     name: u32,
@@ -24,26 +24,25 @@ struct Described {
     epoch: u32,
     members: u32,
     size: u32,
-    /// Its own rank in the group, where it does not know the members.
+    /// Rank of this process in the group, if the members are unknown.
     seat: Option<u32>,
 }
 
-/// Texts whose number is remembered, a power of two.
+/// Number of strings whose number is cached, a power of two.
 pub(super) const REMEMBERED_TEXTS: usize = 1024;
 
 impl Writer {
-    /// Number of a text, cut to [`string::MAX_TEXT`] bytes; 0 for an empty one and where there is no
-    /// room.
+    /// Number of a string, cut to [`string::MAX_TEXT`] bytes; 0: it is empty or there is no room.
     pub fn string(&self, value: &[u8]) -> u32 {
         self.intern(text::cut(value, string::MAX_TEXT), 0)
     }
 
-    /// Number of a place in the program; 0: no room. `line` 0: unknown.
+    /// Number of a source location; 0: no room. `line` 0: unknown.
     pub fn site(&self, file: &[u8], function: &[u8], line: u32) -> u32 {
         self.site_from(file, function, line, 0)
     }
 
-    /// The same, with the site of the call that led there; 0: unknown.
+    /// Like [`Writer::site`], with the site of the caller; 0: unknown.
     pub fn site_from(&self, file: &[u8], function: &[u8], line: u32, caller: u32) -> u32 {
         let (file, function) = (self.string(file), self.string(function));
         let Some((id, words)) = self.define::<SITE_WORDS>(
@@ -58,7 +57,7 @@ impl Writer {
         id
     }
 
-    /// Number of a place in a Rust program; 0: no room. Looked up without a lock.
+    /// Number of a Rust source location; 0: no room. The lookup takes no lock.
     #[inline]
     pub fn rust_site(&self, place: &'static Location<'static>) -> u32 {
         self.sites.get(ptr::from_ref(place).addr(), || {
@@ -66,11 +65,11 @@ impl Writer {
         })
     }
 
-    /// Number of the place of a call that machine code returns from to this address; 0: no room, or no
-    /// address. Looked up without a lock or memory.
+    /// Number of the location of a call with this return address; 0: no room, or no address. The
+    /// lookup takes no lock and allocates nothing.
     #[inline]
     pub fn native_site(&self, address: usize) -> u32 {
-        /// No address of a Rust program's places has it.
+        /// Not set in addresses of Rust locations.
         const OF_CODE: usize = 1 << (usize::BITS - 2);
         if address == 0 {
             return 0;
@@ -84,11 +83,11 @@ impl Writer {
         })
     }
 
-    /// Number of a place in a C program; 0: no room. `file` is the address of its file's name, which
-    /// no other file has, and `define` gives the place its number. Looked up without a lock.
+    /// Number of a C source location; 0: no room. `file` is the address of the file's name, which
+    /// is unique, and `define` assigns the number. The lookup takes no lock.
     #[inline]
     pub fn c_site(&self, file: usize, line: u32, define: impl FnOnce() -> u32) -> u32 {
-        /// No address of anything in Rust has it.
+        /// Not set in user-space addresses.
         const OF_C: usize = 1 << (usize::BITS - 1);
         match u16::try_from(line) {
             Ok(line) => self
@@ -98,7 +97,7 @@ impl Writer {
         }
     }
 
-    /// Number of a process group with these members, global ranks in group order; 0: no room.
+    /// Number of a process group. `members` are global ranks in group order; 0: no room.
     pub fn group(
         &self,
         name: &[u8],
@@ -116,11 +115,11 @@ impl Writer {
             return 0;
         }
         let members_id = self.intern(&encoded, string::BINARY);
-        // A group without its name or its members would be taken for another one.
+        // Without its name or members, the group would be mistaken for another one.
         if (name_id == 0 && !name.is_empty()) || (members_id == 0 && !members.is_empty()) {
             return 0;
         }
-        // The check above keeps it in 32 bits.
+        // The limit above fits in 32 bits.
         self.define_group(Described {
             name: name_id,
             description,
@@ -132,9 +131,9 @@ impl Writer {
         })
     }
 
-    /// Number of a process group whose members this process does not know, but for their number and its
-    /// own rank among them; 0: no room. Whoever reads the boxes of all members finds out who they are, so
-    /// the name must be the same for all of them and for no other group.
+    /// Number of a process group of which this process knows only the size and its own rank; 0: no
+    /// room. A reader of all members' boxes finds the members by the name, which must be the same
+    /// on all members and unique to the group.
     pub fn communicator(
         &self,
         name: &[u8],
@@ -160,7 +159,7 @@ impl Writer {
         })
     }
 
-    /// Takes an entry of the table of groups.
+    /// Adds an entry to the table of groups.
     fn define_group(&self, group: Described) -> u32 {
         let Some((id, words)) = self.define::<GROUP_WORDS>(
             self.layout.groups_at,
@@ -195,7 +194,7 @@ impl Writer {
         id
     }
 
-    /// Whether group `id` is of the same epoch, name and members.
+    /// Whether group `id` has this epoch, name and members.
     fn is_group(&self, id: u32, epoch: u32, name: u32, members: u32) -> bool {
         let Some(words) = self.group_words(id) else {
             return false;
@@ -217,7 +216,7 @@ impl Writer {
             }
     }
 
-    /// Puts bytes into the heap, unless they are known to be there.
+    /// Number of a string with these bytes, which is added unless its number is cached.
     pub(super) fn intern(&self, bytes: &[u8], kind: u64) -> u32 {
         if bytes.is_empty() {
             return 0;
@@ -248,7 +247,7 @@ impl Writer {
         self.strings()?.add(count, used, bytes, kind)
     }
 
-    /// The words and the length of a string.
+    /// The words and the length in bytes of a string.
     fn string_words(&self, id: u32) -> Option<(&[AtomicU64], usize)> {
         self.strings()?.get(id)
     }
@@ -262,7 +261,7 @@ impl Writer {
         })
     }
 
-    /// Takes the next entry of a table.
+    /// Takes the next free entry of a table.
     fn define<const N: usize>(
         &self,
         table_at: usize,

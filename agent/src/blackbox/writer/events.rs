@@ -1,4 +1,5 @@
-//! Records of what is no call: steps, phases, groups that are left, exceptions, the end.
+//! Records other than calls: steps, phases, destroyed groups, exceptions, settings, memory, the
+//! exit.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -8,50 +9,50 @@ use ddp_doctor_proto::{ExceptionKind, NoteKind, ParameterFact, RecordKind, Spend
 use super::Writer;
 use crate::sys;
 
-/// Phases that may be inside each other.
+/// Maximum nesting of phases.
 const DEEPEST_PHASE: usize = 16;
 
-/// A training forward.
+/// The training forward with which a step begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forward {
-    /// The user's line; 0: unknown.
+    /// Site of the user's line; 0: unknown.
     pub site: u32,
-    /// Batches drawn so far where the last one was drawn; `None`: no input was seen.
+    /// Number of batches drawn so far from the source of the input; `None`: unknown.
     pub batches: Option<u64>,
-    /// Its input is that of the forward before.
+    /// The input is the same as that of the previous forward.
     pub repeated: bool,
-    /// Its gradients are not to be synchronised.
+    /// The gradients are not synchronised.
     pub unsynchronised: bool,
 }
 
-/// Parameters of a model whose gradients the ranks of a group average.
+/// Parameters of a model whose gradients are averaged over the ranks of a group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Parameters<'a> {
-    /// What is said of them.
+    /// The fact that is recorded about the parameters.
     pub fact: ParameterFact,
-    /// The group, by its number.
+    /// Number of the group.
     pub group: u32,
-    /// The how-manieth model of that group it is in this process, from 1; 0: unknown.
+    /// 1-based index of the model within the group, in this process; 0: unknown.
     pub model: u32,
-    /// How many parameters it is about.
+    /// Number of parameters.
     pub total: u64,
-    /// Index of the first one in `lines`, where they are numbered.
+    /// Index of the first parameter in `lines`, for a layout.
     pub first: u32,
-    /// A line for each: element type, sizes with commas between ("-": none), name.
+    /// One line per parameter: element type, comma-separated sizes ("-": none), name.
     pub lines: &'a [u8],
-    /// The place in the program; 0: unknown.
+    /// Source location; 0: unknown.
     pub site: u32,
 }
 
 impl Writer {
-    /// A training step begins. Gives its number, from 1.
+    /// Records the start of a training step. Returns its 1-based number.
     pub fn step(&self) -> u32 {
         let step = self.next_step();
         self.say(RecordKind::Step, 0, 0, 0);
         step
     }
 
-    /// A training step begins with a forward. Gives its number, from 1.
+    /// Records the start of a training step that begins with a forward. Returns its 1-based number.
     pub fn forward(&self, forward: Forward) -> u32 {
         let step = self.next_step();
         let mut flags = flags::FORWARD;
@@ -80,19 +81,19 @@ impl Writer {
         (self.header()[header::STEP].fetch_add(1, Ordering::Relaxed) + 1) as u32
     }
 
-    /// A phase begins; its name is a [`Writer::string`].
+    /// Records the start of a phase; `name` is from [`Writer::string`].
     pub fn phase_begin(&self, name: u32) {
         self.say(RecordKind::PhaseBegin, 0, name, 0);
         self.phases.begin(&self.header()[header::PHASE], name);
     }
 
-    /// A phase ends.
+    /// Records the end of a phase.
     pub fn phase_end(&self, name: u32) {
         self.say(RecordKind::PhaseEnd, 0, name, 0);
         self.phases.end(&self.header()[header::PHASE], name);
     }
 
-    /// This process left the group.
+    /// Records that this process left the group.
     pub fn group_destroyed(&self, id: u32) {
         let Some(group) = self.group_words(id) else {
             return;
@@ -110,7 +111,7 @@ impl Writer {
         );
     }
 
-    /// From now on calls of the group fail after so many milliseconds.
+    /// Records the timeout after which calls of the group fail, from now on.
     pub fn group_timeout(&self, id: u32, milliseconds: u64) {
         if self.group_words(id).is_none() {
             return;
@@ -127,14 +128,14 @@ impl Writer {
         );
     }
 
-    /// An exception was seen: "Type: message".
+    /// Records an exception; `value` is "Type: message".
     pub fn exception(&self, kind: ExceptionKind, value: &[u8], site: u32) {
         let value = self.string(value);
         let kind = i32::from(kind.number());
         self.say(RecordKind::Exception, kind, value, site);
     }
 
-    /// The process is about to end by itself.
+    /// Records that the process is about to exit.
     pub fn exit(&self, code: i32, how: &[u8]) {
         #[cfg(feature = "cuda")]
         crate::gpu::end();
@@ -142,18 +143,18 @@ impl Writer {
         self.say(RecordKind::Exit, code, how, 0);
     }
 
-    /// A remark about the capture itself.
+    /// Records a limitation of the capture.
     pub fn note(&self, kind: NoteKind, value: &[u8]) {
         let value = self.string(value);
         self.say(RecordKind::Note, i32::from(kind.number()), value, 0);
     }
 
-    /// The program's input came to its end.
+    /// Records that the program's input is exhausted.
     pub fn input_ended(&self, site: u32) {
         self.say(RecordKind::InputEnded, 0, 0, site);
     }
 
-    /// This thread has just spent so many nanoseconds on what is no work of its own.
+    /// Records that this thread has just spent this time on something other than its own work.
     pub fn spent(&self, on: Spending, nanoseconds: u64, site: u32) {
         self.record(
             None,
@@ -169,15 +170,15 @@ impl Writer {
         );
     }
 
-    /// A version or a setting that ranks may have to agree on.
+    /// Records a version or a setting that ranks may have to agree on.
     pub fn setting(&self, name: &[u8], value: &[u8]) {
         let text = [name, b"=", value].concat();
         let text = self.string(&text);
         self.say(RecordKind::Setting, 0, text, 0);
     }
 
-    /// Something is said of the parameters of a model. A layout may not take the room of other texts:
-    /// beyond half of it, only how many there are is recorded.
+    /// Records a fact about the parameters of a model. If more than half of the string heap is
+    /// used, a layout is recorded without its lines, to leave room for other strings.
     pub fn parameters(&self, said: &Parameters<'_>) {
         let used = self.header()[header::HEAP_USED].load(Ordering::Relaxed);
         let is_full = used.saturating_mul(2) >= self.capacities.heap_words as u64;
@@ -203,7 +204,7 @@ impl Writer {
         );
     }
 
-    /// What the process knows of its memory.
+    /// Records a memory sample.
     pub fn memory(&self, sample: &memory::Sample) {
         let mut words = Record {
             mono_ns: sys::monotonic_ns(),
@@ -230,8 +231,8 @@ impl Writer {
     }
 }
 
-/// Phases that are begun and not ended, outermost first. They are the process's: two threads that
-/// begin phases at once may get each other's, and that is all that can happen.
+/// Open phases of the process, outermost first. If two threads begin phases concurrently, their
+/// records may be assigned to each other's phases, without further harm.
 #[derive(Debug, Default)]
 pub(super) struct Phases {
     names: [AtomicU32; DEEPEST_PHASE],
@@ -248,7 +249,7 @@ impl Phases {
         innermost.store(u64::from(name), Ordering::Relaxed);
     }
 
-    /// Ends the phase, and those inside of it that nobody ended.
+    /// Ends the phase and all open phases inside it.
     fn end(&self, innermost: &AtomicU64, name: u32) {
         let names = self.names.get(..self.depth.load(Ordering::Relaxed));
         let found = names

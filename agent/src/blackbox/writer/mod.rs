@@ -1,9 +1,9 @@
-//! The writing side: wait-free, without allocation and without system calls once a box, a group, a
-//! site and a thread are known.
+//! The writer of a black box. Recording is wait-free, and neither allocates nor makes a system call
+//! once a box, a group, a site and a thread are known.
 //!
-//! Here is the way that every record goes: it is completed with what its thread and the process are
-//! in the middle of, and put into the ring. What there is to record is in [`calls`] and [`events`],
-//! what records name by number in [`definitions`].
+//! This module completes each record with the state of its thread and process and appends it to the
+//! ring. The records are created in [`calls`] and [`events`], the definitions they refer to in
+//! [`definitions`].
 
 mod beneath;
 mod calls;
@@ -38,10 +38,10 @@ use super::threads::{self, Local};
 use crate::sync::{AtomicU64, Ordering};
 use crate::sys;
 
-/// A black box that this process writes.
+/// The black box of this process.
 ///
-/// Everything but its making, groups, sites, texts and the first record of a thread costs some tens
-/// of nanoseconds and cannot fail: what finds no room is counted.
+/// Recording takes some tens of nanoseconds and cannot fail, except for creating the box, groups,
+/// sites and strings, and for the first record of a thread. Losses for lack of room are counted.
 #[derive(Debug)]
 pub struct Writer {
     map: Map,
@@ -54,26 +54,26 @@ pub struct Writer {
     calls: RecentCalls,
     /// Per group, the sequence numbers of its point-to-point calls.
     peers: Box<[OnceLock<Peers>]>,
-    /// `hash of the text << 32 | number`: the same text mostly gets the same number.
+    /// `hash of the string << 32 | number`: a cache of string numbers.
     texts: Box<[AtomicU64]>,
     sites: Sites,
     phases: Phases,
 }
 
 impl Writer {
-    /// Where the box lies.
+    /// Path of the box.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The framework that it was made for.
+    /// The reporting layer that created the box.
     #[must_use]
     pub fn layer(&self) -> &str {
         &self.layer
     }
 
-    /// The rank became known, or another one with a new generation. What is `None` stays as it is.
+    /// Sets or changes the identity. Fields that are `None` are kept.
     pub fn set_identity(
         &self,
         rank: Option<u32>,
@@ -94,13 +94,13 @@ impl Writer {
         header[header::IDENTITY_VERSION].fetch_add(1, Ordering::Release);
     }
 
-    /// Says that nothing more will be written.
+    /// Marks the box as closed.
     pub fn close(&self) {
         self.header()[header::FLAGS].fetch_or(box_flags::CLOSED, Ordering::Release);
         self.header()[header::IDENTITY_VERSION].fetch_add(1, Ordering::Release);
     }
 
-    /// Takes [`Writer::close`] back.
+    /// Reverts [`Writer::close`].
     pub fn reopen(&self) {
         self.header()[header::FLAGS].fetch_and(!box_flags::CLOSED, Ordering::Release);
         self.header()[header::IDENTITY_VERSION].fetch_add(1, Ordering::Release);
@@ -108,8 +108,8 @@ impl Writer {
 
     // --- Records -------------------------------------------------------------------------------
 
-    /// Completes a record with what is known anyway, appends it, and says what the thread is inside
-    /// of from now on.
+    /// Completes a record with thread, step and phase, appends it, and updates the innermost call
+    /// of the thread.
     #[inline]
     fn record(&self, change: Option<Change>, record: Record) {
         let header = self.header();
@@ -142,7 +142,7 @@ impl Writer {
         });
     }
 
-    /// Puts a record into the ring.
+    /// Appends a record to the ring.
     #[inline]
     fn append(&self, payload: &[u64; RECORD_WORDS - 1]) {
         let header = self.header();
@@ -158,7 +158,7 @@ impl Writer {
 
     // --- Threads -------------------------------------------------------------------------------
 
-    /// Runs `work` with what the calling thread knows of itself; registers it where need be.
+    /// Runs `work` with the state of the calling thread, which is registered first if necessary.
     #[inline]
     fn with_thread(&self, work: impl Fn(Option<&Local>)) {
         let done = Local::with(|local| {
@@ -187,7 +187,7 @@ impl Writer {
         local.register(self.name, taken);
     }
 
-    /// An entry for a new thread, and its generation.
+    /// Takes an entry for a new thread. Returns the entry and its generation.
     fn take_thread(&self, tid: u32) -> Option<(u16, u16)> {
         let capacity = self.capacities.threads as u64;
         let count = &self.header()[header::THREADS_COUNT];
@@ -198,8 +198,8 @@ impl Writer {
                 Some((entry, generation))
             })
         };
-        // The number of a dead thread, given again, must not stand there twice. Otherwise what dead
-        // threads were inside of is kept while there is room.
+        // An entry with the same, reused thread id is taken over first. Other entries of dead
+        // threads are kept while there is room, for their last state.
         take_used(|_| true)
             .or_else(|| take(count, 1, capacity).map(|entry| (entry as u16, 0)))
             .or_else(|| take_used(sys::thread_lives))
@@ -209,7 +209,7 @@ impl Writer {
 
     #[inline]
     fn header(&self) -> &[AtomicU64; header::WORDS] {
-        /// Takes what would be written beyond the end, which a map of a whole box does not have.
+        /// Absorbs writes if the map were shorter than a header, which does not happen.
         static NOWHERE: [AtomicU64; header::WORDS] = [const { AtomicU64::new(0) }; header::WORDS];
         self.map.words().first_chunk().unwrap_or(&NOWHERE)
     }
@@ -219,7 +219,7 @@ impl Writer {
         self.map.words().get(table_at + index * N..)?.first_chunk()
     }
 
-    /// The words of a group that is published.
+    /// The words of a published group.
     #[inline]
     fn group_words(&self, id: u32) -> Option<&[AtomicU64; GROUP_WORDS]> {
         let index = index(id).filter(|&it| it < self.capacities.groups)?;
@@ -227,7 +227,7 @@ impl Writer {
             .filter(|words| words[group::NAME].load(Ordering::Relaxed) & PUBLISHED != 0)
     }
 
-    /// The words of a site that is published.
+    /// The words of a published site.
     #[inline]
     fn site_words(&self, id: u32) -> Option<&[AtomicU64; SITE_WORDS]> {
         let index = index(id).filter(|&it| it < self.capacities.sites)?;
@@ -247,15 +247,15 @@ impl Writer {
     }
 }
 
-/// What a record changes about what its thread is inside of.
+/// Change of a thread's nesting by a record.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Enter(Frame),
-    /// Kind and call.
+    /// Kind and call id.
     Leave(u64, u64),
 }
 
-/// Index of a definition by its number.
+/// Table index of a definition.
 #[inline]
 fn index(id: u32) -> Option<usize> {
     id.checked_sub(1).map(|index| index as usize)

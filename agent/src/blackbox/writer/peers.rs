@@ -6,8 +6,8 @@ use ddp_doctor_proto::Op;
 
 use crate::blackbox::map::Map;
 
-/// Sequence numbers of point-to-point calls per peer and direction: sends to a peer, then receives.
-/// Most groups have none, and their words never take memory.
+/// Sequence numbers of point-to-point calls per peer and direction: for each peer sends, then
+/// receives. Memory of unused counters is never touched.
 #[derive(Debug)]
 pub(super) struct Peers {
     issued: Option<Map>,
@@ -16,12 +16,12 @@ pub(super) struct Peers {
 impl Peers {
     pub(super) fn new(members: usize) -> Self {
         Self {
-            // Without memory for it, these calls have no numbers.
+            // Without memory, these calls have no sequence numbers.
             issued: Map::private(2 * members).ok(),
         }
     }
 
-    /// The number of the next call to or from that peer; 0: there is no such peer.
+    /// Sequence number of the next call to or from this peer; 0: there is no such peer.
     pub(super) fn next(&self, op: Op, peer: i32) -> u64 {
         let counter = usize::try_from(peer)
             .ok()
