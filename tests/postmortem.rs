@@ -733,7 +733,7 @@ fn colours_and_silence_are_for_the_user_to_say() {
 }
 
 #[test]
-fn explain_knows_what_is_meant() {
+fn explain_accepts_codes_and_names() {
     let dir = tempfile::tempdir().unwrap();
     let explain = |arguments: &[&str]| {
         program(dir.path())
@@ -755,5 +755,5 @@ fn explain_knows_what_is_meant() {
     );
     assert!(stdout(&explain(&[])).lines().count() > 50);
     let later = stdout(&explain(&["DD701"]));
-    assert!(later.contains("does not look for it"), "{later}");
+    assert!(later.contains("does not detect it"), "{later}");
 }
