@@ -1,4 +1,4 @@
-//! A coordinator that goes away does not take the diagnosis with it.
+//! The diagnosis continues on the node when the coordinator is lost.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ impl Watched {
         self.dir.path().join(name)
     }
 
-    /// Starts the job; its ranks hang after [`Self::hang`].
+    /// Starts the job. Its ranks start, and hang, after [`Self::hang`].
     fn run(&self, options: &[&str]) -> Process {
         let script = format!(
             "while [ ! -e hang ]; do sleep 0.05; done; exec {PROGRAM} demo-rank early-exit"
@@ -124,7 +124,7 @@ fn killed_coordinator_leaves_the_diagnosis_to_the_node() {
     watched.hang();
     watched.wait_until_diagnosed();
 
-    // A coordinator that is back gets everything and makes the diagnosis again.
+    // A restarted coordinator receives all evidence and takes over the diagnosis.
     let _second = coordinator(watched.dir.path(), &watched.address);
     eventually("the coordinator continues", || {
         watched.said("answers again")

@@ -164,7 +164,7 @@ fn with_effect(report: &Report) -> Vec<(&str, &[u32])> {
 }
 
 #[test]
-fn a_job_that_was_killed_with_its_watch_is_still_understood() {
+fn job_killed_together_with_run_is_diagnosed() {
     let mut job = Watched::hanging("early-exit");
     let boxes = job.boxes();
     job.kill_all();
@@ -209,7 +209,7 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
 }
 
 #[test]
-fn a_job_that_still_runs_is_looked_at_without_disturbing_it() {
+fn running_job_is_analyzed_without_interference() {
     let mut job = Watched::hanging("op-mismatch");
     let one = fs::read_dir(job.boxes())
         .unwrap()
@@ -302,7 +302,7 @@ fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<PathBuf> {
 }
 
 #[test]
-fn nobody_is_blamed_for_a_job_that_was_killed_while_it_was_well() {
+fn killed_healthy_job_has_no_root_cause() {
     for (calls, inside) in [
         ([5, 4], [true, false]),
         ([5, 5], [true, true]),
@@ -338,7 +338,7 @@ fn nobody_is_blamed_for_a_job_that_was_killed_while_it_was_well() {
 }
 
 #[test]
-fn a_box_whose_process_lives_is_of_this_moment() {
+fn box_of_a_live_process_is_current() {
     let dir = tempfile::tempdir().unwrap();
     // This very process is both ranks.
     boxes_of(dir.path(), [3, 2], [true, false]);
@@ -354,7 +354,7 @@ fn a_box_whose_process_lives_is_of_this_moment() {
 }
 
 #[test]
-fn a_number_that_is_taken_anew_is_another_process() {
+fn reused_pid_is_a_different_process() {
     let dir = tempfile::tempdir().unwrap();
     for path in boxes_of(dir.path(), [3, 2], [true, false]) {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -391,7 +391,7 @@ fn journal(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_journal_that_is_cut_anywhere_invents_nothing() {
+fn truncated_journal_yields_no_false_findings() {
     let dir = tempfile::tempdir().unwrap();
     let path = journal(dir.path());
     let whole = fs::read(&path).unwrap();
@@ -438,7 +438,7 @@ fn a_journal_that_is_cut_anywhere_invents_nothing() {
 }
 
 #[test]
-fn a_byte_that_is_wrong_anywhere_never_panics() {
+fn corrupted_byte_never_panics() {
     let dir = tempfile::tempdir().unwrap();
     let path = journal(dir.path());
     let whole = fs::read(&path).unwrap();
@@ -469,7 +469,7 @@ fn a_byte_that_is_wrong_anywhere_never_panics() {
 }
 
 #[test]
-fn what_is_no_evidence_is_named_with_the_way_out() {
+fn unusable_file_is_named_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let newer = {
@@ -579,7 +579,7 @@ fn what_is_no_evidence_is_named_with_the_way_out() {
 }
 
 #[test]
-fn what_can_be_read_is_analyzed_beside_what_cannot() {
+fn readable_files_are_analyzed_beside_unreadable_ones() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     fs::write(dir.path().join("junk"), b"junk").unwrap();
@@ -615,7 +615,7 @@ fn what_can_be_read_is_analyzed_beside_what_cannot() {
 // --- Forms ------------------------------------------------------------------------------------------
 
 #[test]
-fn several_jobs_give_a_report_each() {
+fn several_jobs_yield_one_report_each() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     boxes_of(&dir.path().join("boxes"), [1, 1], [false, false]);
@@ -634,7 +634,7 @@ fn several_jobs_give_a_report_each() {
 }
 
 #[test]
-fn every_form_tells_the_finding_on_standard_output() {
+fn every_format_prints_the_finding_to_stdout() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     for (format, mark) in [
@@ -659,7 +659,7 @@ fn every_form_tells_the_finding_on_standard_output() {
 }
 
 #[test]
-fn what_fails_is_for_the_user_to_say() {
+fn fail_on_sets_the_exit_status() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     for (fail_on, status) in [
@@ -688,7 +688,7 @@ fn what_fails_is_for_the_user_to_say() {
 }
 
 #[test]
-fn colours_and_silence_are_for_the_user_to_say() {
+fn color_and_quiet_options_are_honoured() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     let colored = |arguments: &[&str], no_color: &str| {
@@ -730,7 +730,7 @@ fn colours_and_silence_are_for_the_user_to_say() {
 }
 
 #[test]
-fn explain_knows_what_is_meant() {
+fn explain_accepts_codes_names_and_typos() {
     let dir = tempfile::tempdir().unwrap();
     let explain = |arguments: &[&str]| {
         program(dir.path())

@@ -1,12 +1,12 @@
-//! The architecture's invariants, most of them absences: who may depend on whom, what may not be
-//! named where, how much is brought in.
+//! Invariants of the architecture: allowed dependencies between crates, names that a module may not
+//! use, and the size of the dependency tree.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names of the crates that a package needs to be built, without those for tests only.
+/// Names and versions of the crates that a package needs to build, without dev-dependencies.
 fn crates_of(package: &str, features: &[&str]) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .current_dir(root())
@@ -46,13 +46,13 @@ fn must_not_reach(package: &str, forbidden: &[&str]) {
         let found = crates
             .iter()
             .find(|found| found.split(' ').next() == Some(name));
-        assert!(found.is_none(), "{package} reaches {name}");
+        assert!(found.is_none(), "{package} depends on {name}");
     }
 }
 
 #[test]
-fn what_lives_in_a_training_process_depends_on_almost_nothing() {
-    // The library can ask the CUDA driver for memory, by bindings of three crates that link nothing.
+fn in_process_crates_have_few_dependencies() {
+    // The C library queries GPU memory through CUDA bindings: three crates, which link nothing.
     for (package, most) in [
         ("ddp-doctor-agent", 3),
         ("ddp-doctor-capi", 7),
@@ -66,7 +66,7 @@ fn what_lives_in_a_training_process_depends_on_almost_nothing() {
 }
 
 #[test]
-fn dependencies_point_one_way() {
+fn dashboard_and_proto_depend_on_no_higher_crate() {
     must_not_reach("ddp-doctor-dashboard", &["ddp-doctor", "ddp-doctor-agent"]);
     must_not_reach(
         "ddp-doctor-proto",
@@ -80,13 +80,13 @@ fn dependencies_point_one_way() {
 }
 
 #[test]
-fn the_workspace_keeps_its_crate_budget() {
+fn workspace_stays_within_its_crate_budget() {
     let crates = crates_of("ddp-doctor", &["--all-features"]);
     assert!(crates.len() <= 220, "{} crates: {crates:?}", crates.len());
 }
 
 #[test]
-fn the_engine_has_no_io_no_clock_and_no_thread() {
+fn engine_uses_no_io_clock_or_thread() {
     let forbidden = [
         "std::net",
         "std::fs",
@@ -118,7 +118,7 @@ fn the_engine_has_no_io_no_clock_and_no_thread() {
 }
 
 #[test]
-fn unsafe_code_is_fenced() {
+fn unsafe_code_is_limited_to_listed_files() {
     let fenced = [
         "agent/capi/src/lib.rs",
         "agent/capi/src/ptr.rs",
@@ -181,7 +181,7 @@ fn unsafe_code_is_fenced() {
 }
 
 #[test]
-fn every_finding_has_a_file_a_place_in_the_list_and_words() {
+fn every_finding_has_a_file_tests_and_a_summary() {
     let abouts: Vec<_> = ddp_doctor::diagnosis::detect::ALL
         .iter()
         .map(|detector| detector.about().code)
@@ -221,7 +221,7 @@ fn every_finding_is_explained() {
             .join(code.name.replace('-', "_") + ".rs");
         let source = fs::read_to_string(source).unwrap();
         let is_held = source.contains("shows(") && source.contains("&ABOUT,");
-        assert!(is_held, "{}: no test holds its example", code.code);
+        assert!(is_held, "{}: no test checks its example", code.code);
         let head = format!("[{}] {}: ", code.code, code.name);
         assert!(
             it.example.contains(&head),
@@ -240,7 +240,7 @@ fn every_finding_is_explained() {
                     && item.ends_with(['.', '`'])
                     && !item.contains("  ");
                 assert!(is_sentence, "{}: {section}: {item:?}", code.code);
-                // Whoever is sent to another finding must find it.
+                // Every code that the text refers to must exist.
                 for word in item.split(|c: char| !c.is_ascii_alphanumeric()) {
                     let number = word.strip_prefix("DD").unwrap_or_default();
                     let is_code = number.len() == 3 && number.parse::<u16>().is_ok();
@@ -253,7 +253,7 @@ fn every_finding_is_explained() {
 }
 
 #[test]
-fn the_page_about_findings_is_what_explain_says() {
+fn findings_page_matches_explain() {
     let file = root().join("docs/findings.md");
     let page = ddp_doctor::report::explain::page();
     if std::env::var_os("UPDATE_DOCS").is_some() {
