@@ -210,7 +210,7 @@ fn healthy_rust_job_has_no_findings() {
 
 // --- With a standing coordinator -----------------------------------------------------------------
 
-/// A job started without `run`, with its own directory for black boxes. All its ranks are killed when
+/// A job started without `run`, with its own directory for black boxes. Its ranks are killed when
 /// the test ends.
 struct Bare {
     child: Child,
