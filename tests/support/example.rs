@@ -1,4 +1,4 @@
-//! Examples that stand in the source of a finding and are what the program prints.
+//! Examples in the source of a finding, which must equal the program's output.
 
 use std::fs;
 use std::panic::Location;
@@ -7,7 +7,8 @@ use std::path::Path;
 const START: &str = "        example: \"\\\n";
 const END: &str = "\n\",\n";
 
-/// Panics where the example in the calling file is not what is shown; or writes it there.
+/// Panics if the example in the calling file differs from `shown`. With `UPDATE_DOCS` set it
+/// replaces the example instead.
 #[track_caller]
 pub(crate) fn compare(example: &str, shown: &str) {
     if example == shown {
@@ -17,12 +18,12 @@ pub(crate) fn compare(example: &str, shown: &str) {
     let update = std::env::var_os("UPDATE_DOCS").is_some();
     assert!(
         update,
-        "{file}: run the test with UPDATE_DOCS=1, and look at the difference. It shows:\n{shown}"
+        "{file}: run the test with UPDATE_DOCS=1 and review the difference. Output:\n{shown}"
     );
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let source = fs::read_to_string(&path).unwrap();
     let start = source.find(START).unwrap() + START.len();
-    // An example that is still empty ends where it starts.
+    // The search starts one byte early: the end of an empty example includes the newline of START.
     let end = source[start - 1..].find(END).unwrap() + start;
     let literal = shown.replace('\\', "\\\\").replace('"', "\\\"");
     fs::write(
