@@ -28,7 +28,7 @@ test:
 	@$(TESTS)
 
 # Every live job as well, also those that run for a minute or want the machine for themselves.
-test-all: FLAGS = -- --include-ignored --skip a_million_programs --skip record_curves
+test-all: FLAGS = -- --include-ignored --skip million_programs --skip record_curves
 test-all:
 	@$(TESTS)
 
