@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_are_understood_or_refused() {
+    fn scripts_are_parsed_or_rejected() {
         let entry = |fault, function: &str, nth, rank| Entry {
             fault,
             function: function.into(),

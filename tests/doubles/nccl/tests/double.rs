@@ -37,7 +37,7 @@ fn passes(name: &str, ranks: u32, environment: &[(&str, &str)]) {
 }
 
 #[test]
-fn data_is_right() {
+fn collectives_compute_correct_data() {
     passes("data", 3, &[]);
 }
 
@@ -47,22 +47,22 @@ fn groups_are_launched_at_their_end() {
 }
 
 #[test]
-fn work_is_done_in_the_order_of_streams() {
+fn work_follows_the_order_of_streams() {
     passes("streams", 2, &[]);
 }
 
 #[test]
-fn communicators_come_and_go() {
+fn communicators_are_created_and_destroyed() {
     passes("communicators", 4, &[]);
 }
 
 #[test]
-fn one_process_may_have_all_ranks() {
+fn one_process_can_hold_all_ranks() {
     passes("one_process", 1, &[("CUDA_DOUBLE_MEMORY", "67108864")]);
 }
 
 #[test]
-fn scripted_faults_happen() {
+fn scripted_faults_take_effect() {
     passes("faults", 2, &[]);
 }
 
@@ -82,7 +82,7 @@ fn listed(tool: &str, arguments: &[&str], library: &Path) -> String {
 }
 
 #[test]
-fn every_function_has_both_names() {
+fn every_function_is_exported_under_both_names() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
@@ -115,7 +115,7 @@ fn every_function_has_both_names() {
 }
 
 #[test]
-fn the_libraries_are_known_by_the_names_of_the_real_ones() {
+fn libraries_have_the_sonames_of_the_real_ones() {
     let Some(doubles) = Doubles::get() else {
         return;
     };

@@ -111,7 +111,7 @@ fn version_6_has_copy_engines() {
 }
 
 #[test]
-fn version_7_has_all_there_is() {
+fn version_7_has_every_event() {
     let Some((written, said)) = drive(7, ALL, &["reduce_scatter", "foreign"]) else {
         return;
     };
@@ -137,7 +137,7 @@ fn version_7_has_all_there_is() {
 }
 
 #[test]
-fn nothing_is_said_to_whoever_asks_for_nothing() {
+fn plugin_with_an_empty_mask_receives_no_events() {
     let Some((written, said)) = drive(7, 0, &["all_reduce", "send:0"]) else {
         return;
     };
