@@ -46,8 +46,7 @@ impl Doubles {
             ("libnccl_double.so", "libnccl.so.2"),
         ] {
             let built = target.join(library);
-            // Links, not symbolic links: `/proc/PID/maps` must show the names of the real
-            // libraries.
+            // Hard links or copies: `/proc/PID/maps` must show the names of the real libraries.
             in_one_go(&folder.join(name), |new| {
                 let linked = fs::hard_link(&built, new);
                 linked.or_else(|_| fs::copy(&built, new).map(drop)).unwrap();
