@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noticeable_is_told() {
+    fn noticeable_changes_are_reported() {
         let told = sample(1 << 30, 50 << 30, 1000);
         for (now, expected) in [
             (sample(1 << 30, 50 << 30, 1100), false),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_and_uses_the_processor() {
+    fn own_memory_and_cpu_time_are_measured() {
         let mut memory = Memory::new(Timing::default());
         let pid = Pid::from_u32(std::process::id());
         let look = |memory: &mut Memory, now| {

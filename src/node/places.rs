@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_becomes_a_line_of_the_users() {
+    fn address_resolves_to_a_line_of_the_program() {
         let own = u64::try_from((resolved as fn(u32, &str) -> _ as *const ()).addr()).unwrap();
         let site = resolved(std::process::id(), &format!("@{:x}", own + 1)).unwrap();
         let line = include_str!("places.rs")
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_line_is_no_place() {
+    fn address_without_a_line_is_no_place() {
         let pid = std::process::id();
         let library = format!("@{:x}", (libc::getpid as *const ()).addr() + 1);
         for nowhere in [library.as_str(), "@10", "@", "@-7f", "@ffffffffffffffffff"] {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_known_stays() {
+    fn known_line_is_kept() {
         let site = resolved(u32::MAX, "train.c").unwrap();
         assert_eq!(site.file, "train.c");
     }

@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_memory_is_told_from_the_rest() {
+    fn resident_shared_memory_is_parsed() {
         let status = "Name:\tpython\nVmRSS:\t  812340 kB\nRssAnon:\t  512000 kB\nRssFile:\t  200340 kB\n\
             RssShmem:\t  100000 kB\nThreads:\t4\n";
         assert_eq!(shared_of(status), Some(102_400_000));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_process_may_hold_anything() {
+    fn process_name_may_contain_separators() {
         let stat = format!(
             "7 (a) R) (b) S 3 {} 99 {} 1280",
             "0 ".repeat(17),
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zombie_tells_its_status() {
+    fn zombie_yields_its_exit_status() {
         let mut child = shell("exec sleep 0.2; exit 0");
         let watched = watch(&child);
         assert!(!watched.has_ended());
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_killed_is_known_and_so_is_who_was_reaped() {
+    fn killing_signal_is_known() {
         let mut child = shell("kill -9 $$");
         let Some(watched) = Watched::new(child.id(), Stat::of(child.id()).unwrap().start_ticks)
         else {
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_and_continue_are_seen() {
+    fn stop_and_continue_are_detected() {
         let mut child = shell("exec sleep 30");
         let watched = watch(&child);
         let fd = PidFd::open(child.id()).unwrap();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_number_is_another_process() {
+    fn reused_pid_is_another_process() {
         let pid = std::process::id();
         let ticks = Stat::of(pid).unwrap().start_ticks;
         assert!(is_alive(pid, ticks));
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_are_is_what_we_read() {
+    fn own_process_is_described_correctly() {
         let pid = std::process::id();
         assert!(all().unwrap().contains(&pid));
         assert_eq!(arguments(pid), std::env::args().collect::<Vec<_>>());

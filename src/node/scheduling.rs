@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_understood() {
+    fn kernel_counters_are_parsed() {
         assert_eq!(schedstat("123 456 7\n"), Some((123, 456)));
         assert_eq!(schedstat("123"), None);
         let stat = "7 (a) R) (b) S 1 7 7 0 -1 4194560 5000 0 42 0 9 8 0 0 20 0 1 0 99";
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_of_the_time_between() {
+    fn rates_refer_to_the_time_between_samples() {
         let before = Counters {
             ran_and_queued: Some((1_000_000_000, 0)),
             throttled: Some(0),
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_computes_is_seen_to_run() {
+    fn busy_process_yields_a_sample() {
         let pid = std::process::id();
         let mut scheduling = Scheduling::new(Timing::default());
         let start = Instant::now();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ranks_share_is_read_once_in_a_look() {
+    fn shared_files_are_read_once_per_scan() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["cpu", "memory", "io"] {
             let file = folder.path().join(format!("{name}.pressure"));
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noticeable_is_told() {
+    fn noticeable_changes_are_reported() {
         let told = v1::SchedulingSample {
             queued_permille: Some(100),
             processors: "0-3".into(),

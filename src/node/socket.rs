@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_other_machines_and_nonsense_are_refused() {
+    fn remote_and_invalid_addresses_are_refused() {
         assert!(matches!(
             check("192.0.2.1:7"),
             Err(AddressError::NotLoopback(_))
