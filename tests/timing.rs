@@ -28,7 +28,7 @@ fn codes(report: &Report) -> Vec<&str> {
 }
 
 #[test]
-fn scaled_stall_is_reported_killed_and_replayed_within_the_sleep() {
+fn scaled_stall_is_reported_killed_and_replayed() {
     let Some(venv) = venv() else { return };
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("job.py"), SLEEPS_FOR_A_WHILE).unwrap();
