@@ -1,4 +1,4 @@
-"""What the benchmarks share: where things are, the machine's name, pairs of measurements."""
+"""Helpers shared by the benchmarks: paths, a description of the machine, confidence intervals."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ PACKAGE = os.path.join(ROOT, "agent", "python")
 
 
 def built(name):
-    """A file of the release build."""
+    """Path of a file of the release build; exits if it is missing."""
     file = os.path.join(ROOT, "target", "release", name)
     if not os.path.exists(file):
         sys.exit("%s is missing; build it first: cargo build --release --workspace" % file)
@@ -20,7 +20,7 @@ def built(name):
 
 
 def machine():
-    """The machine and the versions, in a line."""
+    """The machine and the software versions, in one line."""
     model = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
@@ -45,7 +45,7 @@ def machine():
 
 
 def interval(values, statistic=statistics.median, resamples=2000):
-    """A statistic of paired values with its 95 % interval by the bootstrap (Efron 1979, percentiles)."""
+    """A statistic of paired values with its 95 % bootstrap percentile interval (Efron 1979)."""
     chance = random.Random(0)
     again = sorted(statistic(chance.choices(values, k=len(values))) for _ in range(resamples))
     return statistic(values), again[int(0.025 * resamples)], again[int(0.975 * resamples)]

@@ -1,11 +1,12 @@
-//! What a look of the engine costs at what collectives take, and at who comes late, by how many are kept.
+//! Measures how long the engine takes to analyze the durations of collectives and late ranks, by
+//! the number of collectives.
 //!
 //! ```text
 //! cargo bench --bench communication
 //! ```
 #![expect(
     clippy::print_stdout,
-    reason = "a benchmark prints what it finds, and has nothing to recover"
+    reason = "a benchmark prints its results and needs no error handling"
 )]
 
 use std::hint::black_box;
@@ -19,7 +20,7 @@ use ddp_doctor_proto::report::{GroupRef, Timestamp, Where};
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
 const ROUNDS: usize = 21;
-/// Calls of a step: one in a row after the other, 1 ms each, and then a pause.
+/// Calls per step: one after the other, 1 ms each, followed by a pause.
 const CALLS: u64 = 20;
 const MILLISECOND: u64 = 1_000_000;
 
@@ -39,7 +40,7 @@ fn main() {
     }
 }
 
-/// Two ranks that have made so many collectives.
+/// A model of two ranks that issued this number of collectives.
 fn model(number: u64) -> Model {
     let mut model = Model::default();
     let group = Arc::new(GroupInfo {
@@ -123,7 +124,7 @@ fn model(number: u64) -> Model {
     model
 }
 
-/// Prints the median of several calls.
+/// Prints the median duration of several calls.
 fn report(name: &str, mut call: impl FnMut()) {
     let mut took: Vec<f64> = (0..ROUNDS)
         .map(|_| {

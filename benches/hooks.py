@@ -1,15 +1,15 @@
-"""What capture adds to one collective called from Python: a one-rank Gloo job, paired.
+"""Measures what capture adds to one collective called from Python, in a one-rank Gloo job.
 
-Every variant is a process of its own, all started at once and asleep but for the one whose turn it
-is. In every round each variant runs one short block of the same calls, in random order; what is
-reported is the median of the differences to the base line's block of the same round, with its 95 %
-interval, and the median ratio. Variants that cannot be switched within a process, as PyTorch's own
-Flight Recorder, are so compared like all others.
+Every variant runs in its own process; all start at once, and all but one sleep. In every round each
+variant runs one short block of the same calls, in random order. The result is the median of the
+differences to the baseline's block of the same round, with its 95 % interval, and the median ratio.
+Separate processes also allow variants that cannot be switched within a process, such as PyTorch's
+Flight Recorder.
 
     python benches/hooks.py
     python benches/hooks.py --rounds 20 --calls all_reduce
 
-Needs the release build. On PyTorch before 2.14 there are no hooks, and calls are intercepted.
+Needs the release build. PyTorch before 2.14 has no hooks, and calls are intercepted.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from importlib.metadata import version
 
 from common import PACKAGE, built, interval, machine
 
-# Calls in a block and before it, for caches that another process has emptied.
+# Calls in a block. WARM_UP is the share of them run before it, since other processes have emptied the caches.
 BLOCK = {"all_reduce": 300, "broadcast": 300, "all_reduce 20 frames deep": 300, "DDP step": 60}
 DEFAULT_BLOCK = 100
 WARM_UP = 0.2
@@ -69,9 +69,9 @@ class Variant:
 
 
 def serve(name):
-    """One variant: answers requests on its standard input until that ends."""
+    """Runs one variant: answers requests on standard input until end of file."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Gloo prints
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # Gloo prints to standard output
     ours = name.startswith("ours")
     if ours:
         sys.path.insert(0, PACKAGE)
@@ -81,7 +81,7 @@ def serve(name):
     import torch
     import torch.distributed as dist
 
-    warnings.simplefilter("ignore")  # of functions that PyTorch means to drop
+    warnings.simplefilter("ignore")  # PyTorch warns of deprecated functions
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as store:
         dist.init_process_group("gloo", init_method="file://" + store + "/store", rank=0, world_size=1)
@@ -115,7 +115,7 @@ def serve(name):
 
 
 def programs(torch, dist):
-    """What is called, by name."""
+    """The measured calls, by name."""
     tensor = torch.ones(8)
 
     def deep():
@@ -145,7 +145,7 @@ def programs(torch, dist):
 
 
 def warm(torch, dist):
-    """The two hooks and the wait alone, repeated inside a real call: what they cost with warm caches, in µs."""
+    """Cost of the two hooks and the wait alone, repeated inside a real call with warm caches, in µs."""
     import timeit
 
     from ddp_doctor import _groups, _hooks
@@ -170,7 +170,7 @@ def warm(torch, dist):
             (last,) = _hooks._last.values()
 
             def once():
-                last[5] = False  # as the second hook leaves it
+                last[5] = False  # the value that the second hook leaves
                 before(args)
 
             total.append(cost(once))

@@ -1,12 +1,12 @@
-"""What the capture adds to a real DDP job of two ranks: the time of a step, the memory of a rank.
+"""Measures what ddp-doctor adds to a real DDP job of two ranks: time per step, memory per rank.
 
-Two ways, since they answer different questions:
+There are two methods, which answer different questions:
 
-blocks  One job under `ddp-doctor run`, in which the capture is switched off and on again in turns, a
-        block of steps each: what the capture costs the rank, with neighbours that are milliseconds
-        apart. Everything of ours that runs in a step is switched; the reader beside the job is not.
-runs    Whole jobs with and without `ddp-doctor run`, in turns: all of us, memory included, but with
-        the machine's own changes from minute to minute in between.
+blocks  One job under `ddp-doctor run`, in which capture is switched off and on for alternating blocks
+        of steps: the cost of capture in the rank, from blocks that are milliseconds apart. Everything
+        that capture runs in a step is switched; the reader beside the job is not.
+runs    Whole jobs with and without `ddp-doctor run`, alternating: the total cost, including memory, but
+        with the noise of a machine that changes from minute to minute.
 
     python benches/job.py                       # both
     python benches/job.py blocks --blocks 400 --batch 64
@@ -56,13 +56,13 @@ def rank(options):
     result = {}
     if options.blocks:
         switch = Switch(torch, dist)
-        chance = random.Random(0)  # the same on every rank: they switch together
+        chance = random.Random(0)  # the same on every rank, so that they switch together
         pairs = []
         for _ in range(options.blocks):
             took = [0.0, 0.0]
             for on in chance.sample((0, 1), 2):
                 switch(on)
-                step()  # the ranks are together again
+                step()  # synchronizes the ranks
                 took[on] = statistics.mean(step() for _ in range(options.steps))
             pairs.append(took)
         result["pairs"] = pairs
@@ -77,7 +77,7 @@ def rank(options):
 
 
 class Switch:
-    """Switches off and on all that the capture has put into a step."""
+    """Switches everything that capture runs in a step off and on."""
 
     def __init__(self, torch, dist):
         from ddp_doctor import _groups, _hooks
@@ -115,7 +115,7 @@ class Switch:
 
 
 def job(watched, *arguments):
-    """Runs the job; what its ranks measured."""
+    """Runs the job and returns the measurements of its ranks."""
     with tempfile.TemporaryDirectory() as scratch:
         out = os.path.join(scratch, "result")
         command = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--standalone", "--nproc-per-node", "2"]

@@ -1,9 +1,9 @@
-"""From the deciding call to the finding, seen from outside: the report file of `ddp-doctor run`.
+"""Measures the time from the deciding call to the finding in the report file of `ddp-doctor run`.
 
-Every faulty program of tests/jobs that stamps its deciding call is run several times under
-`ddp-doctor run --report`; the file is read every 2 ms, and what counts is the moment at which the
-planted fault's finding stands in it. Beside it the program prints the latency of the finding's own
-account: from the last event it needs to its detection.
+Every faulty program of tests/jobs that stamps its deciding call runs several times under
+`ddp-doctor run --report`. The file is read every 2 ms until it has the finding of the planted fault.
+The report's own latency, from the last event that a finding needs to its detection, is printed for
+comparison.
 
     python benches/latency.py                 # five runs each
     python benches/latency.py --runs 20 op_mismatch killed
@@ -28,7 +28,7 @@ PATIENCE = 90  # seconds
 
 
 def truth(program):
-    """The table at the head of a program."""
+    """The TOML table at the head of a program, merged with its table `faulty`."""
     import tomllib
 
     with open(program) as file:
@@ -39,7 +39,7 @@ def truth(program):
 
 
 def run(program, facts):
-    """`(from outside, by its own account)` in ms, or the reason why there are none."""
+    """Runs a program; returns both latencies in ms and the code, or None if nothing was found."""
     with tempfile.TemporaryDirectory() as scratch:
         report, stamp = os.path.join(scratch, "report.json"), os.path.join(scratch, "stamp")
         command = [built("ddp-doctor"), "run", "-q", "--run-dir", "run", "--report", report]

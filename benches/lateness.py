@@ -1,9 +1,9 @@
-"""What it costs to know why a rank comes late: its loader, its collections of garbage, its host.
+"""Measures what recording the reasons for a late rank costs: its data loader, garbage collection, its host.
 
-A batch of a data loader is timed, every collection of garbage is, and beside the job the kernel's counters of
-each rank are read once a second. The first two are measured as the functions that are called then, around
-nothing; the third as the reading of the files. How long DDP waits for its buckets is written down at the end of
-each backward: measured in steps of one rank that take turns, with and without that record.
+Capture times every batch of a data loader and every garbage collection; beside the job, the kernel's counters of
+each rank are read once a second. The first two are measured as the added functions around empty calls, the third
+as the reading of the files. At the end of each backward pass capture records the time that DDP waited for its
+buckets, which is measured in alternating steps of one rank with and without that record.
 
     python benches/lateness.py
 
@@ -21,7 +21,7 @@ from common import PACKAGE, built, machine
 
 
 def best(call, number, repeat=7):
-    """Nanoseconds of one call, the best of several rounds."""
+    """Duration of one call in ns, the best of several rounds."""
     took = []
     for _ in range(repeat):
         begin = time.perf_counter_ns()
@@ -32,12 +32,12 @@ def best(call, number, repeat=7):
 
 
 def buckets(module, step, pairs, number):
-    """Nanoseconds of a step with DDP's waits written down and without: pairs of blocks that take turns."""
+    """Durations of a step in ns, (with, without) a record of DDP's wait, from alternating blocks."""
     took = []
     for pair in range(pairs):
         both = [0, 0]
         for hooked in (False, True) if pair % 2 else (True, False):
-            # As where a hook of the program's averages: nothing is queued.
+            # As with a communication hook of the program: nothing is queued.
             module._hooked = hooked
             begin = time.perf_counter_ns()
             for _ in range(number):
@@ -49,7 +49,7 @@ def buckets(module, step, pairs, number):
 
 
 class Nothing:
-    """A loader's iterator that has its batch at once."""
+    """Iterator of a data loader that returns a batch at once."""
 
     def __next__(self):
         return None

@@ -1,7 +1,7 @@
-"""What it costs a training step to say what PyTorch's allocator holds: the call that every step makes, and the
-sample that is made once a second.
+"""Measures what sampling PyTorch's allocator costs a training step: the check in every step, and the sample that
+is taken once a second.
 
-There need be no GPU: the allocator's statistics are then those of a stand-in, of the size that PyTorch has them.
+Without a GPU the allocator's statistics come from a stand-in of the same size.
 
     python benches/memory.py
 
@@ -29,7 +29,7 @@ def statistics_of_a_stand_in():
 
 
 def snapshot_of_a_stand_in(pieces):
-    """As PyTorch makes it of so many pieces, in twenty segments: a dictionary each."""
+    """A snapshot like PyTorch's: a dictionary for each of these pieces, in twenty segments."""
     piece = lambda at: {
         "address": at << 20,
         "size": 1 << 20,

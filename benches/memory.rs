@@ -1,4 +1,4 @@
-//! What it costs to look at the memory of a rank from outside, and to conclude from it.
+//! Measures how long sampling the memory of a rank from outside takes, and analyzing the samples.
 //!
 //! ```text
 //! cargo bench --bench memory
@@ -6,7 +6,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a benchmark prints what it finds, and has nothing to recover"
+    reason = "a benchmark prints its results and needs no error handling"
 )]
 
 use std::hint::black_box;
@@ -81,7 +81,7 @@ fn main() {
     });
 }
 
-/// Prints the median of batches.
+/// Prints the median duration of a call over several batches.
 fn report(name: &str, mut call: impl FnMut()) {
     let mut took: Vec<f64> = (0..ROUNDS)
         .map(|_| {

@@ -1,8 +1,8 @@
-"""What it costs to know of a model's parameters, by their number: one rank, Gloo.
+"""Measures what observing a model's parameters costs, by their number, in a one-rank Gloo job.
 
-Two things are added to a program with DDP: a question to its reducer after every backward, and a
-description of the model when it is wrapped. Both are repeated on a real model of N parameters; beside
-them stand what a backward and the wrapping themselves take.
+Capture adds two things to a program with DDP: a query to its reducer after every backward pass, and a
+description of the model when it is wrapped. Both are repeated on a real model of N parameters, and
+compared with the backward pass and the wrapping themselves.
 
     python benches/parameters.py
     python benches/parameters.py --parameters 10 1000
@@ -22,7 +22,7 @@ NUMBERS = (10, 100, 1000, 10000)
 
 
 def best(call, number, repeat=7):
-    """Microseconds of one call, the best of several rounds."""
+    """Duration of one call in µs, the best of several rounds."""
     took = []
     for _ in range(repeat):
         begin = time.perf_counter_ns()

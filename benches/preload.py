@@ -1,7 +1,7 @@
-"""What it costs a process to inherit the library that sees calls of NCCL, where it calls none.
+"""Measures what the preloaded library for NCCL calls costs a process that makes none.
 
-Programs are started with it and without it, in turns, right after each other: the time from their start
-to their end.
+Programs are started with and without the library, alternating; the result is the difference of the times
+from start to exit.
 
     python benches/preload.py [--pairs 300]
 

@@ -1,4 +1,4 @@
-//! What a record costs the thread that writes it, through Rust and through the C API.
+//! Measures what a record costs the thread that writes it, through the Rust and the C API.
 //!
 //! ```text
 //! cargo build --release --workspace
@@ -8,7 +8,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a benchmark prints what it finds, and has nothing to recover"
+    reason = "a benchmark prints its results and needs no error handling"
 )]
 
 use std::ffi::{CString, c_char, c_void};
@@ -61,7 +61,7 @@ fn through_c(path: &Path) {
     assert!(!library.is_null());
     let symbol = |name: &str| {
         let name = CString::new(name).unwrap();
-        // SAFETY: the library is loaded and stays so.
+        // SAFETY: the library is loaded and never closed.
         let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
         assert!(!symbol.is_null());
         symbol
@@ -93,7 +93,7 @@ fn through_c(path: &Path) {
         ..Call::default()
     };
     let members: Vec<u32> = (0..8).collect();
-    // SAFETY: every pointer leads to what the header asks for.
+    // SAFETY: every pointer meets the requirements of the header.
     let (group, site) = unsafe {
         assert_eq!(open(Text::new("c"), &[0, 8, 0]), 0);
         let empty = Text::new("");
@@ -109,7 +109,7 @@ fn through_c(path: &Path) {
     });
 }
 
-/// Prints the median over batches of the time that one `work` takes.
+/// Prints the duration of one `work`: the median over batches, and the 10 % and 90 % quantiles.
 fn report(name: &str, mut work: impl FnMut()) {
     let mut batches: Vec<f64> = (0..BATCHES)
         .map(|_| {
@@ -155,7 +155,7 @@ fn machine() -> String {
     format!("{model}, {processors} processors")
 }
 
-/// The library that was built beside this benchmark.
+/// Path of the C library beside this benchmark; `None` if it was not built.
 fn library() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?;
     let path = path.parent()?.parent()?.join("libddp_doctor.so");

@@ -1,23 +1,23 @@
-"""Every benchmark, one after the other: `make bench`.
+"""Runs all benchmarks, or some: `make bench`.
 
     python benches/run.py                 # all, 25 minutes
     python benches/run.py hooks latency   # some
-    python benches/run.py --quick         # shows that they work, not what things cost
+    python benches/run.py --quick         # checks that they work, without meaningful results
 
-record   what a record costs the thread that writes it, through Rust and through the C API
-frames   what a frame and an update cost the dashboard, by the number of ranks
-hooks    what the capture adds to one collective of Python's, beside PyTorch's Flight Recorder
-job      what it adds to a step of a real DDP job, and to the memory of its ranks
-startup  what it adds to joining the world, and what each thing costs that a rank says then
-parameters  what it costs to know of a model's parameters, by their number
-memory   what it costs to look at the memory of a rank from outside
-allocator   what it costs a step to say what PyTorch's allocator holds
-shim     what the library that sees calls of NCCL adds to a call
-preload  what it costs to start a program that inherits it and calls no NCCL
-lateness what it costs to know why a rank comes late
-communication  what a look at what collectives take costs the coordinator, by their number
-stacks   what a look at its stacks costs a busy process
-latency  from the deciding call to the finding, for every planted fault, seen from outside
+record         cost of a record for the thread that writes it, through the Rust and the C API
+frames         cost of a frame and an update of the dashboard, by the number of ranks
+hooks          cost of capture in one collective called from Python, compared with PyTorch's Flight Recorder
+job            cost in a step of a real DDP job, and in the memory of its ranks
+startup        cost of joining the world, and of each record that a rank makes then
+parameters     cost of observing a model's parameters, by their number
+memory         cost of sampling the memory of a rank from outside
+allocator      cost of sampling PyTorch's allocator in a step
+shim           cost of the preloaded library in an NCCL call
+preload        cost of starting a program that inherits this library and calls no NCCL
+lateness       cost of recording why a rank is late
+communication  cost of analyzing the durations of collectives, by their number
+stacks         cost of capturing its stacks for a busy process
+latency        time from the deciding call to the finding, for every planted fault
 """
 
 import argparse

@@ -1,8 +1,8 @@
 /*
- * What benches/shim.py measures with. With -DLIBRARY: an NCCL whose calls do nothing, so that what a call
- * takes is what stands before it. Otherwise the program that calls it, and prints what calls took in
- * nanoseconds, a line each: BATCHES batches of CALLS calls each, the mean of a batch; then single calls.
- * With an argument it is a framework, too: each call of NCCL is made inside of one that is recorded.
+ * Programs for benches/shim.py. With -DLIBRARY: an NCCL whose functions do nothing, so that a call takes only
+ * the time of the library before it. Otherwise a program that calls it and prints durations in nanoseconds, one
+ * per line: the mean of each of BATCHES batches of CALLS calls, then single calls. With an argument the program
+ * also acts as a framework, which records its own call around each NCCL call.
  */
 #include <stddef.h>
 
@@ -64,7 +64,7 @@ static void group(void)
 
 static ddp_doctor_call framework_call;
 
-/* The first one makes the communicator, as PyTorch's does. */
+/* The first call creates the communicator, as in PyTorch. */
 static void within_call(void)
 {
     uint64_t made = ddp_doctor_issued(&framework_call);

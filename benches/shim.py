@@ -1,8 +1,8 @@
-"""What the library that sees calls of NCCL adds to a call.
+"""Measures what the preloaded library adds to an NCCL call.
 
-A program in C calls an NCCL whose functions do nothing, with the library before it and without, in turns.
-Each run gives the mean of batches of 2 000 calls, and what single calls took, two clock readings included.
-Then the same where a framework records its own call around each of NCCL's ("within"; "alone": nothing in it).
+A program in C calls an NCCL whose functions do nothing, with and without the library, alternating. Each run
+measures the mean of batches of 2 000 calls, and single calls, including two clock readings. "within" is the
+same with a framework's own recorded call around each NCCL call; "alone" is such a call with nothing in it.
 
     python benches/shim.py [--pairs 20]
 

@@ -1,9 +1,8 @@
-"""What a look at the stacks of a process costs that process: `ddp-doctor dump --pid`, over and over.
+"""Measures what capturing its stacks costs a process: `ddp-doctor dump --pid` in a loop.
 
-One busy Python process, with 30 threads that sleep, does equal pieces of work. In turns of a second it is
-looked at as fast as can be, and left alone. Compared are pieces of neighbouring turns, by the processor time
-they took: what the machine does beside them counts little. Nobody looks that often: a stall is looked at a
-few times in an hour.
+A busy Python process with 30 sleeping threads does equal pieces of work. In alternating turns of a second its
+stacks are captured as fast as possible, or not at all. Pieces of neighbouring turns are compared by processor
+time, which other load hardly affects. In practice a stall is sampled only a few times per hour.
 
     python benches/stacks.py
     python benches/stacks.py --pairs 30

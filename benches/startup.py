@@ -1,8 +1,8 @@
-"""What the capture adds to the start of a rank: a one-rank Gloo world, which nobody is waited for in.
+"""Measures what capture adds to the start of a rank, in a one-rank Gloo world, which waits for no other rank.
 
-What a rank says before it joins is measured by itself, and joining as a whole, pairwise: two processes, of
-which one is captured, take turns in forming a world and leaving it. A real start waits for other ranks,
-so that the share is smaller there.
+The records before a rank joins are measured separately. Joining is measured in pairs: two processes, one of
+them with capture, alternate in forming and leaving a world. A real start waits for other ranks, which makes
+the share smaller.
 
     python benches/startup.py
     python benches/startup.py --rounds 20
@@ -22,13 +22,13 @@ import time
 
 from common import PACKAGE, built, interval, machine
 
-# Worlds that are formed in a turn.
+# Number of worlds formed in a turn.
 BLOCK = 5
 PARAMETERS = (10, 100, 1000, 10000)
 
 
 def serve(name):
-    """A process that forms worlds on request, and says how long that took, in nanoseconds a world."""
+    """Forms worlds on request; prints the mean time per world in ns."""
     if name == "captured":
         sys.path.insert(0, PACKAGE)
         import ddp_doctor
@@ -77,7 +77,7 @@ def paired(rounds, scratch):
     chance = random.Random(0)
     took = {"plain": [], "captured": []}
     for name in took:
-        turn(name)  # the first one loads what it needs
+        turn(name)  # the first turn loads libraries
     for _ in range(rounds):
         for name in chance.sample(sorted(took), 2):
             took[name].append(turn(name))
@@ -92,7 +92,7 @@ def paired(rounds, scratch):
 
 
 def best(call, number, repeat):
-    """Microseconds of one call, the best of several rounds."""
+    """Duration of one call in µs, the best of several rounds."""
     took = []
     for _ in range(repeat):
         begin = time.perf_counter_ns()
@@ -103,7 +103,7 @@ def best(call, number, repeat):
 
 
 def sources(scratch, repeat):
-    """What each thing that is said at the start costs by itself."""
+    """Measures each record of the start separately."""
     os.environ.update(DDP_DOCTOR_JOB="bench", DDP_DOCTOR_BOX_DIR=scratch, OMP_NUM_THREADS="1")
     os.environ["DDP_DOCTOR_LIBRARY"] = built("libddp_doctor.so")
     sys.path.insert(0, PACKAGE)

@@ -1,4 +1,4 @@
-//! A program that was copied, or installed by cargo, without its Python package and libraries.
+//! The program copied, or installed by cargo, without its Python package and libraries.
 
 use std::fs;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Tests of the scenario harness: a scenario that expects the wrong thing must fail, in words that
-//! say what is wrong.
+//! Tests of the scenario harness: a scenario with a wrong expectation must fail with a message that
+//! names the difference.
 
 use crate::support::scenario::Scenario;
 
@@ -17,16 +17,19 @@ fn fails(scenario: &str, because: &str) {
     let failure = Scenario::parse(scenario)
         .and_then(|scenario| scenario.check())
         .unwrap_err();
-    assert!(failure.contains(because), "failed otherwise: {failure}");
+    assert!(
+        failure.contains(because),
+        "failed for another reason: {failure}"
+    );
 }
 
 #[test]
-fn a_finding_that_is_not_expected_fails() {
+fn unexpected_finding_fails() {
     fails(EARLY_EXIT, "DD102 was not expected");
 }
 
 #[test]
-fn an_expectation_that_is_not_met_fails() {
+fn unmet_expectation_fails() {
     let with = |expect: &str| format!("{EARLY_EXIT}\n[[expect]]\n{expect}");
     fails(&with("code = \"DD103\""), "no DD103 was found");
     fails(
@@ -62,7 +65,7 @@ fn an_expectation_that_is_not_met_fails() {
 }
 
 #[test]
-fn what_is_shown_is_the_finding_that_was_asked_for() {
+fn shown_prints_the_finding_with_the_given_code() {
     let scenario = Scenario::parse(EARLY_EXIT).unwrap();
     let shown = scenario.shown("DD102").unwrap();
     assert!(shown.starts_with("error[DD102] early-exit: "), "{shown}");
@@ -70,19 +73,19 @@ fn what_is_shown_is_the_finding_that_was_asked_for() {
 }
 
 #[test]
-fn a_finding_before_its_time_fails() {
+fn finding_during_the_silent_period_fails() {
     let early = format!("silent-until = 3.0\n{EARLY_EXIT}\n[[expect]]\ncode = \"DD102\"");
     fails(&early, "a finding stood at 2 s, before 3 s");
 }
 
 #[test]
-fn a_wrong_verdict_fails() {
+fn wrong_verdict_fails() {
     let wrong = format!("verdict = \"crash\"\n{EARLY_EXIT}\n[[expect]]\ncode = \"DD102\"");
     fails(&wrong, "verdict hang, not crash");
 }
 
 #[test]
-fn what_cannot_be_read_fails_by_line() {
+fn unreadable_scenario_fails_with_the_reason() {
     let scenario =
         |events: &str| format!("about = \"wrong in some way\"\nworld = 2\nevents = '{events}'");
     fails(

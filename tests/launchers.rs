@@ -1,5 +1,5 @@
-//! The ways in which people start jobs, and what may go wrong between us and a job: real PyTorch
-//! again, one small program each.
+//! Ways to start a job, and failures between `run` and the job: real PyTorch, one small program
+//! each.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::jobs::{jobs, launch, variant, venv};
 use crate::support::process::{Finished, program, run_to_end};
 use crate::support::report::{initiating, is_healthy};
 
-/// A job in a folder of its own.
+/// A job under `run`, in its own directory.
 struct Job {
     scratch: TempDir,
     command: Command,
@@ -57,7 +57,7 @@ impl Job {
     }
 }
 
-/// The command that starts two ranks of a program where torchrun is not what is tested.
+/// A command that starts two ranks of a program, for tests that do not concern torchrun.
 fn forked(name: &str) -> Vec<PathBuf> {
     launch(2, &variant(name))
 }
@@ -67,7 +67,7 @@ fn job(name: &str) -> String {
 }
 
 #[test]
-fn python_m_torch_distributed_run() {
+fn python_m_torch_distributed_run_is_diagnosed() {
     let Some(venv) = venv() else { return };
     let module = [
         "python",
@@ -83,9 +83,9 @@ fn python_m_torch_distributed_run() {
 }
 
 #[test]
-fn accelerate_launch() {
+fn accelerate_launch_is_healthy() {
     let Some(venv) = venv() else { return };
-    // It has no launcher for several processes on a CPU but by MPI; its other one does as well.
+    // For several processes on a CPU accelerate offers only MPI; its launcher for GPUs works too.
     let launch = [
         "accelerate",
         "launch",
@@ -114,7 +114,7 @@ fn accelerate_launch() {
 }
 
 #[test]
-fn two_jobs_at_once() {
+fn concurrent_jobs_are_diagnosed_separately() {
     let Some(venv) = venv() else { return };
     let start =
         |name: &'static str| std::thread::spawn(move || Job::new(venv, &[], &forked(name)).run());
@@ -131,7 +131,7 @@ fn two_jobs_at_once() {
 }
 
 #[test]
-fn two_launches_under_one_command_are_two_worlds() {
+fn two_launches_under_one_run_are_separate_worlds() {
     let Some(venv) = venv() else { return };
     let program = jobs().join("support/late.py").display().to_string();
     let launch =
@@ -146,9 +146,9 @@ fn two_launches_under_one_command_are_two_worlds() {
     is_healthy(&report, 2);
 }
 
-/// As on a PyTorch without hooks.
+/// Interception is what captures calls on a PyTorch without hooks.
 #[test]
-fn intercepted_calls_lead_to_the_same_findings() {
+fn interception_yields_the_same_findings() {
     let Some(venv) = venv() else { return };
     for (name, expected) in [
         ("faulty/op_mismatch.py", Some(("DD103", &[0, 1][..]))),
@@ -166,7 +166,7 @@ fn intercepted_calls_lead_to_the_same_findings() {
 }
 
 #[test]
-fn the_diagnosis_of_another_coordinator_comes_over_the_wire() {
+fn standing_coordinator_returns_the_diagnosis_to_run() {
     let Some(venv) = venv() else { return };
     let coordinator = Coordinator::start();
     let options = ["--coordinator", coordinator.address()];
@@ -178,7 +178,7 @@ fn the_diagnosis_of_another_coordinator_comes_over_the_wire() {
 }
 
 #[test]
-fn without_a_coordinator_the_job_runs_and_is_diagnosed() {
+fn unreachable_coordinator_leaves_the_job_diagnosed() {
     let Some(venv) = venv() else { return };
     let command = forked("faulty/op_mismatch.py");
     let options = ["--coordinator", "127.0.0.1:1"];
@@ -196,7 +196,7 @@ fn without_a_coordinator_the_job_runs_and_is_diagnosed() {
 }
 
 #[test]
-fn a_person_who_ends_a_job_that_stood_still_is_told_why_it_did() {
+fn terminated_hang_is_reported_with_its_cause() {
     let Some(venv) = venv() else { return };
     let command = forked("faulty/asleep.py");
     let mut hung = Job::new(venv, &[], &command);
@@ -211,7 +211,7 @@ fn a_person_who_ends_a_job_that_stood_still_is_told_why_it_did() {
         .unwrap();
     let pid = run.id();
     let mut run = Ended(run);
-    // Rank 1 has gone to sleep, and rank 0 waits for it in a moment.
+    // Rank 1 is asleep, and rank 0 will wait for it shortly.
     while !stamp.with_extension("1").exists() {
         assert!(
             run.0.try_wait().unwrap().is_none(),
@@ -227,19 +227,19 @@ fn a_person_who_ends_a_job_that_stood_still_is_told_why_it_did() {
     run.0.wait().unwrap();
     let report = fs::read_to_string(hung.scratch.path().join("report.json")).unwrap();
     let report: Report = serde_json::from_str(&report).unwrap();
-    // That it sleeps is known where its stack was taken twice in that time.
+    // DD204 needs two stacks of rank 1, which that time may not allow.
     let (code, root) = initiating(&report);
     assert!(["DD101", "DD204"].contains(&code), "{report:#?}");
     assert_eq!(root, [1], "{report:#?}");
     assert_eq!(
         report.findings.len(),
         1,
-        "the ranks' ends are nobody's fault: {report:#?}"
+        "the ranks' ends are no finding: {report:#?}"
     );
     assert_eq!(report.verdict, Verdict::Hang);
 }
 
-/// A process that does not outlive the test.
+/// A process that is killed when the test ends.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -249,7 +249,7 @@ impl Drop for Ended {
     }
 }
 
-/// A launcher script that treats rank 1 in some way of its own.
+/// Writes a launcher script that starts rank 1 with another command, and returns its path.
 fn wrapper(folder: &Path, rank_1: &str, program: &str) -> String {
     let path = folder.join("launch");
     let script = format!(
@@ -260,7 +260,7 @@ fn wrapper(folder: &Path, rank_1: &str, program: &str) -> String {
     path.display().to_string()
 }
 
-/// Runs for longer than it takes to notice that a process has PyTorch and no capture.
+/// Runs longer than the detection of a process with PyTorch and without capture takes.
 const STEPS: &str = "
 import time
 import torch
@@ -279,7 +279,7 @@ fn capture_is_lost(rank_1: &str, because: &str) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("train.py");
     fs::write(&program, STEPS).unwrap();
-    // Rank 0 waits for rank 1 in every step, and rank 1 is never seen.
+    // Rank 0 waits for rank 1 in every step, and rank 1 is not captured.
     let launch = wrapper(folder.path(), rank_1, &program.display().to_string());
     let torchrun = [
         "torchrun",
@@ -304,12 +304,12 @@ fn capture_is_lost(rank_1: &str, because: &str) {
 }
 
 #[test]
-fn a_rank_in_isolated_mode_is_not_seen_and_that_is_said() {
+fn rank_in_isolated_mode_is_reported_as_not_captured() {
     capture_is_lost("python -I", "-I");
 }
 
 #[test]
-fn a_rank_with_a_reset_environment_is_not_seen_and_that_is_said() {
+fn rank_with_a_reset_environment_is_reported_as_not_captured() {
     let keep =
         "RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT PATH TORCHELASTIC_USE_AGENT_STORE";
     let keep: Vec<String> = keep
@@ -320,7 +320,7 @@ fn a_rank_with_a_reset_environment_is_not_seen_and_that_is_said() {
 }
 
 #[test]
-fn nothing_is_captured_where_that_is_switched_off() {
+fn disabled_doctor_captures_nothing() {
     let Some(venv) = venv() else { return };
     let command = forked("healthy/op_mismatch.py");
     let mut off = Job::new(venv, &[], &command);

@@ -1,5 +1,6 @@
-//! Programs that link the agent, in C and in Rust: under `run`, and by themselves with a standing
-//! coordinator. The jobs are the examples of the two packages: real processes that talk over sockets.
+//! Programs in C and in Rust that link the agent: under `run`, and without it, with a standing
+//! coordinator. The jobs are the examples of the two packages: processes that communicate over
+//! sockets.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +20,7 @@ use crate::support::coordinator::Coordinator;
 use crate::support::process::{eventually, program, run_to_end};
 use crate::support::report::{initiating, is_healthy};
 
-/// How long anything may take that has to happen.
+/// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn root() -> &'static Path {
@@ -81,14 +82,14 @@ fn training() -> &'static Path {
     &TRAINED.get_or_init(|| compile(TRAINING)).program
 }
 
-/// The line of a source that has this text.
+/// 1-based number of the first line of a source that contains this text.
 fn line(source: &str, text: &str) -> u32 {
     let source = fs::read_to_string(root().join(source)).unwrap();
     let at = source.lines().position(|line| line.contains(text));
     at.unwrap_or_else(|| panic!("no {text}")) as u32 + 1
 }
 
-/// Line of each rank in the first finding.
+/// The ranks of the first finding that have a source line, each with its line.
 fn lines(report: &Report) -> Vec<(u32, u32)> {
     let calls = report.findings[0].per_rank.iter();
     calls
@@ -113,7 +114,7 @@ fn run(command: &[&str]) -> Report {
 }
 
 #[test]
-fn a_job_in_c_is_diagnosed_to_the_line() {
+fn c_job_is_diagnosed_to_the_line() {
     let training = training().to_str().unwrap();
     let report = run(&[training, "4", "barrier"]);
     assert_eq!(initiating(&report), ("DD103", &[2][..]));
@@ -142,7 +143,7 @@ fn a_job_in_c_is_diagnosed_to_the_line() {
 }
 
 #[test]
-fn the_memory_of_ranks_is_sampled_and_journaled() {
+fn memory_of_c_ranks_is_sampled_and_journaled() {
     let scratch = tempfile::tempdir().unwrap();
     let mut run = program(scratch.path());
     run.args(["run", "--run-dir", "run", "--on-hang", "kill"])
@@ -157,7 +158,7 @@ fn the_memory_of_ranks_is_sampled_and_journaled() {
         decoder.decode(report, &mut events);
     }
     assert_eq!(decoder.rejected(), 0);
-    // Rank 1 may have ended before it was measured; the others wait for it.
+    // Rank 1 may have exited before it was sampled; the others wait for it.
     let mut measured = BTreeSet::new();
     for event in &events {
         if let Event::Memory {
@@ -179,12 +180,12 @@ fn the_memory_of_ranks_is_sampled_and_journaled() {
 }
 
 #[test]
-fn a_healthy_job_in_c_hears_nothing() {
+fn healthy_c_job_has_no_findings() {
     is_healthy(&run(&[training().to_str().unwrap(), "4"]), 4);
 }
 
 #[test]
-fn a_job_in_rust_is_diagnosed_to_the_line() {
+fn rust_job_is_diagnosed_to_the_line() {
     let ring = ring();
     let ring = ring.to_str().unwrap();
     let report = run(&[ring, "shape"]);
@@ -203,14 +204,14 @@ fn a_job_in_rust_is_diagnosed_to_the_line() {
 }
 
 #[test]
-fn a_healthy_job_in_rust_hears_nothing() {
+fn healthy_rust_job_has_no_findings() {
     is_healthy(&run(&[ring().to_str().unwrap()]), 3);
 }
 
 // --- With a standing coordinator -----------------------------------------------------------------
 
-/// A job that nobody watches, with black boxes in a place of its own; ended with the test, with all
-/// its ranks.
+/// A job started without `run`, with its own directory for black boxes. Its ranks are killed when
+/// the test ends.
 struct Bare {
     child: Child,
     scratch: TempDir,
@@ -253,7 +254,7 @@ impl Bare {
         Self { child, scratch }
     }
 
-    /// The boxes that are there.
+    /// Paths of the existing black boxes.
     fn boxes(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.scratch.path().join("boxes")) else {
             return Vec::new();
@@ -264,7 +265,7 @@ impl Bare {
             .collect()
     }
 
-    /// Processes of ranks.
+    /// Pids of the ranks, from the names of their boxes.
     fn ranks(&self) -> Vec<u32> {
         let name = |path: &PathBuf| path.file_name()?.to_str()?.split('.').next()?.parse().ok();
         self.boxes().iter().filter_map(name).collect()
@@ -274,7 +275,7 @@ impl Bare {
         fs::read_to_string(self.scratch.path().join("said")).unwrap()
     }
 
-    /// What the reporter had to say.
+    /// The reporter's log.
     fn log(&self) -> String {
         fs::read_to_string(self.scratch.path().join("boxes/reporter.log")).unwrap_or_default()
     }
@@ -305,7 +306,7 @@ fn has_ended(report: &Report) -> bool {
     report.job.ended_at.is_some()
 }
 
-/// Reporters that follow boxes below a folder.
+/// Number of running reporters that follow boxes below a folder.
 fn reporters(folder: &Path) -> usize {
     let processes = fs::read_dir("/proc").unwrap();
     processes
@@ -318,14 +319,14 @@ fn reporters(folder: &Path) -> usize {
 }
 
 #[test]
-fn a_job_that_nobody_started_under_run_reports_by_itself() {
+fn job_started_without_run_reports_to_a_coordinator() {
     let mut coordinator = Coordinator::start();
     let training = training().to_str().unwrap();
     let address = coordinator.address().to_owned();
     let hung = Bare::start("hung", &address, &[training, "4", "barrier"]);
     let mut healthy = Bare::start("healthy", &address, &[training, "3"]);
 
-    // The one is healthy, ends, and leaves nothing.
+    // The healthy job exits, and its boxes and its reporter disappear.
     let report = coordinator.until("healthy", has_ended);
     is_healthy(&report, 3);
     assert_eq!(healthy.wait(), Some(0));
@@ -335,7 +336,7 @@ fn a_job_that_nobody_started_under_run_reports_by_itself() {
     });
     assert_eq!(healthy.said(), "");
 
-    // The other hangs, and is told so while it does.
+    // The other job is diagnosed while it hangs.
     let report = coordinator.until("hung", |report| !report.findings.is_empty());
     assert_eq!(initiating(&report), ("DD103", &[2][..]));
     assert_eq!(lines(&report)[2].1, line(TRAINING, "BUG barrier: rank 2"));
@@ -348,7 +349,7 @@ fn a_job_that_nobody_started_under_run_reports_by_itself() {
         said.contains("[hung]\nerror[DD103]") && said.contains("[healthy] the job has ended")
     });
 
-    // Told to end while a job is watched, the coordinator does so at once.
+    // A coordinator that is asked to end exits at once, even while it watches a job.
     assert_eq!(coordinator.end(), Some(0));
     let said = coordinator.said();
     let last = "[hung] the job is no longer watched · verdict: hang";
@@ -360,7 +361,7 @@ fn a_job_that_nobody_started_under_run_reports_by_itself() {
 }
 
 #[test]
-fn a_rank_that_is_killed_is_reported_from_outside() {
+fn killed_ranks_are_reported_with_their_signal() {
     let coordinator = Coordinator::start();
     let training = training().to_str().unwrap();
     let bare = Bare::start("killed", coordinator.address(), &[training, "4", "barrier"]);
@@ -383,7 +384,7 @@ fn a_rank_that_is_killed_is_reported_from_outside() {
 }
 
 #[test]
-fn last_words_of_a_process_that_ends_at_once_arrive() {
+fn last_records_of_a_short_lived_process_arrive() {
     let coordinator = Coordinator::start();
     let program = compile("tests/jobs/c/last_words.c");
     let program = program.program.to_str().unwrap();
@@ -395,13 +396,13 @@ fn last_words_of_a_process_that_ends_at_once_arrive() {
         report.ranks.iter().all(|rank| rank.step == 7),
         "{report:#?}"
     );
-    // The forked child of rank 0 has a box of its own, as rank 1; the one of rank 1 is silent.
+    // The forked child of rank 0 has its own box, as rank 1; the child of rank 1 records nothing.
     assert_eq!(report.evidence.records, 16, "{report:#?}");
     eventually("its boxes are gone", || bare.boxes().is_empty());
 }
 
 #[test]
-fn a_coordinator_may_come_later_and_may_come_back() {
+fn late_or_restarted_coordinator_gets_all_records() {
     let mut coordinator = Coordinator::start();
     let address = coordinator.address().to_owned();
     coordinator.kill();
@@ -419,7 +420,6 @@ fn a_coordinator_may_come_later_and_may_come_back() {
     assert_eq!(second.evidence.records, first.evidence.records);
     assert_eq!(second.evidence.records_lost, 0);
     assert_eq!(lines(&second), lines(&first));
-    // It ends, and the end is known.
     bare.signal("-KILL");
     let report = coordinator.until("late", has_ended);
     assert!(
@@ -431,14 +431,14 @@ fn a_coordinator_may_come_later_and_may_come_back() {
 }
 
 #[test]
-fn a_job_without_its_coordinator_trains_and_leaves_its_boxes() {
+fn job_without_a_coordinator_runs_and_leaves_its_boxes() {
     let training = training().to_str().unwrap();
     let started = Instant::now();
     let mut bare = Bare::start("alone", "127.0.0.1:1", &[training, "4"]);
     assert_eq!(bare.wait(), Some(0));
     assert!(
         started.elapsed() < PATIENCE / 2,
-        "it did not wait for anybody"
+        "the job waited for a coordinator"
     );
     eventually("the reporter gives up", || {
         reporters(bare.scratch.path()) == 0
@@ -455,7 +455,7 @@ fn a_job_without_its_coordinator_trains_and_leaves_its_boxes() {
 }
 
 #[test]
-fn what_cannot_be_reported_is_one_line() {
+fn reporting_failure_is_one_line() {
     let training = training().to_str().unwrap();
     for (name, value, because) in [
         (
@@ -478,7 +478,7 @@ fn what_cannot_be_reported_is_one_line() {
 }
 
 #[test]
-fn evidence_is_kept_where_a_run_directory_is_named() {
+fn evidence_is_kept_in_a_named_run_directory() {
     let coordinator = Coordinator::start();
     let kept = tempfile::tempdir().unwrap();
     let run_dir = kept.path().join("run");
@@ -506,7 +506,7 @@ fn evidence_is_kept_where_a_run_directory_is_named() {
 }
 
 #[test]
-fn launches_of_one_name_are_kept_apart() {
+fn launches_with_the_same_job_name_are_kept_apart() {
     let coordinator = Coordinator::start();
     let training = training().to_str().unwrap();
     let address = coordinator.address();
@@ -531,7 +531,7 @@ fn launches_of_one_name_are_kept_apart() {
 }
 
 #[test]
-fn a_run_that_was_killed_is_no_part_of_the_next_one() {
+fn killed_run_is_not_part_of_the_next_run() {
     let coordinator = Coordinator::start();
     let training = training().to_str().unwrap();
     let start = |bug: &str| {
@@ -558,7 +558,7 @@ fn a_run_that_was_killed_is_no_part_of_the_next_one() {
 }
 
 #[test]
-fn a_variable_is_as_good_as_a_flag_and_the_flag_wins() {
+fn flag_overrides_the_environment_variable() {
     let scratch = tempfile::tempdir().unwrap();
     let listen = |variable: &str, flag: Option<&str>| {
         let mut command = program(scratch.path());
@@ -570,7 +570,7 @@ fn a_variable_is_as_good_as_a_flag_and_the_flag_wins() {
         }
         run_to_end(command)
     };
-    // Both are refused, and what is said names the address that counted.
+    // Both addresses are refused; the message names the one that took effect.
     let by_variable = listen("192.0.2.7:7077", None);
     assert_eq!(by_variable.status, Some(3), "{by_variable}");
     assert!(by_variable.stderr.contains("192.0.2.7:7077 is reachable"));
@@ -581,7 +581,7 @@ fn a_variable_is_as_good_as_a_flag_and_the_flag_wins() {
 }
 
 #[test]
-fn a_process_under_run_starts_nothing() {
+fn process_under_run_starts_no_reporter() {
     let scratch = tempfile::tempdir().unwrap();
     let mut run = program(scratch.path());
     let trace = scratch.path().join("started");

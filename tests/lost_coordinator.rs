@@ -1,4 +1,4 @@
-//! A coordinator that goes away does not take the diagnosis with it.
+//! The diagnosis continues on the node when the coordinator is lost.
 
 use std::fs;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ impl Watched {
         self.dir.path().join(name)
     }
 
-    /// Starts the job; its ranks hang after [`Self::hang`].
+    /// Starts the job. Its ranks start, and hang, after [`Self::hang`].
     fn run(&self, options: &[&str]) -> Process {
         let script = format!(
             "while [ ! -e hang ]; do sleep 0.05; done; exec {PROGRAM} demo-rank early-exit"

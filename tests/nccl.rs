@@ -1,5 +1,5 @@
-//! Jobs that call NCCL themselves, seen through the library that `run` has loaded before it: programs in
-//! C against the doubles of `doubles/`.
+//! Jobs that call NCCL directly, traced by the library that `run` preloads: programs in C against
+//! the doubles in `doubles/`.
 
 mod bystanders;
 mod held;
@@ -29,7 +29,7 @@ use crate::support::report::initiating;
 
 pub(crate) use soname::named;
 
-/// The library that is preloaded.
+/// The library that `run` preloads.
 pub(crate) fn library() -> PathBuf {
     artifact("libddp_doctor_nccl.so")
 }
@@ -39,14 +39,14 @@ fn source(name: &str) -> PathBuf {
     jobs.join(name)
 }
 
-/// The job as a program that is linked with NCCL; `None`: there is no C compiler.
+/// The job as a program that is linked with NCCL; `None` without a C compiler.
 pub(crate) fn linked() -> Option<&'static [PathBuf]> {
     static LINKED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let doubles = Doubles::get()?;
     Some(LINKED.get_or_init(|| vec![doubles.compile(&source("job.c"), "job", &[])]))
 }
 
-/// The job as a library that a program loads.
+/// The job as a library, after the program that loads it.
 fn loaded() -> Option<&'static [PathBuf]> {
     static LOADED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let doubles = Doubles::get()?;
@@ -58,13 +58,13 @@ fn loaded() -> Option<&'static [PathBuf]> {
     }))
 }
 
-/// What a job left behind.
+/// The results of a finished job.
 struct Ran {
     finished: Finished,
     report: Report,
-    /// Its records, by the pid of their process.
+    /// Its records, each with the pid of its process.
     records: Vec<(u32, v1::Record)>,
-    /// What NCCL held of each one's GPU, in MiB.
+    /// Memory that NCCL held of each process' GPU, in MiB.
     held: Vec<Vec<u64>>,
 }
 
@@ -110,7 +110,7 @@ fn records(journal: &Path) -> Vec<(u32, v1::Record)> {
 }
 
 impl Ran {
-    /// The sequence numbers that records of a kind have of collectives, of all ranks.
+    /// Sorted sequence numbers of the collectives in all ranks' records of a kind.
     fn seqs(&self, kind: RecordKind) -> Vec<u64> {
         let of_kind = |record: &v1::Record| {
             record.kind == i32::from(kind.number())
@@ -125,7 +125,7 @@ impl Ran {
 }
 
 #[test]
-fn nccl_is_found_where_it_was_loaded_for_one_library_only() {
+fn nccl_loaded_by_one_library_is_traced() {
     let Some(loaded) = loaded() else { return };
     for (kind, codes) in [("healthy", &[][..]), ("faulty", &["DD104"])] {
         let Some(ran) = job(loaded, "count", kind, &[]) else {
@@ -138,20 +138,20 @@ fn nccl_is_found_where_it_was_loaded_for_one_library_only() {
 }
 
 #[test]
-fn that_streams_have_come_to_a_call_is_told_where_that_is_switched_on() {
+fn completions_are_recorded_when_enabled() {
     let on = [COMPLETION];
     let run = |scenario, kind, environment: &[_]| job(linked()?, scenario, kind, environment);
     let Some(without) = run("captured", "healthy", &[]) else {
         return;
     };
     assert!(without.seqs(RecordKind::Completed).is_empty());
-    // The capture is not disturbed, and what is captured is never complete.
+    // Tracing does not disturb the stream capture, and captured calls never complete.
     let with = run("captured", "healthy", &on).unwrap();
     assert_eq!(with.finished.status, Some(0), "{}", with.finished.stderr);
     let complete = with.seqs(RecordKind::Completed);
     let expected: Vec<u64> = (1..=10).flat_map(|seq| [seq; 3]).collect();
     assert_eq!(complete, expected);
-    // Two ranks wait at the eleventh, and it never completes.
+    // Two ranks wait in the eleventh call, which never completes.
     let hangs = run("missing", "faulty", &on).unwrap();
     assert_eq!(initiating(&hangs.report), ("DD101", &[1][..]));
     assert_eq!(hangs.seqs(RecordKind::Completed), expected);
@@ -161,7 +161,7 @@ fn that_streams_have_come_to_a_call_is_told_where_that_is_switched_on() {
 /// Records when calls complete.
 const COMPLETION: (&str, &str) = ("DDP_DOCTOR_NCCL_COMPLETION", "1");
 
-/// Runs three ranks of a program of `jobs/nccl` with its fault.
+/// The command that runs three ranks of a program of `jobs/nccl` with its fault.
 fn faulty(dir: &Path, name: &str, options: &[&str]) -> Option<Command> {
     let doubles = Doubles::get()?;
     let source = source(&format!("{name}.c"));
@@ -177,9 +177,9 @@ fn faulty(dir: &Path, name: &str, options: &[&str]) -> Option<Command> {
     Some(run)
 }
 
-/// Without the device's memory only the end of the rank is known.
+/// Without samples of the device's memory only the end of the rank is known.
 #[test]
-fn memory_that_runs_out_unseen_is_a_crash() {
+fn unseen_memory_exhaustion_is_a_crash() {
     let dir = tempfile::tempdir().unwrap();
     let Some(run) = faulty(dir.path(), "out_of_memory", &[]) else {
         return;
@@ -191,8 +191,8 @@ fn memory_that_runs_out_unseen_is_a_crash() {
 }
 
 #[test]
-fn that_all_ranks_stand_in_the_driver_is_suspected_without() {
-    /// Much longer than it takes.
+fn ranks_blocked_in_the_driver_are_suspected() {
+    /// Much longer than the finding takes to appear.
     const PATIENCE: Duration = Duration::from_secs(120);
     let dir = tempfile::tempdir().unwrap();
     let Some(mut run) = faulty(dir.path(), "stream_never_ends", &["--stall-after", "4"]) else {
@@ -207,7 +207,7 @@ fn that_all_ranks_stand_in_the_driver_is_suspected_without() {
     while !is_told() && began.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Nothing is ended that is only suspected.
+    // A suspected finding never ends the job.
     let is_running = running.try_wait().unwrap().is_none();
     let pid = running.id().to_string();
     Command::new("kill").args(["-TERM", &pid]).status().unwrap();

@@ -1,4 +1,4 @@
-//! `pip install agent/python` in a fresh environment: what a Python program needs, and no more.
+//! `pip install agent/python` in a fresh environment, with nothing else of ddp-doctor installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,14 @@ use crate::support::jobs::{variant, venv};
 use crate::support::process::{program, run_to_end};
 use crate::support::report::initiating;
 
-/// A fresh environment with the package in it.
+/// A fresh Python environment with the package installed.
 struct Installed {
     folder: TempDir,
 }
 
 impl Installed {
-    /// Built from what cargo has built for these tests. PyTorch is lent by the other environment.
+    /// Installs the files that cargo built for these tests. PyTorch is imported from the
+    /// environment `pytorch`.
     fn new(pytorch: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fresh = folder.path().join("fresh");
@@ -62,7 +63,7 @@ impl Installed {
         run(Command::new(&python)
             .args(["-m", "pip", "--python"])
             .arg(fresh.join("bin/python"))
-            // Nothing is fetched: what builds the package is there.
+            // Nothing is downloaded: the build tools are installed.
             .args(["install", "--no-index", "--no-deps", "--no-build-isolation"])
             .arg(source)
             .env("DDP_DOCTOR_BUILT", &built));
@@ -73,7 +74,7 @@ impl Installed {
         self.folder.path().join("fresh/bin").join(name)
     }
 
-    /// A program of this environment, which knows of nothing else of ours.
+    /// A program of this environment, without ddp-doctor's variables or PYTHONPATH.
     fn command(&self, name: &str) -> Command {
         let clean = program(self.folder.path());
         let mut command = Command::new(self.bin(name));
@@ -100,11 +101,11 @@ fn torchrun(program: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_program_of_a_fresh_environment_is_captured() {
+fn program_in_a_fresh_environment_is_captured() {
     let Some(pytorch) = venv() else { return };
     let installed = Installed::new(pytorch);
 
-    // Importable, off without a coordinator, and silent.
+    // The package is importable, inactive without a coordinator, and silent.
     let said = "import sys; print('ddp_doctor' in sys.modules); import ddp_doctor; print(ddp_doctor.__file__)";
     let done = installed.command("python").args(["-c", said]).output();
     let done = done.unwrap();
@@ -113,7 +114,7 @@ fn a_program_of_a_fresh_environment_is_captured() {
     assert!(text.contains("/fresh/lib/"), "{text}");
     assert!(done.stderr.is_empty(), "{done:?}");
 
-    // By itself, with a coordinator; its twin that is healthy.
+    // Without `run`, with a coordinator: a healthy job and its faulty twin.
     let coordinator = Coordinator::start();
     let start = |job: &str, program: &str| {
         let mut command = installed.command("python");
@@ -146,7 +147,7 @@ fn a_program_of_a_fresh_environment_is_captured() {
     let report = coordinator.until("faulty", |report| report.job.ended_at.is_some());
     assert_eq!(initiating(&report), ("DD107", &[0, 1][..]));
 
-    // Under `run`, by its script and as a module.
+    // Under `run`, started by its script and as a module.
     let run = "run --quiet --report report.json --on-hang kill --kill-after 1 -- python";
     for front in [vec!["ddp-doctor"], vec!["python", "-m", "ddp_doctor"]] {
         let mut command = installed.command(front[0]);
@@ -164,7 +165,7 @@ fn a_program_of_a_fresh_environment_is_captured() {
     calls_of_nccl_are_seen(&installed);
 }
 
-/// Programs that call NCCL, seen by the library that came with the package.
+/// Checks that the libraries in the package trace programs that call NCCL.
 fn calls_of_nccl_are_seen(installed: &Installed) {
     let (Some(doubles), Some(job)) = (Doubles::get(), nccl::linked()) else {
         return;
@@ -193,7 +194,7 @@ fn calls_of_nccl_are_seen(installed: &Installed) {
     let is_loaded = said.ends_with("/ddp_doctor/libddp_doctor_nccl_soname.so");
     assert!(is_loaded, "{finished}");
 
-    // Where this machine has a driver; otherwise nothing is loaded, and nothing said.
+    // `auto` loads the library where the node has a driver; otherwise it is silent.
     let mut auto = run("--nccl auto");
     auto.args(["sh", "-c", "echo $LD_PRELOAD"]);
     let finished = run_to_end(auto);
@@ -205,7 +206,7 @@ fn calls_of_nccl_are_seen(installed: &Installed) {
 }
 
 #[test]
-fn what_the_build_lacks_is_said() {
+fn missing_build_requirement_is_named() {
     let Some(pytorch) = venv() else { return };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("agent/python");
     let nothing = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What `analyze` makes of what a job left behind: whole, in part or broken.
+//! `analyze` on the evidence of a job: complete, partial, or damaged.
 
 use crate::support::process::program;
 use std::fs;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::support::scenario::Scenario;
 
-/// Runs `analyze` and returns what it printed.
+/// Runs `analyze` in `dir`.
 #[track_caller]
 fn analyze(dir: &Path, arguments: &[&str]) -> Output {
     program(dir)
@@ -39,23 +39,23 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The report that `analyze` gives as JSON.
+/// The report that `analyze` printed as JSON.
 #[track_caller]
 fn report(output: &Output) -> Report {
     serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}\n{}\n{}", stdout(output), stderr(output)))
 }
 
-// --- Real jobs that were ended with whatever watched them -------------------------------------------
+// --- Jobs killed together with `run` -------------------------------------------------------------
 
-/// A demonstration under `run`, in a process group of its own; ended if the test fails.
+/// A demonstration under `run`, in its own process group; killed when the test ends.
 struct Watched {
     run: Child,
     dir: TempDir,
 }
 
 impl Watched {
-    /// Starts it and waits until its fault is in the report.
+    /// Starts a demonstration and waits until the report has a finding.
     fn hanging(demo: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let run = program(dir.path())
@@ -86,7 +86,7 @@ impl Watched {
         self.dir.path().canonicalize().unwrap().join("run")
     }
 
-    /// Where its ranks write their boxes.
+    /// Directory of the ranks' black boxes.
     fn boxes(&self) -> PathBuf {
         BoxDir::awaited(Path::new(SHARED_MEMORY), &self.run_dir())
             .next()
@@ -98,7 +98,7 @@ impl Watched {
         assert!(status.unwrap().success());
     }
 
-    /// Ends everything at once: ranks, launcher and the watch.
+    /// Kills ranks, launcher and `run` at once.
     fn kill_all(&mut self) {
         self.kill(&format!("-{}", self.run.id()));
         self.run.wait().unwrap();
@@ -115,14 +115,14 @@ impl Drop for Watched {
                 .status(),
         );
         drop(self.run.wait());
-        // What would lie about until the next run.
+        // Boxes would otherwise stay in shared memory until the next run.
         for dir in BoxDir::awaited(Path::new(SHARED_MEMORY), &self.run_dir()) {
             drop(fs::remove_dir_all(dir));
         }
     }
 }
 
-/// A copy of some evidence as it looks on a machine that cannot ask for its processes.
+/// Copies evidence so that it appears to come from another boot: processes cannot be checked.
 fn elsewhere(journal: Option<&Path>, boxes: &Path, to: &Path) {
     fs::create_dir_all(to.join("boxes")).unwrap();
     for entry in fs::read_dir(boxes).unwrap() {
@@ -152,7 +152,7 @@ fn of_another_boot(path: &Path) {
         .unwrap();
 }
 
-/// Code and root cause ranks of the initiating findings that have an effect on the job.
+/// Code and root cause ranks of each initiating finding that affects the job.
 fn with_effect(report: &Report) -> Vec<(&str, &[u32])> {
     let initiating = report
         .findings
@@ -164,7 +164,7 @@ fn with_effect(report: &Report) -> Vec<(&str, &[u32])> {
 }
 
 #[test]
-fn a_job_that_was_killed_with_its_watch_is_still_understood() {
+fn job_killed_together_with_run_is_diagnosed() {
     let mut job = Watched::hanging("early-exit");
     let boxes = job.boxes();
     job.kill_all();
@@ -176,18 +176,18 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
     assert_eq!(whole.status.code(), Some(1));
     assert_eq!(stderr(&whole), "");
 
-    // The same on another machine, where nothing can be asked of processes.
+    // On another machine the state of the processes cannot be checked.
     let scratch = tempfile::tempdir().unwrap();
     let copy = scratch.path().join("copy");
     let journal = job.run_dir().join("journal.ddpj");
-    // Boxes of ranks that ended before are in the run directory already.
+    // Boxes of ranks that exited earlier are already in the run directory.
     let kept = job.run_dir().join("boxes");
     elsewhere(Some(&journal), &boxes, &copy);
     elsewhere(None, &kept, &copy);
     let both = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
     assert_eq!(with_effect(&both), expected, "{both:#?}");
     let sure = |report: &Report| report.findings[0].confidence.as_str();
-    assert_eq!(sure(&both), "proved", "its watch saw rank 1 end: {both:#?}");
+    assert_eq!(sure(&both), "proved", "run saw rank 1 exit: {both:#?}");
     let states: Vec<_> = both.ranks.iter().map(|rank| rank.state).collect();
     use RankState::{Exited, Unknown};
     assert_eq!(states, [Unknown, Exited, Unknown, Unknown]);
@@ -195,11 +195,11 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
     assert_eq!(unseen.ranks.root, [0, 2, 3], "{unseen:#?}");
     assert_eq!(unseen.severity.as_str(), "note");
 
-    // Each record is taken once, from wherever: by files in any mix, and by boxes alone.
+    // Each record counts once, whichever files are given.
     fs::rename(copy.join("journal.ddpj"), scratch.path().join("some.file")).unwrap();
     let alone = report(&analyze(scratch.path(), &["copy", "--format", "json"]));
     assert_eq!(with_effect(&alone), expected, "{alone:#?}");
-    assert_eq!(sure(&alone), "supported", "its own word: {alone:#?}");
+    assert_eq!(sure(&alone), "supported", "no exit seen: {alone:#?}");
     assert_eq!(alone.evidence.records, both.evidence.records);
     let mixed = ["copy/boxes", "some.file", "copy", "--format", "json"];
     let mixed = report(&analyze(scratch.path(), &mixed));
@@ -209,7 +209,7 @@ fn a_job_that_was_killed_with_its_watch_is_still_understood() {
 }
 
 #[test]
-fn a_job_that_still_runs_is_looked_at_without_disturbing_it() {
+fn running_job_is_analyzed_without_interference() {
     let mut job = Watched::hanging("op-mismatch");
     let one = fs::read_dir(job.boxes())
         .unwrap()
@@ -236,14 +236,14 @@ fn a_job_that_still_runs_is_looked_at_without_disturbing_it() {
     );
     assert_eq!(one.claimed_by(), reader);
 
-    // Its watch alone is killed: the ranks live on, and their waits go on.
+    // Only `run` is killed: the ranks stay alive and keep waiting.
     job.kill(&job.run.id().to_string());
     job.run.wait().unwrap();
     let started = Instant::now();
     loop {
         let orphans = report(&analyze(&job.run_dir(), &[".", "--format", "json"]));
         let codes: Vec<_> = orphans.findings.iter().map(|it| it.code.as_str()).collect();
-        assert_eq!(codes, ["DD103"], "everybody lives: {orphans:#?}");
+        assert_eq!(codes, ["DD103"], "all ranks are alive: {orphans:#?}");
         assert_eq!(orphans.findings[0].ranks.root, [2]);
         let waits = orphans
             .ranks
@@ -257,10 +257,10 @@ fn a_job_that_still_runs_is_looked_at_without_disturbing_it() {
     }
 }
 
-// --- Black boxes alone ------------------------------------------------------------------------------
+// --- Black boxes alone ---------------------------------------------------------------------------
 
-/// Black boxes of two ranks that made `calls` barriers each, and now are in the last of them where
-/// `inside`.
+/// Writes black boxes of two ranks, which issued `calls` barriers and are waiting in the last one
+/// where `inside` is set.
 fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<PathBuf> {
     let place = Place::within(dir);
     let write = |rank: u32| {
@@ -302,7 +302,7 @@ fn boxes_of(dir: &Path, calls: [u64; 2], inside: [bool; 2]) -> Vec<PathBuf> {
 }
 
 #[test]
-fn nobody_is_blamed_for_a_job_that_was_killed_while_it_was_well() {
+fn killed_healthy_job_has_no_root_cause() {
     for (calls, inside) in [
         ([5, 4], [true, false]),
         ([5, 5], [true, true]),
@@ -324,7 +324,7 @@ fn nobody_is_blamed_for_a_job_that_was_killed_while_it_was_well() {
             .iter()
             .filter_map(|it| it.seq)
             .collect();
-        assert_eq!(lines, calls, "where they were is said");
+        assert_eq!(lines, calls, "the last call of each rank is shown");
         let text = stdout(&analyze(dir.path(), &["."]));
         assert!(
             text.starts_with("insufficient: job job, 2 ranks on 1 node"),
@@ -338,13 +338,13 @@ fn nobody_is_blamed_for_a_job_that_was_killed_while_it_was_well() {
 }
 
 #[test]
-fn a_box_whose_process_lives_is_of_this_moment() {
+fn box_of_a_live_process_is_current() {
     let dir = tempfile::tempdir().unwrap();
-    // This very process is both ranks.
+    // Both boxes belong to this process.
     boxes_of(dir.path(), [3, 2], [true, false]);
     let output = analyze(dir.path(), &[".", "--format", "json"]);
     let found = report(&output);
-    assert_eq!(found.findings, [], "it waits, and not for long yet");
+    assert_eq!(found.findings, [], "the wait is still short");
     assert_eq!(
         (found.verdict.as_str(), output.status.code()),
         ("healthy", Some(0))
@@ -354,7 +354,7 @@ fn a_box_whose_process_lives_is_of_this_moment() {
 }
 
 #[test]
-fn a_number_that_is_taken_anew_is_another_process() {
+fn reused_pid_is_a_different_process() {
     let dir = tempfile::tempdir().unwrap();
     for path in boxes_of(dir.path(), [3, 2], [true, false]) {
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -369,7 +369,7 @@ fn a_number_that_is_taken_anew_is_another_process() {
     );
 }
 
-// --- What is broken, foreign or missing -------------------------------------------------------------
+// --- Damaged, foreign or missing evidence --------------------------------------------------------
 
 const MISMATCH: &str = r#"
 about = "two ranks call different things"
@@ -391,7 +391,7 @@ fn journal(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_journal_that_is_cut_anywhere_invents_nothing() {
+fn truncated_journal_yields_no_false_findings() {
     let dir = tempfile::tempdir().unwrap();
     let path = journal(dir.path());
     let whole = fs::read(&path).unwrap();
@@ -417,7 +417,7 @@ fn a_journal_that_is_cut_anywhere_invents_nothing() {
             found_at.is_some(),
             "{cut}: once found, it stays"
         );
-        // What nobody saw to its end is not healthy.
+        // A job whose end was not seen is not healthy.
         if cut < whole.len() && found_at.is_none() {
             assert_eq!(
                 report.verdict.as_str(),
@@ -428,7 +428,7 @@ fn a_journal_that_is_cut_anywhere_invents_nothing() {
         let records = report.evidence.records;
         assert!(records >= last, "{cut}");
         last = records;
-        // A cut inside a frame is said, of the very file.
+        // A cut inside a frame is reported for that file.
         for remark in &analysis.remarks {
             assert_eq!(remark.path, path);
             assert!(remark.text.contains("was read up to byte"), "{remark}");
@@ -438,7 +438,7 @@ fn a_journal_that_is_cut_anywhere_invents_nothing() {
 }
 
 #[test]
-fn a_byte_that_is_wrong_anywhere_never_panics() {
+fn corrupted_byte_never_panics() {
     let dir = tempfile::tempdir().unwrap();
     let path = journal(dir.path());
     let whole = fs::read(&path).unwrap();
@@ -447,15 +447,15 @@ fn a_byte_that_is_wrong_anywhere_never_panics() {
         bytes[at] ^= 0x5a;
         fs::write(&path, bytes).unwrap();
         let analysis = postmortem::analyze(std::slice::from_ref(&path));
-        assert!(!analysis.remarks.is_empty(), "{at}: it is said");
+        assert!(!analysis.remarks.is_empty(), "{at}: no remark");
     }
-    // The same of a box, whose words no checksum guards.
+    // The words of a box have no checksum; reading it must not panic either.
     let dir = tempfile::tempdir().unwrap();
     let path = boxes_of(dir.path(), [3, 3], [true, false]).remove(0);
     of_another_boot(&path);
     let whole = fs::read(&path).unwrap();
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-    // Behind its last counter the header is empty.
+    // The header is empty after its last counter.
     for word in 0..=header::RING_DROPPED {
         for value in [0, 1, u64::MAX, 1 << 40] {
             let at = (word * WORD) as u64;
@@ -469,7 +469,7 @@ fn a_byte_that_is_wrong_anywhere_never_panics() {
 }
 
 #[test]
-fn what_is_no_evidence_is_named_with_the_way_out() {
+fn unusable_file_is_named_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let newer = {
@@ -535,7 +535,7 @@ fn what_is_no_evidence_is_named_with_the_way_out() {
         assert_eq!(output.status.code(), Some(3), "{name}: {said}");
         assert_eq!(stdout(&output), "", "{name}");
         let [line, last] = said.lines().collect::<Vec<_>>()[..] else {
-            panic!("{name}: one note, and the end: {said}")
+            panic!("{name}: expected two lines: {said}")
         };
         let head = format!("ddp-doctor: {name}: ");
         assert!(
@@ -582,7 +582,7 @@ fn what_is_no_evidence_is_named_with_the_way_out() {
 }
 
 #[test]
-fn what_can_be_read_is_analyzed_beside_what_cannot() {
+fn readable_files_are_analyzed_beside_unreadable_ones() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     fs::write(dir.path().join("junk"), b"junk").unwrap();
@@ -603,7 +603,7 @@ fn what_can_be_read_is_analyzed_beside_what_cannot() {
     fs::remove_file(dir.path().join("junk")).unwrap();
     fs::remove_file(dir.path().join("cut.box")).unwrap();
     let twice = analyze(dir.path(), &[".", "node-0.ddpj", "."]);
-    assert_eq!(stderr(&twice), "", "the same again is no trouble");
+    assert_eq!(stderr(&twice), "", "a path given twice is no error");
 
     let copy = fs::copy(dir.path().join("node-0.ddpj"), dir.path().join("copy")).unwrap();
     assert!(copy > 0);
@@ -615,10 +615,10 @@ fn what_can_be_read_is_analyzed_beside_what_cannot() {
     assert_eq!(report(&output).evidence, one.evidence);
 }
 
-// --- Forms ------------------------------------------------------------------------------------------
+// --- Output formats and options ------------------------------------------------------------------
 
 #[test]
-fn several_jobs_give_a_report_each() {
+fn several_jobs_yield_one_report_each() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     boxes_of(&dir.path().join("boxes"), [1, 1], [false, false]);
@@ -630,14 +630,14 @@ fn several_jobs_give_a_report_each() {
     let mut jobs: Vec<_> = reports.iter().map(|it| it.job.id.as_str()).collect();
     jobs.sort_unstable();
     assert_eq!(jobs, ["job", "scenario"]);
-    assert_eq!(output.status.code(), Some(1), "of the worst");
+    assert_eq!(output.status.code(), Some(1), "status of the worst report");
     let sarif = analyze(dir.path(), &["node-0.ddpj", "boxes", "--format", "sarif"]);
     let sarif: Value = serde_json::from_slice(&sarif.stdout).unwrap();
     assert_eq!(sarif["runs"].as_array().map(Vec::len), Some(2));
 }
 
 #[test]
-fn every_form_tells_the_finding_on_standard_output() {
+fn every_format_prints_the_finding_to_stdout() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     for (format, mark) in [
@@ -662,7 +662,7 @@ fn every_form_tells_the_finding_on_standard_output() {
 }
 
 #[test]
-fn what_fails_is_for_the_user_to_say() {
+fn fail_on_sets_the_exit_status() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     for (fail_on, status) in [
@@ -691,7 +691,7 @@ fn what_fails_is_for_the_user_to_say() {
 }
 
 #[test]
-fn colours_and_silence_are_for_the_user_to_say() {
+fn color_and_quiet_options_are_honoured() {
     let dir = tempfile::tempdir().unwrap();
     journal(dir.path());
     let colored = |arguments: &[&str], no_color: &str| {

@@ -1,9 +1,9 @@
-//! How the memory of real processes went, written down to be told from again.
+//! Recorded memory curves of real processes, replayed through the engine.
 //!
-//! The scenarios in `tests/recorded` are what `ddp-doctor run` measured of the programs
-//! in `tests/jobs/memory/curves.py`: steps, and the samples that were worth telling, as its journal has
-//! them. Their heads say what is true of each, and `ends-in-step` in which step it came to its end: the
-//! scenario then demands that no forecast was wrong. To record them anew, which takes ten minutes:
+//! The scenarios in `tests/recorded` contain the steps and the memory samples that the journal of
+//! `ddp-doctor run` has of the programs in `tests/jobs/memory/curves.py`. Their heads state what is
+//! true of each program. `ends-in-step` is the step in which the memory ran out: the scenario fails
+//! if a forecast was wrong. Recording them again takes ten minutes:
 //!
 //! ```console
 //! $ cargo test --test tests -- --ignored record_curves --nocapture    # CURVES=leak,cache for some
@@ -30,7 +30,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn what_was_recorded_is_told_rightly() {
+fn recorded_memory_curves_are_forecast_correctly() {
     let mut failures = Vec::new();
     for path in recordings() {
         let text = fs::read_to_string(&path).unwrap();
@@ -70,7 +70,7 @@ fn record_curves() {
     }
 }
 
-/// The lines of a scenario, and the last step.
+/// Runs a program under `ddp-doctor run`; returns the lines of its scenario and its last step.
 fn record(venv: &Path, kind: &str) -> (String, u64) {
     let scratch = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ddp-doctor"));
@@ -107,7 +107,7 @@ fn record(venv: &Path, kind: &str) -> (String, u64) {
         }
     }
     assert!(last > 20, "{finished}");
-    // After that it ends, and gives back what it has.
+    // Later samples show the memory that the process frees as it exits.
     let stepped = lines.iter().filter(|(_, line)| line.starts_with("step"));
     let end = stepped
         .map(|(at, _)| at.plus(Duration::from_millis(600)))
@@ -123,7 +123,7 @@ fn record(venv: &Path, kind: &str) -> (String, u64) {
     (text, last)
 }
 
-/// A sample as scenarios say it.
+/// A sample in the notation of scenarios.
 fn words(sample: &MemorySample) -> String {
     let kib = |bytes: u64| format!("{}K", bytes >> 10);
     let of = |name: &str, used: Option<u64>, all: Option<u64>| {

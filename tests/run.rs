@@ -1,4 +1,4 @@
-//! `run` is as if it were not there, and says what it has to say.
+//! `run` as a shell sees it: transparent to the job, and what it reports.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -33,7 +33,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A job that is still running; killed if the test fails.
+/// A running command; killed if the test fails.
 struct Running(Child);
 
 impl Running {
@@ -48,7 +48,7 @@ impl Running {
         )
     }
 
-    /// Waits for the first line of the job.
+    /// Waits for the first line on standard output.
     fn first_line(&mut self) -> String {
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap())
@@ -113,7 +113,7 @@ fn report(path: &Path) -> Report {
 }
 
 #[test]
-fn the_status_is_the_jobs() {
+fn exit_status_is_that_of_the_job() {
     let dir = dir();
     for (script, status) in [
         ("exit 0", 0),
@@ -134,7 +134,7 @@ fn the_status_is_the_jobs() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_is_named_and_leaves_nothing() {
+fn unstartable_command_is_named_and_leaves_no_files() {
     let dir = dir();
     let output = run(&dir, &["no-such-command"]);
     assert_eq!(output.status.code(), Some(127));
@@ -153,7 +153,7 @@ fn a_command_that_cannot_be_started_is_named_and_leaves_nothing() {
 }
 
 #[test]
-fn usage_errors_are_2() {
+fn usage_error_exits_with_2() {
     let dir = dir();
     for arguments in [
         &["run"][..],
@@ -168,7 +168,7 @@ fn usage_errors_are_2() {
 }
 
 #[test]
-fn input_and_output_are_the_jobs() {
+fn standard_streams_are_passed_to_the_job() {
     let dir = dir();
     let mut job = program(dir.path())
         .args(["run", "--", "sh", "-c", "cat; echo err >&2"])
@@ -185,7 +185,7 @@ fn input_and_output_are_the_jobs() {
 }
 
 #[test]
-fn the_job_finds_the_agent_through_its_environment() {
+fn job_environment_points_to_the_agent() {
     let dir = dir();
     let python = dir.path().join("python");
     fs::create_dir_all(python.join("ddp_doctor/activate")).unwrap();
@@ -218,12 +218,12 @@ fn the_job_finds_the_agent_through_its_environment() {
     assert_eq!(text.matches("mode=700").count(), 2);
     assert!(
         !Path::new(&value("DDP_DOCTOR_BOX_DIR")).exists(),
-        "gone with the job"
+        "the boxes are removed with the job"
     );
 }
 
 #[test]
-fn switched_off_it_is_not_there_at_all() {
+fn disabled_run_leaves_no_trace() {
     let dir = dir();
     let output = program(dir.path())
         .args(["run", "--", "sh", "-c", "env | grep -c ^DDP_DOCTOR; exit 4"])
@@ -246,7 +246,7 @@ fn interruptible(dir: &Path) -> Command {
 }
 
 #[test]
-fn signals_sent_to_us_reach_the_job() {
+fn signals_are_forwarded_to_the_job() {
     let dir = dir();
     for (signal, status) in [
         ("TERM", 11),
@@ -266,9 +266,9 @@ fn signals_sent_to_us_reach_the_job() {
 }
 
 #[test]
-fn an_interrupt_of_the_terminal_is_left_to_the_job() {
+fn terminal_interrupt_is_left_to_the_job() {
     let dir = dir();
-    // The job takes its time to end, and is not abandoned meanwhile.
+    // `run` waits for a job that takes a while to exit.
     let script = "trap 'sleep 0.3; exit 21' INT; echo ready; while :; do sleep 0.05; done";
     let mut job = Running::start(
         interruptible(dir.path())
@@ -278,7 +278,7 @@ fn an_interrupt_of_the_terminal_is_left_to_the_job() {
     assert_eq!(job.first_line(), "ready");
     send("INT", &format!("-{}", job.0.id()));
     assert_eq!(job.end(), Some(21));
-    // A job that does not care dies of it, as it would without us.
+    // A job without a handler dies from the signal, as it would without `run`.
     let mut job = Running::start(
         interruptible(dir.path())
             .args(["run", "--", "sh", "-c", "echo ready; exec sleep 60"])
@@ -290,7 +290,7 @@ fn an_interrupt_of_the_terminal_is_left_to_the_job() {
 }
 
 #[test]
-fn stop_and_continue_take_job_and_us_along() {
+fn stop_and_continue_apply_to_run_and_job() {
     let dir = dir();
     let mut job = Running::start(
         program(dir.path())
@@ -314,7 +314,7 @@ fn stop_and_continue_take_job_and_us_along() {
 }
 
 #[test]
-fn a_shell_is_told_that_we_were_stopped_from_the_terminal() {
+fn shell_sees_run_stopped_from_the_terminal() {
     let dir = dir();
     let script = "set -m; \"$PROGRAM\" -q run -- sh -c 'kill -TSTP $PPID; sleep 60'; echo $?; \
                   kill -KILL -- -$(jobs -p)";
@@ -329,7 +329,7 @@ fn a_shell_is_told_that_we_were_stopped_from_the_terminal() {
 }
 
 #[test]
-fn without_a_run_directory_the_job_runs() {
+fn job_runs_without_a_run_directory() {
     let dir = dir();
     fs::write(dir.path().join("ddp-doctor-runs"), "in the way").unwrap();
     let output = run(&dir, &["sh", "-c", "exit 6"]);
@@ -339,7 +339,7 @@ fn without_a_run_directory_the_job_runs() {
 }
 
 #[test]
-fn without_a_coordinator_the_job_runs_and_is_journaled() {
+fn job_is_journaled_without_a_coordinator() {
     let dir = dir();
     let closed = TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -381,7 +381,7 @@ fn without_a_coordinator_the_job_runs_and_is_journaled() {
 }
 
 #[test]
-fn a_coordinator_elsewhere_is_refused_and_the_job_runs() {
+fn remote_coordinator_is_refused_and_the_job_runs() {
     let dir = dir();
     let output = program(dir.path())
         .args(["run", "--coordinator", "192.0.2.1:7", "--", "true"])
@@ -396,7 +396,7 @@ fn a_coordinator_elsewhere_is_refused_and_the_job_runs() {
 }
 
 #[test]
-fn two_runs_of_one_job_do_not_disturb_each_other() {
+fn concurrent_runs_of_one_job_do_not_interfere() {
     let dir = dir();
     let start = || {
         Running::start(
@@ -422,7 +422,7 @@ fn two_runs_of_one_job_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_run_directory_that_is_used_again_keeps_the_runs_apart() {
+fn reused_run_directory_keeps_the_earlier_run() {
     let dir = dir();
     let again = |job: &str| {
         let output = program(dir.path())
@@ -450,7 +450,7 @@ fn a_run_directory_that_is_used_again_keeps_the_runs_apart() {
 }
 
 #[test]
-fn the_short_form_runs_torchrun() {
+fn short_form_runs_torchrun() {
     let dir = dir();
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -483,7 +483,7 @@ fn the_short_form_runs_torchrun() {
 }
 
 #[test]
-fn a_standing_coordinator_diagnoses_what_is_reported_to_it() {
+fn standing_coordinator_diagnoses_a_reporting_job() {
     let dir = dir();
     let mut coordinator =
         Running::start(program(dir.path()).args(["coordinator", "--listen", "127.0.0.1:0"]));
@@ -518,7 +518,7 @@ fn a_standing_coordinator_diagnoses_what_is_reported_to_it() {
 }
 
 #[test]
-fn a_coordinator_that_comes_late_or_comes_back_is_told_everything() {
+fn late_or_restarted_coordinator_receives_all_evidence() {
     let dir = dir();
     let address = TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -534,7 +534,7 @@ fn a_coordinator_that_comes_late_or_comes_back_is_told_everything() {
     );
     std::thread::sleep(Duration::from_secs(1));
     let path = dir.path().join("r.json");
-    assert!(!path.exists(), "nobody has diagnosed anything yet");
+    assert!(!path.exists(), "a report before there is a coordinator");
     let first = coordinator();
     let names_it = || path.exists() && report(&path).verdict == Verdict::Hang;
     eventually("the late coordinator finds it", names_it);
@@ -550,7 +550,7 @@ fn a_coordinator_that_comes_late_or_comes_back_is_told_everything() {
 }
 
 #[test]
-fn a_node_that_is_killed_is_silent_and_its_ranks_are_unknown() {
+fn killed_node_is_silent_and_its_ranks_are_unknown() {
     let dir = dir();
     let mut coordinator =
         Running::start(program(dir.path()).args(["coordinator", "--listen", "127.0.0.1:0"]));
@@ -583,7 +583,7 @@ fn a_node_that_is_killed_is_silent_and_its_ranks_are_unknown() {
     living.sort_unstable();
     assert!(!living.is_empty());
 
-    // Only what watches is killed: the ranks go on, and nobody sees it.
+    // Only `run` is killed: the ranks continue, unobserved.
     goes.signal("KILL");
     let killed = Instant::now();
     while !finds("DD904") && killed.elapsed() < Duration::from_secs(60) {
@@ -609,7 +609,7 @@ fn a_node_that_is_killed_is_silent_and_its_ranks_are_unknown() {
 }
 
 #[test]
-fn a_finding_stands_in_the_report_while_the_job_hangs() {
+fn finding_is_in_the_report_while_the_job_hangs() {
     let dir = dir();
     let mut job = Running::start(program(dir.path()).args([
         "run",
@@ -639,11 +639,11 @@ fn a_finding_stands_in_the_report_while_the_job_hangs() {
         .read_to_string(&mut said)
         .unwrap();
     assert_eq!(said.matches("[DD102]").count(), 1, "printed once: {said}");
-    // Boxes and journal are kept, and the report is also where the rest is.
+    // Boxes and journal are kept, and the run directory has the same report.
     let run_dir = run_dir(dir.path());
     assert_eq!(fs::read_dir(run_dir.join("boxes")).unwrap().count(), 4);
     assert_eq!(report(&run_dir.join("report.json")), report(&path));
-    // The journal alone leads to the same diagnosis.
+    // The journal alone yields the same diagnosis.
     let mut journal = Journal::open(&run_dir.join("journal.ddpj")).unwrap();
     let (mut decoder, mut events) = (Decoder::new(0), Vec::new());
     while let Some(report) = journal.read().unwrap() {
@@ -669,7 +669,7 @@ fn a_finding_stands_in_the_report_while_the_job_hangs() {
 }
 
 #[test]
-fn what_the_system_says_of_ranks_is_in_the_report() {
+fn process_states_of_ranks_are_in_the_report() {
     let dir = dir();
     let mut job = Running::start(
         program(dir.path())
@@ -695,7 +695,7 @@ fn what_the_system_says_of_ranks_is_in_the_report() {
 }
 
 #[test]
-fn a_rank_without_room_for_its_black_box_is_named() {
+fn rank_without_room_for_its_black_box_is_named() {
     let dir = dir();
     let output = program(dir.path())
         .args(["run", "--report", "r.json", "--", "sh", "-c"])
@@ -713,7 +713,7 @@ fn a_rank_without_room_for_its_black_box_is_named() {
 }
 
 #[test]
-fn a_job_that_hangs_is_ended_where_that_is_wanted() {
+fn hanging_job_is_killed_when_requested() {
     let dir = dir();
     let output = program(dir.path())
         .args([
@@ -726,7 +726,7 @@ fn a_job_that_hangs_is_ended_where_that_is_wanted() {
             "r.json",
             "--",
         ])
-        // The launcher ignores what it is told, and is made to.
+        // The launcher ignores SIGTERM, and has to be killed.
         .args([
             "sh",
             "-c",
@@ -744,14 +744,14 @@ fn a_job_that_hangs_is_ended_where_that_is_wanted() {
 }
 
 #[test]
-fn a_job_that_is_killed_with_its_launcher_is_still_told_apart() {
+fn crashed_command_yields_the_status_of_a_shell() {
     let dir = dir();
     let status = run(&dir, &["sh", "-c", "kill -SEGV $$"]).status;
     assert_eq!((status.code(), status.signal()), (Some(139), None));
 }
 
 #[test]
-fn demos_end_with_the_diagnosis_that_they_promise() {
+fn demos_end_with_the_announced_diagnosis() {
     let dir = dir();
     let list = program(dir.path()).arg("demo").output().unwrap();
     let names = String::from_utf8(list.stdout).unwrap();

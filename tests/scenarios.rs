@@ -1,11 +1,11 @@
-//! Every scenario file holds.
+//! The engine on the scenario files in `tests/scenarios`.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::scenario::Scenario;
 
 #[test]
-fn every_scenario_holds() {
+fn every_scenario_meets_its_expectations() {
     let mut files = Vec::new();
     collect(
         &Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios"),

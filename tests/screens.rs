@@ -1,8 +1,8 @@
-//! Every screen of the dashboard as it looks on terminals of three sizes, with jobs of every kind of
-//! trouble and healthy ones.
+//! Every screen of the dashboard on terminals of three sizes, with healthy jobs and jobs with each
+//! kind of fault.
 //!
-//! The pictures are in `tests/screens`: run with `UPDATE_SCREENS=1` where a screen has changed, and look
-//! at the difference.
+//! The expected screens are in `tests/screens`. After a change, run with `UPDATE_SCREENS=1` and
+//! review the difference.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,16 @@ use crate::support::scenario::Scenario;
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
 
-/// A terminal that can do all.
+/// A terminal with true colour and Unicode.
 const RICH: Theme = Theme {
     depth: Depth::True,
     unicode: true,
 };
 
-/// When a dashboard is looked at.
+/// Moment at which the dashboard is shown.
 #[derive(Clone, Copy, PartialEq)]
 enum When {
-    /// While the job is watched, at the last.
+    /// At the last update of a live job.
     Live,
     /// After the evidence has ended.
     After,
@@ -37,7 +37,7 @@ enum When {
 /// A dashboard that shows the job of a scenario.
 fn watched(scenario: &str, theme: Theme, when: When) -> App {
     let source = |file: &str| {
-        // The lines that scenarios name, of a program that nobody wrote.
+        // Generated source, since the programs that scenarios name do not exist.
         let is_program = file.ends_with(".py");
         let line = |number| format!("    line_{number}(model, batch)\n");
         is_program.then(|| (1..100).map(line).collect())
@@ -51,7 +51,7 @@ fn watched_with(scenario: &str, theme: Theme, when: When, source: Read) -> App {
     let journals = scenario.journals(dir.path(), 1).unwrap();
     let mut updates = postmortem::record(&journals).unwrap().updates;
     if when == When::Live {
-        // The two last looks say that the evidence has ended.
+        // The last two updates mark the end of the evidence.
         updates.truncate(updates.len().saturating_sub(2));
     }
     let mut app = App::new(theme, Sources::new("/".into(), source));
@@ -116,14 +116,14 @@ fn compare(name: &str, shown: &str) {
     };
     assert!(
         expected == shown,
-        "{} is another picture now; run with UPDATE_SCREENS=1 and look at the difference. {}",
+        "{} has changed; run with UPDATE_SCREENS=1 and review the difference. {}",
         path.display(),
         differs()
     );
 }
 
 #[test]
-fn screens_look_as_they_did() {
+fn screens_match_the_stored_pictures() {
     for name in [
         "healthy/subgroups",
         "memory/leak_on_one_rank",
@@ -145,7 +145,7 @@ fn screens_look_as_they_did() {
     }
 }
 
-/// A job of 1 024 ranks, one of which does not come.
+/// A job of 1 024 ranks, one of which never arrives.
 const LARGE: &str = r#"
 about = "one of 1 024 ranks does not come"
 world = 1024
@@ -161,7 +161,7 @@ look-on = 20
 "#;
 
 #[test]
-fn one_rank_among_a_thousand_is_seen_at_once() {
+fn one_missing_rank_of_1024_is_shown_first() {
     let mut app = watched(LARGE, RICH, When::Live);
     for size in SIZES {
         app.screen = Screen::Overview;
@@ -171,7 +171,7 @@ fn one_rank_among_a_thousand_is_seen_at_once() {
         let shown = picture(&mut app, size);
         assert!(
             shown[4].contains("777"),
-            "the odd one is the first: {shown:#?}"
+            "the odd rank is not the first: {shown:#?}"
         );
     }
     app.screen = Screen::Ranks;
@@ -185,7 +185,7 @@ fn one_rank_among_a_thousand_is_seen_at_once() {
 }
 
 #[test]
-fn a_terminal_that_can_do_little_gets_little() {
+fn bare_terminal_gets_plain_ascii() {
     let mut app = watched(&file("process/early_exit.toml"), Theme::BARE, When::After);
     for screen in Screen::ALL {
         app.screen = screen;
@@ -201,9 +201,9 @@ fn a_terminal_that_can_do_little_gets_little() {
     }
 }
 
-/// Verdict, code, culprits and the reason: all of it on the first screen of the smallest terminal.
+/// Code, culprits and reason have to fit on the first screen of the smallest terminal.
 #[test]
-fn the_first_screen_says_who_it_was_and_why() {
+fn first_screen_names_finding_root_cause_and_reason() {
     let mut folders = vec![root().join("tests/scenarios")];
     let mut seen = 0;
     while let Some(folder) = folders.pop() {
@@ -235,7 +235,7 @@ fn the_first_screen_says_who_it_was_and_why() {
 }
 
 #[test]
-fn a_recording_says_where_it_stands() {
+fn recording_shows_its_position() {
     let mut app = watched(&file("process/early_exit.toml"), RICH, When::After);
     let mut shown = picture(&mut app, (80, 24));
     let now = Timestamp(1);
@@ -250,7 +250,7 @@ fn a_recording_says_where_it_stands() {
     compare("recording", &shown.join("\n"));
 }
 
-/// The job of the README: one of eight ranks has a batch less than the others.
+/// The job of the README: one of eight ranks has one batch fewer than the others.
 const README: &str = r#"
 about = "one of eight ranks has a batch less"
 world = 8
@@ -268,11 +268,11 @@ end
 look-on = 12
 "#;
 
-/// Between these lines the README shows the first screen.
+/// Markers around the first screen in the README.
 const MARKS: (&str, &str) = ("<!-- watch -->\n```text\n", "```\n<!-- /watch -->\n");
 
 #[test]
-fn the_readme_shows_the_first_screen() {
+fn readme_shows_the_first_screen() {
     let source = |_: &str| {
         let line = |number| match number {
             19 => "    loss.backward()\n",

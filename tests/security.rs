@@ -22,7 +22,7 @@ use v1::event::Kind;
 use crate::support::coordinator::Coordinator;
 use crate::support::process::program;
 
-/// Time limit for anything that has to happen.
+/// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Another user, with a directory and a copy of the program.
@@ -31,7 +31,7 @@ struct OtherUser {
 }
 
 impl OtherUser {
-    /// `None` where this process may not become another user, which is reported.
+    /// Returns `None`, and prints why, where this process may not become another user.
     fn new() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let copy = dir.path().join("ddp-doctor");
@@ -50,7 +50,7 @@ impl OtherUser {
         self.dir.path().join("ddp-doctor")
     }
 
-    /// A command of that user, in its directory; `ddp-doctor` stands for its copy.
+    /// A command run as that user, in its directory; `ddp-doctor` is its copy of the program.
     fn command(&self, name: &str) -> Command {
         let clean = program(self.dir.path());
         let mut command = Command::new("setpriv");
@@ -90,7 +90,7 @@ impl Running {
         Self { child, dir }
     }
 
-    /// What `run.json` says, once it is there.
+    /// Contents of `run.json`, once it exists.
     fn description(&self) -> Value {
         let runs = self.dir.path().join("ddp-doctor-runs");
         let mut found = None;
@@ -214,8 +214,8 @@ fn other_user_cannot_see_a_job() {
     }
 }
 
-/// Connects to a socket and begins HTTP/2. Status 0: there was an answer, 1: no connection, 2: it was
-/// closed without an answer.
+/// Connects to a socket and begins HTTP/2. Exit status 0: answered, 1: no connection, 2: closed
+/// without an answer.
 const CONNECT: &str = r#"
 $SIG{PIPE} = 'IGNORE';
 my $socket = IO::Socket::UNIX->new(Peer => $ARGV[0]) or exit 1;
@@ -274,7 +274,7 @@ fn forged_evidence_of_another_user_does_not_end_a_job() {
     eventually("the job is known", || {
         !coordinator.reports("healthy").is_empty()
     });
-    // A hang of four ranks, as a second node of the same job.
+    // The other user reports a hang of four ranks as a second node of the same job.
     let forged = other
         .command("ddp-doctor")
         .args([
@@ -348,7 +348,7 @@ fn flood_of_connections_leaves_descriptors_for_jobs_and_reports() {
     drop(flood);
 }
 
-/// Cuts every black box of the job as soon as it is there, while the job runs.
+/// Runs a command and truncates its black boxes whenever they are not empty.
 const CUT_BOXES: &str = r#"
 cut() {
     while :; do
@@ -421,7 +421,8 @@ fn truncation_of_a_box_in_use_is_reported() {
     assert_eq!(last.verdict, Verdict::Insufficient, "{last:#?}");
 }
 
-/// What `run` of a program in `target/debug` below `shared` adds to PYTHONPATH, and what it prints.
+/// Runs a copy of the program in `shared/target/debug`; returns the job's PYTHONPATH and what `run`
+/// prints.
 fn python_path(shared: &Path) -> (String, String) {
     let folder = shared.join("target/debug");
     fs::create_dir_all(&folder).unwrap();
@@ -472,7 +473,7 @@ fn python_package_around_a_program_outside_of_it_is_not_loaded() {
     assert_eq!(path, "\n", "{said}");
 }
 
-/// A journal of a job on this host that has these events.
+/// Writes a journal with these events.
 fn journal(dir: &Path, events: Vec<Kind>) -> PathBuf {
     let hello = Kind::Hello(v1::Hello {
         job: "forged".into(),

@@ -1,6 +1,6 @@
-//! Stacks of real ranks, under `ddp-doctor run`: taken where ranks stand, and nowhere else.
+//! Stacks of real ranks under `ddp-doctor run`: captured where ranks are blocked, and nowhere else.
 //!
-//! They need the Python environment that `pytorch.rs` needs.
+//! The tests need a Python environment with PyTorch ([`venv`]).
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -15,7 +15,7 @@ use ddp_doctor_proto::v1::{self, event::Kind};
 use crate::support::jobs::{launch, variant, venv};
 use crate::support::process::{Finished, run_to_end};
 
-/// A job under `run`, with its run directory in `scratch`.
+/// The command that runs a job under `run`, with the run directory `scratch/run`.
 fn run(scratch: &Path, job: &str, ranks: u32, options: &[&str]) -> Option<Command> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ddp-doctor"));
     let path = std::env::var("PATH").unwrap_or_default();
@@ -30,7 +30,7 @@ fn run(scratch: &Path, job: &str, ranks: u32, options: &[&str]) -> Option<Comman
     Some(command)
 }
 
-/// All stacks in the journal, with the rank they are of.
+/// All stacks in the journal, each with its rank.
 fn journaled(scratch: &Path) -> Vec<(u32, v1::Stacks)> {
     let mut reader = Reader::open(&scratch.join("run/journal.ddpj")).unwrap();
     let mut ranks = std::collections::BTreeMap::new();
@@ -53,7 +53,7 @@ fn show(finished: &Finished, stacks: &[(u32, v1::Stacks)]) -> String {
     format!("{finished}\n{stacks:#?}")
 }
 
-/// Runs the job in which rank 1 sleeps and rank 0 waits, until it is ended.
+/// Runs the job in which rank 1 sleeps and rank 0 waits, until `run` kills it.
 fn asleep(options: &[&str]) -> Option<(Finished, Vec<(u32, v1::Stacks)>)> {
     let scratch = tempfile::tempdir().unwrap();
     let kill = [
@@ -72,7 +72,7 @@ fn asleep(options: &[&str]) -> Option<(Finished, Vec<(u32, v1::Stacks)>)> {
 }
 
 #[test]
-fn ranks_that_stand_are_looked_at_twice_before_the_limit() {
+fn blocked_ranks_are_sampled_twice_before_the_limit() {
     let Some((finished, stacks)) = asleep(&[]) else {
         return;
     };
@@ -112,7 +112,7 @@ fn ranks_that_stand_are_looked_at_twice_before_the_limit() {
 }
 
 #[test]
-fn stacks_can_be_switched_off() {
+fn stack_capture_can_be_disabled() {
     for when in ["never", "ask"] {
         let Some((finished, stacks)) = asleep(&["--stacks", when]) else {
             return;
@@ -122,14 +122,14 @@ fn stacks_can_be_switched_off() {
 }
 
 #[test]
-fn a_job_that_waits_for_moments_is_not_looked_at() {
+fn short_waits_are_not_sampled() {
     let scratch = tempfile::tempdir().unwrap();
     let Some(command) = run(scratch.path(), "healthy/killed.py", 2, &[]) else {
         return;
     };
     let finished = run_to_end(command);
     assert_eq!(finished.status, Some(0), "{finished}");
-    // Only starting up takes long on a busy machine: that is looked at before there is a collective.
+    // On a busy machine startup is slow enough to be sampled, before the first collective.
     let stacks = journaled(scratch.path());
     let starting = |(_, taken): &(u32, v1::Stacks)| {
         let functions = taken.threads[0].python.iter().map(|frame| &frame.function);
@@ -138,7 +138,7 @@ fn a_job_that_waits_for_moments_is_not_looked_at() {
     assert!(stacks.iter().all(starting), "{}", show(&finished, &stacks));
 }
 
-/// A program that is ended, with all that it started, when this goes.
+/// A running program, killed with its process group on drop.
 struct Running(Child);
 
 impl Running {
@@ -147,7 +147,7 @@ impl Running {
         Self(command.process_group(0).spawn().unwrap())
     }
 
-    /// Ends it as a person would, and sees it end.
+    /// Sends SIGTERM and waits for the exit.
     fn interrupt(&mut self) {
         let pid = self.0.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().unwrap();
@@ -164,7 +164,7 @@ impl Drop for Running {
     }
 }
 
-/// The job in which rank 1 sleeps and the others wait, once it does.
+/// Starts the job in which rank 1 sleeps and the others wait; returns once it hangs.
 fn hang(scratch: &Path, ranks: u32, options: &[&str]) -> Option<Running> {
     let mut command = run(scratch, "faulty/asleep.py", ranks, options)?;
     command.env("DDP_DOCTOR_TEST_STAMP", scratch.join("stamp"));
@@ -173,11 +173,11 @@ fn hang(scratch: &Path, ranks: u32, options: &[&str]) -> Option<Running> {
     while !scratch.join("stamp.1").exists() {
         assert!(
             started.elapsed() < Duration::from_secs(120),
-            "rank 1 did not come so far"
+            "rank 1 did not reach its sleep"
         );
         std::thread::sleep(Duration::from_millis(50));
     }
-    // The others are in their call before it is shown that they wait.
+    // The other ranks need a moment to enter their call and be seen waiting.
     std::thread::sleep(Duration::from_secs(2));
     Some(running)
 }
@@ -196,7 +196,7 @@ fn out(output: &Output) -> String {
 }
 
 #[test]
-fn a_hanging_job_shows_the_odd_rank_first() {
+fn dump_of_a_hang_shows_the_odd_rank_first() {
     let scratch = tempfile::tempdir().unwrap();
     let Some(mut running) = hang(scratch.path(), 3, &[]) else {
         return;
@@ -236,12 +236,12 @@ fn a_hanging_job_shows_the_odd_rank_first() {
     place("rank 2   in all_reduce #5 of group 0 for ");
     let all = dump(&[target, "--all-threads", "--format", "markdown"]);
     assert!(out(&all).contains("## ranks 0–2: "), "{}", out(&all));
-    // The address is as good.
+    // The coordinator's address works as a target, too.
     let description = std::fs::read_to_string(run_dir.join("run.json")).unwrap();
     let description: serde_json::Value = serde_json::from_str(&description).unwrap();
     let again = dump(&[description["coordinator"].as_str().unwrap()]);
     assert!(out(&again).contains("\nranks 0 and 2\n"), "{}", out(&again));
-    // One of its ranks by its number.
+    // So does the pid of a rank.
     let rank = dump(&["--pid", &seen.processes[1].pid.to_string()]);
     assert!(out(&rank).contains("time.sleep(3600)"), "{}", out(&rank));
 
@@ -256,7 +256,7 @@ fn a_hanging_job_shows_the_odd_rank_first() {
 }
 
 #[test]
-fn where_stacks_are_switched_off_that_is_said() {
+fn dump_reports_that_stacks_are_disabled() {
     let scratch = tempfile::tempdir().unwrap();
     let Some(running) = hang(scratch.path(), 2, &["--stacks", "never"]) else {
         return;
@@ -269,7 +269,7 @@ fn where_stacks_are_switched_off_that_is_said() {
 }
 
 #[test]
-fn a_process_that_may_not_be_read_says_why() {
+fn dump_explains_why_a_process_cannot_be_read() {
     let mut sleep = Command::new("sleep");
     sleep.arg("60");
     let running = Running::start(sleep);
@@ -285,7 +285,7 @@ fn a_process_that_may_not_be_read_says_why() {
         out(&gone)
     );
 
-    // As nobody, who may run the program only where it can be reached.
+    // The user nobody needs a copy of the program in a directory that it can enter.
     let scratch = tempfile::tempdir().unwrap();
     let program = scratch.path().join("ddp-doctor");
     std::fs::copy(env!("CARGO_BIN_EXE_ddp-doctor"), &program).unwrap();

@@ -1,5 +1,5 @@
-//! The architecture's invariants, most of them absences: who may depend on whom, what may not be
-//! named where, how much is brought in.
+//! Invariants of the architecture: allowed dependencies between crates, names that a module may not
+//! use, and the size of the dependency tree.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -50,13 +50,13 @@ fn must_not_reach(package: &str, forbidden: &[&str]) {
         let found = crates
             .iter()
             .find(|found| found.split(' ').next() == Some(name));
-        assert!(found.is_none(), "{package} reaches {name}");
+        assert!(found.is_none(), "{package} depends on {name}");
     }
 }
 
 #[test]
-fn what_lives_in_a_training_process_depends_on_almost_nothing() {
-    // The library can ask the CUDA driver for memory, by bindings of three crates that link nothing.
+fn in_process_crates_have_few_dependencies() {
+    // The C library queries GPU memory through CUDA bindings: three crates, which link nothing.
     for (package, most) in [
         ("ddp-doctor-agent", 3),
         ("ddp-doctor-capi", 7),
@@ -70,7 +70,7 @@ fn what_lives_in_a_training_process_depends_on_almost_nothing() {
 }
 
 #[test]
-fn dependencies_point_one_way() {
+fn dashboard_and_proto_depend_on_no_higher_crate() {
     must_not_reach("ddp-doctor-dashboard", &["ddp-doctor", "ddp-doctor-agent"]);
     must_not_reach(
         "ddp-doctor-proto",
@@ -84,13 +84,13 @@ fn dependencies_point_one_way() {
 }
 
 #[test]
-fn the_workspace_keeps_its_crate_budget() {
+fn workspace_stays_within_its_crate_budget() {
     let crates = crates_of("ddp-doctor", &["--all-features"]);
     assert!(crates.len() <= 220, "{} crates: {crates:?}", crates.len());
 }
 
 #[test]
-fn the_engine_has_no_io_no_clock_and_no_thread() {
+fn engine_uses_no_io_clock_or_thread() {
     let forbidden = [
         "std::net",
         "std::fs",
@@ -122,7 +122,7 @@ fn the_engine_has_no_io_no_clock_and_no_thread() {
 }
 
 #[test]
-fn unsafe_code_is_fenced() {
+fn unsafe_code_is_limited_to_listed_files() {
     let fenced = [
         "agent/capi/src/lib.rs",
         "agent/capi/src/ptr.rs",

@@ -1,21 +1,22 @@
-//! One integration binary.
+//! The integration tests, one binary.
 //!
 //! * `copied`: the program without its Python package and libraries.
-//! * `framework`: that a scenario which expects the wrong thing fails, and says why.
-//! * `launchers`: the ways in which people start jobs, and what may go wrong between us and them.
+//! * `framework`: a scenario with a wrong expectation fails, and the message says why.
+//! * `launchers`: ways to start a job, and failures between `run` and the job.
 //! * `linking`: programs that link the agent, under `run` and with a standing coordinator.
-//! * `nccl`: programs that call NCCL themselves, against doubles of it and of the driver.
-//! * `oracle`: random programs, and what is true of them whatever the engine says.
+//! * `lost_coordinator`: the diagnosis continues when the coordinator is lost.
+//! * `nccl`: programs that call NCCL directly, against doubles of NCCL and of the CUDA driver.
+//! * `oracle`: random programs whose true faults are known independently of the engine.
 //! * `packaging`: `pip install agent/python` in a fresh environment.
-//! * `postmortem`: what `analyze` makes of what a job left behind, whole, in part or broken.
-//! * `recorded`: how the memory of real processes went, written down anew.
+//! * `postmortem`: `analyze` on complete, partial and damaged evidence.
+//! * `recorded`: recorded memory curves of real processes, and their recorder.
 //! * `run`: the command `run` as a shell sees it, on real processes.
-//! * `scenarios`: the engine on evidence written down by hand, one file each.
-//! * `screens`: the dashboard's pictures, on terminals of three sizes.
+//! * `scenarios`: the engine on handwritten evidence, one file per scenario.
+//! * `screens`: the dashboard's screens on terminals of three sizes.
 //! * `security`: what other users of the machine and hostile files can do.
-//! * `stacks`: where real ranks stand, taken by `run` and by `dump`.
-//! * `structure`: who may depend on whom, and other invariants of the architecture.
-//! * `timing`: that tests can scale what is concluded from time.
+//! * `stacks`: stacks of real ranks, captured by `run` and by `dump`.
+//! * `structure`: allowed dependencies and other invariants of the architecture.
+//! * `timing`: `DDP_DOCTOR_TIME_SCALE`.
 //! * `watch`: the dashboard on a terminal, beside real jobs.
 
 #![expect(
@@ -23,7 +24,7 @@
     clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a test that cannot go on has failed, and may say why"
+    reason = "a test that cannot continue has failed and may print why"
 )]
 
 mod copied;

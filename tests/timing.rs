@@ -1,4 +1,4 @@
-//! `DDP_DOCTOR_TIME_SCALE`, by which tests shorten what is concluded from time.
+//! `DDP_DOCTOR_TIME_SCALE`, which scales the time limits of the diagnosis for tests.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn codes(report: &Report) -> Vec<&str> {
 }
 
 #[test]
-fn scaled_stall_is_reported_killed_and_replayed_within_the_sleep() {
+fn scaled_stall_is_reported_killed_and_replayed() {
     let Some(venv) = venv() else { return };
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("job.py"), SLEEPS_FOR_A_WHILE).unwrap();
@@ -55,7 +55,7 @@ fn scaled_stall_is_reported_killed_and_replayed_within_the_sleep() {
 }
 
 #[test]
-fn scale_that_is_no_number_is_a_usage_error() {
+fn invalid_time_scale_is_a_usage_error() {
     for scale in ["fast", "0", "-1"] {
         let dir = tempfile::tempdir().unwrap();
         let output = program(dir.path())

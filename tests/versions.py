@@ -5,8 +5,8 @@
     tests/versions.py --versions 2.4.1 2.8.0 --jobs op_mismatch
     tests/versions.py --write docs/pytorch-versions.md      replaces the table in that file
 
-Each version is one run of `cargo test --test truth live::` with another Python environment, so a job's outcome is
-held against the truth at the head of its program. The exit status is 1 if one differs. `scripts/pytorch-env` provides
+Each version is one run of `cargo test --test truth live::` with another Python environment, which compares a job's
+outcome with the truth at the head of its program. The exit status is 1 if one differs. `scripts/pytorch-env` provides
 the environments; `--drop` removes those that did not exist before.
 """
 

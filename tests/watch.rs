@@ -1,4 +1,4 @@
-//! The dashboard on a terminal, beside real jobs, and what `watch --once` and `status` say of them.
+//! The dashboard on a terminal, beside real jobs, and the output of `watch --once` and `status`.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,10 +13,10 @@ use crate::support::process::{eventually, program};
 use crate::support::tmux::Terminal;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
-/// How long anything may take that has to happen.
+/// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A job of `torchrun` under `run`; ended when the test is over.
+/// A PyTorch job under `run`; ended when the test ends.
 struct Job {
     run: Child,
     scratch: TempDir,
@@ -40,7 +40,7 @@ impl Job {
             run: run.spawn().unwrap(),
             scratch,
         };
-        // Before that there is nothing to watch.
+        // Until `run.json` exists there is nothing to watch.
         let described = job.scratch.path().join("run/run.json");
         eventually("a run directory", || described.exists());
         job
@@ -50,7 +50,7 @@ impl Job {
         self.scratch.path().join("run").display().to_string()
     }
 
-    /// Asks the job to end, and waits for that.
+    /// Sends SIGTERM to `run` and waits until it exits.
     fn end(&mut self) {
         let pid = self.run.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().unwrap();
@@ -70,20 +70,20 @@ impl Drop for Job {
     }
 }
 
-/// The terminal is the shell's again.
+/// Checks that the terminal is back in the shell's settings.
 #[track_caller]
 fn is_given_back(terminal: &Terminal) {
-    // The words as they are typed are not those that are printed.
+    // The quotes in `'e'nd` keep the echo of the typed line from matching.
     let settings = r"stty -a | grep -ow -e -icanon -e icanon -e -echo -e echo | tr '\n' ' '";
     terminal.line(&format!("{settings}; echo 'e'nd"));
     let screen = terminal.until("the settings", |screen| screen.contains(" end"));
     assert!(screen.contains("icanon echo end"), "{screen}");
     let flags = terminal.asked("#{alternate_on} #{cursor_flag}");
-    assert_eq!(flags, "0 1", "its own screen, and a cursor");
+    assert_eq!(flags, "0 1", "the main screen, with a cursor");
 }
 
 #[test]
-fn beside_a_job_that_hangs() {
+fn dashboard_follows_a_hanging_job() {
     let Some(venv) = venv() else { return };
     let Some(terminal) = Terminal::start(100, 30) else {
         return;
@@ -94,7 +94,7 @@ fn beside_a_job_that_hangs() {
     let mut job = Job::start(venv, "faulty/op_mismatch_of_four.py", 4, &options);
 
     terminal.line(&format!("{PROGRAM} watch {address}"));
-    // Culprit and reason, without a key.
+    // Finding, culprit and reason are shown before any key is pressed.
     let names_it = |screen: &str| {
         let words = ["HANG", "DD103", "▸ rank", "why ", "live"];
         words.iter().all(|word| screen.contains(word))
@@ -142,7 +142,7 @@ fn beside_a_job_that_hangs() {
     terminal.until("the shell", |screen| screen.contains("Stopped"));
     is_given_back(&terminal);
 
-    // Asked to end by somebody else, it gives the terminal back, too.
+    // The terminal is also restored when SIGTERM ends the dashboard.
     terminal.line(&format!("clear; {PROGRAM} watch {address}"));
     terminal.until("the finding", names_it);
     let shell = terminal.asked("#{pane_pid}");
@@ -161,7 +161,7 @@ fn beside_a_job_that_hangs() {
 }
 
 #[test]
-fn of_a_run_that_has_ended() {
+fn dashboard_replays_an_ended_run() {
     let Some(venv) = venv() else { return };
     let Some(terminal) = Terminal::start(100, 30) else {
         return;
@@ -170,7 +170,7 @@ fn of_a_run_that_has_ended() {
     terminal.line(&format!("{PROGRAM} watch {}", job.run_dir()));
     terminal.until("the finding", |screen| screen.contains("DD103"));
     job.end();
-    // It goes over to what was recorded by itself.
+    // The dashboard switches to the recording without a key.
     terminal.until("the end", |screen| {
         screen.contains("recorded") || screen.contains("ended")
     });
@@ -190,7 +190,7 @@ fn of_a_run_that_has_ended() {
 }
 
 #[test]
-fn a_panic_leaves_a_terminal_that_can_be_used() {
+fn panic_restores_the_terminal() {
     let example = Path::new(PROGRAM).with_file_name("examples").join("panics");
     if !example.exists() {
         eprintln!("skipped: {} is not built", example.display());
@@ -207,7 +207,7 @@ fn a_panic_leaves_a_terminal_that_can_be_used() {
 }
 
 #[test]
-fn once_and_status_say_the_same() {
+fn watch_once_and_status_agree() {
     let Some(venv) = venv() else { return };
     let mut job = Job::start(venv, "faulty/op_mismatch.py", 2, &[]);
     let say = |arguments: &[&str]| {

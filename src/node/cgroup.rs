@@ -1,24 +1,23 @@
-//! What control groups say of memory: how much there may be, how much is in use, and how many
-//! processes the kernel killed for want of it.
+//! Memory limits, usage and out-of-memory kills of control groups.
 //!
-//! In version 2 (`memory.max`, `memory.current`, `memory.events`) and version 1 (`memory.limit_in_bytes`,
-//! `memory.usage_in_bytes`, `memory.failcnt`, `memory.oom_control`), see the kernel's `cgroup-v2.rst` and
-//! `cgroup-v1/memory.rst`. That a group is held at its limit means little by itself: pages of files fill
-//! it up to there, and are given back. The count of kills is of any killer, also the host's own, whose victim was in
-//! the group; version 1 has it since Linux 4.13.
+//! Version 2 (`memory.max`, `memory.current`, `memory.events`) and version 1
+//! (`memory.limit_in_bytes`, `memory.usage_in_bytes`, `memory.failcnt`, `memory.oom_control`); see
+//! the kernel's `cgroup-v2.rst` and `cgroup-v1/memory.rst`. A group at its limit is not necessarily
+//! short of memory: the page cache grows to the limit and is reclaimed. The count of kills includes
+//! kills by the host whose victim was in the group; version 1 has this count since Linux 4.13.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Where control groups are mounted.
+/// Mount point of control groups.
 const MOUNT: &str = "/sys/fs/cgroup";
-/// Groups around a group that are looked at, itself among them.
+/// Maximum number of enclosing groups that are read, including the group itself.
 const DEEPEST: usize = 16;
 
-/// The control group that counts the memory of a process, and those around it.
+/// The control group that accounts for the memory of a process, with its enclosing groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryGroup {
-    /// The innermost first.
+    /// Directories of the groups, the innermost first.
     dirs: Vec<PathBuf>,
     version: Version,
 }
@@ -29,22 +28,22 @@ enum Version {
     Two,
 }
 
-/// How full something is, in bytes.
+/// Memory usage of a control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// In use, what the kernel can take back left out.
+    /// Bytes in use, without reclaimable file pages.
     pub used: u64,
-    /// What there may be.
+    /// Limit in bytes.
     pub limit: u64,
-    /// How often somebody in there came up against that, and memory had to be taken back first.
+    /// Number of allocations that reached the limit and had to reclaim memory first.
     pub held: Option<u64>,
-    /// The same with the lower limit from which on they are slowed down; version 1 has none.
+    /// Number of times that processes were throttled at `memory.high`; `None` for version 1.
     pub slowed: Option<u64>,
 }
 
 impl MemoryGroup {
-    /// The group that these lines of `/proc/PID/cgroup` name; `None`: no memory is counted there, or it is
-    /// not to be seen from here.
+    /// The group in these lines of `/proc/PID/cgroup`; `None` if no memory is accounted there, or
+    /// the group is not visible from here.
     #[must_use]
     pub fn of(lines: &str) -> Option<Self> {
         Self::below(Path::new(MOUNT), lines)
@@ -56,7 +55,7 @@ impl MemoryGroup {
             let mut fields = line.splitn(3, ':');
             let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
             if controllers.split(',').any(|it| it == "memory") {
-                // A hierarchy of version 1 that counts memory leaves nothing to one of version 2.
+                // The memory controller is in only one hierarchy, here one of version 1.
                 found = Some((Version::One, mount.join("memory"), path));
                 break;
             }
@@ -69,7 +68,8 @@ impl MemoryGroup {
         let is_plain = path
             .components()
             .all(|it| matches!(it, Component::Normal(_)));
-        // In a container the path may be the host's, while the mount begins at the container's own group.
+        // In a container the path may be the host's, while the mount starts at the container's
+        // group.
         let own = Some(root.join(path)).filter(|own| is_plain && own.is_dir());
         let own = own.unwrap_or_else(|| root.clone());
         let dirs = own.ancestors().take_while(|dir| dir.starts_with(&root));
@@ -80,7 +80,7 @@ impl MemoryGroup {
         group.used(group.dirs.first()?).map(|_| group.clone())
     }
 
-    /// How many processes of the group the kernel has killed for want of memory.
+    /// Number of processes in the group that the kernel killed because memory ran out.
     #[must_use]
     pub fn oom_kills(&self) -> Option<u64> {
         let file = match self.version {
@@ -91,7 +91,7 @@ impl MemoryGroup {
         value(&text, "oom_kill")
     }
 
-    /// Of the group and those around it that have a limit, the one with the least room.
+    /// Usage of the group, or enclosing group, that has the least memory left below its limit.
     #[must_use]
     pub fn tightest(&self) -> Option<Usage> {
         let usages = self.dirs.iter().filter_map(|dir| {
@@ -110,13 +110,13 @@ impl MemoryGroup {
         })
     }
 
-    /// How often somebody came up against the limits of this group, not of those within.
+    /// Number of times that the limits of this group, not of groups within, were reached.
     fn held(&self, dir: &Path) -> (Option<u64>, Option<u64>) {
         match self.version {
             Version::One => (number(&dir.join("memory.failcnt")), None),
             Version::Two => {
                 let local = fs::read_to_string(dir.join("memory.events.local"));
-                // Before Linux 5.2 groups within were counted too.
+                // Before Linux 5.2 there is only the count that includes groups within.
                 let text = local.or_else(|_| fs::read_to_string(dir.join("memory.events")));
                 let text = text.unwrap_or_default();
                 (value(&text, "max"), value(&text, "high"))
@@ -125,7 +125,7 @@ impl MemoryGroup {
     }
 
     fn limit(&self, dir: &Path) -> Option<u64> {
-        /// Version 1 writes a number that no machine has where there is no limit.
+        /// Version 1 shows a number above this for "no limit".
         const NONE: u64 = 1 << 60;
         let file = match self.version {
             Version::One => "memory.limit_in_bytes",
@@ -144,14 +144,14 @@ impl MemoryGroup {
             Version::Two => ("memory.current", "inactive_file", "active_file"),
         };
         let used = number(&dir.join(file))?;
-        // Pages of files are given back before anything is killed.
+        // The kernel reclaims file pages before it kills a process.
         let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
         let files = [inactive, active].map(|name| value(&stat, name).unwrap_or(0));
         Some(used.saturating_sub(files.iter().sum()))
     }
 }
 
-/// How many processes the kernel has killed for want of memory on this host.
+/// Number of processes on this host that the kernel killed because memory ran out.
 #[must_use]
 pub fn kills_on_host() -> Option<u64> {
     value(&fs::read_to_string("/proc/vmstat").ok()?, "oom_kill")
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn version_two_is_read_with_the_groups_around() {
+    fn version_2_limits_of_outer_groups_apply() {
         let mount = tempfile::tempdir().unwrap();
         let pod = mount.path().join("pod");
         write(mount.path(), &[("cgroup.controllers", "memory")]);
@@ -213,12 +213,12 @@ mod tests {
         assert_eq!((tightest.held, tightest.slowed), (None, None));
     }
 
-    /// What Linux 6.1 writes for a group that has been held at `memory.max`, and at `memory.high` below it.
+    /// Contents on Linux 6.1 for a group that reached `memory.high` and `memory.max`.
     const EVENTS: &str =
         "low 0\nhigh 4213\nmax 312\noom 3\noom_kill 2\noom_group_kill 0\nsock_throttled 0\n";
 
     #[test]
-    fn how_often_a_group_was_held_is_counted_where_it_is_tight() {
+    fn limit_events_are_those_of_the_tightest_group() {
         let mount = tempfile::tempdir().unwrap();
         let pod = mount.path().join("pod");
         write(
@@ -243,14 +243,14 @@ mod tests {
             (tightest.limit, tightest.held, tightest.slowed)
         };
         assert_eq!(held(), (1000, Some(312), Some(4213)));
-        // What groups within were held for is not this one's.
+        // `memory.events.local` leaves out the events of groups within.
         let local = "low 0\nhigh 0\nmax 305\noom 3\noom_kill 0\noom_group_kill 0\n";
         write(&pod, &[("memory.events.local", local)]);
         assert_eq!(held(), (1000, Some(305), Some(0)));
     }
 
     #[test]
-    fn version_one_is_read_beside_the_others() {
+    fn version_1_memory_hierarchy_is_preferred() {
         let mount = tempfile::tempdir().unwrap();
         let job = mount.path().join("memory/job");
         write(
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_the_host_leads_to_the_containers_own_group() {
+    fn host_path_resolves_to_the_container_group() {
         let mount = tempfile::tempdir().unwrap();
         let files = [("memory.max", "10"), ("memory.current", "1")];
         write(mount.path(), &files);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_no_memory_is_none() {
+    fn missing_memory_controller_yields_none() {
         let mount = tempfile::tempdir().unwrap();
         for lines in ["", "0::/\n", "nonsense", "1:cpu:/a\n", "::", "0::/a:b\n"] {
             assert_eq!(MemoryGroup::below(mount.path(), lines), None, "{lines:?}");

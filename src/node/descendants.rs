@@ -1,8 +1,9 @@
-//! The processes below the command: which of them should be seen as ranks and are not.
+//! The processes below the command: finds those that will become ranks, and those that train
+//! without capture.
 //!
 //! Capture reaches Python through the environment. A process that was started with another
-//! environment, or told to ignore it, trains unseen: that is worth saying before anybody trusts a
-//! diagnosis that knows nothing of it.
+//! environment, or ignores it, is not captured, which the user has to know before relying on the
+//! diagnosis.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::environment;
 use super::proc::{self, Stat};
 
-/// A process is looked at when it is so old: it may still have to `exec`, or to load PyTorch.
+/// Ages at which a process is checked, since it may still have to call `exec` or to load PyTorch.
 const CHECKS: [Duration; 7] = [
     Duration::from_millis(500),
     Duration::from_secs(2),
@@ -21,47 +22,47 @@ const CHECKS: [Duration; 7] = [
     Duration::from_secs(40),
     Duration::from_secs(80),
 ];
-/// Libraries of which PyTorch consists.
+/// Prefixes of the names of PyTorch's libraries.
 const TORCH: [&str; 3] = ["libtorch_cpu.", "libtorch_python.", "libtorch.so"];
 
-/// That of programs that call NCCL themselves.
+/// Prefix of the name of NCCL's library, by which programs that call NCCL directly are recognized.
 const NCCL: [&str; 1] = ["libnccl.so"];
 
-/// A process that trains unseen.
+/// A process that runs PyTorch without capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostCapture {
-    /// Which.
+    /// Process id.
     pub pid: u32,
-    /// Its rank, by its environment.
+    /// Its rank, from its environment.
     pub rank: Option<u32>,
-    /// Why, in words.
+    /// Description with the reason, for the user.
     pub text: String,
 }
 
-/// A process that is to be a rank, by its environment.
+/// A process that will become a rank, according to its environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToBeRank {
-    /// Which.
+    /// Process id.
     pub pid: u32,
-    /// Its start time.
+    /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     /// The rank.
     pub rank: u32,
-    /// The number of ranks.
+    /// Number of ranks, if the environment has it.
     pub world_size: Option<u32>,
 }
 
-/// Follows the processes below one.
+/// Follows the processes below a root process.
 #[derive(Debug)]
 pub struct Descendants {
     root: u32,
     activation: Option<PathBuf>,
     known: HashMap<u32, Known>,
-    /// Found since they were last taken.
+    /// Found since the last [`Self::take_ranks`].
     ranks: Vec<ToBeRank>,
 }
 
-/// What is remembered of any process of this host.
+/// What is known about a process of this host.
 #[derive(Debug)]
 struct Known {
     start_ticks: u64,
@@ -70,12 +71,12 @@ struct Known {
     first_seen: Instant,
     checks: usize,
     noted: bool,
-    /// The rank that it is to be.
+    /// The rank that it will become.
     rank: Option<u32>,
 }
 
 impl Descendants {
-    /// Those of the process with this number. `activation`: see
+    /// Follows the processes below `root`. For `activation` see
     /// [`environment::Environment::activation`].
     #[must_use]
     pub fn new(root: u32, activation: Option<PathBuf>) -> Self {
@@ -87,16 +88,16 @@ impl Descendants {
         }
     }
 
-    /// Processes that are to be ranks, those that were found since it was last asked.
+    /// Takes the processes that will become ranks and were found since the last call.
     pub fn take_ranks(&mut self) -> Vec<ToBeRank> {
         std::mem::take(&mut self.ranks)
     }
 
-    /// Looks around; returns what was newly found to train unseen. Costs one system call for every
-    /// process that was not there the last time.
+    /// Reads the processes of this host; returns those newly found to train without capture. Reads
+    /// `/proc/PID/stat` only of processes that are new since the last call.
     pub fn scan(&mut self, now: Instant) -> Vec<LostCapture> {
         let mut pids = proc::all().unwrap_or_default();
-        // Parents come before their children, but where numbers began anew in between.
+        // Parents come before their children, unless pids have wrapped around in between.
         pids.sort_unstable();
         self.known.retain(|pid, _| pids.binary_search(pid).is_ok());
         loop {
@@ -120,7 +121,7 @@ impl Descendants {
     fn discover(&mut self, pid: u32, pids: &[u32], now: Instant) {
         let Ok(stat) = Stat::of(pid) else { return };
         if !self.known.contains_key(&stat.parent) && pids.binary_search(&stat.parent).is_ok() {
-            // Once its parent is known.
+            // A later pass discovers it, once its parent is known.
             return;
         }
         let is_below = pid == self.root
@@ -158,7 +159,7 @@ impl Descendants {
             return None;
         }
         let rank = variable(&environment, "RANK").and_then(|rank| rank.parse().ok());
-        // Workers of a rank that was named, and launchers, are no ranks.
+        // Workers of a rank that was already reported, and launchers, are no ranks.
         if self.parent_was_noted(pid) || (rank.is_none() && is_launcher(&arguments)) {
             return None;
         }
@@ -182,11 +183,11 @@ impl Descendants {
         self.descends_from(pid, |known| known.noted)
     }
 
-    /// Remembers a process that is to be a rank: not a launcher, nor a helper of that very rank, which
-    /// both may inherit its environment.
+    /// Adds a process that will become a rank. Launchers, and helpers of the same rank, are left
+    /// out; both may have the environment of a rank.
     fn note_rank(&mut self, pid: u32, arguments: &[String], environment: &[String]) {
         let number = |name: &str| variable(environment, name)?.parse().ok();
-        // Any program may be a rank that calls NCCL itself: those that have loaded it.
+        // A program other than Python can be a rank if it has loaded NCCL.
         let may_be_one = || is_python(arguments) || proc::maps_library(pid, &NCCL);
         let Some(rank) = number("RANK").filter(|_| may_be_one()) else {
             return;
@@ -212,7 +213,7 @@ impl Descendants {
         });
     }
 
-    /// Whether one of the processes between this one and the root is such a one.
+    /// Whether the condition holds for a process between this one and the root.
     fn descends_from(&self, pid: u32, is: impl Fn(&Known) -> bool) -> bool {
         let mut at = self.known.get(&pid).map(|known| known.parent);
         while let Some(known) = at
@@ -228,7 +229,7 @@ impl Descendants {
     }
 }
 
-/// All processes below `root` now, and their start times.
+/// All processes that are below `root` now, with their start times.
 #[must_use]
 pub fn below(root: u32) -> Vec<(u32, u64)> {
     let stats: BTreeMap<u32, Stat> = proc::all()
@@ -254,8 +255,8 @@ pub fn below(root: u32) -> Vec<(u32, u64)> {
 }
 
 impl Descendants {
-    /// All processes that were ever seen below the root and are there still: also those whose parent
-    /// has ended since.
+    /// All living processes that were seen below the root at any time, including those whose parent
+    /// has exited since; with their start times.
     #[must_use]
     pub fn remembered(&self) -> Vec<(u32, u64)> {
         let below = self
@@ -270,8 +271,8 @@ impl Descendants {
     }
 }
 
-/// Why a process with these arguments and this environment is not captured; `None`: it is, or was
-/// meant not to be, or nothing is known about it.
+/// Reason why a process with these arguments and this environment is not captured. `None` if it is
+/// captured, if capture is switched off, or if nothing is known about it.
 fn lost(arguments: &[String], environment: &[String], activation: Option<&Path>) -> Option<String> {
     let activation = activation?;
     if environment.is_empty() || variable(environment, environment::SWITCH) == Some("0") {
@@ -318,9 +319,9 @@ fn isolating_flag(arguments: &[String]) -> Option<char> {
         for (at, flag) in flags.char_indices() {
             match flag {
                 'I' | 'E' | 'S' => return Some(flag),
-                // The rest is the program, and what follows its arguments.
+                // The program and its arguments follow.
                 'c' | 'm' => return None,
-                // The rest, or else the next argument, is the flag's value.
+                // The rest, or the next argument, is the flag's value.
                 'W' | 'X' => {
                     if at + 1 == flags.len() {
                         arguments.next();
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_loses_capture_is_told_from_what_does_not() {
+    fn lost_capture_is_detected() {
         let whole = "DDP_DOCTOR_JOB=j PYTHONPATH=/p/a:/p";
         assert!(!is_lost("/usr/bin/python3 train.py -I", whole));
         assert!(!is_lost("python -c pass -E", whole));
@@ -388,11 +389,14 @@ mod tests {
         ));
         assert!(!is_lost("python -I train.py", "DDP_DOCTOR=0"));
         assert!(!is_lost("./trainer", "PATH=/bin"));
-        assert!(!is_lost("python train.py", ""), "unreadable is not lost");
+        assert!(
+            !is_lost("python train.py", ""),
+            "an unreadable environment says nothing"
+        );
     }
 
     #[test]
-    fn children_and_grandchildren_are_below() {
+    fn descendants_are_found_and_remembered_as_orphans() {
         let mut child = Command::new("sh")
             .args(["-c", "sleep 30 & sleep 30 & wait"])
             .spawn()

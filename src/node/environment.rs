@@ -1,4 +1,4 @@
-//! What the command of a job is given: the variables by which its processes find the agent.
+//! The environment of a job's command: the variables by which its processes find the agent.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -11,24 +11,24 @@ use ddp_doctor_agent::trust::{self, Origin};
 
 /// File name of the agent's library.
 const LIBRARY: &str = "libddp_doctor.so";
-/// File name of the library that sees calls of NCCL.
+/// File name of the library that traces NCCL calls.
 const NCCL_LIBRARY: &str = "libddp_doctor_nccl.so";
-/// … and of the one that does so under NCCL's own name.
+/// File name of the library that traces NCCL calls under NCCL's soname.
 const NCCL_NAMED_LIBRARY: &str = "libddp_doctor_nccl_soname.so";
-/// The names by which programs load NCCL themselves.
+/// The names under which programs load NCCL.
 const NCCL_NAMES: [&str; 2] = ["libnccl.so", "libnccl.so.2"];
-/// What the loader loads before a program's own libraries.
+/// Libraries that the loader loads before those of the program.
 const PRELOAD: &str = "LD_PRELOAD";
-/// Where the loader looks first.
+/// Directories that the loader searches first.
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
-/// What NCCL loads as its profiler.
+/// The profiler plugin that NCCL loads.
 const PROFILER: &str = "NCCL_PROFILER_PLUGIN";
-/// What our profiler hands everything on to.
+/// The profiler plugin to which our profiler forwards every call.
 const NEXT_PROFILER: &str = "DDP_DOCTOR_NEXT_PROFILER";
-/// The folder of the Python package that `PYTHONPATH` has to begin with.
+/// Directory of the Python package that must be first in `PYTHONPATH`.
 const ACTIVATION: &str = "ddp_doctor/activate";
 
-/// Switches capture off where it is `0`.
+/// Switches capture off if set to `0`.
 pub const SWITCH: &str = "DDP_DOCTOR";
 /// Id of the job.
 pub const JOB: &str = "DDP_DOCTOR_JOB";
@@ -38,9 +38,9 @@ pub const BOX_DIR: &str = "DDP_DOCTOR_BOX_DIR";
 pub const RUN_DIR: &str = "DDP_DOCTOR_RUN_DIR";
 /// The agent's library.
 pub const LIBRARY_VARIABLE: &str = "DDP_DOCTOR_LIBRARY";
-/// The library that sees calls of NCCL.
+/// The library that traces NCCL calls.
 pub const NCCL_LIBRARY_VARIABLE: &str = "DDP_DOCTOR_NCCL_LIBRARY";
-/// The folder that holds the Python package.
+/// The directory that contains the Python package.
 pub const PYTHON_VARIABLE: &str = "DDP_DOCTOR_PYTHON";
 /// Address of the coordinator.
 pub const COORDINATOR: &str = "DDP_DOCTOR_COORDINATOR";
@@ -51,32 +51,33 @@ pub fn is_switched_off() -> bool {
     env::var_os(SWITCH).is_some_and(|value| value == "0")
 }
 
-/// Whether an outer `run` watches this process already. The variable alone does not say so: users set it to
-/// say where black boxes go.
+/// Whether an outer `run` already watches this process. The variable alone does not imply that,
+/// since users set it to choose the directory of black boxes.
 #[must_use]
 pub fn is_watched_already() -> bool {
     let dir = env::var_os(BOX_DIR);
     dir.is_some_and(|dir| Following::found(Path::new(&dir)) == Some(FollowedBy::Run))
 }
 
-/// How the library comes into the job's processes that sees their calls of NCCL.
+/// How the library that traces NCCL calls is loaded into the job's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SeesNccl {
-    /// The loader loads it before all others.
+    /// The loader loads it before all other libraries.
     Preloaded(PathBuf),
-    /// … and gives it to whoever asks for NCCL by its name; the folder has it by the names that are asked for.
+    /// The loader also loads it for programs that load NCCL by its name.
     InItsPlace {
         /// The library.
         library: PathBuf,
-        /// What the loader is to look into first.
+        /// Directory with the library under NCCL's names, which the loader searches first.
         folder: PathBuf,
     },
-    /// NCCL loads it itself.
+    /// NCCL loads it as its profiler plugin.
     Profiler(PathBuf),
 }
 
 impl SeesNccl {
-    /// `inherited`: the value of a variable.
+    /// Names and values of the variables to set. `inherited` returns the current value of a
+    /// variable.
     fn variables(
         &self,
         inherited: impl Fn(&str) -> Option<OsString>,
@@ -95,7 +96,7 @@ impl SeesNccl {
             }
             Self::Profiler(library) => {
                 let mut variables = vec![(PROFILER, library.clone().into_os_string())];
-                // Who is to be called anyway, unless that is said already.
+                // The user's plugin becomes the next one, unless a next one is already set.
                 let other = inherited(PROFILER).filter(|it| !it.is_empty() && it != library);
                 if let Some(other) = other.filter(|_| inherited(NEXT_PROFILER).is_none()) {
                     variables.push((NEXT_PROFILER, other));
@@ -106,7 +107,7 @@ impl SeesNccl {
     }
 }
 
-/// What a job is given.
+/// The values that the variables of a job's command are made from.
 #[derive(Debug)]
 pub struct Environment {
     /// Id of the job.
@@ -119,14 +120,14 @@ pub struct Environment {
     pub coordinator: Option<String>,
     /// The agent's library, if it was found.
     pub library: Option<PathBuf>,
-    /// The folder of the Python package, if it was found.
+    /// The directory of the Python package, if it was found.
     pub python: Option<PathBuf>,
-    /// What sees calls of NCCL, where these are to be seen.
+    /// How NCCL calls are traced; `None` if they are not.
     pub nccl: Option<SeesNccl>,
 }
 
 impl Environment {
-    /// Names and values, to be added to what the command inherits.
+    /// Names and values to add to the inherited environment.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let mut variables = vec![
@@ -153,7 +154,8 @@ impl Environment {
         variables
     }
 
-    /// What a Python program cannot be captured without and was not found, with what to do; `None`: nothing.
+    /// Message about a missing part without which Python programs cannot be captured; `None` if
+    /// nothing is missing.
     #[must_use]
     pub fn missing(&self) -> Option<String> {
         let (what, variable) = match (&self.python, &self.library) {
@@ -167,15 +169,16 @@ impl Environment {
         ))
     }
 
-    /// The folder whose presence in `PYTHONPATH` switches capture on in Python.
+    /// The directory whose presence in `PYTHONPATH` switches capture on in Python.
     #[must_use]
     pub fn activation(&self) -> Option<PathBuf> {
         self.python.as_ref().map(|python| python.join(ACTIVATION))
     }
 }
 
-/// Ours first: a program may name its own NCCL there, and is to be heard before that one is called.
-/// Nothing empty is added, which would mean the working directory.
+/// A list with our entry before the inherited ones, since these may contain an NCCL whose calls
+/// have to pass through our library first. An empty entry, which would mean the working directory,
+/// is not added.
 fn first(ours: &Path, inherited: Option<&OsStr>) -> OsString {
     let mut all = ours.as_os_str().to_owned();
     if let Some(inherited) = inherited.filter(|inherited| !inherited.is_empty()) {
@@ -185,8 +188,8 @@ fn first(ours: &Path, inherited: Option<&OsStr>) -> OsString {
     all
 }
 
-/// The activation first, so that its `sitecustomize` is the one that is imported. An empty entry
-/// would mean the working directory: where nothing was inherited, none is added.
+/// `PYTHONPATH` with the activation first, so that its `sitecustomize` is the one that is imported.
+/// An empty entry, which would mean the working directory, is not added.
 fn python_path(python: &Path, inherited: Option<&OsStr>) -> OsString {
     let mut path = python.join(ACTIVATION).into_os_string();
     if !is_shared(python) {
@@ -200,23 +203,23 @@ fn python_path(python: &Path, inherited: Option<&OsStr>) -> OsString {
     path
 }
 
-/// Whether other packages are in that folder as well: those of one environment, which must not come
-/// before the standard library of whatever interpreter the job uses. The activation knows where its
-/// package is.
+/// Whether the directory contains other packages of an environment, which must not come before the
+/// standard library of the job's interpreter. The activation then finds its package without
+/// `PYTHONPATH`.
 fn is_shared(python: &Path) -> bool {
     let name = python.file_name().unwrap_or_default();
     name == "site-packages" || name == "dist-packages"
 }
 
-/// Finds the agent's library: where the environment says, beside this program, or where an
-/// installation puts it.
+/// Finds the agent's library: at the path in the environment, beside this program, or in the
+/// directory of an installation.
 #[must_use]
 pub fn find_library(refused: Refused<'_>) -> Option<PathBuf> {
     find_file(LIBRARY_VARIABLE, LIBRARY, refused)
 }
 
-/// Finds the library that sees calls of NCCL likewise. The loader divides what it is told at spaces and
-/// colons: where the path has one, there is none.
+/// Finds the library that traces NCCL calls in the same way. Returns `None` for a path with white
+/// space or a colon, at which the loader would split it.
 #[must_use]
 pub fn find_nccl(refused: Refused<'_>) -> Option<PathBuf> {
     let divides = |byte: &u8| byte.is_ascii_whitespace() || *byte == b':';
@@ -224,25 +227,25 @@ pub fn find_nccl(refused: Refused<'_>) -> Option<PathBuf> {
         .filter(|path| !path.as_os_str().as_bytes().iter().any(divides))
 }
 
-/// The library that does so under NCCL's own name, which stands beside the other one. It is made for
-/// x86-64 alone.
+/// Finds the library that traces NCCL calls under NCCL's soname, beside the other one. It exists
+/// only for x86-64.
 #[must_use]
 pub fn find_nccl_by_name(refused: Refused<'_>) -> Option<PathBuf> {
     let named = find_nccl(refused)?.with_file_name(NCCL_NAMED_LIBRARY);
     (cfg!(target_arch = "x86_64") && named.is_file()).then_some(named)
 }
 
-/// Makes a folder in which the loader finds that library by the names of NCCL.
+/// Creates a directory in which the loader finds that library under NCCL's names.
 ///
 /// # Errors
 ///
-/// When it cannot be made.
+/// If it cannot be created.
 pub fn name_nccl(folder: &Path, library: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     NCCL_NAMES.iter().try_for_each(|name| {
         let made = symlink(library, folder.join(name));
         made.or_else(|error| match error.kind() {
-            // Of an earlier run in the same directory.
+            // An earlier run in the same directory created it.
             io::ErrorKind::AlreadyExists => Ok(()),
             _ => Err(error),
         })
@@ -272,7 +275,8 @@ fn find_file(variable: &str, name: &str, refused: Refused<'_>) -> Option<PathBuf
     is_trusted(&found, Origin::Installation, variable, refused).then_some(found)
 }
 
-/// Finds the folder of the Python package likewise; in a source tree it is `agent/python`.
+/// Finds the directory of the Python package in the same way; in a source tree it is
+/// `agent/python`.
 #[must_use]
 pub fn find_python(refused: Refused<'_>) -> Option<PathBuf> {
     if let Some(path) = env::var_os(PYTHON_VARIABLE) {
@@ -284,7 +288,7 @@ pub fn find_python(refused: Refused<'_>) -> Option<PathBuf> {
         ("../../agent/python", Origin::SourceTree),
         ("../../../agent/python", Origin::SourceTree),
     ];
-    // Installed by pip: this program is in the package.
+    // In an installation by pip this program is inside the package.
     if ours.ends_with("ddp_doctor/bin") {
         places.push(("../..", Origin::Installation));
     }
@@ -297,7 +301,7 @@ pub fn find_python(refused: Refused<'_>) -> Option<PathBuf> {
     is_trusted(&starts, origin, PYTHON_VARIABLE, refused).then_some(path)
 }
 
-/// Told why code that was found is not used.
+/// Called with the reason why code that was found is not used.
 pub type Refused<'a> = &'a mut dyn FnMut(&str);
 
 fn is_trusted(path: &Path, origin: Origin, variable: &str, refused: Refused<'_>) -> bool {
@@ -328,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_preloaded_already_stays_and_comes_second() {
+    fn inherited_preload_is_kept_after_ours() {
         let nccl = Path::new("/l/libddp_doctor_nccl.so");
         let with = |old: Option<&str>| first(nccl, old.map(OsStr::new));
         assert_eq!(with(None), "/l/libddp_doctor_nccl.so");
@@ -340,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_in_nccls_place_is_loaded_and_found_first() {
+    fn nccl_replacement_is_preloaded_and_found_first() {
         let named = SeesNccl::InItsPlace {
             library: "/l/named.so".into(),
             folder: "/b/nccl".into(),
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profiler_that_is_there_already_is_the_next_one() {
+    fn inherited_profiler_becomes_the_next_one() {
         let library = Path::new("/l/libddp_doctor_nccl.so");
         let profiler = SeesNccl::Profiler(library.to_owned());
         let with = |plugin: Option<&'static str>, next: Option<&'static str>| {
@@ -395,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_activation_comes_first_and_nothing_is_empty() {
+    fn activation_is_first_and_no_entry_is_empty() {
         let python = Path::new("/p");
         let path = |old: Option<&str>| python_path(python, old.map(OsStr::new));
         assert_eq!(path(None), "/p/ddp_doctor/activate:/p");

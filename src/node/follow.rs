@@ -1,4 +1,4 @@
-//! Follows all ranks of a node, from outside: one thread that looks into their black boxes.
+//! The node follower: one thread that reads the black boxes of all ranks on a node from outside.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -32,73 +32,72 @@ use super::sys;
 use super::timing::Timing;
 use crate::evidence::settings;
 
-/// Time between two looks into the boxes. Every look costs a wake-up, whatever there is to see, and
-/// what is to be seen is seen 25 ms late on average: little of the 250 ms in which a provable finding
-/// has to be there. The end of a process wakes us at once.
+/// Polling interval of the boxes. Each poll costs a wake-up. A record is read 25 ms late on
+/// average, a small part of the 250 ms in which a provable finding has to appear. The end of a
+/// process wakes the follower at once.
 const TICK: Duration = Duration::from_millis(50);
-/// How often new boxes are looked for.
+/// Interval of scans for new boxes.
 const PLACES_EVERY: Duration = Duration::from_millis(100);
-/// How often the states of processes are looked at.
+/// Polling interval of process states.
 const STATES_EVERY: Duration = Duration::from_millis(250);
-/// Where a process was stopped so lately, they are looked at with every look into the boxes: it may be
-/// stopped and continued again and again, for how long each time is to be known.
+/// Time after a stop of a process during which states are polled as often as boxes, to measure each
+/// stop of a process that is stopped and continued repeatedly.
 const STOPPED_LATELY: Duration = Duration::from_secs(30);
-/// A change between running and sleeping is worth a message so often.
+/// Minimum interval of reported changes between running and sleeping.
 const SCHEDULING_EVERY: Duration = Duration::from_secs(5);
-/// How often processes below the command are looked for, and the node says that it lives.
+/// Interval of scans for processes below the command, and of heartbeats.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
-/// A box that cannot be opened for so long is unreadable, not half-made.
+/// Time after which a box that cannot be opened is unreadable and not under construction.
 const HALF_MADE: Duration = Duration::from_secs(2);
-/// How long ranks may take to end after the command did before they count as left behind.
+/// Time that ranks have to exit after the command did.
 const LAST_WORDS: Duration = Duration::from_millis(300);
-/// Time between two looks that can only mean that we ourselves were stopped.
+/// Time between two polls from which on the follower itself must have been stopped.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Black boxes of one node that are followed.
+/// Maximum number of entries of a box directory that are followed.
 const MAX_BOXES: usize = 4096;
 
-/// What the follower is told.
+/// A command for the follower.
 #[derive(Debug)]
 pub enum Command {
-    /// A coordinator listens: tell it everything.
+    /// A coordinator is connected and needs everything.
     Attached(mpsc::Sender<v1::Report>),
-    /// The coordinator wants records again.
+    /// The coordinator requests records again.
     Repeat {
-        /// Of this box.
+        /// The box.
         process: u64,
-        /// From this one on.
+        /// The first record.
         ticket: u64,
     },
-    /// The coordinator asks what time it is here.
+    /// The coordinator measures the clock of this node.
     Ping {
-        /// When it did, on its clock.
+        /// Time of the request, coordinator clock.
         sent_unix_ns: u64,
-        /// When that came.
+        /// Time of its arrival, clock of this node.
         received: Timestamp,
     },
-    /// The coordinator wants stacks.
+    /// The coordinator requests stacks.
     TakeStacks {
-        /// Of these boxes; none: of all.
+        /// The boxes; empty for all.
         processes: Vec<u64>,
-        /// Because somebody wants to see them.
+        /// Whether a user requested them.
         on_request: bool,
     },
-    /// We were continued after a stop.
+    /// The follower's process was continued after a stop.
     Continued,
-    /// Somebody asks the whole job to end, with this signal.
+    /// The whole job was asked to end, with this signal.
     Interrupted(i32),
-    /// Put all evidence on the disk. The answer says whether it is there, and which processes there
-    /// are below the command.
+    /// Write all evidence to the disk, and answer.
     Secure(Sender<Secured>),
-    /// We are about to end the command: what happens after the answer is our doing and no evidence.
+    /// The command is about to be ended: later events are a consequence and no evidence.
     Close {
-        /// What we will exit with.
+        /// Exit status to report.
         status: i32,
-        /// Told once that is so.
+        /// Notified when the job is closed.
         done: Sender<()>,
     },
-    /// The command has ended, as a shell would report it.
+    /// The command has ended, with this exit status as a shell reports it.
     CommandEnded(i32),
-    /// Nothing more is wanted.
+    /// End the follower.
     Stop,
 }
 
@@ -107,19 +106,19 @@ pub enum Command {
 pub struct Secured {
     /// Whether the evidence is on the disk.
     pub on_disk: bool,
-    /// Processes that were ever seen below the command, and their start times.
+    /// Living processes that were seen below the command at any time, with their start times.
     pub descendants: Vec<(u32, u64)>,
 }
 
-/// Tells the follower what to do, from whatever thread.
+/// Sends commands to the follower, from any thread.
 #[derive(Clone, Debug)]
 pub struct Commander {
     channel: Sender<Command>,
-    /// `None`: commands are found at the next look.
+    /// `None` if there is no pipe; commands are then found at the next poll.
     wake: Option<Arc<PipeWriter>>,
 }
 
-/// The other end of a [`Commander`].
+/// The receiving end of a [`Commander`].
 #[derive(Debug)]
 pub struct Commands {
     channel: Receiver<Command>,
@@ -127,7 +126,7 @@ pub struct Commands {
 }
 
 impl Commander {
-    /// Both ends.
+    /// Creates both ends.
     #[must_use]
     pub fn new() -> (Self, Commands) {
         let (reader, writer) = std::io::pipe().ok().unzip();
@@ -143,18 +142,18 @@ impl Commander {
         (commander, commands)
     }
 
-    /// Tells it; whether it is still there.
+    /// Sends a command; returns whether the follower is still running.
     pub fn tell(&self, command: Command) -> bool {
         let is_there = self.channel.send(command).is_ok();
         if is_there && let Some(wake) = &self.wake {
-            // The command is there all the same if this fails.
+            // If this fails, the next poll finds the command.
             drop((&**wake).write(&[0]));
         }
         is_there
     }
 }
 
-/// The follower's state.
+/// The node follower.
 #[derive(Debug)]
 pub struct Follower {
     timing: Timing,
@@ -162,43 +161,43 @@ pub struct Follower {
     boxes: BoxDir,
     out: Outbox,
     commands: Commands,
-    /// What is below the command; `None`: there is no command, but …
+    /// Processes below the command; `None` for a launch without `run`.
     descendants: Option<Descendants>,
-    /// … a launch.
+    /// The launch without `run`; `None` below a command.
     launch: Option<Launch>,
     stacks: Taker,
     sources: Sources,
     /// Lines of native programs.
     known_places: Arc<places::Known>,
     ranks: Vec<Rank>,
-    /// Those that are to be ranks and have no box.
+    /// Processes that will become ranks and have no box.
     started: StartedRanks,
     places: Vec<Place>,
     memory: Memory,
     scheduling: Scheduling,
-    /// Boxes that could not be opened, and since when.
+    /// Boxes that could not be opened, each with the time of the first attempt.
     closed_boxes: HashMap<PathBuf, Instant>,
-    /// Notes and the end of the job, for coordinators that attach later.
+    /// Notes and the end of the job, for coordinators that connect later.
     said: Vec<Kind>,
     last_scheduling: Instant,
-    /// When a process was last seen stopped.
+    /// Time when a process was last seen stopped.
     last_stopped: Option<Instant>,
     last_look: (Instant, Timestamp),
     pause: Option<(Timestamp, Instant)>,
     job_ended: bool,
 }
 
-/// A directory in which boxes turn up.
+/// A directory of boxes.
 #[derive(Debug)]
 struct Place {
     path: PathBuf,
-    /// When it had changed last when it was last read; `None`: read it again.
+    /// Modification time at the last scan; `None` to scan it again.
     modified: Option<SystemTime>,
     seen: HashSet<OsString>,
 }
 
 impl Follower {
-    /// Follows what turns up in `boxes`.
+    /// Follows the boxes in `boxes`.
     #[must_use]
     pub fn new(
         hello: v1::Hello,
@@ -211,7 +210,7 @@ impl Follower {
         Self::with(hello, boxes, out, commands, stacks, Some(descendants), None)
     }
 
-    /// Follows the ranks of a launch among what turns up in `boxes`, until the launch is over.
+    /// Follows those boxes in `boxes` that belong to a launch, until the launch is over.
     #[must_use]
     pub fn of_launch(
         hello: v1::Hello,
@@ -265,11 +264,11 @@ impl Follower {
         }
     }
 
-    /// Follows until it is told to stop.
+    /// Runs until [`Command::Stop`].
     ///
     /// # Errors
     ///
-    /// When a box could not be moved to where it is kept.
+    /// If a box could not be moved to the directory where it is kept.
     pub fn run(mut self) -> std::io::Result<()> {
         self.out.push(Kind::Hello(self.hello.clone()));
         let mut next_places = Instant::now();
@@ -315,11 +314,11 @@ impl Follower {
         self.boxes.remove()
     }
 
-    /// Waits for the next look: until a process ends, or there is a command.
+    /// Waits for one tick, or until a process ends or a command arrives.
     fn wait(&mut self, tick: Duration) {
         let mut fds = Vec::new();
         let mut indexes = Vec::new();
-        // After the end of the job nobody looks at who ends.
+        // After the end of the job, ends of processes are no longer handled.
         let alive = self.ranks.iter().enumerate();
         for (index, rank) in alive.filter(|(_, rank)| !rank.has_ended() && !self.job_ended) {
             if let Some(fd) = rank.watched().and_then(Watched::fd) {
@@ -339,12 +338,12 @@ impl Follower {
             self.ranks[index].notice_end();
         }
         if let Some(wake) = self.commands.wake.as_mut().filter(|_| is_told) {
-            // One byte for each command; the commands themselves are in the channel.
+            // The pipe has one byte per command; the commands are in the channel.
             drop(wake.read(&mut [0; 64]));
         }
     }
 
-    /// Does what it was told; whether it was told to stop.
+    /// Executes all pending commands; returns whether to stop.
     fn obey(&mut self) -> bool {
         loop {
             use std::sync::mpsc::TryRecvError;
@@ -380,7 +379,7 @@ impl Follower {
                     let on_disk = self.boxes.snapshot().is_ok() && self.out.sync();
                     let descendants = self.descendants.as_ref();
                     let descendants = descendants.map(Descendants::remembered).unwrap_or_default();
-                    // Nobody waits any more: no harm.
+                    // The receiver may have timed out.
                     drop(answer.send(Secured {
                         on_disk,
                         descendants,
@@ -398,7 +397,7 @@ impl Follower {
         }
     }
 
-    /// Tells a coordinator everything.
+    /// Sends everything to a coordinator.
     fn repeat(&mut self, coordinator: mpsc::Sender<v1::Report>) {
         self.out.connect(coordinator);
         self.out.push_live(Kind::Hello(self.hello.clone()));
@@ -415,22 +414,23 @@ impl Follower {
         self.out.flush();
     }
 
-    /// Looks into the boxes, and for ends.
+    /// Polls the boxes, and handles ended processes.
     fn look(&mut self) {
         let mut ended = Vec::new();
         for rank in self.ranks.iter_mut().filter(|rank| !rank.has_ended()) {
-            // Ended first, read second: nothing is written in between.
+            // The check comes before the read: an ended process writes nothing more.
             let ended_how = rank.is_over().then(|| rank.status());
             rank.poll(&mut self.out);
             ended.extend(ended_how.map(|exit| (exit, rank)));
         }
-        // Who is found ended by one look ended at one time, and who was asked to because of another.
+        // All that ended before one poll get the same time. Ranks ended by SIGTERM or SIGKILL come last,
+        // since the end of another rank is the likely reason.
         let now = Timestamp::now();
         ended.sort_by_key(|(exit, _)| matches!(exit.signal, Some(libc::SIGTERM | libc::SIGKILL)));
         for (exit, rank) in ended {
             let oom_kills = self.memory.oom_kills(rank.process());
             rank.end(exit, oom_kills, now, &mut self.out);
-            // One that cannot be moved stays until the end, when there is another try.
+            // A box that cannot be moved stays, and is tried again at the end.
             drop(self.boxes.keep(rank.path()));
         }
         self.ask_for_sources();
@@ -444,14 +444,15 @@ impl Follower {
             .look(&self.ranks, now, &mut self.stacks, &mut self.out);
     }
 
-    /// What is around the lines that came up is read beside us.
+    /// Has another thread read the source around new lines.
     fn ask_for_sources(&mut self) {
         for site in self.ranks.iter_mut().flat_map(Rank::take_sites) {
             self.sources.ask(site);
         }
     }
 
-    /// Stacks that were taken meanwhile; nothing comes after the end of a process.
+    /// Reports stacks captured since the last call, except those of processes that have ended
+    /// since.
     fn pass_stacks_on(&mut self) {
         for stacks in self.stacks.poll() {
             let Some(stacks) = self.started.stood(stacks, &mut self.out) else {
@@ -480,7 +481,7 @@ impl Follower {
                 continue;
             };
             let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
-            // Whoever was started first comes first: a rank before its helpers.
+            // In order of start, so that a rank comes before its helpers.
             names.sort_by_cached_key(|name| {
                 let name = name.to_string_lossy().into_owned();
                 let known = BoxName::parse(&name).map(|it| (it.start_ticks, it.pid));
@@ -497,7 +498,7 @@ impl Follower {
                     place.seen.insert(name);
                     self.note_no_box(&text);
                 } else if text.ends_with(".box") {
-                    // One that we moved ourselves is known by another path.
+                    // A box that the follower has moved is known under another path.
                     let is_known = self
                         .ranks
                         .iter()
@@ -510,7 +511,7 @@ impl Follower {
         }
     }
 
-    /// Whether that is settled: opened, given up, or somebody else's.
+    /// Opens a box. Returns whether it is settled: opened, unreadable, or of another launch.
     fn open(&mut self, path: &Path, now: Instant) -> bool {
         if let Some(launch) = &mut self.launch
             && let Ok(reader) = Reader::open_own(path)
@@ -529,7 +530,7 @@ impl Follower {
             Err(error) => {
                 let since = *self.closed_boxes.entry(path.to_owned()).or_insert(now);
                 if now.duration_since(since) < HALF_MADE {
-                    // Look again, although nothing in the directory may change.
+                    // Scan again even if the directory does not change.
                     self.places
                         .iter_mut()
                         .for_each(|place| place.modified = None);
@@ -569,7 +570,7 @@ impl Follower {
             let before = rank.state();
             let stopped = |state| state == ProcessState::Stopped;
             let matters = before == ProcessState::Unspecified || stopped(before) != stopped(state);
-            // The end of a zombie is told by itself.
+            // The end of a process is reported separately.
             let is_over = matches!(state, ProcessState::Zombie | ProcessState::Dead);
             if !is_over && before != state && (matters || scheduling) {
                 rank.change(state, Exit::default(), Timestamp::now(), &mut self.out);
@@ -590,7 +591,7 @@ impl Follower {
         }
     }
 
-    /// `nobox.<pid>.<rank or x>`
+    /// Reports a process without room for its box, from the name `nobox.<pid>.<rank or x>`.
     fn note_no_box(&mut self, name: &str) {
         let mut words = name.split('.').skip(1);
         let pid = words.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
@@ -614,7 +615,7 @@ impl Follower {
         }));
     }
 
-    /// Says something that no box holds.
+    /// Reports an event that is in no box.
     fn say(&mut self, kind: Kind) {
         self.said.push(kind.clone());
         self.out.push(kind);
@@ -631,7 +632,7 @@ impl Follower {
         }
     }
 
-    /// The ranks have a moment to end, and then whatever is known by then is what is known.
+    /// Gives the ranks a moment to exit after the command, then ends the job.
     fn command_ended(&mut self, status: i32) {
         if self.job_ended {
             return;
@@ -667,7 +668,7 @@ impl Follower {
         self.job_ended = true;
     }
 
-    /// A gap between two looks may mean that we were stopped along with the job.
+    /// Detects a gap between two polls, which may mean that this process was stopped with the job.
     fn notice_pause(&mut self) {
         let (then, at) = self.last_look;
         let now = Instant::now();
@@ -677,7 +678,7 @@ impl Follower {
         self.last_look = (now, Timestamp::now());
     }
 
-    /// We were stopped, and the ranks with us: nobody could see it, so it is said now.
+    /// Reports afterwards that the ranks were stopped, together with this process.
     fn was_continued(&mut self) {
         let Some((at, until)) = self.pause.take() else {
             return;
@@ -697,7 +698,7 @@ impl Follower {
     }
 }
 
-/// Whether it is time, and when it is time again.
+/// Whether `next` has been reached; if so, `next` is set to one interval from now.
 fn is_due(next: &mut Instant, every: Duration, now: Instant) -> bool {
     let is_due = now >= *next;
     if is_due {

@@ -1,4 +1,4 @@
-//! Ends a job that hangs, where the user asked for it.
+//! Ends a job that hangs, for `--on-hang kill`.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use super::sys::PidFd;
 use super::timing::Timing;
 use super::{descendants, proc};
 
-/// How long a finding has to stand before the job is ended.
+/// Time for which a finding has to persist before the job is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// If it is proved.
+    /// For a proved finding.
     pub proved: Duration,
-    /// If it is supported.
+    /// For a supported finding.
     pub supported: Duration,
 }
 
 impl Patience {
-    /// The user's, or the default.
+    /// The time that the user set for both, or the defaults.
     #[must_use]
     pub fn new(seconds: Option<Duration>, timing: &Timing) -> Self {
         Self {
@@ -32,16 +32,16 @@ impl Patience {
 #[derive(Debug)]
 pub struct Judge {
     patience: Patience,
-    /// Findings that count, and since when they stand.
+    /// Findings that count, each with the time when it appeared.
     standing: Vec<(Identity, Instant)>,
     due: Option<Instant>,
 }
 
-/// What makes it the same finding in another update.
+/// Identifies a finding across updates: code, name of the group, sequence number.
 type Identity = (String, Option<String>, Option<u64>);
 
 impl Judge {
-    /// A judge with that much patience.
+    /// Creates a judge without findings.
     #[must_use]
     pub const fn new(patience: Patience) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Judge {
         }
     }
 
-    /// These are the findings now.
+    /// Replaces the current findings.
     pub fn consider(&mut self, findings: &[Finding], now: Instant) {
         let mut standing = Vec::new();
         self.due = None;
@@ -73,7 +73,7 @@ impl Judge {
         self.standing = standing;
     }
 
-    /// When the job is to be ended, if nothing changes.
+    /// Time at which the job has to be ended if the findings do not change.
     #[must_use]
     pub const fn due(&self) -> Option<Instant> {
         self.due
@@ -86,7 +86,7 @@ fn blocks_for_sure(finding: &Finding) -> bool {
         && finding.confidence >= Confidence::Supported
 }
 
-/// What is left of a job that was told to end, and is then made to.
+/// The processes of a job that was asked to end, which are killed later.
 #[derive(Debug)]
 pub struct Condemned {
     root: u32,
@@ -94,7 +94,7 @@ pub struct Condemned {
 }
 
 impl Condemned {
-    /// `root`, the processes below it now, and those that were below it before.
+    /// `root`, the processes that are below it now, and the remembered ones.
     #[must_use]
     pub fn new(root: u32, remembered: Vec<(u32, u64)>) -> Self {
         let mut processes = remembered;
@@ -103,7 +103,7 @@ impl Condemned {
         Self { root, processes }
     }
 
-    /// Whether any of them is still there.
+    /// Whether any of the processes is alive.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.processes
@@ -111,17 +111,16 @@ impl Condemned {
             .any(|(pid, start_ticks)| proc::is_alive(*pid, *start_ticks))
     }
 
-    /// Kills every one that is still there. Nothing else: a number that was given to another
-    /// process meanwhile is left alone.
+    /// Kills every process that is alive. A process that reuses one of the pids is not affected.
     pub fn kill(mut self) {
         self.processes.extend(descendants::below(self.root));
         self.processes.sort_unstable();
         self.processes.dedup();
         for (pid, start_ticks) in self.processes {
-            // Opened first, checked then: what is checked is what is killed.
+            // Opened before the check, so that the checked process is the one that is killed.
             let Ok(fd) = PidFd::open(pid) else { continue };
             if proc::is_alive(pid, start_ticks) {
-                // If it is gone by now, all the better.
+                // An error means that it has exited by now.
                 drop(fd.signal(libc::SIGKILL));
             }
         }
@@ -165,24 +164,24 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_has_to_stand() {
+    fn kill_is_due_after_a_finding_persists() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut judge = Judge::new(Patience::new(None, &Timing::default()));
         judge.consider(&[finding("DD101", Confidence::Supported)], start);
         assert_eq!(judge.due(), Some(after(30)));
         judge.consider(&[finding("DD101", Confidence::Supported)], after(10));
-        assert_eq!(judge.due(), Some(after(30)), "it stood all the time");
+        assert_eq!(judge.due(), Some(after(30)), "the finding persisted");
         judge.consider(&[finding("DD101", Confidence::Proved)], after(11));
-        assert_eq!(judge.due(), Some(after(5)), "it has stood for long enough");
+        assert_eq!(judge.due(), Some(after(5)), "already overdue");
         judge.consider(&[], after(12));
         assert_eq!(judge.due(), None);
         judge.consider(&[finding("DD101", Confidence::Proved)], after(20));
-        assert_eq!(judge.due(), Some(after(25)), "it began anew");
+        assert_eq!(judge.due(), Some(after(25)), "the time starts again");
     }
 
     #[test]
-    fn only_what_surely_blocks_counts() {
+    fn only_supported_blocking_errors_count() {
         let mut judge = Judge::new(Patience::new(Some(Duration::ZERO), &Timing::default()));
         let mut crash = finding("DD201", Confidence::Proved);
         crash.effect = Effect::Crashes;

@@ -1,9 +1,8 @@
-//! The ranks of one launch that `run` did not start: which black boxes are theirs, and when the launch
-//! is over.
+//! A launch that `run` did not start: decides which black boxes belong to it, and when it is over.
 //!
-//! `run` knows both by its command. Here there are only the boxes. A launch has a world of its own,
-//! named in every box; it is over when its ranks are, unless whoever started them lives and may start
-//! them again.
+//! `run` knows both from its command; here there are only the boxes. A launch has its own world,
+//! which is named in every box. It is over when all its ranks have ended, unless the process that
+//! started them is alive and may restart them.
 
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -15,15 +14,15 @@ use super::proc;
 use super::rank::Rank;
 use super::timing::Timing;
 
-/// How long a launch goes on after its last rank where nobody can restart it: some ranks end while
-/// others have not joined yet.
+/// Time that a launch stays open after the end of its last rank if no process can restart it, since
+/// some ranks may end before others have joined.
 const LATECOMER: Duration = Duration::from_secs(1);
-/// A dead process whose box nobody has read belongs to this launch if it is not older than that.
+/// Maximum age, at the start of this launch, of an unread box of a dead process that belongs to it.
 const UNREAD: Duration = Duration::from_secs(60);
-/// Starters of ranks that are remembered: one for each rank at most.
+/// Maximum number of starters of ranks: at most one for each rank.
 const MAX_STARTERS: usize = 4096;
 
-/// One launch.
+/// A launch that `run` did not start.
 #[derive(Debug)]
 pub struct Launch {
     job: String,
@@ -31,15 +30,16 @@ pub struct Launch {
     since: Timestamp,
     /// Processes that started ranks, with their start times.
     starters: Vec<(u32, u64)>,
-    /// When the last rank ended, if all have.
+    /// Time when all ranks were first seen to have ended; `None` while one is running.
     over_since: Option<Instant>,
-    /// Told the status once it is over.
+    /// Receives the status when the launch is over.
     over: Sender<i32>,
     restart_window: Duration,
 }
 
 impl Launch {
-    /// The launch that this box belongs to. `over` is told how it ended, as a shell would put it.
+    /// The launch that a box belongs to. `over` receives its exit status, as a shell would report
+    /// it.
     #[must_use]
     pub fn of(identity: &Identity, over: Sender<i32>, timing: &Timing) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Launch {
         }
     }
 
-    /// Whether the box belongs to this launch and nobody follows it already.
+    /// Whether the box belongs to this launch and no other process reads it.
     pub fn takes(&mut self, reader: &Reader) -> bool {
         let identity = reader.identity();
         if identity.job != self.job || identity.world != self.world {
@@ -63,7 +63,8 @@ impl Launch {
         if reader.is_some_and(|(pid, start)| proc::is_alive(pid, start)) {
             return false;
         }
-        // What a reader has seen of a dead process was an earlier launch of the same name.
+        // A box of a dead process that was read before belongs to an earlier launch with the same
+        // name.
         let lives = proc::is_alive(identity.pid, identity.start_ticks);
         let is_fresh = Timestamp(identity.anchor_unix_ns).plus(UNREAD) >= self.since;
         if !lives && (reader.is_some() || !is_fresh) {
@@ -80,7 +81,7 @@ impl Launch {
         true
     }
 
-    /// The status of the launch, once it is over.
+    /// Exit status of the launch once it is over: the first that is not 0, in the order of `ranks`.
     pub fn status(&mut self, ranks: &[Rank], now: Instant) -> Option<i32> {
         if ranks.is_empty() || !ranks.iter().all(Rank::has_ended) {
             self.over_since = None;
@@ -103,14 +104,14 @@ impl Launch {
         Some(statuses.fold(0, |worst, status| if worst == 0 { status } else { worst }))
     }
 
-    /// Says that it was over with this status.
+    /// Sends the status of the launch, which is over.
     pub fn is_over(&self, status: i32) {
-        // Nobody asks any more: no harm.
+        // A receiver that is gone no longer needs the status.
         self.over.send(status).ok();
     }
 }
 
-/// As a shell would put it; 0 where nothing is known.
+/// Exit status as a shell reports it; 0 if it is unknown.
 fn shell_status(exit: Exit) -> i32 {
     exit.code
         .or_else(|| exit.signal.map(|signal| 128 + signal))

@@ -1,6 +1,6 @@
-//! The memory of the ranks and of their host, looked at from outside.
+//! Memory samples of the ranks and of their host, taken from outside.
 //!
-//! What a rank takes on a GPU is known in the rank; see the agent.
+//! The GPU memory of a rank is sampled inside the rank, by the agent.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,35 +16,37 @@ use super::rank::Rank;
 use super::timing::Timing;
 use crate::diagnosis::event::OomKills;
 
-/// The kernel kills, and frees what there was, in so long at most before the end of a process is seen.
+/// Maximum time between an out-of-memory kill and the detected end of its victim.
 const MOMENTS: Duration = Duration::from_secs(5);
-/// What a process has more or less is noticeable from that many bytes on, …
+/// Minimum reported change of a process' memory, in bytes.
 const STEP: u64 = 4 << 20;
-/// … or that share of what it has, whichever is more.
+/// Divisor of a process' memory that gives its minimum reported change, if that is more than
+/// [`STEP`].
 const SHARE: u64 = 200;
-/// So is that share of the host's memory, …
+/// Divisor of the host's memory, or of a limit, that gives its minimum reported change, if that is
+/// more than [`STEP`].
 const HOST_SHARE: u64 = 100;
-/// … and so many thousandths of a processor.
+/// Minimum reported change of processor time, in thousandths of a processor.
 const CPU_STEP: u32 = 250;
 
-/// Measures.
+/// Samples the memory of the ranks on a node.
 #[derive(Debug)]
 pub struct Memory {
     timing: Timing,
     system: System,
     known: HashMap<u64, Known>,
-    /// Kills that the kernel counted on the host, as they were read lately.
+    /// Recent values of the host's count of out-of-memory kills.
     on_host: Counts,
 }
 
-/// A count as it was read lately, oldest first.
+/// Recent values of a count, oldest first.
 #[derive(Debug, Default)]
 struct Counts(VecDeque<(Instant, u64)>);
 
 impl Counts {
     fn read(&mut self, now: Instant, count: Option<u64>) {
         let Some(count) = count else { return };
-        // One from before those moments stays.
+        // One value from before `MOMENTS` stays, to compare with.
         while self
             .0
             .get(1)
@@ -55,7 +57,7 @@ impl Counts {
         self.0.push_back((now, count));
     }
 
-    /// By how much it has risen since before the last moments.
+    /// Increase since the oldest value.
     fn risen_to(&self, count: u64) -> Option<u64> {
         let (_, before) = self.0.front()?;
         Some(count.saturating_sub(*before))
@@ -65,41 +67,42 @@ impl Counts {
 /// A control group of a process.
 #[derive(Debug)]
 struct Group {
-    /// As the kernel writes it.
+    /// Contents of `/proc/PID/cgroup`.
     lines: String,
-    /// Where that leads to.
+    /// The group in these lines.
     place: Option<MemoryGroup>,
-    /// Kills that the kernel counted there.
+    /// Recent values of its count of out-of-memory kills.
     kills: Counts,
 }
 
 impl Group {
-    /// By how much the count of kills has risen in the last moments.
+    /// Recent increase of the count of kills.
     fn risen(&self) -> Option<u64> {
         self.kills.risen_to(self.place.as_ref()?.oom_kills()?)
     }
 }
 
-/// What was read of a control group.
+/// Values read from a control group.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     usage: Option<Usage>,
     kills: Option<u64>,
 }
 
-/// What was measured of a process.
+/// State of a sampled process.
 #[derive(Debug)]
 struct Known {
     at: Instant,
     cpu_ms: u64,
-    /// Its control group, and the one before: a process that is about to end is in another one already.
+    /// Its control group and the previous one, since a process that is about to end is already
+    /// moved to another group.
     groups: VecDeque<Group>,
-    /// What was told last, and when.
+    /// Time and content of the last reported sample.
     told: Option<(Instant, v1::MemorySample)>,
 }
 
 impl Memory {
-    /// Has measured nothing yet.
+    /// Creates a sampler without samples.
     #[must_use]
     pub fn new(timing: Timing) -> Self {
         Self {
@@ -110,7 +113,7 @@ impl Memory {
         }
     }
 
-    /// Whom the kernel killed for want of memory in the last moments of a process that has ended now.
+    /// Number of out-of-memory kills shortly before the end of a process that has just ended.
     #[must_use]
     pub fn oom_kills(&self, process: u64) -> OomKills {
         let Some(known) = self.known.get(&process) else {
@@ -129,7 +132,7 @@ impl Memory {
         }
     }
 
-    /// Measures all ranks that live, and tells what has changed.
+    /// Samples all living ranks and reports changes.
     pub fn look(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
         let living: Vec<(u64, Pid)> = ranks
             .iter()
@@ -159,7 +162,7 @@ impl Memory {
         }
     }
 
-    /// Tells again what was told last, to a coordinator that may not know it.
+    /// Repeats the last samples for a coordinator that may not have them.
     pub fn repeat(&self, out: &mut Outbox) {
         let mut told: Vec<_> = self
             .known
@@ -172,7 +175,7 @@ impl Memory {
         }
     }
 
-    /// A sample that is worth telling.
+    /// Samples a process; returns `None` if the sample is not worth reporting.
     fn measure(
         &mut self,
         process: u64,
@@ -182,7 +185,7 @@ impl Memory {
     ) -> Option<v1::MemorySample> {
         let measured = self.system.process(pid)?;
         if measured.virtual_memory() == 0 {
-            // It has ended and waits for whom started it: what it held last is what there is to know.
+            // A zombie has no memory; the last sample before its end is kept.
             return None;
         }
         let cpu_ms = measured.accumulated_cpu_time();
@@ -207,7 +210,7 @@ impl Memory {
             });
         }
         let place = known.groups.front().and_then(|group| group.place.as_ref());
-        // Ranks of one group share what is read of it.
+        // A group is read once per scan for all its ranks.
         let seen = *groups.entry(lines).or_insert_with(|| Seen {
             usage: place.and_then(MemoryGroup::tightest),
             kills: place.and_then(MemoryGroup::oom_kills),
@@ -256,12 +259,12 @@ impl Memory {
     }
 }
 
-/// How often its control group was held at its limits.
+/// Numbers of times that the control group reached its limits.
 fn held(sample: &v1::MemorySample) -> (Option<u64>, Option<u64>) {
     (sample.cgroup_held, sample.cgroup_slowed)
 }
 
-/// Whether somebody who knows the one would like to know the other.
+/// Whether a sample differs noticeably from the last reported one.
 fn differs(told: &v1::MemorySample, now: &v1::MemorySample) -> bool {
     let apart = |told: Option<u64>, now: Option<u64>, step: u64| {
         told.unwrap_or(0).abs_diff(now.unwrap_or(0)) >= step
@@ -270,7 +273,7 @@ fn differs(told: &v1::MemorySample, now: &v1::MemorySample) -> bool {
     let host_step = STEP.max(now.host_total.unwrap_or(0) / HOST_SHARE);
     let cpu = told.cpu_permille.zip(now.cpu_permille);
     let part = |of: Option<u64>| STEP.max(of.unwrap_or(0) / HOST_SHARE);
-    // What there can be is told once more where it changes at all.
+    // Every change of a limit is reported.
     let limits = |it: &v1::MemorySample| (it.cgroup_limit, it.shm_total, it.virtual_limit);
     apart(told.rss, now.rss, step)
         || apart(told.cgroup_used, now.cgroup_used, part(now.cgroup_limit))
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noticeable_is_told() {
+    fn noticeable_changes_are_reported() {
         let told = sample(1 << 30, 50 << 30, 1000);
         for (now, expected) in [
             (sample(1 << 30, 50 << 30, 1100), false),
@@ -312,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory_and_uses_the_processor() {
+    fn own_memory_and_cpu_time_are_measured() {
         let mut memory = Memory::new(Timing::default());
         let pid = Pid::from_u32(std::process::id());
         let look = |memory: &mut Memory, now| {
@@ -327,7 +330,7 @@ mod tests {
         let first = look(&mut memory, start).unwrap();
         assert!(first.rss.unwrap() > 1 << 20, "{first:?}");
         assert!(first.host_total >= first.host_available && first.host_available > Some(1 << 20));
-        // What it takes of memory shows.
+        // An allocation shows up in the next sample.
         let block = vec![1_u8; 64 << 20];
         let mut rounds = 0;
         while rounds == 0 || start.elapsed() < Duration::from_millis(300) {

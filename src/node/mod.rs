@@ -1,8 +1,8 @@
-//! One node of a job: starts the command, reads the black boxes of its ranks, and passes on what it
-//! reads.
+//! One node of a job: starts the command, reads the black boxes of its ranks, and sends their
+//! records to the coordinator and to the journal.
 //!
-//! Whatever fails here, the job goes on: a failure is one line for the user, and less to diagnose
-//! from.
+//! A failure here never ends the job: it is one line for the user, and less evidence for the
+//! diagnosis.
 
 use std::sync::Arc;
 
@@ -32,23 +32,23 @@ pub mod started;
 pub mod sys;
 pub mod timing;
 
-/// Says a line to the user, from whatever thread.
+/// Prints lines for the user, from any thread.
 #[derive(Clone)]
 pub struct Say(Arc<dyn Fn(&str) + Send + Sync>);
 
 impl Say {
-    /// Hands every line to a function.
+    /// Passes every line to a function.
     pub fn new(to: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(to))
     }
 
-    /// Says it to nobody.
+    /// Discards every line.
     #[must_use]
     pub fn nobody() -> Self {
         Self::new(|_| {})
     }
 
-    /// Says it.
+    /// Prints a line.
     pub fn say(&self, line: &str) {
         (self.0)(line);
     }

@@ -9,18 +9,18 @@ use ddp_doctor_proto::v1;
 
 use super::proc;
 
-/// Where run directories are made when none is named.
+/// Default parent of run directories.
 pub const RUNS: &str = "ddp-doctor-runs";
-/// File of a run directory that says which run it is.
+/// File of a run directory that describes the run.
 pub const DESCRIPTION: &str = "run.json";
-/// Longest job id: what a black box has room for, less what we append to file names.
+/// Maximum length of a job id: the room in a black box, less the suffixes of file names.
 const MAX_JOB: usize = 96;
 
-/// A new job id: short, and not given twice.
+/// A new job id, short and unique in practice.
 #[must_use]
 pub fn new_job() -> String {
     let seconds = Timestamp::now().0 / 1_000_000_000;
-    // The keys of a hash map are random, and all the randomness needed here.
+    // The random keys of a hash map are sufficient here.
     let random = RandomState::new().build_hasher().finish() ^ u64::from(std::process::id());
     format!(
         "{}-{}",
@@ -29,7 +29,7 @@ pub fn new_job() -> String {
     )
 }
 
-/// A name as a file name: no separators, no dots in front, not too long.
+/// Converts a name to a file name, without separators and leading dots, and of limited length.
 #[must_use]
 pub fn file_name(name: &str) -> String {
     let keep = |c: char| {
@@ -59,7 +59,7 @@ pub fn run_dir(job: &str, started: Timestamp) -> String {
     format!("{job}-{time}")
 }
 
-/// The n-th start of the job, from 0, as the launcher or the batch system counts.
+/// 0-based number of this start of the job, from the launcher or the batch system.
 #[must_use]
 pub fn attempt() -> u32 {
     let variables = ["DDP_DOCTOR_ATTEMPT", "SLURM_RESTART_COUNT"];
@@ -70,11 +70,11 @@ pub fn attempt() -> u32 {
         .unwrap_or(0)
 }
 
-/// Writes `run.json`: what a viewer has to know to find this run while it lives.
+/// Writes `run.json`, from which a viewer finds this run while it lives.
 ///
 /// # Errors
 ///
-/// When it cannot be written.
+/// If it cannot be written.
 pub fn describe(dir: &Path, hello: &v1::Hello, coordinator: Option<&str>) -> io::Result<()> {
     let pid = std::process::id();
     let description = serde_json::json!({

@@ -1,11 +1,11 @@
-//! Places in native programs: file and line of machine code that called into a probe.
+//! Places in native programs: file and line of the machine code that called into the capture.
 //!
-//! A probe that is called by a program in C, C++ or Rust knows the address that it returns to, and no more:
-//! a training process looks nothing up. The box has that address in place of a file ([`ADDRESS`]), and here,
-//! as long as the process lives, it becomes a line: by the file that is loaded there and what its compiler
-//! wrote about it (DWARF). What has no line is no place, and is not told of.
+//! In a program in C, C++ or Rust, capture records only the return address and looks nothing up
+//! inside the training process. The box has the address in place of a file ([`ADDRESS`]). While the
+//! process lives, it is resolved here to a line, by the file that is loaded at that address and its
+//! DWARF debug information. An address without a line is not reported.
 //!
-//! Files are read where the process sees them, and only if they are still the ones that it has loaded.
+//! Files are read as the process sees them, and only if they are still the ones that it has loaded.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,13 +23,13 @@ use object::{Endianness, Object, ObjectSection, ReadCache};
 use super::stacks::maps::{self, FileId, Loaded};
 use super::stacks::native::readable;
 
-/// Largest section that is read.
+/// Maximum size of a section that is read, in bytes.
 const MOST_BYTES: u64 = 512 << 20;
-/// Files whose lines are kept at a time: those of the programs that run here.
+/// Maximum number of files whose lines are cached.
 const MOST_FILES: usize = 4;
-/// Places that are remembered of one process.
+/// Maximum number of cached places of a process.
 const MOST_PLACES: usize = 8192;
-/// Parts of paths in which nobody keeps a program of his own.
+/// Parts of paths that identify code of libraries, as opposed to the user's program.
 const LIBRARIES: [&str; 7] = [
     "/rustc/",
     "/.cargo/registry/",
@@ -42,14 +42,14 @@ const LIBRARIES: [&str; 7] = [
 
 type Slice = EndianArcSlice<LittleEndian>;
 
-/// The lines of files that were read, for all ranks of a node: they run the same.
+/// Cache of the lines of files, shared by all ranks of a node, which run the same program.
 #[derive(Debug, Default)]
 pub struct Known(Mutex<Vec<(FileId, Option<Arc<Lines>>)>>);
 
-/// What a compiler wrote about a file.
+/// Debug information of a file.
 struct Lines {
     context: Mutex<Context<Slice>>,
-    /// Address in the file of its first byte.
+    /// Virtual address of the first byte of the file.
     base: u64,
 }
 
@@ -58,12 +58,12 @@ struct Lines {
 pub struct Places {
     pid: u32,
     known: Arc<Known>,
-    /// By address, as the box has it.
+    /// By address in the notation of the box; `None` for an address without a line.
     found: HashMap<String, Option<Where>>,
 }
 
 impl Places {
-    /// Those of this process.
+    /// The places of this process.
     #[must_use]
     pub fn of(pid: u32, known: Arc<Known>) -> Self {
         Self {
@@ -73,7 +73,8 @@ impl Places {
         }
     }
 
-    /// Puts the line of a site in the place of its address. `false`: it has none, or it is not to be had.
+    /// Replaces the address of a site by its line. Returns `false` if it has no line, or none can
+    /// be found.
     pub fn resolve(&mut self, site: &mut v1::SiteDefined) -> bool {
         let Some(address) = site.file.strip_prefix(ADDRESS) else {
             return true;
@@ -96,7 +97,7 @@ impl Places {
     }
 
     fn place(&self, address: u64) -> Option<Where> {
-        // It returns behind the call, which may be the end of the function.
+        // The return address follows the call and may be beyond the end of the function.
         let address = address.checked_sub(1)?;
         let loaded = maps::images(self.pid).ok()?;
         let loaded = loaded
@@ -147,8 +148,8 @@ impl Lines {
         Some(Self { context, base })
     }
 
-    /// The innermost line of the user's that the code so far behind the file's first byte is of: also of
-    /// what was put into it from elsewhere (inlined).
+    /// The innermost line of the user's program for the code at an offset in the file, including
+    /// inlined functions.
     fn user_place(&self, offset: u64) -> Option<Where> {
         let context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
         let address = self.base.wrapping_add(offset);
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_becomes_a_line_of_the_users() {
+    fn address_resolves_to_a_line_of_the_program() {
         let own = u64::try_from((resolved as fn(u32, &str) -> _ as *const ()).addr()).unwrap();
         let site = resolved(std::process::id(), &format!("@{:x}", own + 1)).unwrap();
         let line = include_str!("places.rs")
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_line_is_no_place() {
+    fn address_without_a_line_is_no_place() {
         let pid = std::process::id();
         let library = format!("@{:x}", (libc::getpid as *const ()).addr() + 1);
         for nowhere in [library.as_str(), "@10", "@", "@-7f", "@ffffffffffffffffff"] {
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_known_stays() {
+    fn known_line_is_kept() {
         let site = resolved(u32::MAX, "train.c").unwrap();
         assert_eq!(site.file, "train.c");
     }

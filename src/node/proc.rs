@@ -1,4 +1,4 @@
-//! Facts about processes, from `/proc`.
+//! Information about processes from `/proc`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,30 +10,30 @@ use ddp_doctor_proto::report::Exit;
 
 use super::sys::{self, PidFd};
 
-/// What `/proc/PID/stat` says.
+/// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// State letter.
     pub letter: u8,
-    /// Parent.
+    /// Process id of the parent.
     pub parent: u32,
-    /// Start time in clock ticks since boot: tells a process from a later one with its number.
+    /// Start time in clock ticks since boot, which distinguishes processes with the same pid.
     pub start_ticks: u64,
-    /// Wait status of a zombie; 0 where we may not know.
+    /// Wait status of a zombie; 0 if this process may not read it.
     pub exit_code: i32,
 }
 
 impl Stat {
-    /// Reads it for a process.
+    /// Reads the fields of a process.
     ///
     /// # Errors
     ///
-    /// When there is no such process.
+    /// If there is no such process.
     pub fn of(pid: u32) -> io::Result<Self> {
         parse(&fs::read(format!("/proc/{pid}/stat"))?).ok_or_else(unreadable)
     }
 
-    /// The state in our terms.
+    /// The process state for the letter.
     #[must_use]
     pub const fn state(&self) -> ProcessState {
         match self.letter {
@@ -48,30 +48,30 @@ impl Stat {
     }
 }
 
-/// The processes that a process descends from, the nearest first, as long as they live.
+/// The living ancestors of a process, the nearest first.
 pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
-    // Enough for any real one; not without end where a number is taken anew meanwhile.
+    // Limited below, since a reused pid could make the chain a cycle.
     let parent = |pid: &u32| Stat::of(*pid).ok().map(|stat| stat.parent);
     std::iter::successors(parent(&pid), parent)
         .take_while(|&pid| pid > 0)
         .take(64)
 }
 
-/// A process that is watched: its state, and how it ends.
+/// A watched process: its state and its exit status.
 #[derive(Debug)]
 pub struct Watched {
     pid: u32,
     start_ticks: u64,
-    /// Kept open: reading it again costs one system call.
+    /// Kept open, so that another read costs one system call.
     stat: File,
     fd: Option<PidFd>,
-    /// `cgroup.events` of its cgroup, where that can be frozen.
+    /// `cgroup.events` of its cgroup, if that can be frozen.
     cgroup: Option<PathBuf>,
 }
 
 impl Watched {
-    /// Watches the process that has this number and start time; `None` if it is gone. The number may
-    /// be that of a pid namespace below ours: a container that the command started.
+    /// Watches the process with this pid and start time; `None` if it is gone. The pid may be that
+    /// of a pid namespace below this one, such as that of a container started by the command.
     #[must_use]
     pub fn new(pid: u32, start_ticks: u64) -> Option<Self> {
         Self::open(pid, start_ticks)
@@ -79,7 +79,7 @@ impl Watched {
     }
 
     fn open(pid: u32, start_ticks: u64) -> Option<Self> {
-        // The descriptor first: what is read after it is about the same process, or nothing.
+        // The descriptor comes first: later reads are of the same process, or fail.
         let fd = PidFd::open(pid).ok();
         let stat = File::open(format!("/proc/{pid}/stat")).ok()?;
         let watched = Self {
@@ -92,7 +92,7 @@ impl Watched {
         watched.stat().map(|_| watched)
     }
 
-    /// Its number here, whatever it is called in a pid namespace below ours.
+    /// Its pid in this pid namespace.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
@@ -104,19 +104,19 @@ impl Watched {
         self.start_ticks
     }
 
-    /// Readable once the process has ended; `None` on kernels without pidfds.
+    /// A descriptor that is readable once the process has ended; `None` on kernels without pidfds.
     #[must_use]
     pub const fn fd(&self) -> Option<&PidFd> {
         self.fd.as_ref()
     }
 
-    /// Its cgroup's events file.
+    /// `cgroup.events` of its cgroup, if that can be frozen.
     #[must_use]
     pub fn cgroup(&self) -> Option<&Path> {
         self.cgroup.as_deref()
     }
 
-    /// What the kernel says about it now; `None` once it is gone.
+    /// Reads its current fields; `None` once it is gone.
     #[must_use]
     pub fn stat(&self) -> Option<Stat> {
         let mut buffer = [0; 1024];
@@ -135,14 +135,15 @@ impl Watched {
         }
     }
 
-    /// How it ended, as far as anybody can know: from the zombie, or from the kernel's memory of it.
+    /// How it ended, as far as that is known: from the zombie, or from the kernel after it was
+    /// reaped.
     #[must_use]
     pub fn exit(&self) -> Exit {
         if let Some(stat) = self
             .stat()
             .filter(|stat| stat.state() == ProcessState::Zombie)
         {
-            // A status that we may not see reads as 0; then the kernel is asked below, once it can.
+            // A status that may not be read shows as 0; newer kernels provide it below.
             if stat.exit_code != 0 || may_inspect(self.pid) {
                 return sys::exit_of(stat.exit_code);
             }
@@ -151,13 +152,13 @@ impl Watched {
     }
 }
 
-/// Whether the cgroup with these events is frozen.
+/// Whether the cgroup with this `cgroup.events` is frozen.
 #[must_use]
 pub fn is_frozen(cgroup_events: &Path) -> bool {
     fs::read_to_string(cgroup_events).is_ok_and(|text| text.lines().any(|line| line == "frozen 1"))
 }
 
-/// Whether a process with this number and start time lives on this boot.
+/// Whether a process with this pid and start time is alive.
 #[must_use]
 pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
     Stat::of(pid).is_ok_and(|stat| {
@@ -166,18 +167,18 @@ pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
     })
 }
 
-/// Identifies this boot of this host.
+/// Id of the current boot of this host.
 #[must_use]
 pub fn boot_id() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }
 
-/// All process numbers there are now.
+/// Pids of all current processes.
 ///
 /// # Errors
 ///
-/// When `/proc` cannot be read.
+/// If `/proc` cannot be read.
 pub fn all() -> io::Result<Vec<u32>> {
     let entries = fs::read_dir("/proc")?;
     Ok(entries
@@ -186,19 +187,19 @@ pub fn all() -> io::Result<Vec<u32>> {
         .collect())
 }
 
-/// Arguments of a process; empty where we may not know.
+/// Arguments of a process; empty if they cannot be read.
 #[must_use]
 pub fn arguments(pid: u32) -> Vec<String> {
     zero_separated(pid, "cmdline")
 }
 
-/// Environment of a process as it was started; empty where we may not know.
+/// Environment of a process at its start; empty if it cannot be read.
 #[must_use]
 pub fn environment(pid: u32) -> Vec<String> {
     zero_separated(pid, "environ")
 }
 
-/// Whether a library whose file name begins so is mapped.
+/// Whether a process maps a library whose file name has one of these prefixes.
 #[must_use]
 pub fn maps_library(pid: u32, prefixes: &[&str]) -> bool {
     let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else {
@@ -210,13 +211,13 @@ pub fn maps_library(pid: u32, prefixes: &[&str]) -> bool {
     })
 }
 
-/// The control groups of a process, as the kernel writes them.
+/// Contents of `/proc/PID/cgroup`.
 #[must_use]
 pub fn cgroups(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default()
 }
 
-/// Bytes that the address space of a process may have (`ulimit -v`); `None`: as many as there are.
+/// Limit of the address space of a process (`ulimit -v`), in bytes; `None` without a limit.
 #[must_use]
 pub fn address_space_limit(pid: u32) -> Option<u64> {
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
@@ -225,14 +226,14 @@ pub fn address_space_limit(pid: u32) -> Option<u64> {
     soft.split_whitespace().next()?.parse().ok()
 }
 
-/// Room in the shared memory of a process: a container has its own.
+/// Free and total space in the `/dev/shm` of a process, which differs between containers.
 #[must_use]
 pub fn shared_memory(pid: u32) -> Option<sys::Space> {
     let place = File::open(format!("/proc/{pid}/root/dev/shm")).ok()?;
     sys::space(&place).ok()
 }
 
-/// Bytes of the resident set of a process that are shared memory.
+/// Shared memory in the resident set of a process, in bytes.
 #[must_use]
 pub fn resident_shared(pid: u32) -> Option<u64> {
     shared_of(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
@@ -245,7 +246,7 @@ fn shared_of(status: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Most bytes of a command line or an environment that we look at.
+/// Maximum number of bytes read of a command line or an environment.
 const MAX_BLOCK: u64 = 1 << 20;
 
 fn zero_separated(pid: u32, file: &str) -> Vec<String> {
@@ -263,7 +264,7 @@ fn zero_separated(pid: u32, file: &str) -> Vec<String> {
         .collect()
 }
 
-/// Whether the kernel shows us what only the owner of a process may see.
+/// Whether this process may read what the kernel shows only to the owner of a process.
 fn may_inspect(pid: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
     let owner = fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
@@ -278,7 +279,7 @@ fn cgroup_events(pid: u32) -> Option<PathBuf> {
     events.exists().then_some(events)
 }
 
-/// Our number for the process that has this number in a pid namespace of its own.
+/// Pid in this namespace of the process that has this pid in a namespace below.
 fn in_namespace_below(pid: u32, start_ticks: u64) -> Option<u32> {
     let pid = pid.to_string();
     all().ok()?.into_iter().find(|ours| {
@@ -294,8 +295,8 @@ fn in_namespace_below(pid: u32, start_ticks: u64) -> Option<u32> {
     })
 }
 
-/// The command name is in parentheses and may contain any of the separators: fields are counted
-/// from the last closing one.
+/// Parses `/proc/PID/stat`. The command name is in parentheses and may contain any character, so
+/// that fields are counted from the last closing parenthesis.
 fn parse(bytes: &[u8]) -> Option<Stat> {
     let text = String::from_utf8_lossy(bytes);
     let fields: Vec<&str> = text[text.rfind(')')? + 1..]
@@ -326,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_memory_is_told_from_the_rest() {
+    fn resident_shared_memory_is_parsed() {
         let status = "Name:\tpython\nVmRSS:\t  812340 kB\nRssAnon:\t  512000 kB\nRssFile:\t  200340 kB\n\
             RssShmem:\t  100000 kB\nThreads:\t4\n";
         assert_eq!(shared_of(status), Some(102_400_000));
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_process_may_hold_anything() {
+    fn process_name_may_contain_separators() {
         let stat = format!(
             "7 (a) R) (b) S 3 {} 99 {} 1280",
             "0 ".repeat(17),
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zombie_tells_its_status() {
+    fn zombie_yields_its_exit_status() {
         let mut child = shell("exec sleep 0.2; exit 0");
         let watched = watch(&child);
         assert!(!watched.has_ended());
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_that_killed_is_known_and_so_is_who_was_reaped() {
+    fn killing_signal_is_known() {
         let mut child = shell("kill -9 $$");
         let Some(watched) = Watched::new(child.id(), Stat::of(child.id()).unwrap().start_ticks)
         else {
@@ -412,7 +413,7 @@ mod tests {
         );
         child.wait().unwrap();
         assert_eq!(watched.stat(), None);
-        // After that only newer kernels know.
+        // After reaping only newer kernels know the status.
         let late = watched.exit();
         assert!(
             late == Exit::default()
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_and_continue_are_seen() {
+    fn stop_and_continue_are_detected() {
         let mut child = shell("exec sleep 30");
         let watched = watch(&child);
         let fd = PidFd::open(child.id()).unwrap();
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_number_is_another_process() {
+    fn reused_pid_is_another_process() {
         let pid = std::process::id();
         let ticks = Stat::of(pid).unwrap().start_ticks;
         assert!(is_alive(pid, ticks));
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_are_is_what_we_read() {
+    fn own_process_is_described_correctly() {
         let pid = std::process::id();
         assert!(all().unwrap().contains(&pid));
         assert_eq!(arguments(pid), std::env::args().collect::<Vec<_>>());

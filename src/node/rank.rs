@@ -1,4 +1,4 @@
-//! One black box of this node, and the process that writes it.
+//! A black box of this node, and the process that writes it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,39 +16,40 @@ use super::stacks::taker::Wanted;
 use crate::diagnosis::event::OomKills;
 use crate::evidence::blackbox;
 
-/// Records taken from one box at a time, so that a busy rank does not hide the others.
+/// Maximum number of records read from one box at a time, so that a busy rank does not delay the
+/// others.
 const BUDGET: usize = 4096;
 
-/// A black box that is followed.
+/// A followed black box.
 #[derive(Debug)]
 pub struct Rank {
-    /// Names it in messages, from 1.
+    /// Number of the process in messages, from 1.
     process: u64,
     path: PathBuf,
     reader: Reader,
     identity_version: u64,
-    /// As the box said when its version was `identity_version`.
+    /// Identity in the box at version `identity_version`.
     identity: Identity,
-    /// `None`: the process was gone when its box was found.
+    /// `None` if the process was gone when its box was found.
     watched: Option<Watched>,
     told: Told,
     last_change: Option<v1::ProcessChanged>,
-    /// Its stacks as they were taken: the first and the latest ones.
+    /// The first and the latest captured stacks.
     stacks: Vec<v1::Stacks>,
-    /// The process was seen to end.
+    /// Whether the process was seen to end.
     over: bool,
-    /// Its end was reported.
+    /// Whether its end was reported.
     ended: bool,
-    /// The note that its box was damaged, once it was.
+    /// The note about a damaged box.
     damage: Option<v1::Note>,
 }
 
 impl Rank {
-    /// Opens a box and tells its writer that it is read. `known`: what was found out about files of programs.
+    /// Opens a box and claims it for this process. `known` caches the lines of native programs.
     ///
     /// # Errors
     ///
-    /// When it is no box, or not one yet.
+    /// If the file is no box, or not complete yet.
     pub fn open(process: u64, path: &Path, known: &Arc<Known>) -> Result<Self, OpenError> {
         let reader = Reader::open_own(path)?;
         let identity = reader.identity();
@@ -63,7 +64,7 @@ impl Rank {
         Ok(Self {
             process,
             path: path.to_owned(),
-            // Not what the box says: the first look finds it changed.
+            // A version other than the box's, so that the first poll reports the identity.
             identity_version: reader.identity_version().wrapping_sub(1),
             watched: Watched::new(identity.pid, identity.start_ticks),
             reader,
@@ -89,18 +90,18 @@ impl Rank {
         &self.path
     }
 
-    /// What the operating system says of its process.
+    /// The process that writes the box.
     #[must_use]
     pub const fn watched(&self) -> Option<&Watched> {
         self.watched.as_ref()
     }
 
-    /// Whether it was started by another one that is the same rank: not the rank, but a helper that
-    /// has a world of its own, such as one that writes checkpoints.
+    /// Whether it descends from another process of the same rank. It is then a helper with its own
+    /// world, such as a process that writes checkpoints.
     #[must_use]
     pub fn is_helper_of(&self, other: &Self) -> bool {
         let (own, theirs) = (&self.identity, &other.identity);
-        // Its parent is known also when both are gone; who was between them only as long as they live.
+        // The parent is known even after both have ended; other ancestors only while they live.
         let descends = || {
             let (Some(own), Some(theirs)) = (&self.watched, &other.watched) else {
                 return false;
@@ -110,13 +111,13 @@ impl Rank {
         own.rank == theirs.rank && (own.parent_pid == Some(theirs.pid) || descends())
     }
 
-    /// Its name in messages.
+    /// Number of the process in messages.
     #[must_use]
     pub const fn process(&self) -> u64 {
         self.process
     }
 
-    /// What its stacks are taken by; `None`: it has ended.
+    /// Target for a capture of its stacks; `None` if it has ended.
     #[must_use]
     pub fn as_wanted(&self) -> Option<Wanted> {
         let watched = self.watched.as_ref().filter(|_| !self.ended)?;
@@ -145,7 +146,7 @@ impl Rank {
             })
     }
 
-    /// Its pidfd says that it has ended.
+    /// Called when its pidfd shows that it has ended.
     pub const fn notice_end(&mut self) {
         self.over = true;
     }
@@ -167,7 +168,7 @@ impl Rank {
         ProcessState::from_number(u8::try_from(state).unwrap_or(0))
     }
 
-    /// Takes what is new in the box; how many records that was.
+    /// Reads and reports new records of the box; returns their number.
     pub fn poll(&mut self, out: &mut Outbox) -> usize {
         let version = self.reader.identity_version();
         let identity = (version != self.identity_version).then(|| self.reader.identity());
@@ -203,12 +204,12 @@ impl Rank {
         self.damage.is_some()
     }
 
-    /// The sites that came up since it was last asked.
+    /// Takes the sites that are new since the last call.
     pub fn take_sites(&mut self) -> Vec<v1::SiteDefined> {
         std::mem::take(&mut self.told.sites)
     }
 
-    /// The process is gone: takes what is left in the box, and then says so.
+    /// Reports the remaining records of a process that is gone, and then its end.
     pub fn end(&mut self, mut exit: Exit, oom_kills: OomKills, at: Timestamp, out: &mut Outbox) {
         self.poll(out);
         self.drain(out);
@@ -227,13 +228,14 @@ impl Rank {
         );
     }
 
-    /// How it ended, by the system's word. To be asked at once: its parent may make the kernel forget.
+    /// How it ended, according to the kernel. It must be called at once: the status may be lost
+    /// when the parent reaps the process.
     #[must_use]
     pub fn status(&self) -> Exit {
         self.watched.as_ref().map(Watched::exit).unwrap_or_default()
     }
 
-    /// Says that the state of the process changed.
+    /// Reports a change of the state of the process.
     pub fn change(&mut self, state: ProcessState, exit: Exit, at: Timestamp, out: &mut Outbox) {
         self.say(self.changed(state, exit, at), out);
     }
@@ -254,9 +256,9 @@ impl Rank {
         self.last_change = Some(change);
     }
 
-    /// Says where its threads stood.
+    /// Reports captured stacks.
     pub fn stood(&mut self, stacks: v1::Stacks, out: &mut Outbox) {
-        /// As many as are compared with each other.
+        /// Number of captures that are compared with each other.
         const KEPT: usize = 3;
         if self.stacks.len() == KEPT {
             self.stacks.remove(1);
@@ -265,7 +267,7 @@ impl Rank {
         out.push(Kind::Stacks(stacks));
     }
 
-    /// Says everything again to a coordinator that may know nothing.
+    /// Sends everything again, for a coordinator that may have none of it.
     pub fn repeat(&mut self, out: &mut Outbox) {
         out.push_live(Kind::ProcessJoined(self.joined()));
         self.reader.rewind();
@@ -287,7 +289,7 @@ impl Rank {
         }
     }
 
-    /// Repeats records if this is the box that is meant.
+    /// Rewinds to a record if `process` is this box.
     pub fn repeat_from(&mut self, process: u64, ticket: u64) {
         if process == self.process {
             self.reader.rewind_to(ticket);
@@ -307,7 +309,8 @@ impl Rank {
     }
 }
 
-/// What is reported about a damaged box: some of its records, though not how many, and nothing further.
+/// The events that report a damaged box. At least one of its records is lost; the number is
+/// unknown.
 fn damage(note: &v1::Note) -> [Kind; 2] {
     let lost = v1::RecordsLost {
         process: note.process,
@@ -316,22 +319,22 @@ fn damage(note: &v1::Note) -> [Kind; 2] {
     [Kind::RecordsLost(lost), Kind::Note(note.clone())]
 }
 
-/// What of a box was handed on.
+/// State of reporting the contents of a box.
 #[derive(Debug)]
 struct Told {
     process: u64,
     /// Lines of its native code.
     places: Places,
-    /// Sites that came up since they were last taken.
+    /// Sites since the last [`Rank::take_sites`].
     sites: Vec<v1::SiteDefined>,
-    /// Records before this one are in the journal.
+    /// First record that is not in the journal.
     journaled: u64,
-    /// The status that the process announced.
+    /// Exit status that the process announced.
     announced: Option<i32>,
 }
 
 impl Told {
-    /// Hands on one item. What the journal has already goes to the coordinator alone.
+    /// Reports one item. Items that are already in the journal go only to the coordinator.
     fn pass(&mut self, item: Item, out: &mut Outbox) {
         if let Item::Record(read) = &item
             && read.record.kind == RecordKind::Exit

@@ -1,8 +1,8 @@
-//! How the host lets the ranks run: processor time, time in the run queue, throttling, paging, what a
-//! hypervisor takes, and what the kernel calls pressure.
+//! Scheduling of the ranks by their host: processor time, run queue time, throttling, paging, time
+//! stolen by a hypervisor, and the kernel's pressure stall information.
 //!
-//! Looked at from outside once a second, and told where it has changed: whether a rank that comes late
-//! computes for long or does not get to compute is in no record of its own.
+//! Sampled from outside once a second and reported on change. It shows whether a late rank computes
+//! for long or does not get a processor, which is in none of its own records.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,62 +16,63 @@ use super::outbox::Outbox;
 use super::rank::Rank;
 use super::timing::Timing;
 
-/// Thousandths of the time that are noticeable.
+/// Minimum reported change, in thousandths of the time.
 const STEP: u32 = 100;
-/// The same of what is held against a time that is lost in a collective.
+/// Minimum reported change of values that are compared with time lost in a collective, in
+/// thousandths of the time.
 const SMALL_STEP: u32 = 50;
-/// Most threads of a rank that are looked at.
+/// Maximum number of threads of a rank that are read.
 const MOST_THREADS: usize = 256;
-/// Pages a second that are noticeable.
+/// Minimum reported change of major page faults, per second.
 const FAULTS_STEP: u32 = 50;
-/// A sample that covers less than this part of the interval measures little.
+/// Divisor of the interval that gives the minimum duration of a meaningful sample.
 const LEAST_PART: u32 = 5;
 
-/// Looks at the ranks of a node.
+/// Samples the scheduling of the ranks on a node.
 #[derive(Debug)]
 pub struct Scheduling {
     timing: Timing,
     known: HashMap<u64, Known>,
 }
 
-/// What is known of a process.
+/// State of a sampled process.
 #[derive(Debug)]
 struct Known {
-    /// The latest look.
+    /// Time and counters of the latest scan.
     last: (Instant, Counters),
-    /// `cpu.stat` of its cgroup, where there is one.
+    /// `cpu.stat` of its cgroup, if there is one.
     cgroup: Option<PathBuf>,
-    /// Where its pressure stands: in its cgroup, or for its whole host.
+    /// Files with the pressure of its cgroup, or of its host.
     pressure: Pressure,
-    /// What was told last, and when.
+    /// Time and content of the last reported sample.
     told: Option<(Instant, v1::SchedulingSample)>,
 }
 
-/// What the kernel counts for a process; `None`: it does not, or not for us.
+/// The kernel's counters of a process; `None` for a counter that is missing or unreadable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counters {
-    /// Of its main thread, in nanoseconds: it ran, and it waited for a processor.
+    /// Time that its main thread ran, and time that it waited for a processor, in ns.
     ran_and_queued: Option<(u64, u64)>,
-    /// Microseconds that its cgroup was throttled.
+    /// Time that its cgroup was throttled, in µs.
     throttled: Option<u64>,
-    /// Pages that were read from a disk for it.
+    /// Number of major page faults.
     major_faults: Option<u64>,
-    /// Nanoseconds that its threads waited for a processor, together.
+    /// Time that its threads waited for a processor, in ns, summed over threads.
     threads_queued: Option<u64>,
-    /// What a hypervisor took of the time of all processors, and that time, in ticks.
+    /// Time stolen by a hypervisor, and total time, of all processors, in ticks.
     stolen: Option<(u64, u64)>,
-    /// Microseconds in which something waited for a processor, for memory, for a disk.
+    /// Time in which some task waited for a processor, for memory, for I/O, in µs.
     pressure: [Option<u64>; 3],
 }
 
-/// The files that tell how long something had to wait for a processor, for memory, for a disk.
+/// The kernel's files with pressure stall information: processor, memory, I/O.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Pressure([PathBuf; 3]);
 
-/// What one look has read already that is the same for other ranks.
+/// Values that one scan reads once for all ranks.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Of the host; `None`: not read yet.
+    /// Stolen and total time of the host; `None` until it is read.
     stolen: Option<Option<(u64, u64)>>,
     pressure: HashMap<Pressure, [Option<u64>; 3]>,
 }
@@ -95,7 +96,7 @@ impl Shared {
 }
 
 impl Scheduling {
-    /// Has looked at nothing yet.
+    /// Creates a sampler without samples.
     #[must_use]
     pub fn new(timing: Timing) -> Self {
         Self {
@@ -104,7 +105,7 @@ impl Scheduling {
         }
     }
 
-    /// Looks at all ranks that live, and tells what has changed.
+    /// Samples all living ranks and reports changes.
     pub fn look(&mut self, ranks: &[Rank], now: Instant, out: &mut Outbox) {
         let living = ranks.iter().filter(|rank| !rank.has_ended());
         let living: Vec<(u64, u32)> = living
@@ -120,7 +121,7 @@ impl Scheduling {
         }
     }
 
-    /// Tells again what was told last, to a coordinator that may not know it.
+    /// Repeats the last samples for a coordinator that may not have them.
     pub fn repeat(&self, out: &mut Outbox) {
         let told = self.known.values().filter_map(|it| it.told.as_ref());
         let mut told: Vec<_> = told.map(|(_, sample)| sample).collect();
@@ -130,7 +131,7 @@ impl Scheduling {
         }
     }
 
-    /// A sample that is worth telling.
+    /// Samples a process; returns `None` if the sample is not worth reporting.
     fn measure(
         &mut self,
         process: u64,
@@ -192,7 +193,7 @@ impl Counters {
         }
     }
 
-    /// Rates since an earlier look, so long ago.
+    /// Rates since earlier counters, which were read `elapsed` ago.
     fn since(&self, before: &Self, elapsed: Duration) -> v1::SchedulingSample {
         let rate = |before: Option<u64>, now: Option<u64>, whole: u128| {
             let more = u128::from(now?.saturating_sub(before?));
@@ -222,7 +223,7 @@ impl Counters {
     }
 }
 
-/// Whether somebody who knows the one would like to know the other.
+/// Whether a sample differs noticeably from the last reported one.
 fn differs(told: &v1::SchedulingSample, now: &v1::SchedulingSample) -> bool {
     let apart = |told: Option<u32>, now: Option<u32>, step: u32| {
         told.unwrap_or(0).abs_diff(now.unwrap_or(0)) >= step
@@ -247,14 +248,14 @@ fn differs(told: &v1::SchedulingSample, now: &v1::SchedulingSample) -> bool {
         || told.processors != now.processors
 }
 
-/// `(ran, waited for a processor)` out of `/proc/PID/schedstat`, in nanoseconds.
+/// `(ran, waited for a processor)` from `/proc/PID/schedstat`, in ns.
 fn schedstat(text: &str) -> Option<(u64, u64)> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Nanoseconds that the threads of a process waited for a processor, together. One that ended takes what it
-/// waited with it: the sum may fall.
+/// Time that the threads of a process waited for a processor, in ns, summed over threads. The sum
+/// may fall, since it does not include threads that have ended.
 fn threads_queued(pid: u32) -> Option<u64> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let queued = threads.take(MOST_THREADS).flatten().filter_map(|thread| {
@@ -264,18 +265,18 @@ fn threads_queued(pid: u32) -> Option<u64> {
     queued.reduce(|sum, queued| sum + queued)
 }
 
-/// `(what a hypervisor took, all time)` out of `/proc/stat`, in ticks of all processors.
+/// `(time stolen by a hypervisor, total time)` of all processors from `/proc/stat`, in ticks.
 fn stolen(text: &str) -> Option<(u64, u64)> {
     const STOLEN: usize = 7;
     let line = text.lines().next()?.strip_prefix("cpu ")?;
     let times = line.split_ascii_whitespace().map(str::parse);
     let times: Vec<u64> = times.collect::<Result<_, _>>().ok()?;
-    // What guests ran is part of what was used already.
+    // The columns after it, guest time, are already included in user time.
     Some((*times.get(STOLEN)?, times.iter().take(STOLEN + 1).sum()))
 }
 
 impl Pressure {
-    /// Of a cgroup (version 2), or of the whole host where that does not tell.
+    /// The files of a cgroup (version 2), or those of the host if the cgroup has none.
     fn of(cgroup: Option<&Path>) -> Self {
         let names = ["cpu", "memory", "io"];
         let own = cgroup.map(|folder| names.map(|name| folder.join(format!("{name}.pressure"))));
@@ -290,7 +291,7 @@ impl Pressure {
     }
 }
 
-/// Microseconds in which something waited, out of a file of pressure stall information.
+/// Time in which some task waited, from a file with pressure stall information, in µs.
 fn waited(text: &str) -> Option<u64> {
     let mut lines = text.lines();
     let line = lines.find_map(|line| line.strip_prefix("some "))?;
@@ -298,20 +299,20 @@ fn waited(text: &str) -> Option<u64> {
     values.find_map(|it| it.strip_prefix("total=")?.parse().ok())
 }
 
-/// Field 12 of `/proc/PID/stat`. The name before it may contain anything.
+/// Field 12 of `/proc/PID/stat`. The command name before it may contain any character.
 fn major_faults(text: &str) -> Option<u64> {
     let rest = &text[text.rfind(')')? + 1..];
     rest.split_ascii_whitespace().nth(12 - 3)?.parse().ok()
 }
 
-/// Microseconds out of the `cpu.stat` of a cgroup.
+/// Throttled time from the `cpu.stat` of a cgroup, in µs.
 fn throttled(text: &str) -> Option<u64> {
     let mut lines = text.lines();
     let value = lines.find_map(|line| line.strip_prefix("throttled_usec "))?;
     value.trim().parse().ok()
 }
 
-/// The processors that a process may run on.
+/// The processors that a process may run on, such as "0-3".
 fn processors(pid: u32) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let mut lines = status.lines();
@@ -319,7 +320,7 @@ fn processors(pid: u32) -> Option<String> {
     Some(list.trim().to_owned())
 }
 
-/// `cpu.stat` of the process's cgroup (version 2), where that has a quota or may have one.
+/// `cpu.stat` of the process' cgroup (version 2), if it exists.
 fn cpu_stat(pid: u32) -> Option<PathBuf> {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -332,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_understood() {
+    fn kernel_counters_are_parsed() {
         assert_eq!(schedstat("123 456 7\n"), Some((123, 456)));
         assert_eq!(schedstat("123"), None);
         let stat = "7 (a) R) (b) S 1 7 7 0 -1 4194560 5000 0 42 0 9 8 0 0 20 0 1 0 99";
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_of_the_time_between() {
+    fn rates_refer_to_the_time_between_samples() {
         let before = Counters {
             ran_and_queued: Some((1_000_000_000, 0)),
             throttled: Some(0),
@@ -381,14 +382,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_computes_is_seen_to_run() {
+    fn busy_process_yields_a_sample() {
         let pid = std::process::id();
         let mut scheduling = Scheduling::new(Timing::default());
         let start = Instant::now();
         assert_eq!(
             scheduling.measure(1, pid, start, &mut Shared::default()),
             None,
-            "it takes two looks"
+            "a sample needs two scans"
         );
         while start.elapsed() < Duration::from_millis(300) {
             std::hint::black_box((0..1000_u64).sum::<u64>());
@@ -396,7 +397,8 @@ mod tests {
         let mut shared = Shared::default();
         let sample = scheduling.measure(1, pid, Instant::now(), &mut shared);
         let sample = sample.unwrap();
-        // The main thread of a test program waits for its tests.
+        // The main thread of a test program mostly waits for its tests, so that only the range is
+        // checked.
         assert!(
             sample.ran_permille.is_some_and(|it| it <= 1000),
             "{sample:?}"
@@ -404,12 +406,12 @@ mod tests {
         assert!(!sample.processors.is_empty(), "{sample:?}");
         assert!(
             !differs(&sample, &sample),
-            "what is no news is not told again"
+            "an unchanged sample is not reported again"
         );
     }
 
     #[test]
-    fn what_ranks_share_is_read_once_in_a_look() {
+    fn shared_files_are_read_once_per_scan() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["cpu", "memory", "io"] {
             let file = folder.path().join(format!("{name}.pressure"));
@@ -423,7 +425,7 @@ mod tests {
         fs::remove_file(folder.path().join("io.pressure")).unwrap();
         assert_eq!(shared.pressure(&files), [Some(5); 3]);
         assert_eq!(shared.stolen(), host);
-        // The next look reads anew, and other ranks have other files.
+        // The next scan reads again, and other ranks have other files.
         let gone = Some(PathBuf::from("/nowhere"));
         assert_eq!(Shared::default().pressure(&files), [Some(5), Some(5), None]);
         let of_host = Pressure::of(gone.as_deref());
@@ -435,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noticeable_is_told() {
+    fn noticeable_changes_are_reported() {
         let told = v1::SchedulingSample {
             queued_permille: Some(100),
             processors: "0-3".into(),

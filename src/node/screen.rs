@@ -1,4 +1,4 @@
-//! The thread that talks to the user: prints what is found, and ends a job that hangs for too long.
+//! The thread that prints findings for the user, and ends a job that hangs for too long.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -13,32 +13,32 @@ use super::kill::{Condemned, Judge, Patience};
 use super::sys::PidFd;
 use crate::report::live::Live;
 
-/// How long a job that was told to end may take before it is made to.
+/// Time from SIGTERM for the job to SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long it may take to put the evidence on the disk.
+/// Time limit for writing the evidence to the disk.
 const SECURING: Duration = Duration::from_secs(10);
-/// Nothing happens for longer than that.
+/// Timeout while nothing is due.
 const FAR: Duration = Duration::from_secs(3600);
 
-/// What the screen is told.
+/// A message for the screen.
 #[derive(Debug)]
 pub enum Message {
     /// The diagnosis changed.
     Update(Box<v1::Update>),
     /// A line for the user.
     Say(String),
-    /// The command has ended: nothing is left to be ended.
+    /// The command has ended.
     CommandEnded,
-    /// Nothing more will come.
+    /// The last message.
     Finish {
-        /// Status of the command.
+        /// Exit status of the command.
         status: i32,
-        /// Where the report is.
+        /// Path of the report.
         report: Option<PathBuf>,
     },
 }
 
-/// What is left when the screen is done.
+/// Result of the screen.
 #[derive(Debug, Default)]
 pub struct Shown {
     /// The last diagnosis.
@@ -47,20 +47,20 @@ pub struct Shown {
     pub killed: bool,
 }
 
-/// See the module.
+/// Prints findings, and ends a hanging job.
 #[derive(Debug)]
 pub struct Screen {
     live: Live,
     child: u32,
     judge: Option<Judge>,
     follower: Commander,
-    /// A job that was told to end, and when it is made to.
+    /// A job that was asked to end, and the time when it is killed.
     condemned: Option<(Condemned, Instant)>,
     killed: bool,
 }
 
 impl Screen {
-    /// A screen for the command with this process number.
+    /// Creates a screen for the command with pid `child`. With `kill`, a hanging job is ended.
     #[must_use]
     pub fn new(live: Live, child: u32, kill: Option<Patience>, follower: Commander) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Screen {
         }
     }
 
-    /// Runs until it is told to finish.
+    /// Runs until [`Message::Finish`], or until the sender is dropped.
     #[must_use]
     pub fn run(mut self, messages: &Receiver<Message>) -> Shown {
         loop {
@@ -119,7 +119,7 @@ impl Screen {
         due.map_or(FAR, |due| due.saturating_duration_since(Instant::now()))
     }
 
-    /// The job has hung for long enough: what is known of it goes to the disk, and it is told to end.
+    /// Writes the evidence of a job that has hung for long enough to the disk, and asks it to end.
     fn condemn(&mut self) {
         self.judge = None;
         self.live.print();
@@ -141,7 +141,7 @@ impl Screen {
         if child.has_ended() {
             return;
         }
-        // What its ranks do once they are told to end is no part of the diagnosis.
+        // The reaction of the ranks to the signal is no part of the diagnosis.
         let status = i32::from(KILLED_STATUS);
         let (done, closed) = channel();
         let asked = self.follower.tell(follow::Command::Close { status, done });
@@ -164,7 +164,7 @@ impl Screen {
         }
     }
 
-    /// What was told to end and is still there outlived its launcher: it waits for nothing any more.
+    /// Kills processes that were asked to end and outlive their launcher, after the grace period.
     fn command_ended(&mut self) {
         self.judge = None;
         if let Some((condemned, due)) = &self.condemned {

@@ -1,7 +1,7 @@
 //! Unix sockets by which the processes of one user on one machine reach a coordinator.
 //!
-//! A socket is in a directory that only its user may enter, so the kernel refuses every other user but
-//! root. The coordinator also checks the credentials of each connection
+//! A socket is in a directory that only its user may enter, so the kernel refuses every other user
+//! but root. The coordinator also checks the credentials of each connection
 //! ([`crate::coordinator::serve`]).
 //!
 //! A loopback address (`127.0.0.1:7077`) is the name of such a socket: nothing listens on TCP
@@ -51,20 +51,20 @@ pub enum AddressError {
     },
 }
 
-/// Checks that an address is a socket or a loopback address. Somebody need not listen there yet.
+/// Checks that an address is a socket or a loopback address. It need not have a listener yet.
 ///
 /// # Errors
 ///
-/// When it is neither.
+/// If it is neither.
 pub fn check(address: &str) -> Result<(), AddressError> {
     candidates(address).map(drop)
 }
 
-/// Path of the socket that an address names.
+/// Path of the socket with this address.
 ///
 /// # Errors
 ///
-/// When the address is invalid, no socket has that name, or another user may have made it.
+/// If the address is invalid, no socket has that name, or another user may have created it.
 pub fn find(address: &str) -> Result<PathBuf, AddressError> {
     let candidates = candidates(address)?;
     let found = candidates.into_iter().find(|path| path.exists());
@@ -118,11 +118,11 @@ pub fn is_open(address: &str) -> bool {
 }
 
 impl Socket {
-    /// Listens under a name that no other socket has.
+    /// Listens under a unique name.
     ///
     /// # Errors
     ///
-    /// When no directory for sockets can be used.
+    /// If no directory for sockets can be used.
     pub fn unnamed() -> io::Result<(Self, UnixListener)> {
         Self::bind(&file_name(&names::new_job()), None)
     }
@@ -131,9 +131,9 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// When the port is in use, or no directory for sockets can be used.
+    /// If the port is in use, or no directory for sockets can be used.
     pub fn at(address: SocketAddr) -> io::Result<(Self, UnixListener, SocketAddr)> {
-        // Bound and never listening: connections by TCP are refused, and the name is unique.
+        // Bound but never listening, so that TCP connections are refused and the name is unique.
         let port = match address {
             SocketAddr::V4(_) => TcpSocket::new_v4()?,
             SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -158,7 +158,7 @@ impl Socket {
         Err(refusal)
     }
 
-    /// How clients name it.
+    /// Its address for clients.
     #[must_use]
     pub fn address(&self) -> String {
         format!("{SCHEME}{}", self.path.display())
@@ -167,7 +167,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by a later `sweep`.
+        // If this fails, a later `sweep` removes the file.
         drop(fs::remove_file(&self.path));
     }
 }
@@ -182,11 +182,11 @@ fn listen(folder: &Path, name: &str) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Makes a directory that only this user may enter, or checks that an existing one is like that.
+/// Creates a directory that only this user may enter, or checks that an existing one is private.
 ///
 /// # Errors
 ///
-/// When it cannot be made, or is accessible to another user.
+/// If it cannot be created, or is accessible to another user.
 pub fn ensure_private(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -222,8 +222,8 @@ pub async fn sweep() {
     }
 }
 
-/// Directories in which sockets of this user may be, in order of preference. They do not depend on the
-/// environment, so that every process of the user finds the same ones.
+/// Directories in which sockets of this user may be, in order of preference. They do not depend on
+/// the environment, so that every process of the user finds the same ones.
 fn folders() -> [PathBuf; 3] {
     let user = sys::user_id();
     [
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_other_machines_and_nonsense_are_refused() {
+    fn remote_and_invalid_addresses_are_refused() {
         assert!(matches!(
             check("192.0.2.1:7"),
             Err(AddressError::NotLoopback(_))

@@ -1,9 +1,9 @@
-//! Processes that are to be ranks and have not joined a process group: whether they live, how they
-//! ended, and where they stand.
+//! Processes that will become ranks and have not joined a process group: their state, exit status
+//! and stacks.
 //!
-//! A rank has a black box from the moment it joins. What keeps it from that can only be seen from
-//! outside. So each of these is looked at a few times, as long as another rank has joined; what the
-//! looks show counts once the others have waited for too long.
+//! A rank has a black box only once it joins; the reason why it does not join is visible only from
+//! outside. The stacks of these processes are therefore captured, ever less often, while another
+//! rank has joined. The engine uses them once the other ranks have waited too long.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use super::rank::Rank;
 use super::stacks::taker::{Taker, Wanted};
 use super::timing::Timing;
 
-/// Names in messages, above those of boxes, by which their stacks are asked for.
+/// Offset of their numbers in requests for stacks, above the numbers of boxes.
 const NAMES: u64 = 1 << 32;
-/// Looks that are compared.
+/// Number of captures that are compared.
 const KEPT: usize = 2;
-/// Processes of one node that are followed.
+/// Maximum number of processes that are followed on a node.
 const MOST: usize = 4096;
 
-/// All of them on this node.
+/// All such processes on this node.
 #[derive(Debug)]
 pub struct StartedRanks {
     started: Vec<Started>,
@@ -43,7 +43,7 @@ struct Started {
 }
 
 impl StartedRanks {
-    /// Follows none yet.
+    /// Creates an empty list.
     #[must_use]
     pub const fn new(timing: &Timing) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl StartedRanks {
         }
     }
 
-    /// Follows one more, and says so.
+    /// Follows and reports another process.
     pub fn add(&mut self, rank: &ToBeRank, out: &mut Outbox) {
         let Some(watched) = Watched::new(rank.pid, rank.start_ticks) else {
             return;
@@ -78,13 +78,13 @@ impl StartedRanks {
         });
     }
 
-    /// Readable once one of them has ended.
+    /// Descriptors that are readable once one of the processes has ended.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let followed = self.started.iter().filter(|it| it.is_followed());
         followed.filter_map(|it| it.watched.fd().map(AsFd::as_fd))
     }
 
-    /// Sees who has joined, who has ended, and asks where the others stand.
+    /// Detects processes that have joined or ended, and requests stacks of the others.
     pub fn look(&mut self, ranks: &[Rank], now: Instant, stacks: &mut Taker, out: &mut Outbox) {
         let somebody_joined = ranks.iter().any(|rank| !rank.has_ended());
         for started in self.started.iter_mut().filter(|it| it.is_followed()) {
@@ -111,7 +111,7 @@ impl StartedRanks {
         }
     }
 
-    /// Takes stacks that are theirs; gives others back.
+    /// Reports stacks of these processes; returns stacks of ranks.
     pub fn stood(&mut self, stacks: v1::Stacks, out: &mut Outbox) -> Option<v1::Stacks> {
         let Some(pid) = stacks.process.checked_sub(NAMES) else {
             return Some(stacks);
@@ -130,7 +130,7 @@ impl StartedRanks {
         None
     }
 
-    /// Says everything again to a coordinator that may know nothing.
+    /// Sends everything again, for a coordinator that may have none of it.
     pub fn repeat(&self, out: &mut Outbox) {
         for started in &self.started {
             out.push_live(Kind::RankStarted(started.told.clone()));
@@ -139,7 +139,7 @@ impl StartedRanks {
 }
 
 impl Started {
-    /// Whether anything may still be found out about it here.
+    /// Whether the process has neither joined nor ended.
     const fn is_followed(&self) -> bool {
         !self.has_joined && self.told.ended_unix_ns.is_none()
     }

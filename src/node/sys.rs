@@ -1,6 +1,6 @@
-//! The system calls that the standard library has no words for: signals, pidfds, `poll`.
+//! System calls that the standard library lacks: signals, pidfds, `poll`.
 //!
-//! Everything unsafe of the program is in this file, behind functions that are safe to call.
+//! All unsafe code of the program is in this file, behind safe functions.
 #![expect(unsafe_code, reason = "system calls; each block says why it is sound")]
 
 use std::fs::File;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use ddp_doctor_proto::report::Exit;
 
-/// Signals that we hand on to the command when they were sent to us alone. What the terminal sends
-/// to the whole process group reaches the command without us.
+/// Signals that are forwarded to the command if they were sent to this process only. A signal from
+/// the terminal goes to the whole process group and reaches the command anyway.
 const FORWARDED: [i32; 9] = [
     libc::SIGINT,
     libc::SIGQUIT,
@@ -26,7 +26,7 @@ const FORWARDED: [i32; 9] = [
     libc::SIGWINCH,
 ];
 
-/// How signals stood before we touched them: the command gets them that way.
+/// The signal mask before this process changed it, which the command gets.
 #[derive(Clone, Copy)]
 pub struct Signals {
     mask: libc::sigset_t,
@@ -38,18 +38,18 @@ impl std::fmt::Debug for Signals {
     }
 }
 
-/// A signal that arrived.
+/// A received signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// Its number.
+    /// Signal number.
     pub signal: i32,
-    /// A process sent it to us, not the kernel (the terminal) to the whole process group.
+    /// Whether a process sent it, as opposed to the kernel (the terminal).
     pub by_process: bool,
 }
 
 impl Signals {
-    /// Blocks the signals that are handed on. Call it while the process has one thread: the others
-    /// inherit it.
+    /// Blocks the forwarded signals. It must be called while the process has one thread, since
+    /// later threads inherit the mask.
     #[must_use]
     pub fn take_over() -> Self {
         // SAFETY: both pointers are to live values; zeros are a valid `sigset_t`.
@@ -60,11 +60,11 @@ impl Signals {
         }
     }
 
-    /// Has the command start with signals as they were before.
+    /// Makes the command start with the previous mask.
     pub fn restore_in(self, command: &mut Command) {
         let restore = move || {
-            // SAFETY: the pointer is to a live copy of what the same call returned; the old mask is
-            // not asked for.
+            // SAFETY: the pointer is to a live copy of a mask from the same call; the pointer for
+            // the old mask may be null.
             unsafe {
                 let none = std::ptr::null_mut();
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.mask, none);
@@ -76,7 +76,7 @@ impl Signals {
     }
 }
 
-/// Waits for one of the signals that are handed on. They must be blocked in every thread.
+/// Waits for one of the forwarded signals, which must be blocked in every thread.
 #[must_use]
 pub fn wait_for_signal() -> Option<Arrived> {
     // SAFETY: both pointers are to live values; zeros are a valid `siginfo_t`.
@@ -100,11 +100,11 @@ pub fn wait_for_interrupt() {
 /// Blocks SIGINT and SIGTERM in this thread and those it starts.
 pub fn block_interrupts() {
     let interrupts = set(&[libc::SIGINT, libc::SIGTERM]);
-    // SAFETY: the pointer is to a live set; the old mask is not asked for.
+    // SAFETY: the pointer is to a live set; the pointer for the old mask may be null.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const interrupts, std::ptr::null_mut()) };
 }
 
-/// Sends whatever is written to standard error nowhere, and lets go of where it went.
+/// Redirects standard error to `/dev/null` and closes its previous file.
 pub fn close_standard_error() {
     if let Ok(nothing) = File::options().write(true).open("/dev/null") {
         // SAFETY: both descriptors are open; standard error is not owned by any value.
@@ -112,16 +112,15 @@ pub fn close_standard_error() {
     }
 }
 
-/// Stops this process as Ctrl-Z does, so that the shell says so; returns once it is continued.
+/// Stops this process like Ctrl-Z, so that the shell reports it; returns once it is continued.
 ///
-/// The action of the signal is the one that we were started with, and that the command has too.
-/// While it is let through to this thread it stops all of them, and nothing is there to be undone
-/// but this thread's mask.
+/// The action of SIGTSTP is the one that this process was started with. Unblocking the signal in
+/// this thread stops all threads; only the mask of this thread has to be restored.
 pub fn stop_self() {
     let stop = set(&[libc::SIGTSTP]);
     let none = std::ptr::null_mut();
-    // SAFETY: `raise` takes no pointer; the other pointers are to a live set, the old masks are not
-    // asked for.
+    // SAFETY: `raise` takes no pointer; the other pointers are to a live set, and those for the old
+    // masks may be null.
     unsafe {
         libc::raise(libc::SIGTSTP);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const stop, none);
@@ -129,19 +128,19 @@ pub fn stop_self() {
     }
 }
 
-/// A process that is still the one it was when this was opened, whatever becomes of its number.
+/// A pidfd: refers to the same process even after its pid is reused.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// Opens the process that has this number now.
+    /// Opens the process that has this pid now.
     ///
     /// # Errors
     ///
-    /// When there is none, or the kernel has no pidfds (before 5.3).
+    /// If there is none, or the kernel has no pidfds (before 5.3).
     pub fn open(pid: u32) -> io::Result<Self> {
-        // SAFETY: the call takes two integers; what it returns, if not negative, is a descriptor
-        // that nobody else owns.
+        // SAFETY: the call takes two integers; a result that is not negative is a new descriptor
+        // without another owner.
         unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0);
             if fd < 0 {
@@ -151,14 +150,14 @@ impl PidFd {
         }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     ///
     /// # Errors
     ///
-    /// When it is gone, or not ours.
+    /// If it is gone, or this process may not signal it.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         let null = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: a null siginfo is allowed: the signal is then as from `kill`.
+        // SAFETY: a null siginfo is allowed, and means the same as with `kill`.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_pidfd_send_signal,
@@ -175,21 +174,21 @@ impl PidFd {
         }
     }
 
-    /// How it ended, once its parent has reaped it (Linux 6.15 and later).
+    /// How it ended, after its parent has reaped it (Linux 6.15 and later).
     #[must_use]
     pub fn exit(&self) -> Option<Exit> {
         let mut info = PidFdInfo {
             mask: INFO_EXIT,
             ..PidFdInfo::default()
         };
-        // SAFETY: the request's number contains the size of the struct that the pointer is to, and
-        // the kernel writes no more than that.
+        // SAFETY: the request number contains the size of the struct behind the pointer, and the
+        // kernel writes no more than that.
         let result =
             unsafe { libc::ioctl(self.0.as_raw_fd(), GET_INFO as libc::Ioctl, &raw mut info) };
         (result == 0 && info.mask & INFO_EXIT != 0).then(|| exit_of(info.exit_code))
     }
 
-    /// Whether it has ended.
+    /// Whether the process has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         poll(&[self.0.as_fd()], Duration::ZERO).is_ok_and(|ready| ready[0])
@@ -217,7 +216,7 @@ const INFO_EXIT: u64 = 1 << 3;
 /// `_IOWR(0xFF, 11, struct pidfd_info)`.
 const GET_INFO: u64 = 3 << 30 | (size_of::<PidFdInfo>() as u64) << 16 | 0xff << 8 | 11;
 
-/// A wait status in our terms.
+/// Converts a wait status.
 #[must_use]
 pub const fn exit_of(status: i32) -> Exit {
     let signal = status & 0x7f;
@@ -234,15 +233,16 @@ pub const fn exit_of(status: i32) -> Exit {
     }
 }
 
-/// Waits until a child has ended, without reaping it: its `/proc` entry stays. Says how it ended.
+/// Waits until a child has ended, without reaping it, so that its `/proc` entry stays; returns how
+/// it ended.
 ///
 /// # Errors
 ///
-/// When there is no such child.
+/// If there is no such child.
 pub fn wait_without_reaping(pid: u32) -> io::Result<Exit> {
     loop {
-        // SAFETY: the pointer is to a live value for which zeros are valid; after success it is the
-        // kind of information that has a status.
+        // SAFETY: the pointer is to a live value for which zeros are valid; after success it has a
+        // status.
         let (result, info, status) = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let flags = libc::WEXITED | libc::WNOWAIT;
@@ -269,11 +269,12 @@ pub fn wait_without_reaping(pid: u32) -> io::Result<Exit> {
     }
 }
 
-/// Waits until one of the descriptors can be read, at most so long; says which.
+/// Waits until at least one of the descriptors is readable, or until the timeout; returns which are
+/// readable.
 ///
 /// # Errors
 ///
-/// When the kernel has no memory for it.
+/// If the system call fails, for example because memory is exhausted.
 pub fn poll(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> {
     let mut polled: Vec<libc::pollfd> = fds
         .iter()
@@ -298,20 +299,20 @@ pub fn poll(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<Vec<bool>> 
         .collect())
 }
 
-/// Room in the file system of a file, in bytes.
+/// Space in a file system, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What this user may still take.
+    /// Free space for this user.
     pub free: u64,
-    /// All there is.
+    /// Total space.
     pub total: u64,
 }
 
-/// Room in the file system of a file.
+/// Space in the file system of a file.
 ///
 /// # Errors
 ///
-/// When the system does not say.
+/// If the system call fails.
 pub fn space(file: &File) -> io::Result<Space> {
     // SAFETY: the descriptor is open, the pointer is to a live value for which zeros are valid.
     unsafe {
@@ -326,14 +327,14 @@ pub fn space(file: &File) -> io::Result<Space> {
     }
 }
 
-/// The user we run as.
+/// Effective user id of this process.
 #[must_use]
 pub fn user_id() -> u32 {
     // SAFETY: the call takes nothing and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// Descriptors that this process may have.
+/// Maximum number of file descriptors of this process.
 #[must_use]
 pub fn descriptor_limit() -> usize {
     let mut limit = libc::rlimit {
@@ -345,7 +346,7 @@ pub fn descriptor_limit() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
-/// This host's name.
+/// Name of this host.
 #[must_use]
 pub fn host_name() -> String {
     let mut buffer = [0_u8; 256];

@@ -1,14 +1,14 @@
-//! The time constants of the node that tests shorten, together with those of the engine.
+//! The time constants of the node that tests scale, together with those of the engine.
 //!
-//! Not scaled, and therefore constants of the files that use them:
+//! Other durations are not scaled and are constants of the files that use them:
 //!
 //! | Duration | Why |
 //! |---|---|
-//! | ticks of the follower, intervals of scans, states and heartbeats (`follow.rs`) | short already: shorter ones only cost processor time |
-//! | creation of a box, end of ranks after their command, pauses (`follow.rs`), kills by the kernel (`memory.rs`) | set by kernel and processes |
-//! | ages at which a process is checked for capture (`descendants.rs`) | an interpreter takes as long as it takes to load PyTorch |
-//! | connections, answers, shutdown (`attach.rs`, `job.rs`, `reporter.rs`, `screen.rs`, `recorder/`, `stacks/`, `source/`) | limits for what has failed, not waits |
-//! | ages of files (`boxes.rs`, `launch.rs`) | say what belongs to an earlier job |
+//! | ticks of the follower, intervals of scans, states and heartbeats (`follow.rs`) | already short: shorter intervals only cost processor time |
+//! | creation of a box, end of ranks after their command, pauses (`follow.rs`), kills by the kernel (`memory.rs`) | determined by the kernel and by processes |
+//! | ages at which a process is checked for capture (`descendants.rs`) | determined by the time that PyTorch takes to load |
+//! | connections, answers, shutdown (`attach.rs`, `job.rs`, `reporter.rs`, `screen.rs`, `recorder/`, `stacks/`, `source/`) | time limits for failures, not waits |
+//! | ages of files (`boxes.rs`, `launch.rs`) | distinguish files of an earlier job |
 
 use std::time::Duration;
 
@@ -19,29 +19,30 @@ const fn seconds(seconds: u64) -> Duration {
 }
 
 scalable! {
-    /// When the node samples, captures and gives up.
+    /// Intervals and time limits of the node.
     pub struct Timing {
         /// Interval of memory samples.
         pub memory_interval: Duration::from_millis(500),
         /// Maximum time between two memory samples that are reported, whether or not they differ.
         pub memory_heartbeat: seconds(60),
-        /// Minimum time between two samples that differ only in how often a control group was at its
-        /// limit: that may change at any moment.
+        /// Minimum time between two samples that differ only in how often a control group reached
+        /// its limit, which may change at any moment.
         pub memory_limit_interval: seconds(10),
-        /// Interval of scheduling samples, which the engine has to know.
+        /// Interval of scheduling samples; the engine uses the same value.
         pub scheduling_interval: timing::Timing::default().scheduling_interval,
-        /// Maximum time between two scheduling samples that are reported, whether or not they differ.
+        /// Maximum time between two scheduling samples that are reported, whether or not they
+        /// differ.
         pub scheduling_heartbeat: seconds(60),
-        /// Time from the start of a process that should become a rank to the first capture of its
-        /// stacks while it has not joined; the next ones come after once, twice, … this time.
+        /// Time from the detection of a process that will become a rank to the first capture of its
+        /// stacks while it has not joined; the next captures follow after once, twice, … this time.
         pub unjoined_capture_interval: seconds(2),
-        /// Maximum time between two entries of a journal. What has not moved up to the last entry is
-        /// known to have been blocked until then.
+        /// Maximum time between two entries of a journal. A rank without progress up to the last
+        /// entry is known to have been blocked until then.
         pub journal_heartbeat: seconds(5),
         /// Maximum time without a coordinator before a node diagnoses its ranks by itself.
         pub coordinator_patience: seconds(10),
-        /// Time that a launch without `run` goes on after the end of its last rank, while the process
-        /// that started the ranks lives and may restart them.
+        /// Time that a launch without `run` stays open after the end of its last rank, while the
+        /// process that started the ranks lives and may restart them.
         pub restart_window: seconds(20),
         /// Default of `--kill-after` for proved findings.
         pub kill_after_proved: seconds(5),

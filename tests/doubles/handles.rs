@@ -1,12 +1,12 @@
-//! Objects by handles that look like addresses: those of the two doubles, which both compile this file.
+//! Objects by handles that resemble addresses. Both doubles include this file.
 
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes between two handles.
 const APART: usize = 0x100;
 
-/// Objects of one kind. The lowest handle that is free is given out first, so that, as with an
-/// allocator, a new object often has the handle of one that is gone.
+/// Objects of one kind. The lowest free handle is used first so that, as with an allocator, a new
+/// object often gets the handle of a destroyed one.
 pub(crate) struct Handles<T> {
     first: usize,
     slots: Mutex<Vec<Option<T>>>,

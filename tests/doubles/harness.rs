@@ -1,5 +1,5 @@
-//! The doubles as programs find them: a folder with `libcuda.so.1`, `libnccl.so.2`, the launcher, and the
-//! programs that a test has compiled. Tests of several packages compile this file.
+//! Installs the doubles for test programs: a directory with `libcuda.so.1`, `libnccl.so.2`, the
+//! launcher, and the programs that tests compile. Tests of several packages include this file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,18 +16,17 @@ const C: [&str; 8] = [
     "-Werror",
     "-pthread",
     "-O1",
-    // Who looks functions up by itself is linked with nothing that has them.
+    // A program that only uses `dlsym` must not be linked with the doubles.
     "-Wl,--as-needed",
 ];
 
-/// Where the doubles are.
+/// The directory of the doubles.
 pub(crate) struct Doubles {
     folder: PathBuf,
 }
 
 impl Doubles {
-    /// The doubles, built. `None`, with a word about it: there is no C compiler, without which there are
-    /// no programs either.
+    /// The doubles. Returns `None`, and prints why, without a C compiler.
     pub(crate) fn get() -> Option<&'static Self> {
         static DOUBLES: OnceLock<Option<Doubles>> = OnceLock::new();
         DOUBLES.get_or_init(Self::build).as_ref()
@@ -47,7 +46,7 @@ impl Doubles {
             ("libnccl_double.so", "libnccl.so.2"),
         ] {
             let built = target.join(library);
-            // Under their own names, by which those know them who look into a process from outside.
+            // Hard links or copies: `/proc/PID/maps` must show the names of the real libraries.
             in_one_go(&folder.join(name), |new| {
                 let linked = fs::hard_link(&built, new);
                 linked.or_else(|_| fs::copy(&built, new).map(drop)).unwrap();
@@ -86,14 +85,14 @@ impl Doubles {
         program
     }
 
-    /// What starts so many ranks of a program.
+    /// The command that starts ranks of a program.
     pub(crate) fn launch(&self, ranks: u32, program: &Path) -> Vec<PathBuf> {
         let launcher = self.folder.join("launch");
         vec![launcher, ranks.to_string().into(), program.to_owned()]
     }
 }
 
-/// The folder of this file.
+/// Directory of this file.
 fn sources() -> &'static Path {
     const FROM: &str = env!("CARGO_MANIFEST_DIR");
     static SOURCES: OnceLock<PathBuf> = OnceLock::new();
@@ -106,7 +105,7 @@ fn sources() -> &'static Path {
     })
 }
 
-/// Makes a file which nobody sees before it is whole: other tests may make it at the same time.
+/// Creates a file atomically, since other tests may create it at the same time.
 fn in_one_go(path: &Path, make: impl FnOnce(&Path)) {
     static LAST: AtomicU32 = AtomicU32::new(0);
     let mut new = path.as_os_str().to_owned();

@@ -1,9 +1,9 @@
 /*
- * Starts the ranks of a program on this machine, as launchers do, and waits for all of them:
+ * Starts the ranks of a program on this machine, like a launcher, and waits for all of them:
  *
  *   launch RANKS PROGRAM [ARGUMENT…]
  *
- * Its status is that of the first rank that failed (128 + N where signal N ended it), else 0.
+ * Its exit status is that of the first rank that failed (128 + N if signal N ended it), otherwise 0.
  */
 #define _GNU_SOURCE
 
@@ -45,7 +45,7 @@ int main(int argc, char **argv)
     }
     setenv("JOB_DIR", folder, 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set("MASTER_PORT", 20000 + getpid() % 20000); /* nobody listens there: it names the launch */
+    set("MASTER_PORT", 20000 + getpid() % 20000); /* not in use: it identifies the launch */
     set("WORLD_SIZE", ranks);
     set("LOCAL_WORLD_SIZE", ranks);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
             perror("fork");
             return 1;
         case 0:
-            prctl(PR_SET_PDEATHSIG, SIGKILL); /* whoever ends us means all */
+            prctl(PR_SET_PDEATHSIG, SIGKILL); /* the ranks end with the launcher */
             execvp(argv[2], argv + 2);
             perror(argv[2]);
             _exit(127);

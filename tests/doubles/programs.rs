@@ -1,9 +1,8 @@
-//! The programs of `tests/jobs/nccl`, each of which is a fault and its healthy twin in one.
+//! The programs in `tests/jobs/nccl`, each of which compiles to a faulty and a healthy variant.
 
 use std::path::Path;
 
-/// What a program is to be called when it is compiled with its fault, or as its healthy twin, and the
-/// compiler's options for that.
+/// Name of the compiled variant of a program, and the compiler options for it.
 pub(crate) fn variant(source: &Path, is_faulty: bool) -> (String, &'static [&'static str]) {
     let name = source.file_stem().unwrap().to_str().unwrap();
     let is_rust = source.extension().is_some_and(|it| it == "rs");

@@ -1,6 +1,6 @@
 /*
- * Asks NCCL what it answers where there is no GPU, and prints the answers: whoever stands between must not
- * change them. `answers none` asks for nothing that is a rank's.
+ * Prints the results of NCCL calls on a machine without a GPU, which tracing must not change.
+ * `answers none` makes no call that a rank makes.
  */
 #include <nccl.h>
 
@@ -14,7 +14,7 @@
 
 enum { THREADS = 8, TIMES = 200 };
 
-/* Groups are each thread's own. */
+/* Every thread has its own groups. */
 static void *groups(void *sum)
 {
     for (int i = 0; i < TIMES; ++i) {
@@ -52,24 +52,24 @@ int main(int argc, char **argv)
     TELL(ncclGroupStart());
     TELL(ncclGroupEnd());
     TELL(ncclGroupEnd());
-    TELL(ncclGroupEnd()); /* of what was not begun */
+    TELL(ncclGroupEnd()); /* no group is open */
     TELL(ncclGetUniqueId(NULL));
     if (argc > 1 && strcmp(argv[1], "none") == 0)
         return 0;
     TELL(ncclGetUniqueId(&id));
     TELL(ncclAllReduce(NULL, NULL, 1, ncclFloat32, ncclSum, NULL, NULL));
     printf("%s\n", ncclGetLastError(NULL));
-    TELL(ncclBcast(NULL, 1, ncclFloat32, 0, NULL, NULL)); /* NCCL makes a broadcast of it, by that name */
+    TELL(ncclBcast(NULL, 1, ncclFloat32, 0, NULL, NULL)); /* NCCL calls ncclBroadcast by its public name */
     TELL(ncclSend(NULL, 1, ncclFloat32, 0, NULL, NULL));
     TELL(ncclMemAlloc(&memory, 64));
     TELL(ncclCommDestroy(NULL));
     threads();
-    /* What needs a GPU. */
+    /* Calls that need a GPU. */
     TELL(ncclCommInitRank(&comm, 1, id, 0));
     printf("%s\n", comm == NULL ? "no communicator" : "a communicator");
     TELL(ncclCommInitRankConfig(&comm, 1, id, 0, NULL));
     TELL(ncclCommInitAll(&comm, 1, devices));
-    TELL(ncclCommInitRank(&comm, 2, id, 7)); /* of two, the eighth */
+    TELL(ncclCommInitRank(&comm, 2, id, 7)); /* rank 7 of 2 */
     fflush(stdout);
     if (fork() == 0) {
         TELL(ncclGroupStart());

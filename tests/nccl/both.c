@@ -1,6 +1,6 @@
 /*
- * Makes a communicator by a call, and is then told of one as NCCL tells its profiler: the calls of the first
- * one are seen where they are made, so that nobody needs to tell. both PLUGIN
+ * Creates a communicator, whose calls are hooked, and then reports one to the plugin as NCCL does: the plugin
+ * must request no events. both PLUGIN
  */
 #include <rank.h>
 

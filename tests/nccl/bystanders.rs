@@ -1,5 +1,4 @@
-//! Processes that inherit what is preloaded, and threads and children of ranks: nothing happens in those that
-//! are no rank's.
+//! Processes that inherit the preloaded library but are no ranks must not be affected.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +9,7 @@ use super::library;
 use crate::support::process::run_to_end;
 
 #[test]
-fn whoever_calls_no_nccl_does_not_notice() {
+fn program_without_nccl_is_unaffected() {
     let dir = tempfile::tempdir().unwrap();
     let run = |preload: bool| {
         let mut bash = Command::new("bash");
@@ -32,10 +31,10 @@ fn whoever_calls_no_nccl_does_not_notice() {
     assert!(run(false).status.success());
 }
 
-/// Programs that start many others, as a training program does that compiles an extension: what they make
-/// and what they say stays the same.
+/// Build tools start many processes, as a training program does that compiles an extension; their
+/// results and their output must stay the same.
 #[test]
-fn whoever_builds_a_program_does_not_notice() {
+fn build_tools_are_unaffected() {
     const MAKE: &str = "all: a b\n\t@cat a b\n%: %.txt\n\t@tr a-z A-Z <$< >$@\n";
     const NINJA: &str = "rule up\n command = tr a-z A-Z <$in >$out && cat $out\n\
         build a: up a.txt\nbuild b: up b.txt | a\n";
@@ -52,13 +51,13 @@ fn whoever_builds_a_program_does_not_notice() {
                 fs::write(dir.path().join(format!("{name}.txt")), name).unwrap();
             }
             let mut command = Command::new(tool);
-            // What would be started to report a rank cannot be mistaken for anything else.
+            // With these variables a rank would create a box and start a reporter.
             command
                 .current_dir(dir.path())
                 .env("DDP_DOCTOR_BOX_DIR", boxes.path())
                 .env("DDP_DOCTOR_COORDINATOR", "127.0.0.1:9")
                 .env_remove("LD_PRELOAD");
-            // Where `make test` runs this, it is not to be taken for a part of that.
+            // Variables of an outer `make test` would make this a recursive make.
             for name in ["MAKEFLAGS", "MAKELEVEL", "MFLAGS"] {
                 command.env_remove(name);
             }
@@ -76,11 +75,10 @@ fn whoever_builds_a_program_does_not_notice() {
     }
 }
 
-/// What every process of a job loads brings nothing along but the C library and what unwinds, and runs
-/// nothing of its own when it is loaded: there are the C runtime's own entry and that of Rust's for the
-/// arguments of a program.
+/// Every process of a job loads the library. It needs only the C library and the unwinder, and has
+/// two initializers: the C runtime's, and Rust's for the arguments of the program.
 #[test]
-fn what_is_loaded_everywhere_does_nothing_by_itself() {
+fn preloaded_library_has_few_dependencies_and_initializers() {
     if Command::new("readelf").arg("--version").output().is_err() {
         eprintln!("skipped: there is no readelf");
         return;
@@ -108,7 +106,7 @@ fn dynamic_section(library: &Path) -> String {
     String::from_utf8(read.unwrap().stdout).unwrap()
 }
 
-/// The first word of what entries of that kind say, but for "Shared library:".
+/// First word of each entry's value, without "Shared library:".
 fn entries<'d>(dynamic: &'d str, kind: &'d str) -> impl Iterator<Item = &'d str> {
     let said = dynamic
         .lines()

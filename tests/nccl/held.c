@@ -1,6 +1,6 @@
 /*
- * What NCCL holds of the device's memory, of two ranks. "steps": communicators come and go. "races": others
- * abort them while they are used.
+ * GPU memory held by NCCL, for two ranks. "steps": communicators are created and destroyed. "races": other
+ * threads abort them while they are in use.
  */
 #include <pthread.h>
 #include <rank.h>
@@ -15,7 +15,7 @@ static void sum(ncclComm_t comm)
     synchronize();
 }
 
-/* MiB: 4 for each communicator, 8 for each one's first collective. */
+/* MiB: 4 for each communicator, 8 more for its first collective. */
 static void steps(ncclComm_t comm)
 {
     ncclConfig_t sharing = NCCL_CONFIG_INITIALIZER;
@@ -27,7 +27,7 @@ static void steps(ncclComm_t comm)
     NCCL(ncclAllReduce(values, values, 64, ncclFloat32, ncclSum, own, stream));
     NCCL(ncclGroupEnd()); /* 24 */
     NCCL(ncclCommSplit(comm, 0, rank, &shared, &sharing)); /* 28 */
-    sum(shared); /* of which it is asked with the one that it shares with */
+    sum(shared); /* its memory is counted with that of comm */
     sum(comm); /* 36 */
     NCCL(ncclCommDestroy(own)); /* 24 */
     NCCL(ncclCommDestroy(shared));

@@ -1,5 +1,5 @@
-//! What NCCL itself holds of a GPU's memory: told as it changes, and no communicator is asked that is gone. The
-//! double ends a process that asks one.
+//! GPU memory held by NCCL is reported as it changes, and a destroyed communicator is never
+//! queried: the double aborts a process that does.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::library;
 use crate::doubles::Doubles;
 use crate::support::process::{Finished, program, run_to_end};
 
-/// Runs `held.c` with two ranks. Gives what was told of each process, in MiB.
+/// Runs `held.c` with two ranks. Returns the samples of each process, in MiB.
 fn run(how: &str, environment: &[(&str, &str)]) -> Option<(Finished, Vec<Vec<u64>>)> {
     let doubles = Doubles::get()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nccl/held.c");
@@ -29,7 +29,7 @@ fn run(how: &str, environment: &[(&str, &str)]) -> Option<(Finished, Vec<Vec<u64
     Some((finished, told))
 }
 
-/// What a journal tells of it, by process, in MiB.
+/// Samples of NCCL's memory in a journal, by process, in MiB.
 pub(super) fn told(journal: &Path) -> Vec<Vec<u64>> {
     let mut journal = Journal::open(journal).unwrap();
     let mut told: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
@@ -51,7 +51,7 @@ pub(super) fn told(journal: &Path) -> Vec<Vec<u64>> {
 pub(super) const ON: (&str, &str) = ("DDP_DOCTOR_GPU_MEMORY", "1");
 
 #[test]
-fn what_nccl_holds_is_told_as_it_changes() {
+fn nccl_memory_is_reported_as_it_changes() {
     let Some((finished, told)) = run("steps", &[ON]) else {
         return;
     };
@@ -61,7 +61,7 @@ fn what_nccl_holds_is_told_as_it_changes() {
 }
 
 #[test]
-fn nccl_is_not_asked_without_a_word_or_where_it_does_not_count() {
+fn nccl_memory_is_not_queried_when_disabled() {
     for environment in [&[][..], &[ON, ("NCCL_DISABLE_MEM_MANAGER", "1")]] {
         let Some((finished, told)) = run("steps", environment) else {
             return;
@@ -72,7 +72,7 @@ fn nccl_is_not_asked_without_a_word_or_where_it_does_not_count() {
 }
 
 #[test]
-fn a_communicator_that_is_aborted_meanwhile_is_not_asked() {
+fn aborted_communicator_is_not_queried() {
     let Some((finished, told)) = run("races", &[ON]) else {
         return;
     };

@@ -1,6 +1,6 @@
 /*
- * Looks for functions of NCCL 2.28 and 2.31 that the library does not have, as programs do that run with
- * several versions; and calls what it finds, then what there is.
+ * Looks up functions of NCCL 2.28 and 2.31 that the library lacks, as programs do that support several
+ * versions; calls those it finds, then a function that exists.
  */
 #include <nccl.h>
 

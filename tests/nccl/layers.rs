@@ -1,5 +1,5 @@
-//! Jobs of PyTorch's on NCCL, where c10d's hooks and the library that is loaded before NCCL both see what
-//! happens: one finding for one hang, with what either of them knows.
+//! PyTorch jobs on NCCL, captured by c10d's hooks and by the preloaded library: one finding for one
+//! hang, with the facts of both layers.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ fn job(scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> 
     job_seen("always", scenario, kind, environment)
 }
 
-/// The same; `nccl`: whether the library that sees NCCL's calls is there.
+/// Like [`job`], with a value for `run --nccl`.
 fn job_seen(nccl: &str, scenario: &str, kind: &str, environment: &[(&str, &str)]) -> Option<Ran> {
     let (doubles, venv) = (Doubles::get()?, venv()?);
     static LATER: OnceLock<PathBuf> = OnceLock::new();
@@ -29,7 +29,7 @@ fn job_seen(nccl: &str, scenario: &str, kind: &str, environment: &[(&str, &str)]
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());
     run.args(["run", "--nccl", nccl, "--run-dir", "kept"])
-        // Long enough for a look at where ranks stand.
+        // Long enough to capture stacks.
         .args(["--on-hang", "kill", "--kill-after", "4"])
         .args(["--stall-after", "4"])
         .arg("--")
@@ -51,10 +51,10 @@ fn job_seen(nccl: &str, scenario: &str, kind: &str, environment: &[(&str, &str)]
     })
 }
 
-/// In the one box that the process has.
+/// The samples are in the only box of each process.
 #[test]
 #[ignore = "live: part of make test-all"]
-fn what_nccl_holds_for_c10d_is_told() {
+fn nccl_memory_of_c10d_jobs_is_reported() {
     let Some(ran) = job("missing", "healthy", &[held::ON]) else {
         return;
     };
@@ -66,10 +66,10 @@ fn what_nccl_holds_for_c10d_is_told() {
     assert!(ran.held.iter().all(both), "{:?}", ran.held);
 }
 
-/// The same by c10d's hooks alone.
+/// Captured by c10d's hooks alone.
 #[test]
 #[ignore = "live: part of make test-all"]
-fn what_keeps_a_device_is_seen_without_nccl_s_calls_too() {
+fn deadlocks_are_found_from_c10d_calls_alone() {
     for (scenario, code) in [("pipeline", "DD112"), ("ring", "DD112")] {
         let Some(healthy) = job_seen("never", scenario, "healthy", &[]) else {
             return;
@@ -91,7 +91,7 @@ fn what_keeps_a_device_is_seen_without_nccl_s_calls_too() {
     }
 }
 
-// --- Where PyTorch has no hooks, as before 2.14 ---------------------------------------------------
+// --- Interception, as for PyTorch before 2.14, which has no hooks --------------------------------
 
 #[test]
 #[ignore = "live: part of make test-all"]

@@ -1,5 +1,5 @@
-//! What NCCL tells its profiler, told by a host that does to it what NCCL does: each version of the
-//! interface, the same faults, and another profiler that hears of everything too.
+//! The profiler plugin, driven by a host that calls it as NCCL does: every version of the
+//! interface, faults, and a second profiler chained behind the plugin.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn host() -> Option<&'static Path> {
     }))
 }
 
-/// A profiler that writes down what it is told.
+/// A profiler that prints the events it receives.
 fn recorder() -> Option<&'static Path> {
     static RECORDER: OnceLock<PathBuf> = OnceLock::new();
     let doubles = Doubles::get()?;
@@ -43,7 +43,7 @@ struct Told {
     records: Vec<v1::Record>,
 }
 
-/// Runs ranks that tell of these calls (`doubles/profiler/host.c`) in that version.
+/// Runs ranks that report these calls (`doubles/profiler/host.c`) in a version of the interface.
 fn told(ranks: u32, version: u32, words: &str, environment: &[(&str, &str)]) -> Option<Told> {
     let doubles = Doubles::get()?;
     let dir = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ impl Told {
             .filter(move |record| record.kind == number)
     }
 
-    /// How many calls of that operation were recorded.
+    /// Number of recorded calls of an operation.
     fn calls(&self, op: Op) -> usize {
         let number = i32::from(op.number());
         let of_op = self
@@ -102,7 +102,7 @@ const HEALTHY: &str = "all_reduce broadcast [ reduce_scatter all_gather ] comm:s
     [ @0:send:1 @1:recv:0 ] foreign all_reduce";
 
 #[test]
-fn every_version_tells_of_calls_and_nothing_is_wrong() {
+fn every_version_records_calls_without_findings() {
     for version in VERSIONS {
         let Some(told) = told(2, version, HEALTHY, &[]) else {
             return;
@@ -122,7 +122,7 @@ fn every_version_tells_of_calls_and_nothing_is_wrong() {
         assert_eq!(told.of_kind(RecordKind::Completed).count(), 0);
         let said = &told.finished.stdout;
         assert_eq!(said.matches("ddp-doctor, version").count(), 2, "{said}");
-        // Its threads, and those of NCCL that are late, must find it where it was.
+        // Its own threads, and late threads of NCCL, may still run its code.
         assert_eq!(
             said.matches("mapped after it was closed").count(),
             2,
@@ -132,7 +132,7 @@ fn every_version_tells_of_calls_and_nothing_is_wrong() {
 }
 
 #[test]
-fn every_version_tells_of_another_collective() {
+fn every_version_proves_an_op_mismatch() {
     for version in VERSIONS {
         let words = "all_reduce all_reduce hang @0:all_reduce @1:broadcast @2:all_reduce";
         let Some(told) = told(3, version, words, &[]) else {
@@ -152,7 +152,7 @@ fn every_version_tells_of_another_collective() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_told_of() {
+fn missing_rank_is_reported() {
     let words = "all_reduce all_reduce @0:hang @2:hang @0:all_reduce @2:all_reduce @1:sleep:60000";
     let Some(told) = told(3, 6, words, &[]) else {
         return;
@@ -166,7 +166,7 @@ fn a_rank_that_does_not_come_is_told_of() {
 }
 
 #[test]
-fn that_kernels_have_ended_is_told_where_that_is_asked_for() {
+fn kernel_ends_are_recorded_when_requested() {
     let kernels = [("DDP_DOCTOR_NCCL_PROFILER", "kernels")];
     let words = "all_reduce [ all_reduce all_gather ] [ @0:send:1 @1:recv:0 ] all_reduce";
     for version in VERSIONS {
@@ -185,7 +185,7 @@ fn that_kernels_have_ended_is_told_where_that_is_asked_for() {
             (6, 2),
             "{version}"
         );
-        // Version 4 does not say how many channels a message has.
+        // Version 4 does not give the number of channels of a message.
         let messages = usize::from(version > 4);
         assert_eq!(
             (ended(Op::Send), ended(Op::Recv)),
@@ -198,7 +198,7 @@ fn that_kernels_have_ended_is_told_where_that_is_asked_for() {
 const KERNELS: (&str, &str) = ("DDP_DOCTOR_NCCL_PROFILER", "kernels");
 
 #[test]
-fn a_transfer_that_does_not_move_is_told_of() {
+fn stalled_transfer_is_reported() {
     for version in VERSIONS {
         let words = "all_reduce all_reduce stand all_reduce";
         let Some(told) = told(3, version, words, &[KERNELS]) else {
@@ -212,7 +212,8 @@ fn a_transfer_that_does_not_move_is_told_of() {
             (leading.seq, &leading.ranks.victims[..]),
             (Some(3), &[0, 1, 2][..])
         );
-        // Each sends to the next one and receives from the one before; the second step does not end.
+        // Each rank sends to the next one and receives from the previous one; the second step never
+        // ends.
         for (rank, next) in [(0, 1), (1, 2), (2, 0)] {
             let of = told.of_kind(RecordKind::Transfer);
             let of_send = of.filter(|it| it.op == i32::from(Op::Send.number()));
@@ -229,7 +230,7 @@ fn a_transfer_that_does_not_move_is_told_of() {
 }
 
 #[test]
-fn a_transfer_that_only_takes_long_is_no_finding() {
+fn slow_transfer_is_no_finding() {
     for environment in [&[KERNELS][..], &[]] {
         let words = "all_reduce slow:3500 all_reduce sleep:1000 all_reduce";
         let Some(told) = told(2, 6, words, environment) else {
@@ -240,7 +241,7 @@ fn a_transfer_that_only_takes_long_is_no_finding() {
             .of_kind(RecordKind::Transfer)
             .map(|it| it.code)
             .collect();
-        // That it stands, and that it goes on again, of both ranks.
+        // Both ranks record the stall and the resumption.
         let on = !environment.is_empty();
         let moves = codes
             .iter()
@@ -255,12 +256,12 @@ fn a_transfer_that_only_takes_long_is_no_finding() {
 }
 
 #[test]
-fn another_profiler_hears_of_everything_too() {
+fn chained_profiler_receives_every_event() {
     let Some(recorder) = recorder() else { return };
     let next = recorder.to_str().unwrap();
     let words = "all_reduce [ send:0 recv:0 ] foreign";
     for version in VERSIONS {
-        // Every event there is.
+        // The mask requests every event.
         let environment = [("NCCL_PROFILER_PLUGIN", next), ("RECORDER_MASK", "65535")];
         let Some(told) = told(1, version, words, &environment) else {
             return;
@@ -272,7 +273,7 @@ fn another_profiler_hears_of_everything_too() {
             "{version}"
         );
         let said = written(&told.finished.stderr);
-        // The same as without us.
+        // The same events as without ddp-doctor.
         let dir = tempfile::tempdir().unwrap();
         let mut alone = std::process::Command::new(host().unwrap());
         alone
@@ -289,7 +290,7 @@ fn another_profiler_hears_of_everything_too() {
     }
 }
 
-/// What the recorder wrote.
+/// The lines that the recorder wrote.
 fn written(stderr: &str) -> Vec<String> {
     let is_its = |line: &&str| {
         let first = line.split(' ').next().unwrap_or_default();
@@ -299,7 +300,7 @@ fn written(stderr: &str) -> Vec<String> {
 }
 
 #[test]
-fn another_profiler_is_told_only_what_it_asks_for() {
+fn chained_profiler_receives_only_requested_events() {
     let Some(recorder) = recorder() else { return };
     let next = recorder.to_str().unwrap();
     let environment = [("NCCL_PROFILER_PLUGIN", next), ("RECORDER_MASK", "2")];
@@ -315,7 +316,7 @@ fn another_profiler_is_told_only_what_it_asks_for() {
 }
 
 #[test]
-fn whoever_calls_a_hooked_nccl_is_told_of_once() {
+fn communicator_seen_by_hooks_is_not_profiled() {
     let Some(doubles) = Doubles::get() else {
         return;
     };

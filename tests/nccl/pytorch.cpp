@@ -1,4 +1,4 @@
-// Calls a function of PyTorch's that makes a communicator, as PyTorch's own extensions would, and says what
+// Calls PyTorch's function that creates a communicator, as PyTorch's own extensions would, and prints what
 // it throws.
 #include <cstdio>
 #include <stdexcept>

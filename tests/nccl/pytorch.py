@@ -1,6 +1,6 @@
-"""PyTorch's own way to NCCL, as far as it goes without a GPU: pytorch.py HELPER
+"""Calls NCCL through PyTorch, as far as possible without a GPU: pytorch.py HELPER
 
-Its process groups stop before it where there is none; what they would call is called here.
+Without a GPU process groups fail before they reach NCCL; this program calls the functions that they would call.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
-//! NCCL's own libraries, as far as they go without a GPU: what they export, what they answer, and what is
-//! seen of it. One comes with PyTorch; `make nccl` names others in `DDP_DOCTOR_TEST_NCCL`.
+//! Real NCCL libraries without a GPU: their exports, their results, and what is recorded of them.
+//! One comes with PyTorch; `make nccl` names others in `DDP_DOCTOR_TEST_NCCL`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::doubles::Doubles;
 use crate::support::jobs::venv;
 use crate::support::process::{Finished, program, run_to_end};
 
-/// Libraries to test with; empty: there is none.
+/// Libraries to test with; empty if there is none.
 pub(super) fn libraries() -> Vec<PathBuf> {
     let named = std::env::var_os("DDP_DOCTOR_TEST_NCCL");
     let named = named.iter().flat_map(std::env::split_paths);
@@ -34,14 +34,14 @@ pub(super) fn libraries() -> Vec<PathBuf> {
     found
 }
 
-/// Numbers of a version: "2.27.5", and what only a prefix says.
+/// Numbers of a version such as "2.27.5", or of a prefix such as "2.27".
 type Version = Vec<u32>;
 
 fn version(text: &str) -> Version {
     text.split('.').map(|it| it.parse().unwrap()).collect()
 }
 
-/// Since when there is a function, and whether it is hooked.
+/// By function: the version of NCCL that introduced it, and whether it is hooked.
 fn table() -> BTreeMap<&'static str, (Version, bool)> {
     const REASONS: [&str; 8] = [
         "query",
@@ -60,7 +60,7 @@ fn table() -> BTreeMap<&'static str, (Version, bool)> {
     let entries = lines.map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, since, what] = words[..] else {
-            panic!("{line:?}: a name, a version, and what becomes of it");
+            panic!("{line:?}: expected a name, a version, and hooked or a reason");
         };
         assert!(what == "hooked" || REASONS.contains(&what), "{line:?}");
         (name, (version(since), what == "hooked"))
@@ -70,7 +70,7 @@ fn table() -> BTreeMap<&'static str, (Version, bool)> {
     names.into_iter().collect()
 }
 
-/// The functions `nccl…` that a library has.
+/// The functions `nccl…` that a library exports, without profiler plugins.
 fn exports(library: &Path) -> BTreeSet<String> {
     let names = exported(library, "nccl").into_iter();
     names
@@ -78,7 +78,7 @@ fn exports(library: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a library has by names that begin so.
+/// Exported symbols of a library that start with a prefix.
 pub(super) fn exported(library: &Path, prefix: &str) -> BTreeSet<String> {
     let listed = Command::new("nm")
         .args(["-D", "--defined-only"])
@@ -92,7 +92,7 @@ pub(super) fn exported(library: &Path, prefix: &str) -> BTreeSet<String> {
     names.filter(begins_so).map(str::to_owned).collect()
 }
 
-/// `tests/nccl/answers.c`, linked with whatever `libnccl.so.2` the loader finds.
+/// `tests/nccl/answers.c`, linked with the `libnccl.so.2` that the loader finds.
 pub(super) fn asking() -> Option<&'static Path> {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let doubles = Doubles::get()?;
@@ -100,7 +100,7 @@ pub(super) fn asking() -> Option<&'static Path> {
     Some(program)
 }
 
-/// Without the driver's double, and so that `LD_LIBRARY_PATH` says which NCCL it is.
+/// Options that leave out the driver's double and let `LD_LIBRARY_PATH` select the NCCL.
 const LINKED: [&str; 2] = ["-Wl,--as-needed", "-Wl,--enable-new-dtags"];
 
 fn source(name: &str) -> PathBuf {
@@ -109,7 +109,7 @@ fn source(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Without what the machine's own settings might change.
+/// Selects an NCCL for a command and removes settings of the machine that could change its results.
 pub(super) fn with<'c>(command: &'c mut Command, nccl: &Path) -> &'c mut Command {
     command
         .env("LD_LIBRARY_PATH", nccl.parent().unwrap())
@@ -118,7 +118,7 @@ pub(super) fn with<'c>(command: &'c mut Command, nccl: &Path) -> &'c mut Command
         .env_remove("LD_PRELOAD")
 }
 
-/// What a program answers, with a library before it or without.
+/// Standard output of a program, with or without a preloaded library.
 pub(super) fn answers(
     program: &Path,
     arguments: &[&Path],
@@ -149,7 +149,7 @@ fn written(version: &[u32]) -> String {
 }
 
 #[test]
-fn every_function_is_hooked_or_there_is_a_reason() {
+fn every_nccl_function_is_hooked_or_exempted() {
     let table = table();
     let hooked = table.iter().filter(|(_, (_, hooked))| *hooked);
     let hooked: BTreeSet<String> = hooked.map(|(name, _)| (*name).to_owned()).collect();
@@ -166,22 +166,22 @@ fn every_function_is_hooked_or_there_is_a_reason() {
         let version = written(&version);
         assert!(
             unknown.is_empty(),
-            "{version} has, and the table says it has not: {unknown:?}"
+            "{version} exports functions that are not in the table: {unknown:?}"
         );
         assert!(
             missing.is_empty(),
-            "{version} has not, and the table says it has: {missing:?}"
+            "{version} lacks functions that are in the table: {missing:?}"
         );
         println!("NCCL {version}: {} functions", found.len());
     }
 }
 
-/// Runs a program as a job of which everything is seen; what it said, and its records.
+/// Runs a program under `run --nccl always`; returns its result and its records.
 fn seen(command: &[&Path], nccl: &Path) -> (Finished, Vec<v1::Record>) {
     seen_by("always", command, nccl)
 }
 
-/// Likewise, by what `run --nccl` calls that.
+/// Like [`seen`], with a value for `run --nccl`.
 pub(super) fn seen_by(how: &str, command: &[&Path], nccl: &Path) -> (Finished, Vec<v1::Record>) {
     let dir = tempfile::tempdir().unwrap();
     let mut run = program(dir.path());
@@ -216,7 +216,7 @@ fn texts(records: &[v1::Record], kind: RecordKind) -> Vec<&str> {
         .collect()
 }
 
-/// A communicator that was asked for, and what became of it.
+/// Checks the records of a communicator whose creation failed without a GPU.
 #[track_caller]
 pub(super) fn is_refused(records: &[v1::Record], version: &[u32]) {
     let is_creation = |record: &&v1::Record| {
@@ -234,9 +234,9 @@ pub(super) fn is_refused(records: &[v1::Record], version: &[u32]) {
         settings.contains(&&*format!("nccl={}", written(version))),
         "{settings:?}"
     );
-    // The id says where its maker waits, which `NCCL_SOCKET_IFNAME` has put there.
+    // The unique id contains the address of its root, which `NCCL_SOCKET_IFNAME` selects.
     assert!(settings.contains(&"init.address=127.0.0.1"), "{settings:?}");
-    // What came back is not waited for any more.
+    // Every call has returned.
     let of_kind = |kind: RecordKind| {
         let it = records
             .iter()
@@ -251,7 +251,7 @@ pub(super) fn is_refused(records: &[v1::Record], version: &[u32]) {
 }
 
 #[test]
-fn whoever_stands_between_changes_no_answer() {
+fn preloading_changes_no_result() {
     for nccl in libraries() {
         let Some(program) = asking() else { return };
         let without = answers(program, &[], &nccl, None);
@@ -266,7 +266,7 @@ fn whoever_stands_between_changes_no_answer() {
 }
 
 #[test]
-fn a_communicator_that_cannot_be_made_is_seen() {
+fn failed_communicator_creation_is_recorded() {
     for nccl in libraries() {
         let Some(program) = asking() else { return };
         let version = version_of(&nccl).unwrap();
@@ -279,9 +279,10 @@ fn a_communicator_that_cannot_be_made_is_seen() {
     }
 }
 
-/// As PyTorch loads it: for one library only, which was loaded for nobody else.
+/// PyTorch loads NCCL in this way: as a dependency of a library that was itself loaded with
+/// `dlopen`.
 #[test]
-fn the_real_one_is_found_where_it_was_loaded_for_one_library_only() {
+fn nccl_loaded_by_one_library_is_found() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
@@ -302,9 +303,9 @@ fn the_real_one_is_found_where_it_was_loaded_for_one_library_only() {
     }
 }
 
-/// PyTorch's own calls, of which those that make a communicator come that far without a GPU.
+/// Of PyTorch's calls, only those that create a communicator reach NCCL without a GPU.
 #[test]
-fn what_pytorch_asks_of_nccl_is_seen() {
+fn nccl_calls_of_pytorch_are_recorded() {
     let Some(venv) = venv() else { return };
     let Some(nccl) = libraries().into_iter().next() else {
         return;
@@ -339,7 +340,7 @@ fn what_pytorch_asks_of_nccl_is_seen() {
 }
 
 #[test]
-fn several_in_one_process_are_told_apart() {
+fn several_nccl_libraries_are_distinguished() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
@@ -350,7 +351,7 @@ fn several_in_one_process_are_told_apart() {
         .to_owned();
     for nccl in libraries() {
         let version = version_of(&nccl).unwrap();
-        // Linked with the double, which makes communicators, and loads the other one by its path.
+        // The program is linked with the double, and loads the other NCCL by its path.
         let (_, records) = seen(&[&program, &nccl], &folder.join("libnccl.so.2"));
         let settings = texts(&records, RecordKind::Setting);
         assert!(settings.contains(&"nccl=2.29.7"), "{settings:?}");
@@ -364,9 +365,9 @@ fn several_in_one_process_are_told_apart() {
     }
 }
 
-/// A program that is newer than its NCCL.
+/// A program can be newer than its NCCL.
 #[test]
-fn a_function_that_nccl_lacks_is_an_error_and_no_end() {
+fn missing_nccl_function_returns_an_error() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
@@ -380,9 +381,9 @@ fn a_function_that_nccl_lacks_is_an_error_and_no_end() {
     assert_eq!(finished.stdout, "3 3\n0\n", "{finished}");
 }
 
-/// `make gpu`, where there is none.
+/// `make gpu` on a machine without a GPU.
 #[test]
-fn what_needs_a_gpu_is_skipped_with_a_word() {
+fn gpu_tests_are_skipped_without_a_gpu() {
     let Some(venv) = venv() else { return };
     if has_nvidia_driver() {
         return;

@@ -1,4 +1,5 @@
-//! The Rust API's own way to NCCL, by cudarc: its example against the doubles, and without CUDA.
+//! NCCL calls through the Rust API (`ddp_doctor_agent::nccl`, over cudarc): its example against the
+//! doubles, and without CUDA.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,12 +14,12 @@ use crate::support::artifact;
 use crate::support::process::{Finished, program, run_to_end};
 use crate::support::report::initiating;
 
-/// The example, which loads what it needs.
+/// The example, which loads CUDA and NCCL with `dlopen`.
 fn example() -> PathBuf {
     artifact("examples/nccl")
 }
 
-/// The doubles by the names that cudarc looks for first.
+/// A directory with the doubles under the names that cudarc tries first.
 pub(super) fn found_by_cudarc(doubles: &Doubles) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let launcher = doubles.launch(1, Path::new("")).remove(0);
@@ -48,7 +49,7 @@ fn job(fault: &str) -> Option<(Finished, Report)> {
     Some((finished, serde_json::from_slice(&report).unwrap()))
 }
 
-/// The line of the example that is marked so.
+/// Number of the example's line marked `HERE mark`.
 fn here(mark: &str) -> usize {
     let source = include_str!("../../agent/examples/nccl.rs");
     let mark = format!("// HERE {mark}");
@@ -60,7 +61,7 @@ fn here(mark: &str) -> usize {
 }
 
 #[test]
-fn the_example_is_well() {
+fn healthy_example_has_no_findings() {
     let Some((finished, report)) = job("") else {
         return;
     };
@@ -71,7 +72,7 @@ fn the_example_is_well() {
 }
 
 #[test]
-fn its_faults_are_told_with_the_lines_of_the_calls() {
+fn faults_are_reported_with_the_lines_of_the_calls() {
     for (fault, code, confidence, line) in [
         ("count", "DD104", Confidence::Proved, "count"),
         ("op", "DD103", Confidence::Proved, "op"),
@@ -92,9 +93,9 @@ fn its_faults_are_told_with_the_lines_of_the_calls() {
     }
 }
 
-/// Where there is no CUDA, an error with a name; where there is, the example would need a second rank.
+/// Skipped on a machine with CUDA and NCCL.
 #[test]
-fn without_cuda_the_example_says_so() {
+fn example_without_cuda_exits_with_one_error_line() {
     let nowhere = tempfile::tempdir().unwrap();
     let mut alone = Command::new(example());
     alone

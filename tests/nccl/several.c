@@ -1,4 +1,4 @@
-/* Links one NCCL, makes a communicator of it, and loads another one before: several LIBRARY */
+/* Loads a second NCCL by its path, then creates a communicator of the linked one: several LIBRARY */
 #include <rank.h>
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-//! Programs that load NCCL by its name and look its functions up there: seen by the library that has that
-//! name, too, which hands on whatever NCCL has.
+//! Programs that load NCCL by its name and look its functions up there, traced by a library with
+//! the same soname, which forwards every call to NCCL.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,12 +17,12 @@ use crate::support::jobs::venv;
 use crate::support::process::{Finished, program, run_to_end};
 use crate::support::report::initiating;
 
-/// The library under NCCL's name. It is looked for beside the other one.
+/// The library with NCCL's soname, which `run` finds beside the other one.
 pub(crate) fn named() -> PathBuf {
     artifact("libddp_doctor_nccl_soname.so")
 }
 
-/// The example, which knows nothing of us.
+/// Runs the example `cudarc`, which does not use the agent.
 fn by_cudarc(fault: &str) -> Option<(Finished, Report)> {
     let doubles = Doubles::get()?;
     let libraries = found_by_cudarc(doubles);
@@ -43,7 +43,7 @@ fn by_cudarc(fault: &str) -> Option<(Finished, Report)> {
 }
 
 #[test]
-fn a_program_in_rust_that_loads_nccl_by_cudarc() {
+fn calls_through_cudarc_are_recorded() {
     let Some((finished, report)) = by_cudarc("") else {
         return;
     };
@@ -57,7 +57,7 @@ fn a_program_in_rust_that_loads_nccl_by_cudarc() {
 }
 
 #[test]
-fn whatever_nccl_has_is_there() {
+fn every_nccl_function_is_exported() {
     let ours = exported(&named(), "nccl");
     let second = exported(&named(), "pnccl");
     for nccl in libraries() {
@@ -70,9 +70,9 @@ fn whatever_nccl_has_is_there() {
     }
 }
 
-/// As a program that is linked with NCCL gets it: by the name, and from `LD_LIBRARY_PATH`.
+/// A program that is linked with NCCL finds it by its name, in `LD_LIBRARY_PATH`.
 #[test]
-fn whoever_has_its_name_changes_no_answer() {
+fn library_named_like_nccl_changes_no_result() {
     for nccl in libraries() {
         let Some(program) = asking() else { return };
         let without = answers(program, &[], &nccl, None);
@@ -81,9 +81,10 @@ fn whoever_has_its_name_changes_no_answer() {
     }
 }
 
-/// PyTorch's library says where its NCCL is, and nobody else does; what Python asks for by name is ours.
+/// Only the run path of PyTorch's library leads to its NCCL; `ctypes` gets the preloaded library,
+/// which has to find it.
 #[test]
-fn the_one_of_pytorchs_package_is_found_by_what_its_library_says() {
+fn nccl_of_pytorch_is_found_through_its_library() {
     let Some(venv) = venv() else { return };
     let Some(nccl) = libraries().into_iter().next() else {
         return;
@@ -112,9 +113,9 @@ fn the_one_of_pytorchs_package_is_found_by_what_its_library_says() {
     assert_eq!(ask(Some(&named())), without);
 }
 
-/// A communicator that cannot be made without a GPU, asked for by a program that is linked with NCCL.
+/// A program linked with NCCL, whose communicator cannot be created without a GPU.
 #[test]
-fn who_is_linked_is_seen_as_well() {
+fn linked_program_is_traced() {
     for nccl in libraries() {
         let Some(program) = asking() else { return };
         let version = version_of(&nccl).unwrap();
@@ -127,9 +128,9 @@ fn who_is_linked_is_seen_as_well() {
     }
 }
 
-/// Nothing of NCCL is there: that is said, and nothing ends.
+/// Without an NCCL, calls return an error and the program continues.
 #[test]
-fn without_any_nccl_there_is_an_error() {
+fn missing_nccl_returns_an_error() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
@@ -137,7 +138,7 @@ fn without_any_nccl_there_is_an_error() {
     let options = ["-Wl,--disable-new-dtags", "-Wl,-rpath,/nonexistent", "-ldl"];
     let compiled = doubles.compile(&source, "lacking-nccl", &options);
     let nowhere = tempfile::tempdir().unwrap();
-    // Without the folder of the doubles, which its own search path names.
+    // A copy elsewhere does not find the doubles through its run path.
     let alone = nowhere.path().join("lacking");
     fs::copy(&compiled, &alone).unwrap();
     let mut command = Command::new(&alone);

@@ -1,4 +1,4 @@
-//! Compares what the engine says of an execution with what is true of it.
+//! Compares the engine's report about an execution with the truth.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use super::program::{Call, Op, Random, Step, group_name};
 use super::truth::{Closure, Explored, explore};
 use crate::support::scenario::{Scenario, Script, check_proof, gist};
 
-/// States that are gone through for one execution, at most.
+/// Maximum number of states visited for one execution.
 const MOST_STATES: usize = 20_000;
-/// After every moment of patience, before the limit of any stall.
+/// Longer than every grace period, shorter than the stall limit.
 const SOON: Duration = Duration::from_secs(30);
-/// Long after the limit of every stall.
+/// Much longer than the stall limit.
 const LATER: Duration = Duration::from_secs(600);
 
-/// What the engine said, or did not say, and should not have, or should.
+/// A requirement that a report violates.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
-    /// Its kind: a smaller case must be wrong in the same way.
+    /// Kind of the violation; a minimised case must have the same kind.
     pub(crate) kind: String,
     pub(crate) words: String,
     pub(crate) scenario: String,
 }
 
-/// What a case was like, for the statistics.
+/// Properties of a case, for the statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) codes: Vec<String>,
@@ -43,7 +43,7 @@ pub(crate) struct Outcome {
     pub(crate) events: usize,
 }
 
-/// Runs a program once, at random, and compares.
+/// Runs a program once, at random, and checks the reports about it.
 pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> {
     let Some(machine) = Machine::new(&planted.program) else {
         return Ok(Outcome::default());
@@ -61,7 +61,7 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
     let truth = Truth::of(&machine, &course, planted)
         .map_err(|(kind, words)| wrong(kind.to_owned(), words))?;
 
-    // Heard as it happened; then long after it happened.
+    // Events in order, then timeouts.
     let mut engine = Script::engine(&scenario);
     for (_, _, event) in &script.events {
         engine.handle(event.clone(), script.end);
@@ -86,7 +86,7 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
         truth.check_blame(&later).map_err(fault)?;
     }
 
-    // Heard in other orders, and looked at in between.
+    // Other orders of arrival, with reports in between.
     for turn in 0..3 {
         let mut engine = Script::engine(&scenario);
         let mut now = Timestamp(0);
@@ -110,7 +110,7 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
             return Err(wrong(
                 "order".into(),
                 format!(
-                    "heard in another order, it is another diagnosis:{}{}",
+                    "another order of arrival leads to another diagnosis:{}{}",
                     listed(&report),
                     listed(&other)
                 ),
@@ -135,7 +135,7 @@ pub(crate) fn check(planted: &Planted, seed: u64) -> Result<Outcome, Violation> 
     })
 }
 
-/// The events with the order within each rank kept: rank by rank from the last, or mixed.
+/// The events, in order within each rank: rank by rank for turn 0, otherwise interleaved at random.
 fn shuffled(script: &Script, turn: usize, random: &mut Random) -> Vec<(Timestamp, Event)> {
     type Queue = Vec<(Timestamp, Event)>;
     let mut queues: Vec<(Option<u32>, Queue)> = Vec::new();
@@ -159,14 +159,14 @@ fn shuffled(script: &Script, turn: usize, random: &mut Random) -> Vec<(Timestamp
     mixed
 }
 
-/// Everything that is known of an execution.
+/// The truth about an execution.
 struct Truth<'a> {
     machine: &'a Machine<'a>,
     course: &'a Course,
     planted: &'a Planted,
     closure: Closure,
     explored: Option<Explored>,
-    /// Calls met that do not fit, or make garbage.
+    /// Whether calls have met that do not fit, or yield a wrong result.
     met_wrongly: bool,
 }
 
@@ -187,7 +187,7 @@ impl<'a> Truth<'a> {
         {
             return Err((
                 "oracle",
-                format!("all executions and fewer differ: {a:?} {b:?}"),
+                format!("full and reduced search differ: {a:?} {b:?}"),
             ));
         }
         let explored = explored.or(reduced);
@@ -198,7 +198,7 @@ impl<'a> Truth<'a> {
             && explored.completable & issued & !closure.completable != 0
         {
             let words =
-                format!("what completes here may complete anywhere: {explored:?} {closure:?}");
+                format!("a call completes that the closure excludes: {explored:?} {closure:?}");
             return Err(("oracle", words));
         }
         Ok(Self {
@@ -218,7 +218,7 @@ impl<'a> Truth<'a> {
             self.check_claim(finding)?;
         }
         self.check_blame(report)?;
-        // Nobody knows that a thread which has made no call yet is there.
+        // A thread without any call so far is unknown to the engine.
         if self.hidden_thread() {
             return Ok(());
         }
@@ -231,7 +231,7 @@ impl<'a> Truth<'a> {
                 .iter()
                 .find(|&&rank| !self.is_hopeless(rank));
             if let Some(rank) = free.filter(|_| cycle) {
-                let words = format!("rank {rank} may go on");
+                let words = format!("rank {rank} may continue");
                 return Err((format!("root {}", finding.code), words));
             }
         }
@@ -243,18 +243,18 @@ impl<'a> Truth<'a> {
             let proved =
                 |finding: &Finding| finding.certificate.is_some() || self.may_be_unproved(finding);
             if !report.findings.iter().filter(named).any(proved) {
-                let words = format!("rank {rank} stands still for ever, and no proof says so");
+                let words = format!("rank {rank} is blocked for ever without a proved finding");
                 return Err(("missed".into(), words));
             }
         }
         Ok(())
     }
 
-    /// Before its time nothing is found without a proof, and nothing where all may end well.
+    /// Before a time limit every finding needs a proof, and there is none if the job may end well.
     fn check_time(&self, report: &Report) -> Result<(), Fault> {
         for finding in &report.findings {
             if finding.certificate.is_none() && !self.may_be_unproved(finding) {
-                let words = format!("{} without a proof before its time", finding.code);
+                let words = format!("{} without a proof before a time limit", finding.code);
                 return Err((format!("unproved {}", finding.code), words));
             }
         }
@@ -267,20 +267,20 @@ impl<'a> Truth<'a> {
             .find(|finding| !(is_of_waits(finding) && self.hidden_thread()));
         match spoken.filter(|_| fine) {
             Some(finding) => {
-                let words = format!("{} though all may end well", finding.code);
+                let words = format!("{} although the job may end well", finding.code);
                 Err((format!("false {}", finding.code), words))
             }
             None => Ok(()),
         }
     }
 
-    /// A cycle through a rank of several threads is believed, not proved; and what a wait that failed
-    /// was for.
+    /// Whether the finding may lack a proof: a cycle through a rank with several threads, or the
+    /// target of a wait that failed, is supported at most.
     fn may_be_unproved(&self, finding: &Finding) -> bool {
         if matches!(finding.code.as_str(), "DD101" | "DD113") && !self.course.raised.is_empty() {
             return true;
         }
-        // Nor is what waits in a send, of which nobody promises that it waits.
+        // A send may or may not wait for its receiver, so that a wait in a send proves nothing.
         if finding.code == "DD112" || finding.op.as_deref() == Some("send") {
             return true;
         }
@@ -316,7 +316,7 @@ impl<'a> Truth<'a> {
         })
     }
 
-    /// Whoever is named with confidence has made a mistake.
+    /// A rank that is named with confidence must be one that a mistake was put into.
     fn check_blame(&self, report: &Report) -> Result<(), Fault> {
         let mutated: BTreeSet<u32> = self.planted.mutated.iter().map(|&r| u32::from(r)).collect();
         if mutated.len() != 1 {
@@ -326,15 +326,15 @@ impl<'a> Truth<'a> {
             let root = &finding.ranks.root;
             let fair = match finding.code.as_str() {
                 _ if finding.ranks.root_confidence == Confidence::Suspected => true,
-                // Whoever ended is named by that, also where it is the one that waits who made a call too
-                // many, or to the wrong peer.
+                // The rank that ended is the root even if a waiting rank issued one call too many,
+                // or to the wrong peer.
                 "DD102" => finding
                     .ranks
                     .victims
                     .iter()
                     .chain(root)
                     .any(|rank| mutated.contains(rank)),
-                // Everybody in a cycle is its root.
+                // Every rank in a cycle is a root.
                 "DD111" | "DD112" if self.hidden_thread() => true,
                 "DD111" | "DD112" => root.iter().any(|rank| mutated.contains(rank)),
                 _ => root.iter().all(|rank| mutated.contains(rank)),
@@ -350,10 +350,10 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// Whether what a finding states of ranks and calls is so.
+    /// Checks what a finding's certificate states about ranks and calls.
     fn check_claim(&self, finding: &Finding) -> Result<(), Fault> {
         let fault = |what: &str, words: String| Err((format!("{what} {}", finding.code), words));
-        // A thread is only known of once it was heard.
+        // A thread is unknown until its first event.
         if is_of_waits(finding)
             && (self.hidden_thread()
                 || finding
@@ -371,7 +371,7 @@ impl<'a> Truth<'a> {
             .map_or(&[][..], |proof| &proof.facts);
         for fact in facts {
             if !self.holds(fact) {
-                return fault("fact", format!("it is not so: {fact:?}"));
+                return fault("fact", format!("false fact: {fact:?}"));
             }
         }
         let issued: Vec<(u32, u8)> = facts.iter().filter_map(|fact| self.call_of(fact)).collect();
@@ -394,7 +394,7 @@ impl<'a> Truth<'a> {
                 let transport = self.machine.program.transport;
                 let agree = match (a.call.op, b.call.op) {
                     (Op::Send, Op::Recv) => Call::has_room(&a.call, &b.call, transport),
-                    // That they wait with different tags is seen by their waiting for ever.
+                    // A contradiction of tags is true if neither call can complete.
                     (Op::Recv, Op::Send) => {
                         self.closure.completable & (1 << first | 1 << second) != 0
                     }
@@ -418,7 +418,8 @@ impl<'a> Truth<'a> {
         Ok(())
     }
 
-    /// Whether those who are said to suffer do. Others may turn out to while not all is heard.
+    /// Checks that the victims of a finding are blocked. It may lack victims while evidence is
+    /// partial.
     fn check_victims(&self, finding: &Finding) -> Result<(), Fault> {
         let fault = |what: &str, words: String| Err((format!("{what} {}", finding.code), words));
         let wire = finding.certificate.as_ref().is_some_and(|proof| {
@@ -443,13 +444,13 @@ impl<'a> Truth<'a> {
             if finding.ranks.root.contains(&rank) {
                 return fault("both", format!("rank {rank} is root and victim"));
             }
-            // What a broken transport still delivers is not known.
+            // Whether a broken transport still delivers anything is unknown.
             let broken = !self.course.raised.is_empty();
-            // Nor is it proved that a rank stands still of which another thread has long been silent.
+            // A rank with several threads is supported, not proved, to be blocked.
             let several = |&rank: &u32| self.threads(rank) > 1;
             let believed = finding.certificate.is_none() && finding.ranks.root.iter().any(several);
             if !(self.is_hopeless(rank) || broken || believed || wire && in_join()) {
-                return fault("victim", format!("rank {rank} may go on"));
+                return fault("victim", format!("rank {rank} may continue"));
             }
         }
         Ok(())
@@ -482,7 +483,7 @@ impl<'a> Truth<'a> {
         (0..self.machine.program.groups.len() as u8).find(|&group| group_name(group) == name)
     }
 
-    /// The call that a fact is about.
+    /// Rank and index of the call that a fact refers to.
     fn call_of(&self, fact: &Fact) -> Option<(u32, u8)> {
         match fact {
             Fact::Issued {
@@ -517,7 +518,7 @@ impl<'a> Truth<'a> {
         }
     }
 
-    /// The sends or receives of a rank with a peer.
+    /// Indices of the sends or receives of a rank with a peer; `tag: None` matches every tag.
     fn messages<'s>(
         &'s self,
         rank: u32,
@@ -541,7 +542,7 @@ impl<'a> Truth<'a> {
             .map(|(c, _)| c as u8)
     }
 
-    /// Whether a fact is so in the end.
+    /// Whether a fact is true in the last state.
     fn holds(&self, fact: &Fact) -> bool {
         let state = &self.course.state;
         let life = |rank: u32| self.machine.life(state, rank as u8);
@@ -610,12 +611,12 @@ impl<'a> Truth<'a> {
     }
 }
 
-/// Findings of waits: a thread that has made no call yet may be what they wait for.
+/// Whether the finding is about waits that a thread without any call so far could still resolve.
 fn is_of_waits(finding: &Finding) -> bool {
     matches!(finding.code.as_str(), "DD111" | "DD112" | "DD113")
 }
 
-/// Whether calls have met that cannot be one collective, or make garbage as one.
+/// Whether calls have met that cannot form one collective, or yield a wrong result.
 fn met_wrongly(machine: &Machine<'_>, state: &State) -> bool {
     let transport = machine.program.transport;
     let messages = (0..machine.calls.len() as u8).any(|c| {

@@ -1,21 +1,21 @@
-//! One execution of a program, as far as it came, in the words of a scenario.
+//! One execution of a program, possibly stopped early, written as a scenario.
 
 use super::machine::{Action, Life, Machine, State};
 use super::program::{End, Program, Random, Step, Transport, group_name};
 use super::truth::is_quiet;
 
-/// What happened, and where that leaves everybody.
+/// An execution and its last state.
 pub(crate) struct Course {
-    /// A scenario without its expectations.
+    /// Text of a scenario without expectations.
     pub(crate) scenario: String,
     pub(crate) state: State,
-    /// Nothing more happens by itself.
+    /// Whether nothing more happens by itself.
     pub(crate) quiet: bool,
-    /// Ranks whose wait the transport ended because a peer was gone.
+    /// Ranks whose wait failed because a peer was gone.
     pub(crate) raised: Vec<u8>,
 }
 
-/// Runs a program at random: to the end, or to somewhere before it.
+/// Runs a program at random, to the end or to an earlier point.
 pub(crate) fn run(machine: &Machine<'_>, random: &mut Random) -> Course {
     let program = machine.program;
     let mut state = machine.start();
@@ -25,7 +25,7 @@ pub(crate) fn run(machine: &Machine<'_>, random: &mut Random) -> Course {
     } else {
         usize::MAX
     };
-    // What may happen early, or at all, does so in some executions only.
+    // Completions that are possible but not certain happen in some executions only.
     let eager: u64 = random.next() | random.next();
     let eager = if random.chance(30) { 0 } else { eager };
     let transport_raises = program.transport == Transport::Gloo && random.chance(30);
@@ -70,7 +70,7 @@ pub(crate) fn run(machine: &Machine<'_>, random: &mut Random) -> Course {
     }
 }
 
-/// Whether a thread waits in a group one of whose members is gone.
+/// Whether a thread waits for a call that needs a member which has ended without completing it.
 fn fails(machine: &Machine<'_>, state: &State, thread: u8) -> bool {
     let rank = machine.program.threads[usize::from(thread)].rank;
     machine.life(state, rank) == Life::Runs
@@ -102,7 +102,7 @@ fn say_failure(machine: &Machine<'_>, state: &State, thread: u8, lines: &mut Vec
     ]);
 }
 
-/// What a probe and the operating system see of an action.
+/// Adds what the capture and the operating system observe of an action.
 fn say(machine: &Machine<'_>, state: &State, action: Action, lines: &mut Vec<String>) {
     let program = machine.program;
     match action {

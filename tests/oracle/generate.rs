@@ -1,10 +1,10 @@
-//! Random programs: correct ones, most of them with a mistake put into one rank.
+//! Random programs: correct ones, most of them with mistakes put into one or more ranks.
 
 use std::collections::BTreeSet;
 
 use super::program::{Call, End, Op, Program, Random, Step, Thread, Transport};
 
-/// A program, and where it is wrong.
+/// A program and its mistakes.
 #[derive(Clone, Debug)]
 pub(crate) struct Planted {
     pub(crate) program: Program,
@@ -12,7 +12,7 @@ pub(crate) struct Planted {
     pub(crate) mutated: BTreeSet<u8>,
 }
 
-/// Calls of a program, at most: more of them and the number of its executions explodes.
+/// Maximum number of calls, since the number of executions grows exponentially with it.
 const MOST_CALLS: usize = 60;
 
 pub(crate) fn planted(random: &mut Random) -> Planted {
@@ -43,8 +43,8 @@ pub(crate) fn planted(random: &mut Random) -> Planted {
     planted
 }
 
-/// A program that no execution of gets stuck: all ranks make their calls in one global order, and wait
-/// only for calls before.
+/// A program without an execution that gets stuck: all ranks issue their calls in one global order,
+/// and wait only for earlier calls.
 fn correct(random: &mut Random) -> Program {
     let transport = if random.chance(65) {
         Transport::Gloo
@@ -60,7 +60,7 @@ fn correct(random: &mut Random) -> Program {
         ranks.sort_unstable();
         groups.push(ranks);
     }
-    // A second thread has groups of its own, as in programs that are right.
+    // A second thread uses its own groups, as in correct programs.
     let second: Vec<bool> = groups
         .iter()
         .enumerate()
@@ -102,7 +102,7 @@ fn correct(random: &mut Random) -> Program {
             tag: random.below(2) as u8,
             is_async: false,
         };
-        // A message between two of them.
+        // A message between two members of the group.
         let from = random.pick(&groups[group]);
         let is_message = random.chance(messages) && from != call.root;
         if is_message {
@@ -159,7 +159,7 @@ fn thread_mut(threads: &mut [Thread], rank: u8, number: u8) -> Option<&mut Threa
         .find(|thread| thread.rank == rank && thread.number == number)
 }
 
-/// Waits for the asynchronous calls of a thread, somewhere after them; for some never.
+/// Adds waits for the asynchronous calls of a thread, anywhere after them; some get none.
 fn put_waits(thread: &mut Thread, random: &mut Random) {
     let labels: Vec<u8> = calls(&thread.steps)
         .filter(|call| call.is_async)
@@ -179,7 +179,7 @@ fn put_waits(thread: &mut Thread, random: &mut Random) {
     }
 }
 
-/// Asynchronous calls of different groups may stand in any order.
+/// Swaps neighbouring asynchronous calls of different groups, whose order does not matter.
 fn swap_neighbours(thread: &mut Thread, random: &mut Random) {
     for i in 1..thread.steps.len() {
         if let (Step::Call(a), Step::Call(b)) = (thread.steps[i - 1], thread.steps[i])
@@ -200,7 +200,7 @@ pub(crate) fn calls(steps: &[Step]) -> impl Iterator<Item = Call> {
     })
 }
 
-/// Puts a mistake into a rank; whether there was a place for it.
+/// Puts a mistake into a rank. Returns whether that was possible.
 fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
     let transport = program.transport;
     let groups = program.groups.clone();
@@ -214,7 +214,7 @@ fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
     let at = random.below(steps.len());
     match random.below(10) {
         0 | 1 => {
-            // Two calls the other way round.
+            // Two calls in the wrong order.
             let Some(other) = (at + 1..steps.len()).find(|&i| matches!(steps[i], Step::Call(_)))
             else {
                 return false;
@@ -243,8 +243,8 @@ fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
             };
             let before = *call;
             match random.below(6) {
-                // A collective that nobody else makes is a call too many, and the ranks that end
-                // without it are to blame by the contract, though not in truth.
+                // A collective of one rank only is one call too many; by the contract the ranks
+                // that end without it are to blame, though the mistake is not theirs.
                 0 if call.op.is_message() => return false,
                 0 => call.op = random.pick(&Op::ALL),
                 1 => call.numel = 12 - call.numel,
@@ -264,7 +264,7 @@ fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
             wrong
         }
         6 => {
-            // An asynchronous call is waited for at once.
+            // A synchronous call in place of an asynchronous one.
             let Step::Call(call) = &mut steps[at] else {
                 return false;
             };
@@ -303,7 +303,7 @@ fn mutate(program: &mut Program, rank: u8, random: &mut Random) -> bool {
     }
 }
 
-/// Drops waits that came to stand before their calls, and calls behind the end of their group.
+/// Drops waits that now precede their calls, and calls after the destruction of their group.
 fn put_right(steps: &mut Vec<Step>) {
     let (mut made, mut left) = (BTreeSet::new(), BTreeSet::new());
     steps.retain(|step| match step {

@@ -1,12 +1,12 @@
-//! What a program may do: its states, and the steps between them.
+//! The states of a program and the transitions between them.
 //!
-//! Knows as little of the engine as possible: calls are numbered here by counting, and complete by the
-//! rules of their transport. Wherever a call *may* complete early (leaves of rooted collectives, calls
-//! that a dead peer had begun), both are possible.
+//! Independent of the engine: calls are numbered by counting, and complete by the rules of their
+//! transport. A call that *may* complete early (a leaf of a rooted collective, a call that a dead
+//! peer had begun) completes in some executions and not in others.
 
 use super::program::{Call, End, Op, Program, Step, Transport};
 
-/// Most threads and most calls of a program.
+/// Maximum number of threads of a program. The other constants limit calls, ranks and groups.
 pub(crate) const THREADS: usize = 10;
 const CALLS: usize = 64;
 const RANKS: usize = 5;
@@ -17,9 +17,9 @@ pub(crate) struct Machine<'a> {
     pub(crate) program: &'a Program,
     /// Every call of the program, with its thread.
     pub(crate) calls: Vec<Made>,
-    /// By thread and step: the index of the call that is made there, or waited for there.
+    /// By thread and step: index of the call that the step issues or waits for.
     index: Vec<Vec<Option<u8>>>,
-    /// By group and rank: collectives that the rank may make there.
+    /// By group and rank: indices of the rank's collectives in the group.
     places: Vec<Vec<Vec<u8>>>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Made {
     pub(crate) call: Call,
 }
 
-/// How a process is.
+/// State of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Life {
     Runs,
@@ -42,39 +42,39 @@ pub(crate) enum Life {
     Stopped,
 }
 
-/// Everything that the further course depends on.
+/// State of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// The next step of each thread.
+    /// Index of each thread's next step.
     pub(crate) at: [u8; THREADS],
-    /// Threads that wait for the call of the step before.
+    /// Bit set of the threads that are blocked in the call of the previous step.
     pub(crate) waits: u16,
     pub(crate) lives: [Life; RANKS],
-    /// Sequence number of each call in its group, once it is issued; 0: it is not.
+    /// Sequence number of each call in its group; 0 until it is issued.
     pub(crate) seq: [u8; CALLS],
-    /// Calls that are complete.
+    /// Bit set of complete calls.
     pub(crate) complete: u64,
-    /// By group, the ranks that left it.
+    /// By group, bit set of the ranks that left it.
     pub(crate) left: [u8; GROUPS],
 }
 
-/// Something that may happen.
+/// A transition of an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// A thread makes its next step.
+    /// A thread takes its next step.
     Step(u8),
-    /// A thread finds the call complete that it waits for.
+    /// A thread returns from a wait whose call is complete.
     Wake(u8),
     /// A call completes.
     Complete(u8),
-    /// All threads of a rank are through.
+    /// A rank whose threads have finished exits with status 0.
     Finish(u8),
-    /// Somebody kills a rank.
+    /// A rank is killed.
     Kill(u8),
 }
 
 impl<'a> Machine<'a> {
-    /// `None`: the program is too large.
+    /// Returns `None` if the program is too large.
     pub(crate) fn new(program: &'a Program) -> Option<Self> {
         let mut calls = Vec::new();
         let mut index: Vec<Vec<Option<u8>>> = Vec::new();
@@ -129,7 +129,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The step that a thread makes next.
+    /// The next step of a thread.
     pub(crate) fn next(&self, state: &State, thread: u8) -> Option<Step> {
         let steps = &self.program.threads[usize::from(thread)].steps;
         steps
@@ -137,7 +137,7 @@ impl<'a> Machine<'a> {
             .copied()
     }
 
-    /// The call that a thread stands still for.
+    /// The call that a thread is blocked in.
     pub(crate) fn awaited(&self, state: &State, thread: u8) -> Option<u8> {
         let t = usize::from(thread);
         (state.waits & 1 << t != 0)
@@ -149,7 +149,7 @@ impl<'a> Machine<'a> {
         state.lives[usize::from(rank)]
     }
 
-    /// A rank's call in a group by its sequence number.
+    /// A rank's collective in a group by its sequence number.
     pub(crate) fn call_at(&self, state: &State, group: u8, rank: u8, seq: u8) -> Option<u8> {
         let places = &self.places[usize::from(group)][usize::from(rank)];
         places
@@ -158,8 +158,8 @@ impl<'a> Machine<'a> {
             .find(|&c| state.seq[usize::from(c)] == seq)
     }
 
-    /// Whether two messages are counted together: from one rank, to or from one other, on Gloo with one
-    /// tag.
+    /// Whether two messages are numbered together: the same rank, peer and direction, and on Gloo
+    /// the same tag.
     fn in_one_lane(&self, one: &Made, other: &Made) -> bool {
         let tags = self.program.transport == Transport::Gloo;
         one.rank == other.rank
@@ -169,14 +169,14 @@ impl<'a> Machine<'a> {
             && (one.call.tag == other.call.tag || !tags)
     }
 
-    /// How many messages like this one were issued.
+    /// Number of messages issued in the lane of this one.
     pub(crate) fn issued_in_lane(&self, state: &State, one: &Made) -> u8 {
         let like = |(c, other): (usize, &Made)| self.in_one_lane(one, other).then(|| state.seq[c]);
         let seqs = self.calls.iter().enumerate().filter_map(like);
         seqs.max().unwrap_or(0)
     }
 
-    /// The call of the other rank that a call of this one meets there.
+    /// The call of another rank that matches this call.
     pub(crate) fn counterpart(&self, state: &State, call: u8, other: u8) -> Option<u8> {
         let made = self.calls[usize::from(call)];
         let seq = state.seq[usize::from(call)];
@@ -199,7 +199,7 @@ impl<'a> Machine<'a> {
         found.map(|c| c as u8)
     }
 
-    /// Whether a call gets from another what it needs.
+    /// Whether a call fits its counterpart `by`, so that it can complete.
     pub(crate) fn is_served(&self, call: u8, by: u8) -> bool {
         let (one, other) = (
             &self.calls[usize::from(call)].call,
@@ -207,14 +207,14 @@ impl<'a> Machine<'a> {
         );
         let transport = self.program.transport;
         match one.op {
-            // Gloo's sender is content, whatever becomes of its receiver.
+            // A send on Gloo completes even if its receive fails.
             Op::Send => transport == Transport::Gloo || Call::has_room(one, other, transport),
             Op::Recv => Call::has_room(other, one, transport),
             _ => one.fits(other, transport),
         }
     }
 
-    /// How many collectives a rank has made in a group.
+    /// Number of collectives that a rank has issued in a group.
     pub(crate) fn issued(&self, state: &State, group: u8, rank: u8) -> u8 {
         let places = &self.places[usize::from(group)][usize::from(rank)];
         places
@@ -228,7 +228,8 @@ impl<'a> Machine<'a> {
         state.complete & 1 << call != 0
     }
 
-    /// Whether a call that is issued has begun: on NCCL not before the earlier ones are complete.
+    /// Whether a call was issued and has begun; on NCCL a collective begins after the earlier ones
+    /// are complete.
     pub(crate) fn has_begun(&self, state: &State, call: u8) -> bool {
         let made = &self.calls[usize::from(call)];
         let seq = state.seq[usize::from(call)];
@@ -253,7 +254,7 @@ impl<'a> Machine<'a> {
         if seq == 0 || Self::is_complete(state, call) || !self.has_begun(state, call) {
             return false;
         }
-        // A message of NCCL may leave before its receiver comes.
+        // A send on NCCL may complete before its receive is posted.
         if made.call.op == Op::Send && self.program.transport == Transport::Nccl {
             return true;
         }
@@ -264,8 +265,8 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// Whether a call that may complete surely will: whoever it exchanges data with has come too, and
-    /// lives or was done with it before it ended.
+    /// Whether a call that may complete certainly will: every rank that it exchanges data with has
+    /// begun its call, and is alive or completed it before it ended.
     pub(crate) fn surely_completes(&self, state: &State, call: u8) -> bool {
         let made = &self.calls[usize::from(call)];
         let (op, root) = (made.call.op, made.call.root);
@@ -290,7 +291,7 @@ impl<'a> Machine<'a> {
             })
     }
 
-    /// Everything that may happen.
+    /// All actions that are possible in a state.
     pub(crate) fn actions(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
         for (t, thread) in self.program.threads.iter().enumerate() {
@@ -313,7 +314,7 @@ impl<'a> Machine<'a> {
                 thread.rank != rank
                     || (state.waits & 1 << t == 0 && self.next(state, t as u8).is_none())
             };
-            // Before its end, a process waits for its device.
+            // On NCCL a process waits for its device before it exits.
             let device = |(c, made): (usize, &Made)| {
                 made.rank != rank
                     || self.program.transport == Transport::Gloo
@@ -333,7 +334,7 @@ impl<'a> Machine<'a> {
                 .filter(|&rank| self.life(state, rank) == Life::Runs)
                 .map(Action::Kill),
         );
-        // Also of ranks that have ended: what was complete when they did is not known.
+        // Also for ranks that have ended, since their calls may have completed before.
         actions.extend(
             (0..self.calls.len() as u8)
                 .filter(|&call| self.may_complete(state, call))
@@ -342,7 +343,7 @@ impl<'a> Machine<'a> {
         actions
     }
 
-    /// The state after something has happened.
+    /// The state after an action.
     pub(crate) fn after(&self, state: &State, action: Action) -> State {
         let mut next = *state;
         match action {

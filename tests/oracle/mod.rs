@@ -1,5 +1,5 @@
-//! Proof of the proofs: random programs, executed at random, and an oracle that knows what is true of
-//! each of their states.
+//! Checks the engine against random programs, executed at random, and an oracle that knows the
+//! truth about each of their states.
 //!
 //! ```text
 //! program ──► execution ──► state ──► oracle: which waits are hopeless, which calls never match
@@ -7,16 +7,17 @@
 //!   └ in one rank    └──► records, in random orders ──► engine: findings
 //! ```
 //!
-//! Demanded of the engine, for every execution, cut off anywhere:
+//! Requirements on the engine, for every execution, stopped at any point:
 //!
-//! * what it proves is so, whatever the program does next, also where it has heard only a part;
-//! * whatever stands still for ever is proved to, at one look;
-//! * a job that may yet end well hears nothing;
-//! * the rank it blames with confidence is the one that the mistake was put into;
-//! * the order in which ranks are heard changes nothing.
+//! * A proved finding is true whatever the program does next, even with partial evidence.
+//! * Every rank that is blocked for ever is part of a proved finding, without waiting for a time
+//!   limit.
+//! * A job that may still end well has no finding.
+//! * A rank that is blamed with confidence is one that a mistake was put into.
+//! * The diagnosis does not depend on the order in which the evidence of ranks arrives.
 //!
-//! `make oracle` runs a million programs; the tests run some of them. A program that shows a fault is
-//! made as small as it can be and printed as a scenario.
+//! `make oracle` runs a million programs; the tests run a sample. A program that violates a
+//! requirement is minimised and printed as a scenario.
 
 mod check;
 mod course;
@@ -34,10 +35,10 @@ use check::{Outcome, Violation, check};
 use generate::{Planted, planted};
 use program::Random;
 
-/// Programs that every run of the tests tries.
+/// Number of programs in the sample.
 const SAMPLE: u64 = 500;
 
-/// What was tried.
+/// Counts of the programs tried, and of their properties.
 #[derive(Debug, Default)]
 struct Statistics {
     programs: u64,
@@ -78,7 +79,7 @@ impl Statistics {
     }
 }
 
-/// One program and one execution of it.
+/// Checks one program in one execution, both derived from the seed.
 fn case(seed: u64) -> Result<Outcome, Violation> {
     let (planted, schedule) = of(seed);
     check(&planted, schedule)
@@ -89,7 +90,7 @@ fn of(seed: u64) -> (Planted, u64) {
     (planted(&mut random), random.next())
 }
 
-/// A fault in the words of its smallest scenario.
+/// Minimises a violation and describes it with its scenario.
 fn words(seed: u64, found: Violation) -> String {
     let (planted, schedule) = of(seed);
     let (smallest, found) = shrink::shrink(&planted, schedule, found);
@@ -100,7 +101,7 @@ fn words(seed: u64, found: Violation) -> String {
 }
 
 #[test]
-fn a_sample_of_programs_is_diagnosed_as_it_is() {
+fn sampled_programs_are_diagnosed_correctly() {
     let mut statistics = Statistics::default();
     for seed in 0..SAMPLE {
         match case(seed) {
@@ -109,7 +110,7 @@ fn a_sample_of_programs_is_diagnosed_as_it_is() {
         }
     }
     println!("{statistics:?}");
-    // A generator whose programs are all healthy, or all broken at once, shows nothing.
+    // A generator whose programs are all healthy, or all broken from the start, would test nothing.
     let often = |count: u64| count >= SAMPLE / 20;
     assert!(often(statistics.healthy) && often(statistics.quiet) && often(statistics.stuck));
     for code in [
@@ -122,10 +123,11 @@ fn a_sample_of_programs_is_diagnosed_as_it_is() {
     }
 }
 
-/// `make oracle`: as many programs as `ORACLE_PROGRAMS` says, from the one that `ORACLE_FROM` names.
+/// `make oracle`: checks `ORACLE_PROGRAMS` programs from seed `ORACLE_FROM` on, and stops after
+/// `ORACLE_FAULTS` violations.
 #[test]
 #[ignore = "takes minutes: make oracle"]
-fn a_million_programs_are_diagnosed_as_they_are() {
+fn million_programs_are_diagnosed_correctly() {
     let number =
         |name: &str, default: u64| std::env::var(name).map_or(default, |it| it.parse().unwrap());
     let (from, programs) = (

@@ -1,14 +1,14 @@
-//! Small distributed programs: what each thread of each rank does, one step after the other.
+//! Small distributed programs: a list of steps for each thread of each rank.
 
 use std::fmt;
 
-/// What carries the calls, and so decides when they may complete.
+/// The backend, which decides when calls may complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// Calls of a group are independent of each other; to wait for one holds its thread up.
+    /// Calls of a group are independent of each other; waiting for one blocks the thread.
     Gloo,
-    /// A call begins once the earlier ones of its communicator are complete on its rank; to wait for it
-    /// holds nobody up, except for a barrier.
+    /// A call begins once the earlier calls of its communicator are complete on its rank; waiting
+    /// for it does not block the thread, except for a barrier.
     Nccl,
 }
 
@@ -20,11 +20,11 @@ pub(crate) struct Program {
     /// Members of each group; the first is the default group, of all ranks.
     pub(crate) groups: Vec<Vec<u8>>,
     pub(crate) threads: Vec<Thread>,
-    /// A rank that somebody kills at some time.
+    /// A rank that is killed at some time.
     pub(crate) victim: Option<u8>,
 }
 
-/// What one thread does.
+/// The steps of one thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Thread {
     pub(crate) rank: u8,
@@ -33,11 +33,11 @@ pub(crate) struct Thread {
     pub(crate) steps: Vec<Step>,
 }
 
-/// One thing that a thread does.
+/// One step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Call(Call),
-    /// Waits for the asynchronous call with this label, which the same thread made.
+    /// Waits for the asynchronous call with this label, issued by the same thread.
     Wait(u8),
     /// Leaves a group.
     Destroy(u8),
@@ -52,32 +52,32 @@ pub(crate) enum End {
     /// With another status.
     Fails,
     Killed,
-    /// An exception that nobody catches.
+    /// An uncaught exception.
     Raises,
-    /// It is stopped, and stays so.
+    /// It is stopped and never continues.
     Stops,
-    /// It lives, and does nothing more.
+    /// It stays alive and does nothing more.
     Sleeps,
 }
 
-/// A call.
+/// A collective or a message as issued by one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// Names it within its rank, and the line it stands on.
+    /// Identifies the call within its rank; also its line in the program.
     pub(crate) label: u8,
     pub(crate) group: u8,
     pub(crate) op: Op,
     pub(crate) numel: u8,
     pub(crate) wide: bool,
     pub(crate) max: bool,
-    /// A member of the group: the root, or the peer.
+    /// Rank of the root or the peer, a member of the group.
     pub(crate) root: u8,
-    /// Of a message; tells it apart on Gloo.
+    /// Tag of a message, which only Gloo matches.
     pub(crate) tag: u8,
     pub(crate) is_async: bool,
 }
 
-/// What a call does.
+/// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     AllReduce,
@@ -143,7 +143,7 @@ impl Op {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
 
-    /// Whether all ranks must bring the same number of elements.
+    /// Whether all ranks must pass the same number of elements.
     const fn is_even(self, transport: Transport) -> bool {
         match self {
             Self::Barrier | Self::AllToAll => false,
@@ -154,14 +154,14 @@ impl Op {
 }
 
 impl Call {
-    /// Whether two calls can be one collective.
+    /// Whether two calls can form one collective.
     pub(crate) fn fits(&self, other: &Self, transport: Transport) -> bool {
         self.op == other.op
             && (self.numel == other.numel || !self.op.is_even(transport))
             && (self.root == other.root || !self.op.is_rooted())
     }
 
-    /// Whether what a send brings has room in its receive.
+    /// Whether the size of a send is valid for its receive.
     pub(crate) fn has_room(send: &Self, receive: &Self, transport: Transport) -> bool {
         let bytes = |call: &Self| if call.wide { 8 } else { 4 } * u32::from(call.numel);
         match transport {
@@ -170,14 +170,14 @@ impl Call {
         }
     }
 
-    /// Whether two calls that can be one collective make garbage.
+    /// Whether two calls that can form one collective yield a wrong result.
     pub(crate) fn contradicts(&self, other: &Self) -> bool {
         self.op == other.op
             && ((self.wide != other.wide && self.op != Op::Barrier)
                 || (self.max != other.max && self.op.reduces()))
     }
 
-    /// Members whose call this one of `rank` needs in order to complete.
+    /// Members whose call has to be issued before this call of `rank` can complete.
     pub(crate) fn needs(&self, rank: u8, members: &[u8]) -> Vec<u8> {
         let others = || members.iter().copied().filter(|&member| member != rank);
         if self.op.is_message() {
@@ -192,7 +192,7 @@ impl Call {
         }
     }
 
-    /// Whether a thread that waits for it stands still until it is complete.
+    /// Whether waiting for the call blocks the thread until it is complete.
     pub(crate) fn holds(&self, transport: Transport) -> bool {
         transport == Transport::Gloo || self.op == Op::Barrier
     }
@@ -208,7 +208,7 @@ pub(crate) fn group_name(group: u8) -> String {
     }
 }
 
-/// The call in the words of a scenario.
+/// The call in the notation of a scenario.
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.op.name())?;
@@ -240,7 +240,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Numbers that are the same in every run (SplitMix64).
+/// A deterministic generator of random numbers (SplitMix64).
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -256,12 +256,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `end`, which is not 0.
+    /// A number below `end`, which must not be 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// True `percent` times of a hundred.
+    /// True with a probability of `percent` per cent.
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }

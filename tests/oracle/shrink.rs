@@ -1,13 +1,13 @@
-//! Makes a case that is wrong as small as it can be and stay wrong in the same way.
+//! Minimises a case while it violates the same requirement.
 
 use super::check::{Violation, check};
 use super::generate::Planted;
 use super::program::{Op, Program, Step};
 
-/// Executions that are tried of each smaller program.
+/// Number of executions tried of each smaller program.
 const TRIES: u64 = 40;
 
-/// The smallest case found, and what is wrong with it.
+/// Returns the smallest case found, and its violation.
 pub(crate) fn shrink(planted: &Planted, seed: u64, found: Violation) -> (Planted, Violation) {
     let (mut best, mut violation) = (planted.clone(), found);
     loop {
@@ -28,7 +28,7 @@ pub(crate) fn shrink(planted: &Planted, seed: u64, found: Violation) -> (Planted
         best = program;
         violation = other;
     }
-    // The same program may go wrong in fewer steps.
+    // Another execution of the same program may need fewer steps.
     for i in 0..20 * TRIES {
         if let Err(other) = check(&best, seed.wrapping_add(i))
             && other.kind == violation.kind
@@ -40,7 +40,7 @@ pub(crate) fn shrink(planted: &Planted, seed: u64, found: Violation) -> (Planted
     (best, violation)
 }
 
-/// Programs that are a little smaller, and wrong in the same ranks only.
+/// Slightly smaller programs, with mistakes in the same ranks only.
 fn candidates(planted: &Planted) -> Vec<Program> {
     let program = &planted.program;
     let mut found = Vec::new();
@@ -64,7 +64,7 @@ fn candidates(planted: &Planted) -> Vec<Program> {
             found.push(smaller);
         }
     }
-    // Without a group that nobody uses.
+    // Without the last group, if it is unused.
     let used = |group: usize| {
         let uses = |step: &Step| match step {
             Step::Call(call) => usize::from(call.group) == group,
@@ -81,7 +81,7 @@ fn candidates(planted: &Planted) -> Vec<Program> {
         smaller.groups.pop();
         found.push(smaller);
     }
-    // Without a call of all ranks.
+    // Without one call, in all ranks.
     for label in labels(program) {
         let mut smaller = program.clone();
         for thread in &mut smaller.threads {
@@ -98,7 +98,7 @@ fn candidates(planted: &Planted) -> Vec<Program> {
         for (s, step) in thread.steps.iter().enumerate() {
             let mut smaller = program.clone();
             match step {
-                // Others would miss it.
+                // Removing a call from a correct rank would be another mistake.
                 Step::Call(_) if !planted.mutated.contains(&thread.rank) => continue,
                 Step::Call(call) => {
                     smaller.threads[t]

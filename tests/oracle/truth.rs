@@ -1,9 +1,9 @@
-//! What is true of a state, whatever happens next.
+//! The truth about a state, whatever happens next.
 //!
-//! Two answers to "which waits are hopeless", found in different ways. [`explore`] goes through every
-//! execution of this very program. [`Closure`] asks for any program at all: it lets every thread that
-//! does not stand still make whatever calls others need. A proof must hold for any program, since
-//! nobody knows what a thread will do next; what is hopeless for any program is so for this one.
+//! Hopeless waits are determined in two independent ways. [`explore`] visits every execution of
+//! this program. [`Closure`] considers all programs: every thread that is not blocked may issue any
+//! call that others need. A proof must hold for all programs, since the next step of a thread is
+//! unknown; a wait that is hopeless for all programs is hopeless for this one.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,22 +11,22 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::machine::{Action, Life, Machine, State};
 use super::program::Transport;
 
-/// What all executions from a state have in common.
+/// Result of visiting all executions from a state.
 #[derive(Debug)]
 pub(crate) struct Explored {
     /// States reached.
     pub(crate) states: usize,
-    /// Calls that complete in some execution.
+    /// Bit set of the calls that complete in some execution.
     pub(crate) completable: u64,
-    /// In some execution all ranks end in order.
+    /// Whether all ranks exit with status 0 in some execution.
     pub(crate) may_end_well: bool,
 }
 
-/// Goes through all executions from a state; `None` where they are more than `limit` states.
+/// Visits all executions from a state; returns `None` if they have more than `limit` states.
 ///
-/// `reduced`: of actions that nothing else depends on the order of, one is taken and the others come
-/// later. What completes does not depend on such an order: a step of a rank's only thread, and a
-/// completion, enable others and disable none.
+/// With `reduced`, an action that commutes with all others is taken alone, before them. The order
+/// does not change what completes: a step of a rank's only thread, and a completion, enable other
+/// actions and disable none.
 pub(crate) fn explore(
     machine: &Machine<'_>,
     from: State,
@@ -84,12 +84,12 @@ fn commutes(machine: &Machine<'_>, action: Action) -> bool {
     }
 }
 
-/// What helpful programs could still bring about.
+/// What any program could still reach from a state.
 #[derive(Debug)]
 pub(crate) struct Closure {
-    /// Calls that complete if everybody who can helps.
+    /// Bit set of the calls that complete if every free rank issues the calls that others need.
     pub(crate) completable: u64,
-    /// Ranks with a thread that stands still for a call which never completes.
+    /// Ranks with a thread that is blocked in a call which never completes.
     pub(crate) stuck: Vec<u8>,
 }
 
@@ -132,7 +132,7 @@ impl Closure {
     }
 }
 
-/// Whether a rank has a thread that may make calls.
+/// Whether a rank runs and has a thread that is not blocked.
 fn is_free(machine: &Machine<'_>, state: &State, rank: u8) -> bool {
     machine.life(state, rank) == Life::Runs
         && machine
@@ -143,7 +143,7 @@ fn is_free(machine: &Machine<'_>, state: &State, rank: u8) -> bool {
             .any(|(t, thread)| thread.rank == rank && state.waits & 1 << t == 0)
 }
 
-/// Whether a call could complete if the free ranks made the calls that it needs.
+/// Whether a call could complete if the free ranks issued the calls that it needs.
 fn could_complete(machine: &Machine<'_>, state: &State, call: u8, free: &[bool]) -> bool {
     let made = machine.calls[usize::from(call)];
     let seq = state.seq[usize::from(call)];
@@ -157,14 +157,14 @@ fn could_complete(machine: &Machine<'_>, state: &State, call: u8, free: &[bool])
     let members = &machine.program.groups[usize::from(group)];
     made.call.needs(made.rank, members).iter().all(|&needed| {
         match machine.counterpart(state, call, needed) {
-            // What a message that is too large does to its receiver, it does for others to see.
+            // A message of a wrong size still meets its receive, where it shows as a mismatch.
             Some(peer) => {
                 machine.has_begun(state, peer)
                     && (made.call.op.is_message() || machine.is_served(call, peer))
             }
             None => {
                 let left = state.left[usize::from(group)] & 1 << needed != 0;
-                // On NCCL its new call would stand behind those that are not complete.
+                // On NCCL a new call would queue behind the incomplete ones.
                 let behind = machine.program.transport == Transport::Nccl
                     && !made.call.op.is_message()
                     && (1..seq).any(|earlier| {
@@ -178,7 +178,7 @@ fn could_complete(machine: &Machine<'_>, state: &State, call: u8, free: &[bool])
     })
 }
 
-/// Whether nothing is left that surely happens: what may still happen need not.
+/// Whether no action is left that must happen; completions that may or may not happen can remain.
 pub(crate) fn is_quiet(machine: &Machine<'_>, state: &State) -> bool {
     machine.actions(state).iter().all(|action| match action {
         Action::Complete(call) => !machine.surely_completes(state, *call),
@@ -186,7 +186,7 @@ pub(crate) fn is_quiet(machine: &Machine<'_>, state: &State) -> bool {
     })
 }
 
-/// Hashes states fast (FxHash): the search spends its time here.
+/// A fast hasher (FxHash), since hashing dominates the search.
 #[derive(Default)]
 pub(crate) struct Mixer(u64);
 

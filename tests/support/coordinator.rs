@@ -1,4 +1,4 @@
-//! A standing coordinator.
+//! A standing coordinator for tests.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,10 +11,10 @@ use tempfile::TempDir;
 
 use super::process::program;
 
-/// How long anything may take that has to happen.
+/// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A standing coordinator with its reports; ended when the test is over.
+/// A standing coordinator with a directory of reports; killed when the test ends.
 pub(crate) struct Coordinator {
     child: Child,
     address: String,
@@ -34,7 +34,7 @@ impl Coordinator {
         Self::spawn(scratch, command, address)
     }
 
-    /// Starts one on a free port that may have so many descriptors.
+    /// Starts one on a free port with a limit on its file descriptors.
     pub(crate) fn start_with_descriptors(count: u32) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let program = program(scratch.path());
@@ -71,27 +71,26 @@ impl Coordinator {
         }
     }
 
-    /// Where it listens.
+    /// The address that it printed.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    /// The socket that its address names.
+    /// The Unix socket behind its address.
     pub(crate) fn socket(&self) -> PathBuf {
         ddp_doctor::node::socket::find(&self.address).unwrap()
     }
 
-    /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has said so far.
+    /// Its standard error so far.
     pub(crate) fn said(&self) -> String {
         fs::read_to_string(self.scratch.path().join("said")).unwrap()
     }
 
-    /// The reports about jobs with this name, the oldest first.
+    /// The reports about jobs with this name, oldest first.
     pub(crate) fn reports(&self, job: &str) -> Vec<Report> {
         let Ok(files) = fs::read_dir(self.scratch.path().join("reports")) else {
             return Vec::new();
@@ -105,7 +104,8 @@ impl Coordinator {
         reports
     }
 
-    /// The report about the one job with this name, once it is so.
+    /// Waits until the report about the only job with this name meets a condition; returns the
+    /// report.
     #[track_caller]
     pub(crate) fn until(&self, job: &str, is_so: impl Fn(&Report) -> bool) -> Report {
         let started = Instant::now();
@@ -117,7 +117,7 @@ impl Coordinator {
             }
             assert!(
                 started.elapsed() < PATIENCE,
-                "never; {:#?}\n{}",
+                "condition not met: {:#?}\n{}",
                 self.reports(job),
                 self.said()
             );
@@ -125,7 +125,7 @@ impl Coordinator {
         }
     }
 
-    /// Asks it to end, and waits for that; its status.
+    /// Sends SIGTERM, waits for the exit, and returns the exit status.
     pub(crate) fn end(&mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
         Command::new("kill").args(["-TERM", &pid]).status().unwrap();
@@ -134,18 +134,18 @@ impl Coordinator {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(started.elapsed() < PATIENCE, "it does not end");
+            assert!(started.elapsed() < PATIENCE, "it does not exit");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Ends it as if the machine had failed.
+    /// Kills it with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Its folder.
+    /// Its working directory.
     pub(crate) fn folder(&self) -> &Path {
         self.scratch.path()
     }

@@ -24,13 +24,13 @@ pub(crate) fn variant(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// The folder of the variants, of which each test program has its own.
+/// Directory of the variants; each test binary has its own.
 pub(crate) fn variants() -> PathBuf {
     let name = format!("jobs-{}", env!("CARGO_CRATE_NAME"));
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// The command that starts so many ranks of a Python program without importing PyTorch in each of them.
+/// The command that starts ranks of a Python program through `tests/jobs/support/launch.py`.
 pub(crate) fn launch(ranks: u32, program: &Path) -> Vec<PathBuf> {
     let launcher = jobs().join("support/launch.py");
     vec![
@@ -41,8 +41,9 @@ pub(crate) fn launch(ranks: u32, program: &Path) -> Vec<PathBuf> {
     ]
 }
 
-/// The environment with PyTorch. Without one it is an error where `DDP_DOCTOR_REQUIRE_PYTORCH` is set, and
-/// `None` elsewhere.
+/// The Python environment with PyTorch, or `None` without one.
+///
+/// Panics instead of returning `None` if `DDP_DOCTOR_REQUIRE_PYTORCH` is set.
 pub(crate) fn venv() -> Option<&'static Path> {
     static VENV: OnceLock<Option<PathBuf>> = OnceLock::new();
     VENV.get_or_init(|| {

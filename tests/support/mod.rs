@@ -1,4 +1,4 @@
-//! What tests share.
+//! Helpers shared by the integration tests.
 
 pub(crate) mod coordinator;
 pub(crate) mod jobs;
@@ -9,7 +9,8 @@ pub(crate) mod tmux;
 
 use std::path::PathBuf;
 
-/// A file that the build of the workspace has left beside the program: a library, or `examples/NAME`.
+/// Path of a build product beside the program: a library, or `examples/NAME`. Panics if it is
+/// missing.
 pub(crate) fn artifact(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let path = test.ancestors().nth(2).unwrap().join(name);

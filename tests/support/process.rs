@@ -1,4 +1,4 @@
-//! Programs that are run to their end.
+//! Running programs under test.
 
 use std::fmt;
 use std::io::Read;
@@ -9,13 +9,14 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A test that hangs is ended after this long, with all that it started.
+/// Time limit for a program, which is then killed with its process group, and for an expected
+/// event.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The program that is tested.
+/// Path of the `ddp-doctor` under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ddp-doctor");
 
-/// `ddp-doctor`, to be run in this folder.
+/// A command for `ddp-doctor` in this directory, without inherited `DDP_DOCTOR*` variables.
 pub(crate) fn program(dir: &Path) -> Command {
     let mut command = Command::new(PROGRAM);
     without_our_variables(&mut command);
@@ -23,7 +24,7 @@ pub(crate) fn program(dir: &Path) -> Command {
     command
 }
 
-/// Takes every variable from the environment that would change what `ddp-doctor` does.
+/// Removes every `DDP_DOCTOR*` variable from the command's environment.
 pub(crate) fn without_our_variables(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("DDP_DOCTOR") {
@@ -32,7 +33,7 @@ pub(crate) fn without_our_variables(command: &mut Command) {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds; panics with `what` after the time limit.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
@@ -42,16 +43,16 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A program that has ended.
+/// Result of a program that has exited.
 pub(crate) struct Finished {
-    /// Its status; `None`: a signal ended it.
+    /// Exit status; `None` if a signal ended it.
     pub(crate) status: Option<i32>,
     pub(crate) signal: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// Runs a program, in a process group of its own.
+/// Runs a program in its own process group and waits for its exit.
 pub(crate) fn run_to_end(mut command: Command) -> Finished {
     command
         .stdin(Stdio::null())
@@ -73,7 +74,7 @@ pub(crate) fn run_to_end(mut command: Command) -> Finished {
     let watchdog = thread::spawn(move || {
         let in_time = ended.recv_timeout(PATIENCE).is_ok();
         if !in_time {
-            // The program hands a polite request on to what it started.
+            // On SIGTERM the program ends what it started; SIGKILL does not give it the chance.
             for signal in ["-TERM", "-KILL"] {
                 let group = format!("-{group}");
                 Command::new("kill")

@@ -1,8 +1,8 @@
-//! What tests ask of a report.
+//! Checks on reports.
 
 use ddp_doctor_proto::report::{Finding, Report, Role, Verdict};
 
-/// The finding that everything else follows from. Fails unless there is exactly one.
+/// The only initiating finding. Panics unless there is exactly one.
 #[track_caller]
 pub(crate) fn leading(report: &Report) -> &Finding {
     let findings = report.findings.iter();
@@ -13,14 +13,14 @@ pub(crate) fn leading(report: &Report) -> &Finding {
     leading
 }
 
-/// Code and root cause ranks of the leading finding.
+/// Code and root cause ranks of the only initiating finding. Panics unless there is exactly one.
 #[track_caller]
 pub(crate) fn initiating(report: &Report) -> (&str, &[u32]) {
     let leading = leading(report);
     (&leading.code, &leading.ranks.root)
 }
 
-/// Fails unless the report is about so many ranks and has nothing to say.
+/// Panics unless the verdict is healthy, without findings, for this number of ranks.
 #[track_caller]
 pub(crate) fn is_healthy(report: &Report, ranks: usize) {
     assert_eq!(report.findings, [], "{report:#?}");

@@ -1,17 +1,18 @@
-//! A terminal: a window of tmux, on a server of its own.
+//! A terminal: a tmux window on its own server.
 
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long anything may take that has to appear.
+/// Time limit for an expected screen.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A terminal in which a shell runs; ended when the test is over.
+/// A terminal that runs a shell; the server is killed when the test ends.
 pub(crate) struct Terminal(String);
 
 impl Terminal {
-    /// One of that size; `None`: there is no tmux here, and none is demanded.
+    /// Starts a terminal of this size. Returns `None` if tmux is not installed and
+    /// `DDP_DOCTOR_REQUIRE_TMUX` is not set.
     pub(crate) fn start(width: u16, height: u16) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if Command::new("tmux").arg("-V").output().is_err() {
@@ -44,7 +45,7 @@ impl Terminal {
         self.key("Enter");
     }
 
-    /// Presses a key, as tmux calls it.
+    /// Presses a key, given by its name in tmux.
     pub(crate) fn key(&self, key: &str) {
         self.tmux(&["send-keys", key]);
     }
@@ -54,19 +55,19 @@ impl Terminal {
         self.tmux(&["resize-window", "-x", &width, "-y", &height]);
     }
 
-    /// What is on the screen.
+    /// Current contents of the screen.
     pub(crate) fn screen(&self) -> String {
         let output = self.tmux(&["capture-pane", "-p"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// What tmux knows of it, as "#{alternate_on}".
+    /// Expands a tmux format such as `#{alternate_on}`.
     pub(crate) fn asked(&self, format: &str) -> String {
         let output = self.tmux(&["display-message", "-p", format]);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// Waits until the screen is so; what it is then.
+    /// Waits until the screen meets a condition; returns that screen.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         let started = Instant::now();

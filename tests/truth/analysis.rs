@@ -1,4 +1,4 @@
-//! A live report held against what `analyze` makes of the same run.
+//! Compares a live report with the report of `analyze` on the same run.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::support::process::program;
 
-/// Fails unless `analyze` makes the report of a finished run again, but for the times of detection.
+/// Fails unless `analyze` reproduces the report of a finished run, except for the times of
+/// detection.
 #[track_caller]
 pub(crate) fn is_as_live(run_dir: &Path) {
     let live = fs::read(run_dir.join("report.json")).unwrap();
@@ -35,7 +36,7 @@ pub(crate) fn is_as_live(run_dir: &Path) {
     assert_eq!(output.status.code(), Some(status), "{live:#}");
 }
 
-/// A report without the times at which findings were made.
+/// A report without the times of detection.
 fn timeless(mut report: Value) -> Value {
     for finding in report["findings"].as_array_mut().unwrap() {
         let finding = finding.as_object_mut().unwrap();

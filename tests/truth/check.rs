@@ -1,4 +1,4 @@
-//! A report held against the truth of its program.
+//! Compares a report with the truth of its program.
 
 use ddp_doctor::diagnosis::certificate;
 use ddp_doctor_proto::report::{Confidence, Report, Severity};
@@ -6,16 +6,16 @@ use ddp_doctor_proto::report::{Confidence, Report, Severity};
 use crate::program::{Case, Launcher, Variant, marked_lines};
 use crate::support::report::leading;
 
-/// What a job led to, live or replayed.
+/// Result of a job, live or replayed.
 pub(crate) struct Outcome {
     pub(crate) report: Report,
-    /// Exit status of `ddp-doctor run`; `None`: a signal ended it.
+    /// Exit status of `ddp-doctor run`; `None` if a signal ended it.
     pub(crate) status: Option<i32>,
-    /// What `ddp-doctor` wrote to the terminal.
+    /// Diagnosis as text: standard error of a live run, or the report printed again.
     pub(crate) text: String,
 }
 
-/// Fails unless the outcome is the case's truth.
+/// Fails unless the outcome agrees with the truth of the case.
 pub(crate) fn check(case: &Case, outcome: &Outcome) {
     match case.variant {
         Variant::Faulty => is_found(case, outcome),
@@ -81,7 +81,7 @@ fn is_found(case: &Case, outcome: &Outcome) {
         let mut groups = report.findings.iter().filter_map(|it| it.group.as_ref());
         assert!(
             groups.all(|group| group.layer == "c10d"),
-            "told twice\n{}",
+            "reported for a second layer\n{}",
             show()
         );
     }
@@ -103,7 +103,7 @@ fn is_found(case: &Case, outcome: &Outcome) {
         let has_it = finding.why.iter().any(|reason| reason.contains(&why));
         assert!(has_it, "{}", show());
     }
-    // A note stands in the report, and in one line of the text at most.
+    // The text shows a note in at most one line, without its ranks.
     let is_note = finding.severity == Severity::Note;
     let file = case.program.path.file_name().unwrap().to_str().unwrap();
     for (rank, line) in marked_lines(&case.program.text) {
@@ -124,7 +124,7 @@ fn is_found(case: &Case, outcome: &Outcome) {
     assert!(is_note || is_shown, "{}", show());
 }
 
-/// A text with the number of the line marked `LINE` in place of `{line}`.
+/// Replaces `{line}` by the number of the program's line marked `LINE`.
 fn with_line(text: &str, program: &str) -> String {
     let marked = (1..)
         .zip(program.lines())

@@ -1,4 +1,4 @@
-//! What single recordings show beyond the truth of their programs.
+//! Checks of single recordings beyond the truth of their programs.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::recording::{records, replay};
 use crate::support::report::leading;
 use crate::{guarded, schedule};
 
-/// Name of a check, its case, and the check.
+/// Name of the check, name of its case, and the check.
 type Extra = (&'static str, &'static str, fn(&Case));
 
 const EXTRAS: [Extra; 5] = [
@@ -42,7 +42,7 @@ const EXTRAS: [Extra; 5] = [
     ),
 ];
 
-/// The checks as tests, of cases that exist.
+/// The checks as tests. Panics if a case does not exist.
 pub(crate) fn trials(cases: &[std::sync::Arc<Case>]) -> Vec<Trial> {
     let trials = EXTRAS.into_iter().map(|(name, id, check)| {
         let case = cases.iter().find(|case| case.to_string() == id);
@@ -55,7 +55,7 @@ pub(crate) fn trials(cases: &[std::sync::Arc<Case>]) -> Vec<Trial> {
     trials.collect()
 }
 
-/// The calls stand in different functions, one of which the compiler may have inlined.
+/// The calls are in different functions, one of which the compiler may have inlined.
 fn lines_of_inlined_functions(case: &Case) {
     let source = fs::read_to_string(&case.program.path).unwrap();
     let line_of = |text| source.lines().position(|it| it.contains(text)).unwrap() as u32 + 1;
@@ -71,7 +71,7 @@ fn lines_of_inlined_functions(case: &Case) {
     assert_eq!(places.collect::<Vec<_>>(), [common, odd, common]);
 }
 
-/// By the keys that they gave to the split, rank 1 is the first.
+/// The keys that the ranks pass to the split put rank 1 first.
 fn ranks_in_order(case: &Case) {
     let report = replay(case).report;
     let group = leading(&report).group.as_ref().unwrap();

@@ -17,13 +17,13 @@ use crate::support::artifact;
 use crate::support::jobs::{jobs, launch, variant, variants, venv};
 use crate::support::process::{program, run_to_end, without_our_variables};
 
-/// A finished live run, with its folder.
+/// A finished live run and its directory.
 pub(crate) struct Run {
     pub(crate) outcome: Outcome,
     pub(crate) scratch: TempDir,
 }
 
-/// Why a case cannot run here.
+/// Reason why a case cannot run on this machine.
 pub(crate) struct Unable(pub(crate) String);
 
 impl Run {
@@ -32,7 +32,7 @@ impl Run {
     }
 }
 
-/// Runs a case.
+/// Runs a case under `ddp-doctor run`, and checks that `analyze` reproduces the report.
 pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     let truth = &case.truth;
     let scratch = tempfile::tempdir().unwrap();
@@ -40,7 +40,7 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     without_our_variables(&mut command);
     command.current_dir(scratch.path());
     command.args(["run", "--run-dir", "run", "--report", "report.json"]);
-    // A job that ends by itself is given the time to.
+    // A job that ends by itself gets the time to do so.
     let kill_after = if truth.hang { "1" } else { "60" };
     let kill_after = truth.kill_after.as_deref().unwrap_or(kill_after);
     command.args(["--on-hang", "kill", "--kill-after", kill_after]);
@@ -76,7 +76,7 @@ pub(crate) fn run(case: &Case) -> Result<Run, Unable> {
     })
 }
 
-/// `ddp-doctor`, with a /dev/shm of its own if the case asks for that.
+/// A command for `ddp-doctor`, with a private `/dev/shm` if the case needs one.
 fn command(case: &Case) -> Result<Command, Unable> {
     let program = env!("CARGO_BIN_EXE_ddp-doctor");
     let Some(size) = &case.truth.shared_memory else {
@@ -109,7 +109,7 @@ fn python(case: &Case, command: &mut Command) -> Result<(), Unable> {
         command.env("DOUBLES", layers()?);
     }
     let program = match &case.scenario {
-        // It has both variants in one, and knows them by an argument.
+        // A program with scenarios contains both variants and selects one by an argument.
         Some(_) => case.program.path.clone(),
         None => variant(&format!("{}/{}.py", case.variant.name(), case.program.name)),
     };
@@ -131,7 +131,7 @@ fn python(case: &Case, command: &mut Command) -> Result<(), Unable> {
 fn compiled(case: &Case, command: &mut Command) -> Result<(), Unable> {
     let doubles = doubles()?;
     let source = &case.program.path;
-    // A program with scenarios has both variants in one, and knows them by an argument.
+    // A program with scenarios contains both variants and selects one by an argument.
     let is_faulty = case.variant == Variant::Faulty && case.scenario.is_none();
     let (name, options) = programs::variant(source, is_faulty);
     let rank = doubles.compile(source, &format!("truth-{name}"), options);
@@ -149,14 +149,14 @@ fn doubles() -> Result<&'static Doubles, Unable> {
     Doubles::get().ok_or_else(|| Unable("there is no C compiler".into()))
 }
 
-/// Has NCCL's calls recorded by the library that is preloaded.
+/// Has the preloaded library record NCCL calls.
 fn preload(case: &Case, command: &mut Command) {
     command.args(["--nccl", case.truth.nccl.as_deref().unwrap_or("always")]);
     command.env("DDP_DOCTOR_NCCL_LIBRARY", artifact("libddp_doctor_nccl.so"));
     command.env_remove("LD_PRELOAD");
 }
 
-/// The folder of the doubles, with the library that programs of `jobs/layers` load.
+/// Directory of the doubles, after compiling the library that programs of `jobs/layers` load.
 fn layers() -> Result<&'static Path, Unable> {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let doubles = doubles()?;
@@ -186,11 +186,11 @@ pub(crate) fn is_shown_first(case: &Case, run: &Run) {
         words(&shown.stdout).join(" ").contains(&summary.join(" "))
             && shown.stdout.contains(&finding.code.to_string())
             && shown.stdout.lines().count() <= 24,
-        "{case}: the first screen does not begin with {summary:?}\n{shown}"
+        "{case}: the first screen does not show {summary:?}\n{shown}"
     );
 }
 
-/// Prints how long after the program's own stamp of its decisive call the fault was found.
+/// Prints the time from the program's stamp of its decisive call to the detection of the fault.
 pub(crate) fn print_latency(case: &Case, run: &Run) {
     if case.truth.decisive.is_none() {
         return;
@@ -211,7 +211,7 @@ pub(crate) fn print_latency(case: &Case, run: &Run) {
     );
 }
 
-/// Versions of what live runs use, for a recording.
+/// Versions of the software that live runs use, for a recording.
 pub(crate) fn versions() -> &'static str {
     static VERSIONS: OnceLock<String> = OnceLock::new();
     VERSIONS.get_or_init(|| {
@@ -224,7 +224,7 @@ pub(crate) fn versions() -> &'static str {
     })
 }
 
-/// Texts that belong to this machine, and what stands for them in a recording.
+/// Texts specific to this machine, each with its replacement in a recording.
 pub(crate) fn hidden(run: &Run) -> Vec<(String, &'static str)> {
     let shown = |path: &Path| path.display().to_string();
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));

@@ -1,18 +1,20 @@
-//! Every program of `tests/jobs` held against its truth: replayed from its recording, and live.
+//! Compares the diagnosis of every program in `tests/jobs` with its truth: replayed from its
+//! recording, and live.
 //!
 //! * `replay::FAMILY::PROGRAM::VARIANT` diagnoses the recording again. All of them run by default.
-//! * `live::FAMILY::PROGRAM::VARIANT` runs the program. Those marked `quick = true` run by default; the others are
-//!   ignored tests, which `make test-all` includes.
+//! * `live::FAMILY::PROGRAM::VARIANT` runs the program. Those marked `quick = true` run by
+//!   default; the others are ignored tests, which `make test-all` includes.
 //!
-//! With `DDP_DOCTOR_RECORD=stale` the tests are `record::…` instead: they run live whatever has no valid recording,
-//! and keep the journal where the outcome is the truth. `DDP_DOCTOR_RECORD=all` records everything anew.
+//! With `DDP_DOCTOR_RECORD=stale` the tests are `record::…` instead: each runs a case without a
+//! valid recording and stores its journal if the outcome agrees with the truth.
+//! `DDP_DOCTOR_RECORD=all` records every case again.
 
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a test that cannot go on has failed, and may say why"
+    reason = "a test that cannot continue has failed and may print why"
 )]
 
 mod analysis;
@@ -46,7 +48,8 @@ fn main() -> ExitCode {
         Ok(which) => recordings(cases(), which == "all"),
         Err(_) => tests(cases()),
     };
-    // The default hook's output would stand between the lines of the tests; failures show the message.
+    // The default hook would print between the lines of the tests; a failure shows the message
+    // anyway.
     std::panic::set_hook(Box::new(|_| {}));
     let conclusion = libtest_mimic::run(&arguments, trials);
     if std::env::var_os("DDP_DOCTOR_RECORD").is_some() {
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// Replays, and live runs in an order in which those that take long by intention begin early.
+/// The tests: live runs, in which programs that are meant to take long start first, and replays.
 fn tests(cases: Vec<Case>) -> Vec<Trial> {
     let orphans = recording::orphans(&cases);
     let all_belong = Trial::test("recordings_belong_to_programs", move || {
@@ -113,7 +116,7 @@ fn test_live(case: &Case) -> Result<Completion, Failed> {
     })
 }
 
-/// Runs a case, holds it against its truth, and then does what is wanted of the run.
+/// Runs a case, compares the outcome with its truth, and passes the run to `then`.
 fn run_live(case: &Case, then: impl FnOnce(&live::Run)) -> Result<Completion, Failed> {
     let _turn = schedule::live(case.truth.alone);
     let mut unable = None;
@@ -127,7 +130,7 @@ fn run_live(case: &Case, then: impl FnOnce(&live::Run)) -> Result<Completion, Fa
     Ok(unable.map_or(Completion::Completed, Completion::ignored_with))
 }
 
-/// A panic as a failure.
+/// Runs a test and returns a panic as a failure.
 fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(test)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

@@ -1,9 +1,10 @@
-//! Programs and what is true of them.
+//! Programs in `tests/jobs` and the truth about them.
 //!
-//! Every program in `tests/jobs` has a TOML table at its head, between `/// truth` and `///`. Its keys apply to all
-//! variants; those of `[faulty]` and `[healthy]` to one, and those of `[scenario.NAME]`, `[scenario.NAME.faulty]` and
-//! `[scenario.NAME.healthy]` to one scenario of a program that has several. A program is run as each variant that
-//! it names. The lines that the leading finding must name are marked `HERE rank 0 2`.
+//! Every program in `tests/jobs` has a TOML table at its head, between `/// truth` and `///`. Its
+//! keys apply to all variants; those of `[faulty]` and `[healthy]` to one, and those of
+//! `[scenario.NAME]`, `[scenario.NAME.faulty]` and `[scenario.NAME.healthy]` to one scenario of a
+//! program that has several. A program is run as each variant that it names. The lines that the
+//! leading finding must name are marked `HERE rank 0 2`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +17,7 @@ use toml::Table;
 
 use crate::support::jobs::jobs;
 
-/// What is true of one variant of a program.
+/// The expected diagnosis of one variant of a program, and how to run it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Truth {
@@ -31,7 +32,7 @@ pub(crate) struct Truth {
     /// Duration of the program, in seconds, where it takes long by intention.
     #[serde(default)]
     pub(crate) seconds: u64,
-    /// `fork` (default), `torchrun`, `python` or `doubles`: what starts the ranks.
+    /// What starts the ranks: `fork` (default), `torchrun`, `python` or `doubles`.
     #[serde(default)]
     pub(crate) launcher: Launcher,
     /// `--nccl` of programs over the doubles.
@@ -48,12 +49,12 @@ pub(crate) struct Truth {
     pub(crate) shared_memory: Option<String>,
     /// How the program marks its decisive call; `stamp`: it writes the time to a file.
     pub(crate) decisive: Option<String>,
-    /// Layers that the calls are seen at.
+    /// Layers at which calls are captured.
     pub(crate) layers: Option<Vec<String>>,
 
     /// Code of the leading finding.
     pub(crate) code: Option<String>,
-    /// Code that less evidence leads to.
+    /// Alternative code, which less evidence leads to.
     pub(crate) or_code: Option<String>,
     pub(crate) verdict: Option<String>,
     pub(crate) confidence: Option<String>,
@@ -63,11 +64,11 @@ pub(crate) struct Truth {
     /// Layer of the finding's group.
     pub(crate) layer: Option<String>,
     pub(crate) seq: Option<u64>,
-    /// Words of its summary.
+    /// Text in its summary.
     pub(crate) says: Option<String>,
-    /// Words of its summary with a number above zero in place of `{}`.
+    /// Text in its summary, with a number above zero in place of `{}`.
     pub(crate) measures: Option<String>,
-    /// Words of one of its reasons; `{line}` is the line marked `LINE`.
+    /// Text in one of its reasons; `{line}` is the line marked `LINE`.
     pub(crate) why: Option<String>,
     /// Whether the job never ends by itself, so that `--on-hang kill` ends it.
     #[serde(default)]
@@ -165,7 +166,7 @@ impl Program {
         self.path.extension().is_some_and(|it| it == "py")
     }
 
-    /// The table at the head.
+    /// The TOML table at the head of the program.
     fn head(&self) -> Table {
         let lines = self.text.lines().map(|line| line.trim_start());
         let uncommented = lines.map(|line| {
@@ -231,7 +232,7 @@ fn take_table(from: &mut Table, key: &str) -> Option<Table> {
     }
 }
 
-/// Puts the keys of one table into another, tables key by key.
+/// Merges one table into another, recursively; keys of `from` win.
 fn merge(into: &mut Table, from: &Table) {
     for (key, value) in from {
         match (into.get_mut(key), value) {
@@ -241,7 +242,7 @@ fn merge(into: &mut Table, from: &Table) {
     }
 }
 
-/// All cases, by the names of their programs.
+/// All cases, sorted by the path of their program.
 pub(crate) fn cases() -> Vec<Case> {
     let folders = entries(&jobs()).into_iter().filter(|it| it.is_dir());
     let files = folders.flat_map(|folder| entries(&folder));
@@ -256,7 +257,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Lines marked `HERE rank 0 2`, by rank.
+/// Numbers of the lines marked `HERE rank 0 2`, by rank.
 pub(crate) fn marked_lines(text: &str) -> BTreeMap<u32, u32> {
     let mut marked = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()) {

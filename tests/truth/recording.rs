@@ -1,8 +1,9 @@
-//! Recordings of live runs: the journal of a run, from which the engine makes the same report again.
+//! Recordings of live runs: the journal of a run, from which the engine reproduces its report.
 //!
-//! `tests/recordings/FAMILY/PROGRAM[.SCENARIO].VARIANT.gz` is gzip of one line of JSON ([`Meta`]) and the journal.
-//! `tests/recordings/layout.txt` lists the fields that the recorded messages have, and the version of the black box.
-//! A recording is stale if its program has changed since, and all are if a listed field has changed or is gone.
+//! `tests/recordings/FAMILY/PROGRAM[.SCENARIO].VARIANT.gz` is gzip of one line of JSON ([`Meta`])
+//! and the journal. `tests/recordings/layout.txt` lists the fields of the recorded messages and the
+//! version of the black box. A recording is stale if its program has changed; all are stale if a
+//! listed field has changed or was removed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,17 +32,17 @@ use crate::program::{Case, Variant};
 use crate::support::jobs::jobs;
 
 const JOURNAL: &str = "journal.ddpj";
-/// Message of a frame of the journal.
+/// Name of the message in a frame of the journal.
 const FRAME: &str = "ddpdoctor.v1.Report";
 
-/// What a recording says of itself.
+/// Header of a recording.
 #[derive(Debug, Serialize, Deserialize)]
 struct Meta {
     /// CRC-32 of the program and of the modules of `tests/jobs/support` that it names.
     program: u32,
-    /// Exit status of `ddp-doctor run`; `None`: a signal ended it.
+    /// Exit status of `ddp-doctor run`; `None` if a signal ended it.
     status: Option<i32>,
-    /// Versions of what was run.
+    /// Versions of the software that was run.
     versions: String,
 }
 
@@ -59,7 +60,7 @@ fn path(case: &Case) -> PathBuf {
     root().join(&case.program.family).join(words.join("."))
 }
 
-/// Checksum of what a live run of this program depends on.
+/// CRC-32 of the program and of the modules of `tests/jobs/support` that it names.
 fn fingerprint(case: &Case) -> u32 {
     let text = &case.program.text;
     let mut hasher = crc32fast::Hasher::new();
@@ -74,7 +75,7 @@ fn fingerprint(case: &Case) -> u32 {
     hasher.finalize()
 }
 
-/// Why the recording of a case cannot be used, if so.
+/// Reason why the recording of a case cannot be used; `None` if it is valid.
 pub(crate) fn staleness(case: &Case) -> Option<String> {
     let Ok(file) = fs::File::open(path(case)) else {
         return Some("there is no recording".into());
@@ -97,7 +98,7 @@ fn read(file: fs::File) -> (Meta, Vec<u8>) {
     (serde_json::from_slice(&bytes).unwrap(), journal)
 }
 
-/// Diagnoses the recording of a case again. A healthy case is silent at every look on the way.
+/// Diagnoses the recording of a case again. A healthy case must have no finding at any time.
 pub(crate) fn replay(case: &Case) -> Outcome {
     if let Some(why) = staleness(case) {
         panic!("{case}: {why}; run `make recordings`");
@@ -150,8 +151,8 @@ fn reports(bytes: &[u8]) -> Vec<v1::Report> {
     reports
 }
 
-/// Keeps the run in this run directory as the recording of a case. `hidden` are texts that belong to this machine
-/// alone, such as paths, and what stands for them in the recording.
+/// Stores a run directory as the recording of a case. `hidden` has texts specific to this machine,
+/// such as paths, and their replacements in the recording.
 pub(crate) fn keep(
     case: &Case,
     run_dir: &Path,
@@ -206,7 +207,7 @@ fn hide_value(value: &mut Value, hidden: &[(String, &str)]) {
     }
 }
 
-/// Every recording in the folder that belongs to none of these cases.
+/// Recordings that belong to none of these cases.
 pub(crate) fn orphans(cases: &[Case]) -> Vec<PathBuf> {
     let known: BTreeSet<PathBuf> = cases.iter().map(path).collect();
     let mut found = Vec::new();
@@ -219,7 +220,7 @@ pub(crate) fn orphans(cases: &[Case]) -> Vec<PathBuf> {
     found
 }
 
-// --- The layout of records ----------------------------------------------------------------------------
+// --- The layout of records -----------------------------------------------------------------------
 
 fn schema() -> DescriptorPool {
     let proto = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
@@ -266,13 +267,13 @@ fn recorded_layout() -> BTreeSet<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Fields that recordings have and that are different now, or gone.
+/// Fields of the recordings that have changed or were removed.
 fn changed_layout() -> &'static [String] {
     static CHANGED: OnceLock<Vec<String>> = OnceLock::new();
     CHANGED.get_or_init(|| recorded_layout().difference(&layout()).cloned().collect())
 }
 
-/// Lists the fields that the recordings of these cases have.
+/// Writes the fields of the recordings of these cases to `layout.txt`.
 pub(crate) fn keep_layout(cases: &[Case]) {
     let frame = frame();
     let mut lines = BTreeSet::from([black_box()]);

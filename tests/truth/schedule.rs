@@ -1,14 +1,13 @@
-//! Which tests run beside each other: live runs wait most of their time, so there are more of them than processors;
-//! those that measure processor time run alone.
+//! Limits on concurrent tests: live runs mostly wait, so that more of them run than there are
+//! processors; runs that measure processor time run alone.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// What runs now.
+/// Tests in progress.
 struct Running {
-    /// Live runs.
     live: usize,
     replays: usize,
-    /// A live run that has, or waits for, the machine for itself.
+    /// Whether a live run has the machine to itself, or waits for that.
     alone: bool,
 }
 
@@ -23,7 +22,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Most live runs at a time.
+/// Maximum number of concurrent live runs.
 fn most_live() -> usize {
     2 * processors()
 }
@@ -33,7 +32,7 @@ pub(crate) fn threads() -> usize {
     most_live() + processors()
 }
 
-/// Permission to run; dropped when the test is over.
+/// Permission to run, held until the test ends.
 pub(crate) struct Turn {
     leave: fn(&mut Running),
 }
@@ -46,7 +45,7 @@ impl Drop for Turn {
     }
 }
 
-/// Waits until the condition holds, and changes what runs.
+/// Waits until `may` holds, then applies `change`; dropping the turn applies `leave`.
 fn enter(
     may: impl Fn(&Running) -> bool,
     change: fn(&mut Running),
@@ -68,7 +67,7 @@ pub(crate) fn live(alone: bool) -> Turn {
             |running| running.live -= 1,
         );
     }
-    // Tests that come later wait from now on.
+    // From here on, later tests wait.
     let turn = enter(
         |running| !running.alone,
         |running| running.alone = true,

@@ -1,8 +1,7 @@
-//! The tests in a user's source that decide whether the program comes to a line.
+//! Guards: the tests in a user's source that decide whether the program reaches a line.
 //!
-//! A thread of its own reads the files: a file system that does not answer holds up nothing but what
-//! it would have told. Each file is read once, up to a size, and only where it is a regular file: the
-//! name comes from the job.
+//! A separate thread reads the files, so that a file system that does not respond delays only the
+//! guards. Since the job chooses the names, only regular files of limited size are read, each once.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
@@ -17,23 +16,23 @@ mod python;
 
 pub use python::{Guard, Source};
 
-/// A source file that is larger is not read.
+/// Maximum size of a source file that is read, in bytes.
 const LARGEST: u64 = 4 << 20;
-/// Files whose tests are kept at a time.
+/// Maximum number of cached files.
 const MOST_FILES: usize = 256;
-/// Sites that may wait for their file.
+/// Maximum number of queued sites.
 const MOST_WAITING: usize = 16_384;
-/// How long the end of a job waits for sources that are still being read.
+/// Time that the end of a job waits for sources that are still being read.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Reads sources beside the follower.
+/// Reads sources in a thread beside the follower.
 #[derive(Debug)]
 pub struct Sources {
     questions: Option<SyncSender<v1::SiteDefined>>,
     answers: Receiver<v1::SiteDefined>,
-    /// Sites that were asked about and not answered yet.
+    /// Number of unanswered sites.
     open: usize,
-    /// Sites that nobody could be asked about.
+    /// Sites that could not be queued.
     unread: Vec<v1::SiteDefined>,
 }
 
@@ -44,7 +43,7 @@ impl Default for Sources {
 }
 
 impl Sources {
-    /// Starts the reader. Where no thread can be had, nothing is ever read.
+    /// Starts the reader. If the thread cannot be started, no file is read.
     #[must_use]
     pub fn new() -> Self {
         let (questions, asked) = sync_channel(MOST_WAITING);
@@ -60,13 +59,13 @@ impl Sources {
         }
     }
 
-    /// Whether there may be something to read about a site.
+    /// Whether a site may have guards.
     #[must_use]
     pub fn are_of_use(site: &v1::SiteDefined) -> bool {
         site.line > 0 && site.file.ends_with(".py")
     }
 
-    /// Wants to know the tests around a site. Each that may have some is answered.
+    /// Requests the guards of a site. Every site that may have guards is answered.
     pub fn ask(&mut self, site: v1::SiteDefined) {
         if !Self::are_of_use(&site) {
             return;
@@ -76,7 +75,7 @@ impl Sources {
         };
         match questions.try_send(site) {
             Ok(()) => self.open += 1,
-            // What cannot be asked now is not known, which is no harm.
+            // A site that cannot be queued is answered without guards.
             Err(TrySendError::Full(site)) => self.unread.push(site),
             Err(TrySendError::Disconnected(site)) => {
                 self.questions = None;
@@ -85,13 +84,13 @@ impl Sources {
         }
     }
 
-    /// What has been read since the last look: sites again, with the tests around them.
+    /// Takes the answers since the last call: the sites with their guards.
     pub fn answered(&mut self) -> Vec<Kind> {
         let answers: Vec<v1::SiteDefined> = self.answers.try_iter().collect();
         self.taken(answers)
     }
 
-    /// The same, after a moment for what is still being read.
+    /// Like [`Self::answered`], after waiting briefly for the files that are being read.
     pub fn last_answers(&mut self) -> Vec<Kind> {
         let deadline = std::time::Instant::now() + LAST_WORDS;
         let mut answers = Vec::new();
@@ -112,7 +111,7 @@ impl Sources {
     }
 }
 
-/// Answers until nobody asks any more.
+/// Answers requests until the channel is closed.
 fn serve(asked: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefined>) {
     let mut files: HashMap<String, Option<Source>> = HashMap::new();
     let mut order: VecDeque<String> = VecDeque::new();
@@ -144,7 +143,7 @@ fn serve(asked: &Receiver<v1::SiteDefined>, answer: &SyncSender<v1::SiteDefined>
     }
 }
 
-/// A regular file of moderate size.
+/// Reads a file; returns `None` if it is no regular file, too large, or cannot be read.
 fn read(file: &str) -> Option<Source> {
     let file = crate::files::open(Path::new(file)).ok()?;
     if file.metadata().ok()?.len() > LARGEST {
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_is_told_again_with_the_tests_around_it() {
+    fn site_is_answered_with_its_guards() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("train.py");
         fs::write(&file, "if rank == 0:\n    dist.barrier()\n").unwrap();
@@ -197,13 +196,13 @@ mod tests {
         assert_eq!(
             found,
             [(2, 1), (1, 0), (3, 0)],
-            "also where there is nothing"
+            "a file that cannot be read is answered without guards"
         );
         assert_eq!(answers[0].guards[0].test, "rank == 0");
     }
 
     #[test]
-    fn whatever_nobody_reads_is_answered_with_nothing() {
+    fn site_without_a_reader_has_no_guards() {
         let mut sources = Sources::new();
         sources.questions = None;
         sources.ask(site("train.py", 7));
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_not_read() {
+    fn irregular_and_large_files_are_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let large = dir.path().join("large.py");
         fs::File::create(&large)

@@ -1,34 +1,35 @@
-//! Which tests decide whether a Python program comes to a line, by the indentation of its source.
+//! Finds the tests that decide whether a Python program reaches a line, by the indentation of its
+//! source.
 //!
-//! No parser of the language: logical lines, their depth and their first words are enough. What is
-//! found is a hint for people and for the wording of a finding; where the source is not what runs,
-//! or is written in a way that is not understood, nothing is found.
+//! This is no parser of the language: logical lines, their indentation and their first words are
+//! sufficient. The result is a hint for the user and for the wording of a finding. If the source is
+//! written in a way that is not understood, there are no results.
 
 use ddp_doctor_proto::{GuardForm, GuardSubject};
 
 mod subject;
 
-/// Longest test that is told, in characters.
+/// Maximum length of a reported test, in characters.
 const LONGEST_TEST: usize = 120;
-/// Most tests told of one line.
+/// Maximum number of reported tests of one line.
 const MOST_GUARDS: usize = 32;
-/// Most lines of a file that are read.
+/// Maximum number of lines read of a file.
 const MOST_LINES: usize = 200_000;
-/// Deepest nesting of a file, as in Python itself.
+/// Maximum nesting of a file, as in Python.
 const DEEPEST: usize = 100;
-/// Columns of a tabulator.
+/// Width of a tab, in columns.
 const TAB: usize = 8;
 
-/// A test.
+/// A test that decides whether the program reaches a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
-    /// Its line, from 1.
+    /// Line of the test, 1-based.
     pub line: u32,
-    /// As it is written.
+    /// Source text of the test.
     pub test: String,
-    /// What it is on.
+    /// Subject of the test.
     pub subject: GuardSubject,
-    /// How the line depends on it.
+    /// How the line depends on the test.
     pub form: GuardForm,
 }
 
@@ -42,15 +43,15 @@ pub struct Source {
 /// A logical line.
 #[derive(Debug)]
 struct Line {
-    /// First and last physical line, from 1.
+    /// First and last physical line, 1-based.
     first: u32,
     last: u32,
     indent: usize,
-    /// Without comments and line breaks.
+    /// Text without comments and line breaks.
     text: String,
 }
 
-/// What a line begins with, as far as it matters.
+/// Kind of a line, by its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Head {
     If,
@@ -67,7 +68,7 @@ enum Head {
     Other,
 }
 
-/// How a suite ends, for those who would go on behind it.
+/// Statement that ends a suite, so that the code after it is not reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
     Continue,
@@ -76,7 +77,7 @@ enum Exit {
 }
 
 impl Source {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut lines = logical_lines(text);
@@ -87,7 +88,7 @@ impl Source {
         Self { lines, names }
     }
 
-    /// The tests that decide whether the program comes to this line, the nearest first.
+    /// The tests that decide whether the program reaches a line, the nearest first.
     #[must_use]
     pub fn guards(&self, line: u32) -> Vec<Guard> {
         let after = self.lines.partition_point(|it| it.first <= line);
@@ -99,7 +100,7 @@ impl Source {
         };
         let mut found = self.within(at);
         let mut inner = at;
-        // From suite to suite outwards, until the function ends.
+        // Proceeds outwards from suite to suite, up to the function.
         loop {
             self.before(inner, &mut found);
             let indent = self.lines[inner].indent;
@@ -117,13 +118,13 @@ impl Source {
         found
     }
 
-    /// The tests that the line itself makes before it comes to its call: `call() if test else …` and
-    /// `test and call()`.
+    /// The tests in the line itself, before its call: `call() if test else …`, `test and call()`,
+    /// and `if test: call()`.
     fn within(&self, at: usize) -> Vec<Guard> {
         let line = &self.lines[at];
         let text = match self.head(at) {
             Head::Other => line.text.as_str(),
-            // The call is in the suite of a test of one line.
+            // The call may be in the suite of a test on the same line.
             Head::If | Head::Elif | Head::While => {
                 let Some((test, suite)) = header_test(&line.text) else {
                     return Vec::new();
@@ -155,10 +156,10 @@ impl Source {
         }
     }
 
-    /// The tests in the same suite, before the line, behind which the program does not come to it.
+    /// The tests before the line, in the same suite, whose suites end with an exit.
     fn before(&self, at: usize, found: &mut Vec<Guard>) {
         let indent = self.lines[at].indent;
-        // A branch of the very statement that the line is in excludes nothing.
+        // Earlier branches of the same statement exclude nothing here.
         let own = self.statement_of(at);
         let mut i = at;
         while let Some(before) = i.checked_sub(1) {
@@ -182,7 +183,7 @@ impl Source {
         }
     }
 
-    /// What it means for a line to stand below this header.
+    /// The tests that follow for a line from its position below a header.
     fn around(&self, header: usize, head: Head, at: usize, found: &mut Vec<Guard>) {
         let line = &self.lines[header];
         match head {
@@ -234,7 +235,7 @@ impl Source {
         }
     }
 
-    /// The tests of the branches before an `elif` or `else`: none of them holds.
+    /// The tests of the branches before an `elif` or `else`, all of which fail.
     fn branches_before(&self, branch: usize, found: &mut Vec<Guard>) {
         let indent = self.lines[branch].indent;
         for i in (0..branch).rev() {
@@ -255,7 +256,7 @@ impl Source {
         }
     }
 
-    /// The tests in a loop behind which it is left, after the line.
+    /// The tests after the line that end a loop.
     fn ends(&self, header: usize, at: usize, found: &mut Vec<Guard>) {
         let end = self.suite_end(header);
         for i in at + 1..end {
@@ -268,7 +269,7 @@ impl Source {
         }
     }
 
-    /// The handler of a `try` that neither raises nor ends the program.
+    /// The first handler of a `try` that neither raises nor ends the program.
     fn catches(&self, header: usize) -> Option<usize> {
         let indent = self.lines[header].indent;
         let mut i = self.suite_end(header);
@@ -297,7 +298,7 @@ impl Source {
         None
     }
 
-    /// How the suite of a header ends, if it does not go on.
+    /// The exit statement at the end of a header's suite.
     fn exit(&self, header: usize, one_line: &str) -> Option<Exit> {
         let last = if one_line.is_empty() {
             let end = self.suite_end(header);
@@ -322,7 +323,7 @@ impl Source {
         }
     }
 
-    /// The first line behind a header's suite.
+    /// Index of the first line after a header's suite.
     fn suite_end(&self, header: usize) -> usize {
         let indent = self.lines[header].indent;
         let inside = self.lines[header + 1..]
@@ -331,7 +332,7 @@ impl Source {
         header + 1 + inside.count()
     }
 
-    /// The first line of the statement whose branch this is.
+    /// Index of the first line of the statement to which a branch belongs.
     fn statement_of(&self, at: usize) -> usize {
         let indent = self.lines[at].indent;
         let mut first = at;
@@ -396,12 +397,12 @@ impl Source {
     }
 }
 
-/// Whether a line is a header with its suite below.
+/// Whether a line is a header whose suite follows on later lines.
 fn ends_header(text: &str) -> bool {
     text.ends_with(':')
 }
 
-/// The test of `if test: suite`, and the suite where it stands on the same line.
+/// The test of `if test: suite`, and the suite if it is on the same line.
 fn header_test(text: &str) -> Option<(&str, &str)> {
     let rest = text.trim_start_matches(|c: char| c.is_alphanumeric() || c == '_');
     let colon = at_depth_zero(rest, |rest| {
@@ -410,7 +411,7 @@ fn header_test(text: &str) -> Option<(&str, &str)> {
     Some((rest[..colon].trim(), rest[colon + 1..].trim()))
 }
 
-/// What stands right of an assignment, or of `return` and `await`.
+/// The right side of an assignment, or the operand of `return`, `await` or `yield`.
 fn value_of(text: &str) -> &str {
     let mut value = text;
     for word in ["return ", "await ", "yield "] {
@@ -425,7 +426,7 @@ fn value_of(text: &str) -> &str {
     }
 }
 
-/// Both sides of a word that stands outside of brackets and strings.
+/// Splits a text at a word outside brackets and strings.
 fn split_word<'a>(text: &'a str, word: &str) -> Option<(&'a str, &'a str)> {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     let mut before = ' ';
@@ -438,7 +439,8 @@ fn split_word<'a>(text: &'a str, word: &str) -> Option<(&'a str, &'a str)> {
     Some((text[..at].trim(), text[at + word.len()..].trim()))
 }
 
-/// The first place outside of brackets and strings that is looked for.
+/// The first position outside brackets and strings at which `wanted` holds for the rest of the
+/// text.
 fn at_depth_zero(text: &str, mut wanted: impl FnMut(&str) -> bool) -> Option<usize> {
     let mut depth = 0_usize;
     let mut quote: Option<char> = None;
@@ -465,7 +467,7 @@ fn at_depth_zero(text: &str, mut wanted: impl FnMut(&str) -> bool) -> Option<usi
     None
 }
 
-/// Whether Python would take the file: it refuses deeper nesting, which would cost us time.
+/// Whether the nesting is within Python's limit; deeper nesting would take too much time.
 fn is_plausible(lines: &[Line]) -> bool {
     let mut open: Vec<usize> = Vec::new();
     lines.iter().all(|line| {
@@ -477,13 +479,13 @@ fn is_plausible(lines: &[Line]) -> bool {
     })
 }
 
-/// Joins what brackets, backslashes and long strings spread over several lines; drops comments and
-/// what is empty.
+/// Joins lines that are continued by brackets, backslashes or multi-line strings; drops comments
+/// and empty lines.
 fn logical_lines(text: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     let mut open: Option<Line> = None;
     let mut depth = 0_usize;
-    // The quotes of a string that spans lines.
+    // Closing quotes of an open multi-line string.
     let mut long: Option<&'static str> = None;
     for (i, physical) in text.lines().enumerate().take(MOST_LINES) {
         let number = i as u32 + 1;
@@ -510,7 +512,7 @@ fn logical_lines(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Takes one physical line over, without its comment. Whether a backslash continues it.
+/// Appends a physical line without its comment. Returns whether a backslash continues it.
 fn scan(
     physical: &str,
     out: &mut String,

@@ -1,4 +1,4 @@
-//! Why the memory of a process may not be read, and the way out, in plain words.
+//! Explains why the memory of a process may not be read, and how to allow it.
 
 use std::fs;
 use std::io;
@@ -6,16 +6,16 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::node::sys;
 
-/// What the kernel goes by.
+/// The facts that the kernel's decision depends on.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     us: u32,
     owner: Option<u32>,
-    /// `kernel.yama.ptrace_scope`, where there is one.
+    /// `kernel.yama.ptrace_scope`, if it exists.
     scope: Option<u32>,
 }
 
-/// Says it for a process that could not be opened.
+/// Explains the error for a process that could not be opened.
 #[must_use]
 pub fn explain(pid: u32, error: &io::Error) -> String {
     if error.kind() != io::ErrorKind::PermissionDenied {
@@ -40,7 +40,7 @@ impl Facts {
         let Self { us, owner, scope } = self;
         match (owner, scope) {
             (Some(owner), _) if us != 0 && owner != us => {
-                // A process that may not be dumped belongs to root here, whoever runs it.
+                // `/proc/PID` of a process that is not dumpable belongs to root, whatever its user.
                 format!(
                     "it belongs to user {owner}, or was started in a way that keeps others out \
                      (set-user-id, file capabilities), and this is user {us}; run this as that \
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_names_a_way_out() {
+    fn every_refusal_names_a_remedy() {
         let reason = |us, owner, scope| Facts { us, owner, scope }.reason();
         let cases = [
             (reason(1000, Some(0), None), "run this as that user"),

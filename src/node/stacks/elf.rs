@@ -1,7 +1,7 @@
-//! Where a symbol is in the memory of a process: looked up in the loaded image itself, as the dynamic
-//! linker does. No file is opened: it may be in another container, or replaced since.
+//! Finds the address of a symbol in the memory of a process, in the loaded image itself, like the
+//! dynamic linker. No file is opened, since it may be in another container or have been replaced.
 //!
-//! Source: System V ABI, "Dynamic Linking"; the hash table of DT_GNU_HASH as glibc reads it
+//! Sources: System V ABI, "Dynamic Linking"; the hash table of DT_GNU_HASH as read by glibc
 //! (`elf/dl-lookup.c`).
 
 use super::memory::{Fault, Memory, Pages, at};
@@ -13,28 +13,28 @@ const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
-/// Program headers and dynamic entries that an image may have.
+/// Maximum number of program headers, and of dynamic entries, of an image.
 const MOST_ENTRIES: u64 = 512;
-/// Symbols of one hash that are looked at.
+/// Maximum number of symbols read of one hash chain.
 const MOST_CHAINED: u32 = 4096;
-/// Symbols of an image that are looked at: PyTorch's largest library has 76 000.
+/// Maximum number of symbols read of an image; PyTorch's largest library has 76 000.
 const MOST_SYMBOLS: u32 = 400_000;
-/// Longest name of a function, in bytes.
+/// Maximum length of the name of a function, in bytes.
 const MOST_NAME: usize = 2048;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
-/// Size of a symbol.
+/// Size of a symbol, in bytes.
 const SYMBOL: u64 = 24;
 
-/// An image that is loaded from this address on, and its symbols.
+/// A loaded image and its symbols.
 #[derive(Clone, Copy, Debug)]
 pub struct Image {
-    /// Added to addresses in the file gives addresses in memory; modulo 2^64.
+    /// Difference between addresses in memory and addresses in the file, modulo 2^64.
     bias: u64,
     strings: u64,
     symbols: u64,
     hashes: u64,
-    /// Address of its sorted table of frames, if it has one.
+    /// Address of its sorted table of frames (`.eh_frame_hdr`), if it has one.
     pub unwind: Option<u64>,
 }
 
@@ -43,8 +43,7 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// When there is none that has symbols, or it is not one of 64 bits and least significant byte
-    /// first.
+    /// If there is no image with symbols, or it is not a 64-bit little-endian image.
     pub fn at<M: Memory>(pages: &mut Pages<'_, M>, base: u64) -> Result<Self, Fault> {
         let mut header = [0; 64];
         pages.bytes(base, &mut header)?;
@@ -79,7 +78,8 @@ impl Image {
         for i in 0..MOST_ENTRIES {
             let entry = at(dynamic, 16 * i)?;
             let value = pages.u64(at(entry, 8)?)?;
-            // glibc has put addresses in memory here, others have left those in the file.
+            // glibc relocates these addresses to memory; other C libraries leave the file's
+            // addresses.
             let address = if value >= base {
                 value
             } else {
@@ -105,11 +105,11 @@ impl Image {
         })
     }
 
-    /// All functions that it defines for others.
+    /// All functions that it exports.
     ///
     /// # Errors
     ///
-    /// When its tables cannot be read.
+    /// If its tables cannot be read.
     pub fn functions<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<Functions, Fault> {
         let mut functions = Vec::new();
         let table = Table {
@@ -131,8 +131,7 @@ impl Image {
         Ok(Functions(functions))
     }
 
-    /// The name of the function that this address is in, of those that the image defines; `None`: it
-    /// has none there.
+    /// The name of the exported function that contains this address; `None` if there is none.
     pub fn name<M: Memory>(
         &self,
         pages: &mut Pages<'_, M>,
@@ -141,7 +140,7 @@ impl Image {
     ) -> Option<String> {
         let address = address.wrapping_sub(self.bias);
         let behind = functions.0.partition_point(|(start, ..)| *start <= address);
-        // Functions have several names, and some lie within others.
+        // A function can have several names, and some contain others.
         let before = functions.0[..behind].iter().rev().take(8);
         let mut candidates = before.filter(|(start, size, _)| address - start < *size);
         let (.., name) = candidates.next()?;
@@ -159,7 +158,7 @@ impl Image {
         Some(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Number of symbols, which only the table of hashes knows: those that it has are the last.
+    /// Number of symbols. Only the hash table has it: its symbols are the last ones.
     fn count<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<u32, Fault> {
         let buckets = pages.u32(self.hashes)?;
         let first = pages.u32(at(self.hashes, 4)?)?;
@@ -185,7 +184,7 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// When its tables cannot be read.
+    /// If its tables cannot be read.
     pub fn symbol<M: Memory>(
         &self,
         pages: &mut Pages<'_, M>,
@@ -224,11 +223,11 @@ impl Image {
     }
 }
 
-/// Functions of a file by their addresses in it: address, size, and place of the name.
+/// Functions of a file, sorted by address: address in the file, size, and offset of the name.
 #[derive(Clone, Debug, Default)]
 pub struct Functions(Vec<(u64, u64, u32)>);
 
-/// Entries of one size, one after the other.
+/// A table of consecutive entries of one size.
 #[derive(Clone, Copy)]
 struct Table {
     start: u64,
@@ -236,14 +235,14 @@ struct Table {
 }
 
 impl Table {
-    /// Hands over so many entries, or as many as are looked at.
+    /// Passes the first `count` entries, at most [`MOST_SYMBOLS`], to a function.
     fn visit<M: Memory>(
         self,
         pages: &mut Pages<'_, M>,
         count: u32,
         mut see: impl FnMut(&[u8]),
     ) -> Result<(), Fault> {
-        /// Entries that are read at a time.
+        /// Number of entries read at a time.
         const AT_ONCE: usize = 4096;
         let mut left = count.min(MOST_SYMBOLS) as usize;
         let mut start = self.start;
@@ -278,7 +277,7 @@ mod tests {
     use crate::node::stacks::maps;
 
     #[test]
-    fn a_symbol_of_the_c_library_is_where_the_linker_found_it() {
+    fn libc_symbol_is_found_at_its_address() {
         let pid = std::process::id();
         let memory = ProcessMemory::open(pid).unwrap();
         let mut pages = Pages::new(&memory);
@@ -297,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_refused() {
+    fn invalid_image_is_rejected() {
         let bytes = vec![0x7f_u8; 8192];
         let memory = ProcessMemory::open(std::process::id()).unwrap();
         assert!(Image::at(&mut Pages::new(&memory), bytes.as_ptr() as u64).is_err());

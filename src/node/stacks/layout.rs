@@ -1,9 +1,9 @@
-//! Where CPython keeps what we look for.
+//! Layout of the structs of CPython that are read.
 //!
-//! From 3.13 on an interpreter says so itself (`_Py_DebugOffsets` at the start of `_PyRuntime`, made for
-//! readers like this one); for older ones, which do not change any more, it is in tables here. They
-//! were taken from the headers of CPython (`Include/internal/pycore_{runtime,interp,frame,gil}.h`,
-//! `Include/cpython/{pystate,code,unicodeobject}.h`) for 64 bits.
+//! From 3.13 on an interpreter publishes it for debuggers and profilers (`_Py_DebugOffsets` at the
+//! start of `_PyRuntime`). Older versions, which no longer change, have tables here, taken from the
+//! headers of CPython (`Include/internal/pycore_{runtime,interp,frame,gil}.h`,
+//! `Include/cpython/{pystate,code,unicodeobject}.h`) for 64-bit machines.
 
 use super::lines::LineFormat;
 use super::memory::{Fault, Memory, Pages, at};
@@ -17,7 +17,7 @@ pub struct Layout {
     pub next_interpreter: u64,
     /// Interpreter → its first thread.
     pub threads: u64,
-    /// Where the lock is.
+    /// Location of the lock (GIL).
     pub gil: Gil,
     /// Thread → the next one.
     pub next_thread: u64,
@@ -25,7 +25,7 @@ pub struct Layout {
     pub interpreter: u64,
     /// Thread → its `pthread_t`.
     pub pthread: u64,
-    /// Thread → the operating system's number of it.
+    /// Thread → its id in the operating system; `None` if this version does not store it.
     pub native_id: Option<u64>,
     /// Thread → its innermost frame.
     pub innermost: Innermost,
@@ -33,43 +33,43 @@ pub struct Layout {
     pub outer: u64,
     /// Frame → its code.
     pub code: u64,
-    /// Frame → where it is in its code.
+    /// Frame → its current instruction.
     pub place: Place,
-    /// Frame → whose it is, one byte; from 3 on it is none of Python's.
+    /// Frame → its owner, one byte; a frame with 3 or more is no Python frame.
     pub owner: Option<u64>,
     /// Code → file.
     pub file: u64,
     /// Code → function.
     pub function: u64,
-    /// Code → table of lines.
+    /// Code → line table.
     pub lines: u64,
-    /// How that is written.
+    /// Format of the line table.
     pub line_format: LineFormat,
     /// Code → first line, four bytes.
     pub first_line: u64,
-    /// Bytes → how many.
+    /// `bytes` → length.
     pub bytes_length: u64,
-    /// Bytes → themselves.
+    /// `bytes` → content.
     pub bytes: u64,
-    /// Text → how many characters.
+    /// `str` → number of characters.
     pub text_length: u64,
-    /// Text → bit field, four bytes, that says how it is kept.
+    /// `str` → bit field, four bytes, with the representation.
     pub text_state: u64,
-    /// Text → its characters if all are ASCII.
+    /// `str` → characters of an ASCII string.
     pub text_ascii: u64,
-    /// Text → its characters otherwise.
+    /// `str` → characters of any other string.
     pub text_other: u64,
 }
 
-/// Where it is said which thread holds the lock: that it is held, four bytes, and who held it last.
+/// Offsets of the lock: whether it is held (four bytes), and the thread that held it last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "offsets, as the variants say")]
+#[expect(missing_docs, reason = "the variants document the offsets")]
 pub enum Gil {
     /// In `_PyRuntime`.
     Runtime { locked: u64, holder: u64 },
     /// In the interpreter.
     Interpreter { locked: u64, holder: u64 },
-    /// Behind a pointer of the interpreter.
+    /// In a struct that a pointer in the interpreter refers to.
     Behind {
         pointer: u64,
         locked: u64,
@@ -77,21 +77,21 @@ pub enum Gil {
     },
 }
 
-/// Where a thread keeps its innermost frame.
+/// Offset of a thread's pointer to its innermost frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Innermost {
-    /// In itself.
+    /// In the thread.
     Here(u64),
-    /// Behind a pointer, so far on.
+    /// Offset of a pointer in the thread, and the offset in the struct that it refers to.
     Behind(u64, u64),
 }
 
-/// How a frame says where it is in its code.
+/// Representation of a frame's current instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// By the number of the instruction, four bytes.
+    /// Offset of the number of the instruction, four bytes.
     Number(u64),
-    /// By its address; the code begins so far on in the code object.
+    /// Offset of its address, and offset of the first instruction in the code object.
     Address(u64, u64),
 }
 
@@ -99,7 +99,7 @@ pub enum Place {
 pub type Version = (u8, u8);
 
 impl Layout {
-    /// The layout of a version that does not publish it; `None`: it does, or we do not know it.
+    /// The layout of a version that does not publish it; `None` for other versions.
     #[must_use]
     pub fn of(version: Version) -> Option<Self> {
         match version {
@@ -110,23 +110,23 @@ impl Layout {
         }
     }
 
-    /// Whether interpreters of that version publish their layout in a way that we know.
+    /// Whether interpreters of this version publish their layout in a known format.
     #[must_use]
     pub const fn is_published(version: Version) -> bool {
         matches!(version, (3, 13 | 14))
     }
 
-    /// What an interpreter publishes at the start of its `_PyRuntime`.
+    /// The layout that an interpreter publishes at the start of its `_PyRuntime`.
     ///
     /// # Errors
     ///
-    /// When it is not there, or makes no sense.
+    /// If it is missing or invalid.
     pub fn published<M: Memory>(
         pages: &mut Pages<'_, M>,
         runtime: u64,
         version: Version,
     ) -> Result<Self, Fault> {
-        /// No struct of CPython's is larger.
+        /// Upper bound of a valid offset.
         const MOST: u64 = 1 << 20;
         if pages.vec(runtime, 8)? != *b"xdebugpy" {
             return Err(Fault::Nonsense(
@@ -172,7 +172,7 @@ impl Layout {
             text_length: get(positions.text_length)?,
             text_state: get(positions.text_state)?,
             text_ascii,
-            // `PyCompactUnicodeObject`: two words more.
+            // `PyCompactUnicodeObject` has two more words.
             text_other: text_ascii + 16,
         })
     }
@@ -181,7 +181,7 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// When that cannot be read.
+    /// If this cannot be read.
     pub fn is_free_threaded<M: Memory>(
         pages: &mut Pages<'_, M>,
         runtime: u64,
@@ -281,7 +281,7 @@ const PYTHON_3_12: Layout = Layout {
     text_other: 56,
 };
 
-/// Where `_Py_DebugOffsets` has each offset.
+/// Positions of the offsets in `_Py_DebugOffsets`.
 struct Published {
     interpreters: u64,
     next_interpreter: u64,

@@ -1,9 +1,9 @@
-//! From an instruction to its line, by the table that a code object carries.
+//! Maps an instruction to its line by the line table of a code object.
 //!
 //! Sources: CPython, `Objects/lnotab_notes.txt` (3.10) and `InternalDocs/code_objects.md`,
 //! `Objects/locations.md` (3.11 and later).
 
-/// How a table is written.
+/// Format of a line table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFormat {
     /// 3.10: pairs of bytes.
@@ -13,8 +13,9 @@ pub enum LineFormat {
 }
 
 impl LineFormat {
-    /// The line of the instruction at this byte of the code; `None`: it has none, or the table makes
-    /// no sense. A negative place is before the first instruction.
+    /// The line of the instruction at this byte offset of the code; `None` if it has none, or the
+    /// table is invalid. A negative offset is before the first instruction and yields the first
+    /// line.
     #[must_use]
     pub fn line(self, table: &[u8], first_line: i32, instruction: i64) -> Option<u32> {
         if instruction < 0 {
@@ -28,7 +29,8 @@ impl LineFormat {
     }
 }
 
-/// Pairs: bytes of code, and the signed difference to the line before; −128: no line.
+/// Pairs of a number of code bytes and the signed difference to the previous line; −128 means no
+/// line.
 fn in_pairs(table: &[u8], first_line: i32, instruction: i64) -> Option<i32> {
     let mut line = first_line;
     let mut end = 0_i64;
@@ -45,7 +47,8 @@ fn in_pairs(table: &[u8], first_line: i32, instruction: i64) -> Option<i32> {
     None
 }
 
-/// Entries: a first byte `1kkkknnn` (kind, number of code units less one), then what the kind has.
+/// Entries of a first byte `1kkkknnn` (kind, number of code units minus one) and fields that depend
+/// on the kind.
 fn in_locations(table: &[u8], first_line: i32, instruction: i64) -> Option<i32> {
     let mut bytes = table.iter().copied();
     let mut line = first_line;
@@ -63,7 +66,7 @@ fn in_locations(table: &[u8], first_line: i32, instruction: i64) -> Option<i32> 
         for _ in 0..more {
             number(&mut bytes)?;
         }
-        // Columns.
+        // Skips columns.
         match kind {
             10..=12 => _ = (bytes.next(), bytes.next()),
             0..=9 => _ = bytes.next(),
@@ -77,7 +80,7 @@ fn in_locations(table: &[u8], first_line: i32, instruction: i64) -> Option<i32> 
     None
 }
 
-/// A number in pieces of six bits, the lowest first.
+/// An unsigned number in groups of six bits, least significant first.
 fn number(bytes: &mut impl Iterator<Item = u8>) -> Option<u32> {
     let mut number = 0;
     for shift in (0..32).step_by(6) {
@@ -100,7 +103,7 @@ fn signed(bytes: &mut impl Iterator<Item = u8>) -> Option<i32> {
 mod tests {
     use super::*;
 
-    /// What Python itself says of a code object: from byte, to byte, line.
+    /// Line table as Python reports it: first byte, end, line.
     type Lines = &'static [(i64, i64, Option<u32>)];
 
     #[track_caller]
@@ -115,7 +118,7 @@ mod tests {
         assert_eq!(format.line(table, 1, -2), Some(1));
     }
 
-    // All of the same function, whose comprehension and sum go over several lines.
+    // All tables are of the same function, with a comprehension and a sum that span several lines.
 
     #[test]
     fn tables_of_3_10_are_read() {
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends() {
+    fn invalid_tables_terminate() {
         for format in [LineFormat::Pairs, LineFormat::Locations] {
             for byte in 0..=255_u8 {
                 for at in (0..2048).step_by(2) {

@@ -1,9 +1,9 @@
-//! The program and the libraries that a process has loaded.
+//! The program and the libraries that are loaded in a process.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 
-/// Most of `/proc/PID/maps` that is read: a PyTorch process has some 300 KiB.
+/// Maximum number of bytes read of `/proc/PID/maps`; that of a PyTorch process has about 300 KiB.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// A loaded file.
@@ -11,11 +11,11 @@ const MOST_BYTES: u64 = 16 << 20;
 pub struct Loaded {
     /// Address of its first byte.
     pub start: u64,
-    /// Address behind its last one.
+    /// End of its address range, exclusive.
     pub end: u64,
     /// Its path as the process sees it.
     pub path: String,
-    /// Tells it from others of the same path.
+    /// Distinguishes files with the same path.
     pub id: FileId,
 }
 
@@ -30,11 +30,11 @@ impl Loaded {
     }
 }
 
-/// Files that are loaded from their first byte on, by address.
+/// Files that are mapped from offset 0, sorted by address.
 ///
 /// # Errors
 ///
-/// When there is no such process, or we may not know.
+/// If there is no such process, or access is denied.
 pub fn images(pid: u32) -> io::Result<Vec<Loaded>> {
     let mut bytes = Vec::new();
     File::open(format!("/proc/{pid}/maps"))?
@@ -43,7 +43,7 @@ pub fn images(pid: u32) -> io::Result<Vec<Loaded>> {
     Ok(parse(&String::from_utf8_lossy(&bytes)))
 }
 
-/// The file that a process was started from, as [`images`] names it.
+/// Path of the program of a process, as in [`images`].
 #[must_use]
 pub fn program(pid: u32) -> Option<String> {
     let path = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
@@ -72,7 +72,7 @@ fn parse(text: &str) -> Vec<Loaded> {
             continue;
         };
         let is_first = offset.bytes().all(|byte| byte == b'0');
-        // A file may be mapped again as data: it is loaded where it comes first.
+        // A file may be mapped again as data; the first mapping is the loaded image.
         if let Some(image) = images.last_mut().filter(|image| image.path == path) {
             image.end = end;
         } else if is_first && !images.iter().any(|image| image.path == path) {
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_are_files_from_their_first_byte_on() {
+    fn images_are_files_mapped_from_offset_zero() {
         let text = "\
 00400000-00420000 r--p 00000000 fe:00 123                                /usr/bin/python 3
 00420000-00500000 r-xp 00020000 fe:00 123                                /usr/bin/python 3

@@ -1,48 +1,48 @@
-//! Memory of another process, a page at a time, read once.
+//! Memory of another process, read and cached by page.
 //!
-//! What is read may change while it is read, and any pointer in it may lead anywhere: every read can
-//! fail, and there is an end to how much is read at all.
+//! The memory may change while it is read, and pointers in it may be invalid. Every read can
+//! therefore fail, and the total amount is limited.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that are read at a time. Pages may be larger, never smaller.
+/// Number of bytes read at a time. Pages of the system may be larger, but not smaller.
 const PAGE: u64 = 4096;
-/// Pages that are read for one look at a process: 64 MiB. PyTorch jobs take some hundred.
+/// Maximum number of pages read in one capture, 64 MiB. PyTorch jobs need some hundred.
 const MOST_PAGES: usize = 16_384;
 
-/// Why something could not be read.
+/// Error of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Nothing is there, or the process has ended.
+    /// The address is not mapped, or the process has ended.
     #[error("there is nothing at {0:#x}")]
     Unreadable(u64),
-    /// It is not what it should be.
+    /// The content is invalid.
     #[error("{0} makes no sense")]
     Nonsense(&'static str),
-    /// There is more than is read.
+    /// The limit of pages is reached.
     #[error("there is more to read than anything should need")]
     TooMuch,
 }
 
-/// Something that has memory.
+/// Readable memory.
 pub trait Memory {
-    /// Fills the buffer from that address on; whether that could be done.
+    /// Fills the buffer from an address on; returns whether that succeeded.
     fn read(&self, address: u64, buffer: &mut [u8]) -> bool;
 }
 
-/// The memory of a process, through `/proc/PID/mem`: nothing of it stops, runs or is changed.
+/// The memory of a process, read through `/proc/PID/mem` without stopping or changing the process.
 #[derive(Debug)]
 pub struct ProcessMemory(File);
 
 impl ProcessMemory {
-    /// Opens it. What was opened stays that of this process, whatever becomes of its number.
+    /// Opens the memory of a process. It refers to this process even after the pid is reused.
     ///
     /// # Errors
     ///
-    /// When there is no such process, or we may not read it.
+    /// If there is no such process, or access is denied.
     pub fn open(pid: u32) -> io::Result<Self> {
         File::open(format!("/proc/{pid}/mem")).map(Self)
     }
@@ -50,12 +50,12 @@ impl ProcessMemory {
 
 impl Memory for ProcessMemory {
     fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
-        // The upper half is the kernel's, and not an offset in a file.
+        // The upper half belongs to the kernel and is no valid file offset.
         address < 1 << 63 && self.0.read_exact_at(buffer, address).is_ok()
     }
 }
 
-/// The pages of a process that were read so far.
+/// Cache of the pages of a process.
 pub struct Pages<'a, M> {
     memory: &'a M,
     pages: HashMap<u64, Option<Box<[u8]>>>,
@@ -63,7 +63,7 @@ pub struct Pages<'a, M> {
 }
 
 impl<'a, M: Memory> Pages<'a, M> {
-    /// None so far.
+    /// Creates an empty cache.
     pub fn new(memory: &'a M) -> Self {
         Self {
             memory,
@@ -72,16 +72,16 @@ impl<'a, M: Memory> Pages<'a, M> {
         }
     }
 
-    /// From now on everything is read anew. What may be read in all does not grow by that.
+    /// Clears the cache. The limit of pages is not reset.
     pub fn forget(&mut self) {
         self.pages.clear();
     }
 
-    /// Fills the buffer from that address on.
+    /// Fills the buffer from an address on.
     ///
     /// # Errors
     ///
-    /// When something of it cannot be read.
+    /// If a part of it cannot be read.
     pub fn bytes(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), Fault> {
         let mut at = address;
         let mut rest = buffer;
@@ -99,33 +99,33 @@ impl<'a, M: Memory> Pages<'a, M> {
         Ok(())
     }
 
-    /// The number at that address.
+    /// The little-endian number at an address.
     ///
     /// # Errors
     ///
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn u64(&mut self, address: u64) -> Result<u64, Fault> {
         let mut bytes = [0; 8];
         self.bytes(address, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// The number at that address.
+    /// The little-endian number at an address.
     ///
     /// # Errors
     ///
-    /// When it cannot be read.
+    /// If it cannot be read.
     pub fn u32(&mut self, address: u64) -> Result<u32, Fault> {
         let mut bytes = [0; 4];
         self.bytes(address, &mut bytes)?;
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// So many bytes from that address on. The caller has bounded how many.
+    /// Reads `length` bytes from an address on. The caller must bound the length.
     ///
     /// # Errors
     ///
-    /// When something of it cannot be read.
+    /// If a part of it cannot be read.
     pub fn vec(&mut self, address: u64, length: usize) -> Result<Vec<u8>, Fault> {
         let mut bytes = vec![0; length];
         self.bytes(address, &mut bytes)?;
@@ -151,11 +151,11 @@ impl<'a, M: Memory> Pages<'a, M> {
     }
 }
 
-/// An address so much further on.
+/// Adds an offset to an address.
 ///
 /// # Errors
 ///
-/// When there is no such address.
+/// If the sum overflows.
 pub fn at(address: u64, offset: u64) -> Result<u64, Fault> {
     address
         .checked_add(offset)
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_memory_is_what_we_see() {
+    fn own_memory_is_read_correctly() {
         let text = "x".repeat(10_000);
         let memory = ProcessMemory::open(std::process::id()).unwrap();
         let mut pages = Pages::new(&memory);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_lead_nowhere_are_refused() {
+    fn invalid_addresses_are_rejected() {
         let memory = ProcessMemory::open(std::process::id()).unwrap();
         let mut pages = Pages::new(&memory);
         for address in [
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_reading() {
+    fn reading_stops_at_the_page_limit() {
         struct Everything;
         impl Memory for Everything {
             fn read(&self, _: u64, _: &mut [u8]) -> bool {

@@ -1,10 +1,10 @@
-//! Where all threads of a process stand, seen from outside.
+//! Captures the stacks of all threads of a process from outside.
 //!
-//! Nothing runs in the process, nothing stops it, no lock of it is waited for: its memory is read
-//! through `/proc`, as a debugger's would be, without attaching. So it makes no difference whether it
-//! runs, holds the interpreter's lock for minutes, winds down, has just forked, or is stopped; and
-//! what it does cannot be changed by it. The price: it moves while it is read ([`python`]), and the
-//! kernel must permit it ([`access`]).
+//! The process' memory is read through `/proc`, without attaching: no code runs in the process,
+//! nothing stops it, and no lock in it is awaited. Capture therefore works while the process runs,
+//! holds the interpreter's lock for minutes, finalizes, has just forked, or is stopped, and cannot
+//! change its behaviour. In return the process may move while it is read ([`python`]), and the
+//! kernel must permit the access ([`access`]).
 
 use std::io;
 
@@ -30,13 +30,14 @@ use native::{Known, Native};
 use python::{Gap, Interpreter, MOST_FRAMES, NoInterpreter, PythonThread};
 use tasks::Task;
 
-/// Longest name of a frame that is passed on, in bytes.
+/// Maximum length of a name in a reported frame, in bytes.
 const MOST_NAME: usize = 1024;
-/// Bytes of frames that are passed on for one process.
+/// Maximum size of the reported frames of one process, in bytes.
 const MOST_BYTES: usize = 2 << 20;
 
-/// Takes the stacks of the process with this number and start time. Whatever cannot be had is said in
-/// `trouble`; the number of the process in messages is not set. `known` serves the next process, too.
+/// Captures the stacks of the process with this pid and start time. Missing parts are named in
+/// `trouble`; the field `process` is left 0. `known` caches the functions of files across
+/// processes.
 #[must_use]
 pub fn take(pid: u32, start_ticks: u64, known: &Known) -> v1::Stacks {
     let unix_ns = Timestamp::now().0;
@@ -54,21 +55,21 @@ pub fn take(pid: u32, start_ticks: u64, known: &Known) -> v1::Stacks {
     }
 }
 
-/// What was seen of a process.
+/// State of a capture.
 #[derive(Default)]
 struct Seen {
     tasks: Vec<Task>,
-    /// Native frames of each of them.
+    /// Native frames of each of the tasks.
     native: Vec<Vec<Where>>,
-    /// Python's threads, by the number that each has in the pid namespace of its process.
+    /// Python threads, each with its thread id in the pid namespace of the process.
     python: Vec<(Option<u32>, PythonThread)>,
-    /// What is missing.
+    /// Descriptions of missing parts.
     trouble: Vec<String>,
 }
 
 impl Seen {
     fn look(&mut self, pid: u32, start_ticks: u64, known: &Known) -> io::Result<()> {
-        // Opened first: what is read through it is then of the process that is looked at next.
+        // Opened before the start time is checked, so that it is the memory of the checked process.
         let memory = ProcessMemory::open(pid);
         let (tasks, left_out) = tasks::of(pid)?;
         self.tasks = tasks;
@@ -97,8 +98,8 @@ impl Seen {
         Ok(())
     }
 
-    /// The kernel's threads with the frames that belong to them: the main thread first, then those
-    /// that run Python.
+    /// The kernel's threads with their frames: the main thread first, then those with Python
+    /// frames.
     fn join(&mut self) -> Vec<v1::ThreadStack> {
         let Self {
             tasks,
@@ -106,7 +107,7 @@ impl Seen {
             python,
             trouble,
         } = self;
-        // After a fork only one thread is left, which may still have the number it had before.
+        // After a fork only one thread is left, which Python may still know by its previous id.
         if let [only] = &tasks[..]
             && python.iter().all(|(tid, _)| *tid != Some(only.inner_tid))
         {
@@ -163,7 +164,7 @@ impl Seen {
     }
 }
 
-/// Python's threads.
+/// The Python threads of a process, each with its thread id in the process' pid namespace.
 fn python(
     pid: u32,
     memory: &ProcessMemory,
@@ -174,7 +175,7 @@ fn python(
         .iter()
         .filter(|it| it.file_name().contains("python") || Some(&it.path) == program.as_ref())
         .collect();
-    // A program may be linked with the library and have no interpreter of its own.
+    // A program that is linked with libpython contains no interpreter itself.
     candidates.sort_by_key(|image| !image.file_name().starts_with("libpython"));
     let mut pages = Pages::new(memory);
     for image in candidates {
@@ -205,8 +206,8 @@ fn numbered(
         .collect()
 }
 
-/// What glibc keeps in a thread's descriptor (`struct pthread`, `tid`), at the same place in all versions
-/// that are in use.
+/// Thread id in glibc's thread descriptor (`struct pthread`, `tid`), at the same offset in all
+/// versions in use.
 fn tid_of_pthread<M: Memory>(pages: &mut Pages<'_, M>, pthread: u64) -> Option<u32> {
     let offset = match std::env::consts::ARCH {
         "x86_64" => 0x2d0,
@@ -250,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_forked_is_known_by_being_alone() {
+    fn only_thread_after_a_fork_gets_the_python_frames() {
         let task = |tid| Task {
             tid,
             inner_tid: tid,
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_is_bounded() {
+    fn reported_frames_are_bounded() {
         let frame = || Where {
             file: "é".repeat(4000),
             line: 1,

@@ -1,9 +1,9 @@
 //! Native frames of threads that sleep in the kernel.
 //!
-//! The kernel says where such a thread is and where its stack is (`/proc/PID/task/TID/syscall`); the
-//! rest is read from its memory ([`super::unwind`]). A thread that runs has no native frames here: it
-//! would have to be stopped to ask for its registers. Functions are named as far as the loaded
-//! images name them to the dynamic linker, with what is static in them left unnamed.
+//! The kernel provides the instruction and stack pointers of such a thread
+//! (`/proc/PID/task/TID/syscall`); the rest is read from its memory ([`super::unwind`]). A running
+//! thread would have to be stopped to read its registers, and has no native frames here. Function
+//! names come from the dynamic symbols of the loaded images, so that static functions have none.
 
 use std::collections::HashMap;
 use std::fs;
@@ -16,15 +16,15 @@ use super::maps::{FileId, Loaded};
 use super::memory::{Memory, Pages};
 use super::unwind::Registers;
 
-/// Frames of a thread that are looked at.
+/// Maximum number of frames of a thread.
 const MOST_FRAMES: usize = 64;
 
-/// The functions of files that were read so far: ranks have loaded the same.
+/// Cache of the functions of files, since ranks load the same files.
 #[derive(Debug, Default)]
 pub struct Known(Mutex<HashMap<FileId, Arc<Functions>>>);
 
 impl Known {
-    /// Files that are remembered; some dozen are used.
+    /// Maximum number of files; a process uses some dozen.
     const MOST: usize = 256;
 
     fn get(&self, file: &FileId) -> Option<Arc<Functions>> {
@@ -43,17 +43,17 @@ impl Known {
     }
 }
 
-/// What is known of the code of a process.
+/// The code of a process.
 pub struct Native<'a, M> {
     pages: Pages<'a, M>,
     loaded: &'a [Loaded],
     known: &'a Known,
-    /// By the index of the loaded file; `None`: it says nothing.
+    /// By the index of the loaded file; `None` if it cannot be read.
     images: HashMap<usize, Option<(Image, Arc<Functions>)>>,
 }
 
 impl<'a, M: Memory> Native<'a, M> {
-    /// That of a process with these files.
+    /// The code of a process with this memory and these files.
     pub fn new(memory: &'a M, loaded: &'a [Loaded], known: &'a Known) -> Self {
         Self {
             pages: Pages::new(memory),
@@ -63,9 +63,9 @@ impl<'a, M: Memory> Native<'a, M> {
         }
     }
 
-    /// The frames of a thread, innermost first; none where it runs, or the system does not permit it.
+    /// The frames of a thread, innermost first; none if it runs, or access is denied.
     pub fn frames(&mut self, pid: u32, tid: u32) -> Vec<Where> {
-        // Only there it is known which register is which.
+        // The unwinder knows only the register numbers of x86-64.
         if cfg!(not(target_arch = "x86_64")) {
             return Vec::new();
         }
@@ -75,7 +75,7 @@ impl<'a, M: Memory> Native<'a, M> {
             return Vec::new();
         };
         let frames = self.walk(place, stack);
-        // One that has gone on meanwhile has left a mixture behind.
+        // If the thread has moved meanwhile, the frames are inconsistent.
         if read() == Some((place, stack)) {
             frames
         } else {
@@ -121,7 +121,7 @@ impl<'a, M: Memory> Native<'a, M> {
         frames
     }
 
-    /// The loaded file that this address is in.
+    /// Index and path of the loaded file that contains an address.
     fn file(&self, address: u64) -> Option<(usize, String)> {
         let index = self
             .loaded
@@ -142,7 +142,7 @@ impl<'a, M: Memory> Native<'a, M> {
             let file = &loaded[index].id;
             let image = Image::at(pages, loaded[index].start).ok()?;
             let functions = known.get(file).unwrap_or_else(|| {
-                // Without names there are still files.
+                // Without names the frames still show files.
                 let functions = Arc::new(image.functions(pages).unwrap_or_default());
                 known.put(file, &functions);
                 functions
@@ -153,8 +153,8 @@ impl<'a, M: Memory> Native<'a, M> {
     }
 }
 
-/// Where a thread is and where its stack is: `number arguments… stack place`, or `-1 stack place`;
-/// `None` where it says `running`.
+/// Instruction and stack pointers from `number arguments… stack place` or `-1 stack place`; `None`
+/// for `running`.
 fn sleeping_at(text: &str) -> Option<(u64, u64)> {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let [_, .., stack, place] = words[..] else {
@@ -164,9 +164,9 @@ fn sleeping_at(text: &str) -> Option<(u64, u64)> {
     Some((number(place)?, number(stack)?))
 }
 
-/// A symbol as people write it, without what the linker appended.
+/// Demangles a symbol, without parameters and return type; other symbols are returned unchanged.
 pub(in crate::node) fn readable(symbol: &str) -> String {
-    /// Longest name that is made readable: templates may say a lot.
+    /// Maximum length of a symbol that is demangled, since templates can be very long.
     const MOST: usize = 2048;
     let demangled = || {
         if !symbol.starts_with("_Z") || symbol.len() > MOST {
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_sleeping_threads_say_where_they_are() {
+    fn only_sleeping_threads_have_registers() {
         let asleep =
             "230 0x0 0x0 0x7ffe76aca250 0x7ffe76aca290 0x0 0x0 0x7ffe76aca238 0x7f5a93abd503\n";
         assert_eq!(
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_c_plus_plus_are_readable() {
+    fn cpp_names_are_demangled() {
         let name = "_ZN4c10d16ProcessGroupGloo9AsyncWork4waitENSt6chrono8durationIlSt5ratioILl1ELl1000EEEE";
         assert_eq!(readable(name), "c10d::ProcessGroupGloo::AsyncWork::wait");
         assert_eq!(readable("pthread_cond_wait"), "pthread_cond_wait");

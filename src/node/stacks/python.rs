@@ -1,8 +1,8 @@
 //! The Python frames of all threads of a process, read from outside while it runs.
 //!
-//! Interpreter → threads → frames → code objects, as CPython links them. Nothing holds the process
-//! still: a thread may call and return between two reads. So the chain of a thread's frames is
-//! believed once two looks in a row see the same one, and only then names and lines are read.
+//! The path is interpreter → threads → frames → code objects, as CPython links them. The process is
+//! not stopped, so that a thread may call and return between two reads. The chain of a thread's
+//! frames is accepted once two consecutive reads agree; names and lines are read only then.
 
 use std::collections::HashMap;
 
@@ -13,19 +13,19 @@ use super::layout::{Gil, Innermost, Layout, Place, Version};
 use super::maps::Loaded;
 use super::memory::{Fault, Memory, Pages, at};
 
-/// Interpreters of a process that are looked at.
+/// Maximum number of interpreters of a process that are read.
 const MOST_INTERPRETERS: usize = 16;
-/// Threads that are looked at.
+/// Maximum number of threads that are read.
 pub const MOST_THREADS: usize = 512;
-/// Frames of a thread that are looked at, from the innermost on.
+/// Maximum number of frames of a thread that are read, from the innermost on.
 pub const MOST_FRAMES: usize = 256;
-/// Looks at a thread that moves.
+/// Maximum number of reads of a moving thread.
 const LOOKS: u32 = 6;
-/// Longest name of a file or a function, in characters.
+/// Maximum length of the name of a file or a function, in characters.
 const MOST_TEXT: u64 = 4096;
-/// Longest table of lines.
+/// Maximum size of a line table, in bytes.
 const MOST_LINES: u64 = 1 << 20;
-/// Owners of frames from here on are none of Python's: entries from C, trampolines.
+/// Frames with this owner or a higher one are no Python frames, but entries from C or trampolines.
 const NOT_PYTHON: u8 = 3;
 
 /// A running interpreter.
@@ -37,69 +37,69 @@ pub struct Interpreter {
     layout: Layout,
 }
 
-/// Why there is no interpreter to look at.
+/// Reason why an interpreter cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoInterpreter {
-    /// It is not known what it looks like inside.
+    /// Its layout is not known. The flag is whether it is free-threaded.
     #[error("Python {}.{}{} is not known to this version of ddp-doctor", .0.0, .0.1, if *.1 { " (free-threaded)" } else { "" })]
     UnknownVersion(Version, bool),
-    /// It does not say which version it is.
+    /// Its version is not known.
     #[error("it runs a Python of an unknown version")]
     NoVersion,
-    /// It could not be read.
+    /// Its memory cannot be read.
     #[error("its Python interpreter cannot be read: {0}")]
     Fault(#[from] Fault),
 }
 
-/// A thread that Python knows.
+/// A Python thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PythonThread {
     /// Its `pthread_t`.
     pub pthread: u64,
-    /// What it called itself to the operating system; `None`: this version does not say.
+    /// Its id in the operating system; `None` if this version of Python does not store it.
     pub native_id: Option<u64>,
     /// Whether it holds the interpreter's lock.
     pub holds_gil: bool,
     /// Its frames, innermost first.
     pub frames: Vec<Where>,
-    /// What is missing of them.
+    /// Defect of the frames.
     pub gap: Option<Gap>,
 }
 
-/// What is missing of a thread's frames.
+/// Defect of a thread's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
-    /// It moved while it was looked at: they are of slightly different moments.
+    /// The thread moved during the reads, so that frames may be of slightly different moments.
     Moving,
-    /// There are more of them, further out.
+    /// Outer frames are left out.
     Deeper,
-    /// They could not be read.
+    /// Frames could not be read.
     Fault(Fault),
 }
 
-/// One frame as it lies there.
+/// A frame as stored in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RawFrame {
     address: u64,
     code: u64,
-    /// Byte within the code.
+    /// Byte offset within the code.
     instruction: i64,
 }
 
-/// Frames of a thread, and whether there are more further out.
+/// Frames of a thread, and whether outer frames are left out.
 type Chain = (Vec<RawFrame>, bool);
 
 impl Interpreter {
-    /// The interpreter in one of the files that a process has loaded; `None`: there is none in it.
+    /// The interpreter in a loaded file; `None` if there is none.
     ///
     /// # Errors
     ///
-    /// When there is one that we cannot look into.
+    /// If there is one that cannot be read.
     pub fn find<M: Memory>(
         pages: &mut Pages<'_, M>,
         loaded: &Loaded,
     ) -> Result<Option<Self>, NoInterpreter> {
-        // A file that is loaded in an unusual way is none of Python's.
+        // A file that is loaded in an unusual way is not Python.
         let Ok(image) = Image::at(pages, loaded.start) else {
             return Ok(None);
         };
@@ -130,11 +130,12 @@ impl Interpreter {
         }))
     }
 
-    /// All its threads and where they are.
+    /// All its threads with their frames.
     ///
     /// # Errors
     ///
-    /// When not even the list of threads can be read: it has not begun yet, or has ended.
+    /// If the list of threads cannot be read, since the interpreter is not initialized yet or has
+    /// ended.
     pub fn threads<M: Memory>(&self, memory: &M) -> Result<Vec<PythonThread>, Fault> {
         let mut pages = Pages::new(memory);
         let mut codes = Codes {
@@ -168,7 +169,7 @@ impl Interpreter {
             .collect())
     }
 
-    /// The threads, without their frames.
+    /// Addresses of the threads, and the threads without their frames.
     fn list<M: Memory>(&self, pages: &mut Pages<'_, M>) -> Result<Vec<(u64, PythonThread)>, Fault> {
         let layout = &self.layout;
         let mut found = Vec::new();
@@ -180,7 +181,7 @@ impl Interpreter {
             let holder = self.holder(pages, interpreter)?;
             let mut thread = pages.u64(at(interpreter, layout.threads)?)?;
             while thread != 0 && found.len() < MOST_THREADS {
-                // Tells garbage from a thread.
+                // Detects an invalid pointer.
                 if pages.u64(at(thread, layout.interpreter)?)? != interpreter {
                     return Err(Fault::Nonsense("its list of threads"));
                 }
@@ -205,7 +206,7 @@ impl Interpreter {
         Ok(found)
     }
 
-    /// The thread that holds the lock; 0: none.
+    /// Address of the thread that holds the lock; 0 if none does.
     fn holder<M: Memory>(&self, pages: &mut Pages<'_, M>, interpreter: u64) -> Result<u64, Fault> {
         let (place, locked, holder) = match self.layout.gil {
             Gil::Runtime { locked, holder } => (self.runtime, locked, holder),
@@ -216,14 +217,14 @@ impl Interpreter {
                 holder,
             } => (pages.u64(at(interpreter, pointer)?)?, locked, holder),
         };
-        // −1 before it is made.
+        // −1 before the lock is created.
         if pages.u32(at(place, locked)?)? != 1 {
             return Ok(0);
         }
         pages.u64(at(place, holder)?)
     }
 
-    /// A thread's frames, and whether it stood still for long enough to see them at one moment.
+    /// A thread's frames, and whether two consecutive reads of them agreed.
     fn settled_chain<M: Memory>(
         &self,
         pages: &mut Pages<'_, M>,
@@ -240,7 +241,7 @@ impl Interpreter {
             }
             before = Some(now);
         }
-        // What it was last, unless that led nowhere.
+        // The result of the last read.
         let last = before.ok_or(Fault::TooMuch)??;
         Ok((last, false))
     }
@@ -255,7 +256,7 @@ impl Interpreter {
             },
         };
         let mut chain = Vec::new();
-        // Frames that are none of Python's stand between those that are.
+        // The chain may contain frames that are no Python frames.
         for _ in 0..3 * MOST_FRAMES {
             if frame == 0 || chain.len() == MOST_FRAMES {
                 break;
@@ -269,7 +270,7 @@ impl Interpreter {
                 None => 0,
             };
             if owner < NOT_PYTHON {
-                // From 3.14 on the lowest bits of a reference say how it is counted.
+                // From 3.14 on the lowest bits of a reference are flags.
                 let code = pages.u64(at(frame, layout.code)?)? & !7;
                 let instruction = match layout.place {
                     Place::Number(offset) => {
@@ -292,13 +293,13 @@ impl Interpreter {
     }
 }
 
-/// Whether a thread stood still: only in its innermost frame may it have gone on.
+/// Whether two chains are equal, except for the instruction of the innermost frame.
 fn is_same((a, _): &Chain, (b, _): &Chain) -> bool {
     let place = |chain: &[RawFrame]| chain.first().map(|frame| (frame.address, frame.code));
     place(a) == place(b) && a.get(1..) == b.get(1..)
 }
 
-/// Code objects that were read so far.
+/// Cache of code objects.
 struct Codes<'a, 'm, M> {
     pages: Pages<'m, M>,
     layout: &'a Layout,
@@ -347,12 +348,12 @@ impl<M: Memory> Codes<'_, '_, M> {
         })
     }
 
-    /// A `str`, of whatever width.
+    /// Reads a `str`.
     fn text(&mut self, address: u64) -> Result<String, Fault> {
         let layout = self.layout;
         let length = self.pages.u64(at(address, layout.text_length)?)?;
         let state = self.pages.u32(at(address, layout.text_state)?)?;
-        // Two bits interned, three bits width in bytes, compact, ASCII.
+        // Bits, from the lowest: two for interned, three for the width in bytes, compact, ASCII.
         let (width, is_compact, is_ascii) =
             (state >> 2 & 7, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
         if length > MOST_TEXT || !is_compact || ![1, 2, 4].contains(&width) {

@@ -9,8 +9,8 @@ use super::super::native::Known;
 use super::*;
 use crate::node::proc::Stat;
 
-/// Interpreters to test with: those that `DDP_DOCTOR_TEST_PYTHONS` names, separated by colons, or the
-/// `python3` that is there.
+/// Interpreters to test with: those in `DDP_DOCTOR_TEST_PYTHONS`, separated by colons, or
+/// `python3`.
 fn interpreters() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os("DDP_DOCTOR_TEST_PYTHONS") {
         return std::env::split_paths(&named).collect();
@@ -24,7 +24,7 @@ fn interpreters() -> Vec<PathBuf> {
     is_there.then(|| "python3".into()).into_iter().collect()
 }
 
-/// A Python program that has come to the point where it prints "ready".
+/// A Python program that has printed "ready", and its output before that.
 struct Program {
     child: Child,
     said: Vec<String>,
@@ -80,7 +80,8 @@ fn words(thread: &v1::ThreadStack) -> String {
         .join(" ")
 }
 
-/// Takes stacks until it is as expected: what a program said last it may not have finished saying.
+/// Captures stacks until they meet a condition, since a program that printed a line may not have
+/// blocked yet.
 #[track_caller]
 fn eventually(program: &Program, is_so: impl Fn(&v1::Stacks) -> bool) -> v1::Stacks {
     let started = Instant::now();
@@ -163,7 +164,7 @@ lock.acquire()
 "#;
 
 #[test]
-fn frames_are_those_that_python_itself_sees() {
+fn frames_equal_those_that_python_reports() {
     for python in interpreters() {
         let program = Program::start(&python, PLACES);
         let stacks = eventually(&program, |stacks| {
@@ -188,7 +189,7 @@ fn frames_are_those_that_python_itself_sees() {
         let unicode = stacks.threads.iter().flat_map(|it| &it.python);
         let unicode = unicode.filter(|frame| frame.file == "/tmp/dätei.py");
         assert_eq!(unicode.count(), 2);
-        // Two looks at what stands still give the same.
+        // Two captures of a blocked process agree.
         let again = program.take();
         for (a, b) in stacks.threads.iter().zip(&again.threads) {
             assert_eq!((&a.tid, &a.python), (&b.tid, &b.python));
@@ -197,7 +198,7 @@ fn frames_are_those_that_python_itself_sees() {
 }
 
 #[test]
-fn a_thread_that_holds_the_lock_in_c_is_seen_to_hold_it() {
+fn thread_holding_the_gil_in_c_is_detected() {
     let text = r#"
 import ctypes, threading
 def hold():
@@ -211,7 +212,7 @@ hold()
 "#;
     for python in interpreters() {
         let program = Program::start(&python, text);
-        // It may still be on its way into the call.
+        // The thread may not have entered the call yet.
         let stacks = eventually(&program, |stacks| {
             words(&stacks.threads[0]) == "hold:5 <module>:10" && stacks.threads[0].state == "S"
         });
@@ -242,12 +243,12 @@ nap()
         let named = |name: &str| native.iter().position(|frame| frame.function == name);
         let places = ["PyEval_EvalCode", "Py_RunMain", "Py_BytesMain"].map(named);
         let show = || format!("{}: {native:#?}", python.display());
-        // A Python that was built with frame pointers ends them early: it is not known where its is.
+        // With a Python that was built with frame pointers the frames end early.
         let whole = places.iter().all(Option::is_some) && places.is_sorted();
         let is_python = |frame: &v1::Frame| frame.file.contains("python");
         let is_cut = native.len() <= 8 && native.last().is_some_and(is_python);
         assert!(whole || is_cut, "{}", show());
-        // How Python sleeps depends on its version, and what glibc names in it on glibc's.
+        // The sleeping function depends on the version of Python, and its symbol on that of glibc.
         let sleeps = |frame: &v1::Frame| {
             let names = ["nanosleep", "select"];
             frame.file.contains("libc.so") && names.iter().any(|it| frame.function.contains(it))
@@ -263,7 +264,7 @@ nap()
 }
 
 #[test]
-fn a_forked_child_is_as_good_as_any() {
+fn forked_child_has_python_frames() {
     let text = r#"
 import os, threading
 lock = threading.Lock()
@@ -305,7 +306,7 @@ os.wait()
 }
 
 #[test]
-fn an_interpreter_that_ends_is_looked_at_to_the_end() {
+fn finalizing_interpreter_can_be_captured() {
     let at_exit = r#"
 import atexit, threading
 def last_words():
@@ -382,10 +383,10 @@ deep(2000)
 }
 
 #[test]
-fn what_moves_is_looked_at_without_harm() {
-    /// So many looks; 10 000 of them were taken where this was made.
+fn capture_does_not_disturb_a_running_process() {
+    /// Number of captures. During development the test ran with 10 000.
     const LOOKS: usize = 300;
-    // Calls, generators, threads, garbage, forks; and a sum that must come out right.
+    // Calls, generators, threads, garbage and forks, with a sum whose result is checked.
     let text = r#"
 import os, sys, threading
 def fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)
@@ -430,7 +431,7 @@ sys.exit(0 if right else 1)
         for _ in 0..looks {
             let stacks = program.take();
             assert_eq!(stacks.threads[0].tid, program.child.id());
-            // Its outermost frames stand whatever the inner ones do.
+            // The outermost frame stays the same while the inner ones change.
             whole += usize::from(words(&stacks.threads[0]).ends_with("<module>:29"));
         }
         eprintln!(
@@ -450,7 +451,7 @@ sys.exit(0 if right else 1)
 }
 
 #[test]
-fn a_process_that_ends_meanwhile_is_no_trouble() {
+fn process_may_exit_during_capture() {
     for python in interpreters() {
         for _ in 0..10 {
             let mut child = Command::new(&python)
@@ -473,7 +474,7 @@ fn a_process_that_ends_meanwhile_is_no_trouble() {
 }
 
 #[test]
-fn a_process_without_python_has_threads_all_the_same() {
+fn process_without_python_still_has_threads() {
     let stacks = stacks_of(std::process::id());
     assert!(stacks.threads.len() > 1);
     assert!(
@@ -483,10 +484,10 @@ fn a_process_without_python_has_threads_all_the_same() {
     );
 }
 
-/// Memory in which everything can be read and nothing makes sense.
+/// Memory with pseudo-random content.
 struct Garbage {
     seed: u64,
-    /// What every word is, whatever its address.
+    /// Value of every word, instead of a pseudo-random one.
     constant: Option<u64>,
     reads: std::cell::Cell<usize>,
 }
@@ -495,12 +496,12 @@ impl Memory for Garbage {
     fn read(&self, address: u64, buffer: &mut [u8]) -> bool {
         self.reads.set(self.reads.get() + 1);
         for (i, word) in buffer.chunks_mut(8).enumerate() {
-            // Multiplication and shifts of splitmix64.
+            // The mixing function of splitmix64.
             let mut x = (address.wrapping_add(8 * i as u64) ^ self.seed)
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15);
             x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             x ^= x >> 31;
-            // Small numbers, null and pointers into one small region, where chains come together.
+            // Small numbers, null, and pointers into one small region, so that chains form.
             let value = match x & 7 {
                 0 => 0,
                 1 | 2 => x >> 56,
@@ -515,7 +516,7 @@ impl Memory for Garbage {
 }
 
 #[test]
-fn garbage_is_read_to_an_end() {
+fn random_memory_terminates() {
     let versions = [(3, 10), (3, 11), (3, 12)];
     let layouts: Vec<Layout> = versions.into_iter().filter_map(Layout::of).collect();
     let constants = [
@@ -562,5 +563,5 @@ fn garbage_is_read_to_an_end() {
             drop(Layout::published(&mut pages, seed, (3, 13)));
         }
     }
-    assert!(found > 0, "some of it looked like threads");
+    assert!(found > 0, "no content resembles a thread");
 }

@@ -1,8 +1,8 @@
-//! Takes stacks beside the following of black boxes, in a thread of its own.
+//! Captures stacks in a separate thread, so that the follower never waits for it.
 //!
-//! A look takes some milliseconds, but it goes through the kernel's lock of a process's memory map, and
-//! there are devices that hold that lock for as long as they hang. Whoever waits for it then is one
-//! thread that is left behind; the next process is looked at by another.
+//! A capture takes some milliseconds, but needs the kernel's lock of the process' memory map, which
+//! a hanging device can hold indefinitely. A thread that blocks on this lock is abandoned, and
+//! another thread captures the next process.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,55 +15,55 @@ use ddp_doctor_proto::v1;
 
 use super::native::Known;
 
-/// How long a look may take.
+/// Time limit of a capture.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Looks at one process that may be left behind.
+/// Maximum number of abandoned captures of one process.
 const MOST_LEFT_BEHIND: u32 = 3;
 
-/// When stacks are taken.
+/// When stacks are captured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
-    /// Not at all.
+    /// Never.
     Never,
-    /// Where ranks stand for long, and where somebody asks.
+    /// When ranks are blocked for long, and on request.
     #[default]
     Stall,
-    /// Where somebody asks.
+    /// On request.
     Ask,
 }
 
-/// A process to be looked at.
+/// A process whose stacks are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Its name in messages.
+    /// Its number in messages.
     pub process: u64,
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Its start time, which tells it from a later one with that number.
+    /// Start time in clock ticks since boot, which distinguishes processes with the same pid.
     pub start_ticks: u64,
 }
 
-/// How a process is looked at.
+/// Captures the stacks of the process with this pid and start time.
 type Look = dyn Fn(u32, u64) -> v1::Stacks + Send + Sync;
 
-/// Takes stacks.
+/// Captures stacks in a separate thread.
 pub struct Taker {
     when: When,
     look: Arc<Look>,
     worker: Option<Worker>,
-    /// What was asked for and has not come, in that order.
+    /// Unanswered requests, in order.
     awaited: VecDeque<Wanted>,
-    /// Answers that took no look.
+    /// Answers that [`Self::poll`] returns next.
     ready: Vec<v1::Stacks>,
-    /// How many looks at a process were left behind.
+    /// Number of abandoned captures by process.
     left_behind: BTreeMap<u64, u32>,
 }
 
-/// A thread that looks.
+/// A capturing thread.
 struct Worker {
     orders: Sender<Wanted>,
     answers: Receiver<Answer>,
-    /// What it is looking at, and since when.
+    /// Process of the capture in progress, and its start.
     busy: Option<(u64, Instant)>,
 }
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Taker {
 }
 
 impl Taker {
-    /// One that takes stacks when it may.
+    /// Creates a taker without a thread, which starts with the first request.
     #[must_use]
     pub fn new(when: When) -> Self {
         let known = Known::default();
@@ -101,7 +101,7 @@ impl Taker {
         }
     }
 
-    /// Asks for stacks; `on_request`: because somebody wants to see them.
+    /// Requests stacks. `on_request` is whether a user requested them.
     pub fn ask(&mut self, wanted: impl Iterator<Item = Wanted>, on_request: bool) {
         if self.when != When::Stall && !on_request {
             return;
@@ -125,7 +125,7 @@ impl Taker {
         }
     }
 
-    /// What was taken since, and what could not be.
+    /// Takes the captured stacks since the last call, and the errors.
     pub fn poll(&mut self) -> Vec<v1::Stacks> {
         if let Some(worker) = &mut self.worker {
             for answer in worker.answers.try_iter() {
@@ -144,14 +144,14 @@ impl Taker {
         std::mem::take(&mut self.ready)
     }
 
-    /// Goes on without a worker that does not come back.
+    /// Abandons a worker that exceeds the time limit.
     fn leave_behind(&mut self) {
         let busy = self.worker.as_ref().and_then(|worker| worker.busy);
         let Some((process, since)) = busy else { return };
         if since.elapsed() < PATIENCE {
             return;
         }
-        // It ends by itself once it can: nobody takes its answers.
+        // The thread ends once it is unblocked, since its channel is closed.
         self.worker = None;
         *self.left_behind.entry(process).or_insert(0) += 1;
         self.awaited.retain(|wanted| wanted.process != process);
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    /// All answers to this, by process.
+    /// Waits for `count` answers; returns their `trouble` by process.
     fn answers(taker: &mut Taker, count: usize) -> BTreeMap<u64, String> {
         let started = Instant::now();
         let mut answers = BTreeMap::new();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_does_not_come_back_is_left_behind() {
+    fn blocked_capture_is_abandoned() {
         let look = |pid, _| {
             if pid == 2 {
                 loop {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_taken_when_they_may_be() {
+    fn mode_decides_which_requests_are_served() {
         for (when, stall, ask) in [
             (
                 When::Never,
@@ -272,7 +272,7 @@ mod tests {
         ] {
             for (on_request, expected) in [(false, stall), (true, ask)] {
                 let mut taker = Taker::with(when, Arc::new(|_, _| v1::Stacks::default()));
-                // Asked for twice, it is taken once.
+                // A repeated request is served once.
                 taker.ask([wanted(1), wanted(1)].into_iter(), on_request);
                 match expected {
                     None => assert!(taker.awaited.is_empty() && taker.poll().is_empty()),

@@ -1,4 +1,4 @@
-//! The threads of a process as the kernel sees them.
+//! The threads of a process, from the kernel.
 
 use std::fs;
 use std::io;
@@ -7,28 +7,29 @@ use std::path::Path;
 use super::python::MOST_THREADS;
 use crate::node::sys;
 
-/// A thread.
+/// A thread of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Its number.
+    /// Thread id.
     pub tid: u32,
-    /// Its number in the pid namespace of the process itself.
+    /// Thread id in the pid namespace of the process.
     pub inner_tid: u32,
-    /// What it is called.
+    /// Name of the thread.
     pub name: String,
     /// State letter, as in `/proc/PID/stat`.
     pub state: char,
-    /// Kernel function that it sleeps in; empty: none, or we may not know.
+    /// Kernel function in which it sleeps; empty if there is none, or it cannot be read.
     pub wait_channel: String,
-    /// Processor time that it has used, in nanoseconds.
+    /// Processor time used, in ns.
     pub cpu_ns: u64,
 }
 
-/// The threads of a process, the main thread first, then by number; and how many were left out.
+/// The threads of a process, the main thread first, then by thread id; and the number of threads
+/// left out.
 ///
 /// # Errors
 ///
-/// When there is no such process.
+/// If there is no such process.
 pub fn of(pid: u32) -> io::Result<(Vec<Task>, usize)> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
     let mut tids: Vec<u32> = entries
@@ -38,7 +39,7 @@ pub fn of(pid: u32) -> io::Result<(Vec<Task>, usize)> {
     tids.sort_unstable_by_key(|&tid| (tid != pid, tid));
     let left_out = tids.len().saturating_sub(MOST_THREADS);
     tids.truncate(MOST_THREADS);
-    // A thread may end meanwhile.
+    // Threads that have ended meanwhile are skipped.
     let tasks = tids.into_iter().filter_map(|tid| Task::of(pid, tid));
     Ok((tasks.collect(), left_out))
 }
@@ -66,7 +67,7 @@ impl Task {
     }
 }
 
-/// The last of the numbers that a thread has in the pid namespaces around it.
+/// Thread id in the innermost pid namespace.
 fn inner_tid(dir: &Path) -> Option<u32> {
     let status = fs::read_to_string(dir.join("status")).ok()?;
     let numbers = status
@@ -75,7 +76,7 @@ fn inner_tid(dir: &Path) -> Option<u32> {
     numbers.split_whitespace().next_back()?.parse().ok()
 }
 
-/// Name, state and clock ticks used; the name may contain anything.
+/// Name, state, and clock ticks used. The name may contain any character.
 fn parse(stat: &str) -> Option<(String, char, u64)> {
     let (start, end) = (stat.find('(')?, stat.rfind(')')?);
     let name = stat.get(start + 1..end)?;
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_are_seen_with_their_names() {
+    fn threads_are_listed_with_their_names() {
         let (done, wait) = channel::<()>();
         let thread = std::thread::Builder::new()
             .name("a) S (b".into())
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_used_is_counted_in_ticks() {
+    fn cpu_time_is_parsed_in_ticks() {
         let stat = format!("7 (a) R {} 12 30 {}", "0 ".repeat(10), "0 ".repeat(30));
         assert_eq!(parse(&stat), Some(("a".into(), 'R', 42)));
         for nonsense in ["", "7 (a", ") (", "7 (a) R 1 2"] {

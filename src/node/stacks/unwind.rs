@@ -1,30 +1,30 @@
-//! From a native frame to the one that called it, by the tables that compilers leave for exceptions.
+//! Unwinds a native frame to its caller, by the compiler's unwind tables for exceptions.
 //!
-//! Of a thread that sleeps in the kernel two registers are known without stopping it: where it is and
-//! where its stack is. That is enough for all code that addresses its frame by the stack pointer, and
-//! for the rest wherever something further in has saved the frame pointer. Where it is not, the
-//! frames end.
+//! For a thread that sleeps in the kernel, only the instruction pointer and the stack pointer are
+//! known without stopping it. That is sufficient for code that addresses its frame by the stack
+//! pointer. Other code also needs the frame pointer, which an inner frame may have saved; otherwise
+//! the frames end there.
 //!
-//! Sources: LSB Core, "Exception Frames" (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, section 6.4; System V
-//! ABI, AMD64, "DWARF Register Number Mapping".
+//! Sources: LSB Core, "Exception Frames" (`.eh_frame`, `.eh_frame_hdr`); DWARF 5, section 6.4;
+//! System V ABI, AMD64, "DWARF Register Number Mapping".
 
 use super::memory::{Fault, Memory, Pages, at};
 
-/// Registers that tables of x86-64 speak of.
+/// Number of registers in unwind tables of x86-64.
 const REGISTERS: usize = 17;
 const STACK_POINTER: usize = 7;
 const RETURN_ADDRESS: usize = 16;
-/// Longest entry of a table, in bytes.
+/// Maximum length of an entry of a table, in bytes.
 const MOST_BYTES: u64 = 1 << 16;
-/// Rows that may be remembered within an entry.
+/// Maximum number of rows on the stack of an entry (`DW_CFA_remember_state`).
 const MOST_REMEMBERED: usize = 16;
 
-/// What is known of a frame's registers.
+/// The known registers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers([Option<u64>; REGISTERS]);
 
 impl Registers {
-    /// Those of the innermost frame.
+    /// The registers of the innermost frame.
     #[must_use]
     pub const fn new(place: u64, stack: u64) -> Self {
         let mut registers = [None; REGISTERS];
@@ -33,19 +33,19 @@ impl Registers {
         Self(registers)
     }
 
-    /// The instruction it is at, or returns to.
+    /// Address of its current instruction, or its return address.
     #[must_use]
     pub const fn place(&self) -> Option<u64> {
         self.0[RETURN_ADDRESS]
     }
 
-    /// Those of the frame that called this one; `None`: there is none, or it is not known. `table`
-    /// is the address of the table for this frame's code, `is_innermost` whether it is at that
-    /// instruction instead of behind it.
+    /// The registers of the caller; `None` if there is none, or it is not known. `table` is the
+    /// address of the table for this frame's code. `is_innermost` is whether the place is the
+    /// current instruction and not a return address.
     ///
     /// # Errors
     ///
-    /// When the table or the stack cannot be read, or make no sense.
+    /// If the table or the stack cannot be read, or is invalid.
     pub fn caller<M: Memory>(
         &self,
         pages: &mut Pages<'_, M>,
@@ -55,7 +55,8 @@ impl Registers {
         let (Some(place), Some(stack)) = (self.0[RETURN_ADDRESS], self.0[STACK_POINTER]) else {
             return Ok(None);
         };
-        // A call may be the last instruction of a function: what it returns to belongs to the next.
+        // A call may be the last instruction of a function; its return address then belongs to the
+        // next one.
         let place = if is_innermost {
             place
         } else {
@@ -78,7 +79,7 @@ impl Registers {
             },
             Base::Unknown => None,
         };
-        // Stacks grow downwards: what does not lead up leads nowhere.
+        // Stacks grow downwards, so that the caller's frame is at a higher address.
         let Some(base) = base.filter(|base| *base > stack) else {
             return Ok(None);
         };
@@ -91,7 +92,7 @@ impl Registers {
             };
         }
         caller.0[STACK_POINTER] = Some(base);
-        // What is not saved on the stack is not left by a call.
+        // A frame entered by a call has its return address on the stack.
         if !matches!(row.rules[RETURN_ADDRESS], Rule::At(_)) {
             return Ok(None);
         }
@@ -101,25 +102,25 @@ impl Registers {
     }
 }
 
-/// How the base of a frame, its canonical frame address, is computed.
+/// Rule for the base of a frame, its canonical frame address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Base {
-    /// A register and an offset.
+    /// A register plus an offset.
     Register(usize, i64),
-    /// What is in memory there: frames that are aligned beyond what the ABI asks for.
+    /// The value in memory at that address, for frames with more than the ABI's alignment.
     Behind(usize, i64),
-    /// In a way that we do not compute.
+    /// A rule that is not supported.
     Unknown,
 }
 
-/// Where the caller's value of a register is.
+/// Location of the caller's value of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// Still in it.
+    /// Still in the register.
     Same,
-    /// In memory, so far from the base.
+    /// In memory, at this offset from the base.
     At(i64),
-    /// Nowhere that we know.
+    /// Unknown.
     Unknown,
 }
 
@@ -137,7 +138,8 @@ struct Entry {
     encoding: u8,
     start: u64,
     first: Vec<u8>,
-    /// Address of the function's own instructions, which may hold addresses relative to themselves.
+    /// Address of the function's own instructions, which may contain addresses relative to
+    /// themselves.
     own_at: u64,
     own: Vec<u8>,
 }
@@ -151,7 +153,8 @@ impl Entry {
     ) -> Result<Option<Self>, Fault> {
         let mut header = [0; 12];
         pages.bytes(table, &mut header)?;
-        // Version 1; the count as four bytes; pairs of four bytes, signed, relative to the table.
+        // Version 1, a count of four bytes, and pairs of signed offsets of four bytes relative to
+        // the table.
         if header[0] != 1 || header[2] != 0x03 || header[3] != 0x3b || header[1] & 0x0f != 0x0b {
             return Ok(None);
         }
@@ -180,7 +183,7 @@ impl Entry {
             .map(|(it, _)| it))
     }
 
-    /// An entry, and where its function ends.
+    /// Reads an entry; also returns the end of its function.
     fn read<M: Memory>(
         pages: &mut Pages<'_, M>,
         address: u64,
@@ -221,7 +224,7 @@ impl Entry {
                         let size = size_of_encoded(bytes.u8()?).ok_or(NONSENSE)?;
                         bytes.skip(size)?;
                     }
-                    // Of a signal's frame nothing is where calls leave it.
+                    // Among others `S`: the frame of a signal, which was not entered by a call.
                     _ => return Ok(None),
                 }
             }
@@ -230,7 +233,7 @@ impl Entry {
         if return_address != RETURN_ADDRESS as u64 || !is_known {
             return Ok(None);
         }
-        // Relative to where it stands: behind the reference to the common part.
+        // Relative to its own position, after the reference to the common part.
         let start = i64::from(own_bytes.u32()?.cast_signed());
         let start = at(own.start, 4)?.wrapping_add_signed(start);
         let end = start.wrapping_add(u64::from(own_bytes.u32()?));
@@ -280,7 +283,8 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Runs them until they speak of code behind `place`. `start` is the address of the first.
+    /// Runs instructions until they refer to code after `place`. `start` is the address of the
+    /// first one.
     fn run(&mut self, instructions: &[u8], start: u64, place: u64) -> Result<(), Fault> {
         let mut bytes = Bytes(instructions);
         while !bytes.0.is_empty() {
@@ -296,7 +300,7 @@ impl Machine<'_> {
                 _ => match low {
                     0x00 => {} // nop
                     0x01 => {
-                        // set_loc: encoded like the start of a function.
+                        // set_loc, encoded like the start of a function.
                         if self.entry.encoding & 0x0f != 0x0b {
                             return Err(NONSENSE);
                         }
@@ -333,7 +337,7 @@ impl Machine<'_> {
                         self.set(register as usize, Rule::Same);
                     }
                     0x09 => {
-                        // Saved in another register.
+                        // Saved in another register, which is not followed.
                         let register = bytes.unsigned()?;
                         bytes.unsigned()?;
                         self.set(register as usize, Rule::Unknown);
@@ -399,7 +403,7 @@ impl Machine<'_> {
         Rule::At(factored.wrapping_mul(self.entry.data_factor))
     }
 
-    /// Registers beyond those that we follow are of no interest.
+    /// Sets the rule of a register; registers beyond [`REGISTERS`] are ignored.
     fn set(&mut self, register: usize, rule: Rule) {
         if let Some(place) = self.row.rules.get_mut(register) {
             *place = rule;
@@ -420,8 +424,7 @@ impl Machine<'_> {
     }
 }
 
-/// An expression that looks into memory beside a register, which is what compilers need where they
-/// align a frame: `breg N offset; deref`.
+/// Parses the expression `breg N offset; deref`, which compilers use for aligned frames.
 fn simple(expression: &[u8]) -> Base {
     let read = || {
         let mut bytes = Bytes(expression);
@@ -435,9 +438,9 @@ fn simple(expression: &[u8]) -> Base {
 
 const NONSENSE: Fault = Fault::Nonsense("a table of frames");
 
-/// An entry of a table, common or of a function.
+/// The bytes of an entry, a CIE or an FDE.
 struct Piece {
-    /// Address of its content, behind the length.
+    /// Address of its content, after the length.
     start: u64,
     content: Vec<u8>,
 }
@@ -445,7 +448,7 @@ struct Piece {
 impl Piece {
     fn read<M: Memory>(pages: &mut Pages<'_, M>, address: u64) -> Result<Self, Fault> {
         let length = u64::from(pages.u32(address)?);
-        // The longest value announces a format that nobody needs.
+        // Also rejects 0xffffffff, which marks the 64-bit format.
         if length > MOST_BYTES {
             return Err(NONSENSE);
         }
@@ -459,7 +462,7 @@ impl Piece {
     }
 }
 
-/// Bytes of an encoding that names a pointer's size; `None`: none that we read.
+/// Size of an encoded pointer in bytes; `None` for encodings that are not supported.
 const fn size_of_encoded(encoding: u8) -> Option<usize> {
     match encoding & 0x0f {
         0x00 | 0x04 | 0x0c => Some(8),
@@ -469,7 +472,7 @@ const fn size_of_encoded(encoding: u8) -> Option<usize> {
     }
 }
 
-/// What is left to read.
+/// The bytes that are left to read.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {

@@ -1,4 +1,4 @@
-//! Gives the library the name by which programs ask for it.
+//! Sets the soname under which programs load the library.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

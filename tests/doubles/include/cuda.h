@@ -1,4 +1,4 @@
-/* What the test programs use of the CUDA driver's interface; the stand-in driver has more. */
+/* The part of the CUDA driver's interface that the test programs use; the double has more. */
 #ifndef CUDA_DOUBLE_CUDA_H
 #define CUDA_DOUBLE_CUDA_H
 

@@ -1,4 +1,4 @@
-/* The interface of NCCL 2.29, as far as the double has it and as far as binary compatibility goes; the test programs are compiled with it. */
+/* The part of the interface of NCCL 2.29 that the double implements, binary compatible; the test programs are compiled with it. */
 #ifndef NCCL_DOUBLE_NCCL_H
 #define NCCL_DOUBLE_NCCL_H
 

@@ -1,7 +1,7 @@
 /*
- * What every rank of a test program begins with: who it is (by the environment, as launchers set it),
- * its device and its stream, and a place where ranks find each other's unique ids (the folder JOB_DIR,
- * which `launch` makes).
+ * Common start of the ranks of a test program: rank and world size (from the environment, as launchers
+ * set it), device and stream, and the exchange of unique ids (through files in the directory JOB_DIR,
+ * which `launch` creates).
  */
 #ifndef RANK_H
 #define RANK_H
@@ -72,7 +72,7 @@ static inline void begin(void)
     CU(cuStreamCreate(&stream, 0));
 }
 
-/* The unique id of this name, which its root makes. */
+/* The unique id of this name, which the root creates. */
 static inline ncclUniqueId meet(const char *name, int root)
 {
     char path[4096], made[4096];
@@ -108,7 +108,7 @@ static inline ncclComm_t join(void)
     return comm;
 }
 
-/* Memory of the device, which the host can use too. */
+/* Device memory, which the host can access as well. */
 static inline float *floats(size_t count)
 {
     CUdeviceptr address;
@@ -121,7 +121,7 @@ static inline void synchronize(void)
     CU(cuStreamSynchronize(stream));
 }
 
-/* What a job has instead of a launcher that loses patience: a rank that waits for so long gives up. */
+/* Time after which a waiting rank gives up, in place of a launcher's timeout. */
 static inline int patience_ms(void)
 {
     const char *value = getenv("PATIENCE_MS");
@@ -134,7 +134,7 @@ static inline void give_up(int number)
     _exit(1);
 }
 
-/* From here on, wherever this rank waits. */
+/* Starts the timeout of this rank. */
 static inline void give_up_later(void)
 {
     struct itimerval time = {{0, 0}, {patience_ms() / 1000, patience_ms() % 1000 * 1000L}};
@@ -142,7 +142,7 @@ static inline void give_up_later(void)
     setitimer(ITIMER_REAL, &time, NULL);
 }
 
-/* Is at something else, for longer than anybody waits. */
+/* Stays outside any call for longer than the other ranks wait. */
 static inline void be_elsewhere(void)
 {
     sleep_ms(patience_ms() + 4000);

@@ -1,10 +1,10 @@
 /*
- * Does to a profiler plugin what NCCL does to it, without NCCL:
+ * Drives a profiler plugin as NCCL does, without NCCL:
  *
  *   profiler_host NEWEST PLUGIN WORD…
  *
- * Takes the newest version of the interface up to NEWEST (4 to 7) that the plugin has, initialises it
- * for a communicator of RANK and WORLD_SIZE, and makes the events of the calls that are asked for:
+ * Takes the newest version of the interface up to NEWEST (4 to 7) that the plugin exports, initialises it
+ * for a communicator of RANK and WORLD_SIZE, and sends the events of these calls:
  *
  *   all_reduce  broadcast  reduce  all_gather  reduce_scatter     a collective of 64 floats; root 0
  *   send:PEER  recv:PEER                                          a message
@@ -12,16 +12,16 @@
  *   ce_all_gather                                                 a collective by copy engine (6, 7)
  *   foreign                                                       a proxy's work for another process
  *   comm:NAME                                                     another communicator, from here on
- *   hang                                                          the next call's kernel never ends, nor does this
+ *   hang                                                          the next call's kernel never ends, nor does the host
  *   stand                                                         … nor do its transfers, from their second step on
- *   slow:MS                                                       the next call's transfers stand for so long
- *   sleep:MS                                                      some time
- *   @R:WORD                                                       WORD, on rank R alone
+ *   slow:MS                                                       the next call's transfers stall for this long
+ *   sleep:MS                                                      sleeps
+ *   @R:WORD                                                       WORD, on rank R only
  *
- * It is as rude as NCCL may be: descriptors end where memory ends, and are gone when the call is over, with
- * whatever was in the places that a version does not have; names are gone when the communicator is; calls
- * come from three threads; the plugin is closed with the last communicator. Events are those that the
- * plugin's mask asks for, and the ancestors of these. In the end it says what it did.
+ * It makes full use of NCCL's freedom: descriptors end at an unmapped page and are unmapped after the call,
+ * with garbage in fields that a version lacks; names are unmapped with the communicator; calls come from
+ * three threads; the plugin is closed with the last communicator. It sends the events that the plugin's mask
+ * requests, and their ancestors. At the end it prints counts.
  */
 #define _GNU_SOURCE
 #include "profiler.h"
@@ -41,8 +41,8 @@ enum { COUNT = 64, CHANNELS = 2, MAX_COMMS = 8, MAX_TASKS = 64, PAGE = 4096 };
 struct comm {
     void *context;
     uint64_t hash;
-    uint64_t seq[8]; /* by function: NCCL counts each apart */
-    char *names;     /* a page of strings, gone with the communicator */
+    uint64_t seq[8]; /* by function, which NCCL counts separately */
+    char *names;     /* a page of strings, unmapped with the communicator */
     size_t used;
 };
 
@@ -84,7 +84,7 @@ static void say(int level, unsigned long flags, const char *file, int line, cons
 
 static const size_t sizes[] = {[4] = sizeof(descriptor_4), [5] = 112, [6] = 112, [7] = sizeof(descriptor_7)};
 
-/* Kinds that are asked for, or that have such children. */
+/* Whether this kind of event, or one of its descendants, is requested. */
 static int is_wanted(int kind)
 {
     int of_call = PROXY_OP | PROXY_STEP | NET_PLUGIN | KERNEL_CH | KERNEL_PHASE;
@@ -106,7 +106,7 @@ static int is_wanted(int kind)
     }
 }
 
-/* A descriptor of version 7, full of what a version leaves uninitialised. */
+/* A descriptor of version 7, filled with garbage for fields that a version leaves uninitialised. */
 static descriptor_7 descriptor(int kind, void *parent)
 {
     descriptor_7 made;
@@ -122,7 +122,7 @@ static descriptor_4 older(const descriptor_7 *it)
 {
     descriptor_4 made;
     memset(&made, 0xaa, sizeof made);
-    /* Behind the header, what there is in both is at the same place, but that the groups came later. */
+    /* After the header, common fields have the same offsets; the groups were added later. */
     memcpy((char *)&made + 8, (const char *)it + 8, sizeof made - 8);
     made.type = (uint8_t)it->type;
     return made;
@@ -133,7 +133,7 @@ static void *start(struct comm *of, const descriptor_7 *it)
     void *handle = NULL;
     if (!is_wanted((int)it->type))
         return NULL;
-    /* Whoever reads further than the descriptor goes, or keeps it, is caught at it. */
+    /* A read beyond the descriptor, or after the call, faults. */
     char *place = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (place == MAP_FAILED || mprotect(place + PAGE, PAGE, PROT_NONE) != 0)
         FAIL("no memory");
@@ -168,7 +168,7 @@ static void record(void *handle, int state, const state_args *args)
     plugged->record(handle, state, args != NULL ? &given : NULL);
 }
 
-/* A name that is gone with the communicator. */
+/* A name that is unmapped with the communicator. */
 static const char *name(struct comm *of, const char *text)
 {
     char *at = of->names + of->used;
@@ -178,7 +178,7 @@ static const char *name(struct comm *of, const char *text)
     return strcpy(at, text);
 }
 
-/* --- What NCCL's threads do ------------------------------------------------------------------- */
+/* --- Threads of NCCL -------------------------------------------------------------------------- */
 
 static uint64_t timer(void)
 {
@@ -198,7 +198,7 @@ static void net(struct comm *of, void *step)
     stop(event);
 }
 
-/* To the next rank, or from the one before, as in a ring. */
+/* Peer in a ring: the next rank, or the previous one. */
 static void proxy_works(struct task *task, int is_send)
 {
     int peer = (rank + (is_send ? 1 : world - 1)) % world;
@@ -257,7 +257,7 @@ static void kernel_runs(struct task *task, uint8_t number)
     stop(channel);
 }
 
-/* The proxy's thread: what has been launched is carried out. */
+/* The proxy thread, which executes launched calls. */
 static void *proxy(void *none)
 {
     (void)none;
@@ -324,7 +324,7 @@ static void start_work(struct task *task, void *group)
         if (version >= 7)
             it.p2p.user_tag = 0;
     } else {
-        /* Counted by NCCL in bytes where data is only moved. */
+        /* NCCL counts bytes if data is only moved. */
         int is_moved = task->function == 1 || task->function == 3;
         it.coll.seq = task->seq;
         it.coll.func = func;
@@ -363,7 +363,7 @@ static void launch(void)
     for (int i = 0; i < task_count; ++i) {
         if (tasks[i].is_ce)
             record(tasks[i].event, CE_COLL_START, NULL);
-        else /* launched, not finished: that is what the end of this event means */
+        else /* the end of this event means that the call was launched, not that it finished */
             stop(tasks[i].event);
     }
     stop(group);
@@ -438,7 +438,7 @@ static void call(int function, int peer, int is_ce)
     end_group();
 }
 
-/* A proxy's work for another process, whose event means nothing here. */
+/* A proxy's work for another process, whose event handle is invalid here. */
 static void foreign(void)
 {
     descriptor_7 it = descriptor(PROXY_OP, (void *)0xdead000);
@@ -457,7 +457,7 @@ static void *init(void *none)
     new->names = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (new->names == MAP_FAILED)
         FAIL("no memory");
-    /* The same on all ranks, as NCCL's is. */
+    /* The same on all ranks, like NCCL's hash. */
     new->hash = 0x6afe1cc17717e1f4;
     for (const char *c = naming; *c != 0; ++c)
         new->hash = (new->hash ^ (unsigned char)*c) * 0x100000001b3;
@@ -581,7 +581,7 @@ int main(int argc, char **argv)
            plugged->name, version, mask, started, taken, stopped, states);
     in_a_thread(finalize);
     dlclose(library);
-    /* Threads of the plugin, if it has any, go on. */
+    /* Gives threads of the plugin, if any, time to run. */
     usleep(50 * 1000);
     library = dlopen(argv[2], RTLD_NOW | RTLD_NOLOAD);
     printf("rank %d: %s after it was closed\n", rank, library != NULL ? "mapped" : "gone");

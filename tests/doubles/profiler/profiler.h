@@ -1,7 +1,7 @@
 /*
- * The interface between NCCL and its profiler plugins, versions 4 to 7 (NCCL 2.27 to 2.32), as far as
- * binary compatibility goes: 64 bits, the least significant byte first. Offsets are those of NCCL's own
- * debug information.
+ * The binary interface between NCCL and its profiler plugins, versions 4 to 7
+ * (NCCL 2.27 to 2.32), for 64-bit little-endian machines. The offsets are those
+ * of NCCL's own debug information.
  */
 #ifndef PROFILER_H
 #define PROFILER_H
@@ -66,7 +66,7 @@ typedef struct {
     };
 } descriptor_4;
 
-/* Version 7. Versions 5 and 6 are shorter, and have what is in them at the same places. */
+/* Version 7. Versions 5 and 6 are prefixes with the same offsets. */
 typedef struct {
     uint64_t type;
     void *parent;
@@ -197,7 +197,7 @@ AT(descriptor_7, kernel_phase.timer, 40);
 
 typedef void (*logger)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
-/* What a plugin exports as `ncclProfiler_v4` to `ncclProfiler_v7`. */
+/* The table that a plugin exports as `ncclProfiler_v4` to `ncclProfiler_v7`. */
 typedef struct {
     const char *name;
     union {

@@ -1,6 +1,6 @@
 /*
- * A profiler plugin that writes down what it is told, by the offsets of NCCL's debug information and
- * without the host's declarations: what the host is tested with. RECORDER_MASK says what it asks for.
+ * A profiler plugin that prints the events it receives, to test the host. It uses offsets from NCCL's debug
+ * information instead of the host's declarations. RECORDER_MASK is the mask of requested events.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uintptr_t last; /* events are numbered */
+static uintptr_t last; /* number of the latest event */
 
 #define U8(offset) (*((const uint8_t *)descriptor + (offset)))
 #define I32(offset) (*(const int32_t *)((const char *)descriptor + (offset)))
@@ -103,7 +103,7 @@ static int finalize(void *context)
 
 struct plugin { const char *name; void *init, *start, *stop, *record, *finalize; };
 
-/* Function pointers as data: what NCCL reads. */
+/* Function pointers as data, as NCCL reads them. */
 #define PLUGIN(version, init)                                                                        \
     struct plugin ncclProfiler_v##version = {"recorder", (void *)init, (void *)start_##version,      \
                                              (void *)stop, (void *)record, (void *)finalize}

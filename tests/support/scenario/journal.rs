@@ -1,4 +1,4 @@
-//! A scenario as the journals that its nodes would have written.
+//! A scenario as the journals of its nodes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use v1::event::Kind;
 use super::{START, Scenario, Script};
 
 impl Scenario {
-    /// Writes the journals of so many nodes, ranks dealt out in turn. Nobody saw the job end, unless
-    /// the scenario says so: they were watched as long as it looks on.
+    /// Writes a journal for each of `nodes` nodes; rank `r` runs on node `r % nodes`. The end of
+    /// the job is recorded only if the scenario has it.
     pub(crate) fn journals(&self, dir: &Path, nodes: u32) -> Result<Vec<PathBuf>, String> {
         let script = Script::of(self)?;
         (0..nodes)
@@ -37,7 +37,7 @@ impl Scenario {
                 };
                 write(Timestamp(START), vec![self.hello(node)])?;
                 for (at, rank, event) in &script.events {
-                    // What is of no rank is seen by all, notes by the first.
+                    // Events of no rank are seen by every node, notes of no rank by the first.
                     let is_note = matches!(event, Event::Note { .. });
                     let first = if is_note { Some(0) } else { None };
                     if (*rank).or(first).is_none_or(|rank| rank % nodes == node) {
@@ -55,7 +55,7 @@ impl Scenario {
             job: "scenario".into(),
             started_unix_ns: START,
             host: format!("node-{node}"),
-            // None that this could run on: nobody is to look for its processes here.
+            // No real boot has this id, so that the processes are not looked up on this machine.
             boot_id: format!("boot of node-{node}"),
             stall_after_s: self.stall_after.map_or(0, |seconds| seconds as u32),
             time_scale: self.time_scale,
@@ -63,10 +63,10 @@ impl Scenario {
         })
     }
 
-    /// Analyzed from the journals of its nodes, it is the same diagnosis.
+    /// Fails if the journals of one or two nodes lead to another diagnosis than the live one.
     pub(super) fn check_journals(&self, live: &Report) -> Result<(), String> {
         if !self.hosts.is_empty() {
-            // What the coordinator finds out about nodes, no node writes down.
+            // The coordinator's knowledge about nodes is in no journal.
             return Ok(());
         }
         for nodes in [1, 2] {
@@ -91,12 +91,13 @@ impl Scenario {
     }
 }
 
-/// Most scenarios go on after their last line: of their ranks nobody saw the end.
+/// Whether the finding reports that the end of ranks was not seen, as most scenarios do not have
+/// it.
 fn says_nobody_watched(finding: &ddp_doctor_proto::report::Finding) -> bool {
     finding.code == "DD901" && finding.summary.starts_with("nobody saw how")
 }
 
-/// Turns events back into what a node says.
+/// Encodes events as the protocol messages of a node.
 #[derive(Default)]
 struct Encoder {
     processes: BTreeMap<ProcessId, Process>,
@@ -126,7 +127,7 @@ impl Encoder {
             ..v1::Record::default()
         };
         Ok(match event {
-            // The hello of each node.
+            // Each journal starts with a hello in its place.
             Event::JobStarted { .. } => Vec::new(),
             Event::ProcessJoined {
                 process,
@@ -609,7 +610,7 @@ impl Process {
         at.map(|at| at as u32 + 1).ok_or("no such group".into())
     }
 
-    /// Number of a place; its definition where that is new.
+    /// Id of a place. The definition of a new one is added to `kinds`.
     fn site(&mut self, place: &Arc<Where>, caller: u32, kinds: &mut Vec<Kind>) -> u32 {
         let known = self.sites.iter().position(|known| known == place);
         let at = known.unwrap_or_else(|| {
@@ -662,7 +663,7 @@ impl Process {
         kinds
     }
 
-    /// A record, with its place where that is new.
+    /// A record, after the definition of its place if that is new.
     fn record(&mut self, record: v1::Record, place: Option<&Arc<Where>>) -> Vec<Kind> {
         let mut kinds = Vec::new();
         let site = place.map_or(0, |place| self.site(place, 0, &mut kinds));
@@ -680,7 +681,7 @@ impl Process {
         let made = call.group.as_ref().filter(|_| call.op.creates_group());
         let group = call.group.as_ref().filter(|_| made.is_none());
         let group = group.map(|group| self.group(group)).transpose()?;
-        // Black boxes name partners as the group counts.
+        // Black boxes store partners as ranks within the group.
         let partner = call.root.or(call.peer).and_then(|rank| {
             let members = &call.group.as_ref()?.key.members;
             members.iter().position(|&member| member == rank)

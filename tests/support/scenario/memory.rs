@@ -1,8 +1,8 @@
-//! What a scenario's lines say of memory.
+//! Memory samples in scenarios.
 
 use ddp_doctor::diagnosis::event::MemorySample;
 
-/// `rss=300M+20M*7 host=20G/24G …`
+/// Parses `rss=300M+20M*7 host=20G/24G …`.
 pub(super) fn sample(args: &[String]) -> Result<MemorySample, String> {
     let mut sample = MemorySample::default();
     for arg in args {
@@ -51,7 +51,7 @@ pub(super) fn sample(args: &[String]) -> Result<MemorySample, String> {
     Ok(sample)
 }
 
-/// Sums and differences of products: `300M+20M*7-1G`, `64M*13%8`.
+/// Parses sums and differences of products: `300M+20M*7-1G`, `64M*13%8`.
 fn number(text: &str) -> Result<u64, String> {
     let wrong = || format!("no number: {text}");
     let mut sum = 0_i64;
@@ -71,7 +71,7 @@ fn number(text: &str) -> Result<u64, String> {
     u64::try_from(sum).ok().ok_or_else(wrong)
 }
 
-/// `300M`.
+/// Parses `300M`.
 fn bytes(text: &str) -> Option<i64> {
     let (digits, shift) = match text.strip_suffix(['K', 'M', 'G', 'T']) {
         Some(digits) => {

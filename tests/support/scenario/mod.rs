@@ -1,4 +1,4 @@
-//! Scenarios: what ranks did, as compact lines, and the findings that must follow.
+//! Scenarios: the events of ranks in a compact notation, and the findings that must follow.
 //!
 //! ```toml
 //! about = "rank 1 ends while the others still train"
@@ -15,43 +15,44 @@
 //! root = [1]
 //! ```
 //!
-//! A line is a time in seconds, ranks (`*`, `0`, `0,2`, `0-3`; `-` for the job) and what they do:
+//! A line is a time in seconds, ranks (`*`, `0`, `0,2`, `0-3`; `-` for the job) and an event:
 //!
 //! | words | meaning |
 //! |---|---|
-//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: DDP's own |
-//! | `… [stream=N] [launch=N] [followed]`, `completes [LABEL]` | with `layer = "nccl"`: the call is put on a stream (1), with others of that launch, and comes back; `followed`: it will be told when it is complete. It is |
-//! | `… nccl:[REDUCE_OP][@STREAM]`, `within [FUNCTION]` | what the call asks NCCL for, on a stream (1); it enters a function of NCCL's, or comes back from it |
-//! | `halts send\|receive [network\|peer\|device] peer=N [channel=N]`, `moves …` | a transfer of its last call has not moved since then, or does again |
-//! | `input SECONDS [@FILE:LINE]`, `garbage SECONDS`, `buckets SECONDS` | it has just waited so long for a batch, collected garbage, or waited for DDP's buckets |
-//! | `host ran=N queued=N threads=N throttled=N stolen=N cpu=N memory=N io=N faults=N on=PROCESSORS` | how its host lets it run from the second before on: thousandths of the time, pages a second; `cpu`, `memory`, `io`: pressure |
-//! | `unawaited @FILE:LINE` | an `all_reduce` made there is waited for by nobody |
-//! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: of the labelled call, else of the last one |
+//! | `all_reduce[/GROUP] [DTYPE[DIMS]] [REDUCE_OP] [root=R] [peer=R] [tag=N] [async] [hidden] [unreturned] [as LABEL] [tN] [@FILE:LINE]` | a call; a synchronous one is waited for at once. `recv` without `peer`: from any rank. `hidden`: issued by DDP |
+//! | `… [stream=N] [launch=N] [followed]`, `completes [LABEL]` | with `layer = "nccl"`: the call returns after it is enqueued on a stream (default 1), in one launch with the calls of the same number; `followed`: its completion will be recorded. The call completes |
+//! | `… nccl:[REDUCE_OP][@STREAM]`, `within [FUNCTION]` | the NCCL call that c10d issues for this call, on a stream (default 1); the rank enters a function of NCCL, or returns from it |
+//! | `halts send\|receive [network\|peer\|device] peer=N [channel=N]`, `moves …` | a transfer of its last call makes no progress, or makes progress again |
+//! | `input SECONDS [@FILE:LINE]`, `garbage SECONDS`, `buckets SECONDS` | it has just spent this time on waiting for a batch, on garbage collection, or on waiting for DDP's buckets |
+//! | `host ran=N queued=N threads=N throttled=N stolen=N cpu=N memory=N io=N faults=N on=PROCESSORS` | how its host scheduled the process over the second before: thousandths of the time, major page faults per second; `cpu`, `memory`, `io`: pressure |
+//! | `unawaited @FILE:LINE` | an `all_reduce` issued there was never waited for |
+//! | `wait LABEL`, `done [LABEL]` | a wait begins, or ends: for the labelled call, otherwise for the last one |
 //! | `group NAME MEMBERS` | joins a further group |
-//! | `makes NAME MEMBERS [lazy] [@FILE:LINE]`, `made NAME` | begins to make a group, and comes back from it; `lazy`: making it takes nobody else |
+//! | `makes NAME MEMBERS [lazy] [@FILE:LINE]`, `made NAME` | begins to create a group, and returns from it; `lazy`: creation does not wait for other ranks |
 //! | `destroys [GROUP]` | leaves it |
-//! | `restarts` | a new process takes the rank's place and joins the default group |
-//! | `inits SIZE ADDRESS[:PORT] [BACKEND] [launcher=PID] [env-size=N] [@FILE:LINE]`, `inited` | with `starting = true`: joins a world, and comes back from it. `begins SIZE`: its process is seen before |
-//! | `started`, `stands STACK`, `ended STATUS` | a process that is to be the rank, before it joins: is seen, looked at (as `stack`), ends (below 0: by a signal) |
+//! | `restarts` | a new process replaces the rank's and joins the default group |
+//! | `inits SIZE ADDRESS[:PORT] [BACKEND] [launcher=PID] [env-size=N] [@FILE:LINE]`, `inited` | with `starting = true`: begins to join a world, and returns from it. `begins SIZE`: its process is captured without joining yet |
+//! | `started`, `stands STACK`, `ended STATUS` | a process that will become the rank, before it joins: it is seen, its stacks are captured (as `stack`), it exits (negative: by a signal) |
 //! | `sets NAME=VALUE` | a version or a setting of the process |
 //! | `step N`, `phase NAME`, `endphase NAME`, `input-ended` | marks |
 //! | `forward N [@PATH] [batch=N] [repeated] [no-sync]` | DDP's training forward, which begins step N |
-//! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model of these parameters |
-//! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | the same: DDP's reducer says so of them, after N backwards that were whole |
+//! | `layout "DTYPE SIZES NAME"… [@FILE:LINE]` | DDP wraps a model with these parameters |
+//! | `without-gradient [after=N] …`, `complete`, `ready-twice …`, `graph-changed …`, `outside`, `never-unused` | DDP's reducer reports this of these parameters, after N complete backward passes |
 //! | `used-at "DTYPE SIZES NAME"… @FILE:LINE` | that line of the program uses them |
 //! | `guard FORM SUBJECT "TEST" @FILE:LINE @FILE:LINE` | the source: the test at the first line guards the second |
-//! | `reading @FILE:LINE` | the source around the line is being read, until something is told of it |
-//! | `called @FILE:LINE @FILE:LINE` | the second line calls what the first stands in |
+//! | `reading @FILE:LINE` | the source around the line is being read, until a `guard` or `called` for that line |
+//! | `called @FILE:LINE @FILE:LINE` | the second line calls the function that contains the first |
 //! | `raises KIND "TEXT" [@FILE:LINE]` | an exception: `uncaught`, `in-flight`, `left-forward`, `left-backward`, `left-collective` |
-//! | `memory NAME=BYTES… NAME=USED/ALL…` | what is measured of it: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`, `largest`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
+//! | `memory NAME=BYTES… NAME=USED/ALL…` | a memory sample: `rss`, `host`, `cgroup`, `shm`, `virtual`, `gpu`, `tensors`, `reserved`, `peak`, `split`, `retries`, `ooms`, `largest`, `nccl`; bytes as in `300M+20M*$`, `1G+64M*$%8` |
 //! | `announces CODE HOW`, `exits CODE`, `killed SIGNAL [oom=N] [host-oom=N]`, `vanishes`, `stops`, `continues` | the process |
-//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | a look at its threads, the main one first, innermost frames first; with `!`: native ones |
+//! | `stack [STATE] [WAIT_CHANNEL] [cpu=SECONDS] [gil] @FILE:LINE:FUNCTION… FILE!FUNCTION… [\| …]` | stacks of its threads, the main thread first, innermost frames first; with `!`: native frames |
 //! | `lost N`, `frontier GROUP N [p2p=N]`, `note KIND "TEXT"` | the evidence |
-//! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | of `-`: what is known of a node, in seconds |
-//! | `interrupted`, `ends`, nothing | somebody asks the job to end; it is over; time passes |
+//! | `clock HOST AHEAD UNCERTAINTY`, `silent HOST SINCE`, `speaks HOST` | for `-`: the state of a node, in seconds |
+//! | `interrupted`, `ends`, nothing | for `-`: SIGTERM asks the job to end; the job has ended; time passes |
 //!
-//! `loop 1-6 from 1.0 every 0.5` … `end` stands for its lines six times, with times counted from the
-//! beginning of each round; `$` is the number of the round, `$+1` and `$-1` its neighbours'.
+//! `loop 1-6 from 1.0 every 0.5` … `end` repeats its lines six times, with times relative to the
+//! start of each round; `$` is the number of the round, `$+1` and `$-1` the next and the previous
+//! number.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -67,52 +68,52 @@ mod journal;
 mod memory;
 mod script;
 
-/// The first second of every scenario, on the clock of the world.
+/// Start of every scenario, in Unix nanoseconds.
 const START: u64 = 1_800_000_000_000_000_000;
 
 /// A scenario file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Scenario {
-    /// What it is about, in a sentence.
+    /// Subject of the scenario, in a sentence of at least three words.
     about: String,
     world: u32,
     #[serde(default = "gloo")]
     backend: String,
-    /// Whose calls they are: those of "c10d", or of "nccl" itself.
+    /// Layer of the calls: "c10d" or "nccl".
     #[serde(default = "c10d")]
     layer: String,
-    /// Ranks by host; one host for all where nothing is said.
+    /// Ranks by host; empty for a single host.
     #[serde(default)]
     hosts: BTreeMap<String, Vec<u32>>,
-    /// Seconds after which calls fail, where the ranks tell.
+    /// Timeout of process groups, in seconds; `None` if ranks do not record it.
     timeout: Option<f64>,
-    /// Ranks that no probe sees.
+    /// Ranks that are not captured.
     #[serde(default)]
     unseen: Vec<u32>,
-    /// Nobody has joined the world when it begins.
+    /// Whether the scenario starts before any rank has joined the world.
     #[serde(default)]
     starting: bool,
-    /// Seconds; the default, which is scaled, where nothing is said.
+    /// Stall limit in seconds, not scaled; `None` for the scaled default.
     stall_after: Option<f64>,
-    /// Factor of all other durations.
+    /// Factor of all other time limits.
     time_scale: Option<f64>,
     events: String,
-    /// How long to look on after the last event, in seconds.
+    /// Seconds that the scenario continues after its last event.
     #[serde(default)]
     look_on: f64,
-    /// No finding stands at any time before this.
+    /// No finding above a note may appear before this second.
     #[serde(default)]
     silent_until: f64,
-    /// The step in which memory ran out: every forecast has to have been right.
+    /// Step in which memory ran out. If set, every forecast must have been right.
     ends_in_step: Option<u64>,
     verdict: Option<String>,
-    /// The findings at the end. No other initiating one may stand.
+    /// The findings at the end; no other initiating finding is allowed.
     #[serde(default)]
     expect: Vec<Expect>,
 }
 
-/// What a finding must be like; says only what the scenario is about.
+/// Expected properties of a finding; those left out are not compared.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Expect {
@@ -136,14 +137,14 @@ struct Expect {
     /// State per rank.
     #[serde(default)]
     states: BTreeMap<String, String>,
-    /// The second at which it was first seen.
+    /// Second in which it was detected.
     detected: Option<f64>,
     summary_has: Option<String>,
-    /// Words of one of its reasons.
+    /// Text in one of its reasons.
     why_has: Option<String>,
-    /// Words of what it advises.
+    /// Text in one of its recommendations.
     next_has: Option<String>,
-    /// Words that are neither in a reason nor in what it advises.
+    /// Texts that no reason or recommendation contains.
     #[serde(default)]
     says_not: Vec<String>,
 }
@@ -157,7 +158,7 @@ fn gloo() -> String {
 }
 
 impl Scenario {
-    /// Parses a scenario.
+    /// Parses a scenario file.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let scenario: Self = toml::from_str(text).map_err(|e| e.to_string())?;
         match scenario.about.split_whitespace().count() {
@@ -166,7 +167,8 @@ impl Scenario {
         }
     }
 
-    /// Runs it as it happened and in other orders, and compares the findings with what it expects.
+    /// Plays the scenario and compares the findings with the expected ones. Other orders of
+    /// arrival, and the journals of its nodes, must lead to the same findings.
     pub(crate) fn check(&self) -> Result<(), String> {
         let script = Script::of(self)?;
         let (report, first) = script.play_live(self);
@@ -181,7 +183,7 @@ impl Scenario {
         if let Some(last) = self.ends_in_step {
             self.forecasts_hold(&script, last)?;
         }
-        // What processes did to each other is in the times, not in the order in which it is heard.
+        // The diagnosis follows from the times of events, not from their order of arrival.
         for backwards in [false, true] {
             let other = script.play_by_rank(self, backwards);
             let (a, b) = (gist(&report), gist(&other));
@@ -195,8 +197,8 @@ impl Scenario {
         self.check_journals(&report)
     }
 
-    /// Whether every forecast that stood at any time had the last step between its bounds, and the first
-    /// of them came twenty steps before it.
+    /// Fails unless the bounds of every forecast contain the last step, and the first forecast came
+    /// at least twenty steps before it.
     fn forecasts_hold(&self, script: &Script, last: u64) -> Result<(), String> {
         let mut engine = Script::engine(self);
         let mut first = None;
@@ -241,7 +243,7 @@ impl Scenario {
         }
     }
 
-    /// What the terminal shows of the first finding with this code.
+    /// Text output of the first finding with this code.
     pub(crate) fn shown(&self, code: &str) -> Result<String, String> {
         let (report, _) = Script::of(self)?.play_live(self);
         let finding = report.findings.iter().find(|found| found.code == code);
@@ -325,7 +327,8 @@ impl Scenario {
     }
 }
 
-/// A certificate stands exactly beside what is proved, and its checker accepts it.
+/// Fails unless a proved finding has a certificate that the checker accepts, and any other finding
+/// has none.
 pub(crate) fn check_proof(finding: &Finding) -> Result<(), String> {
     match (&finding.certificate, finding.confidence) {
         (Some(proof), Confidence::Proved) => {
@@ -339,7 +342,7 @@ pub(crate) fn check_proof(finding: &Finding) -> Result<(), String> {
     }
 }
 
-/// What must not depend on the order of hearing.
+/// The properties of findings that must not depend on the order of arrival.
 pub(crate) fn gist(report: &Report) -> Vec<String> {
     let gist = |f: &Finding| {
         let (root, victims) = (&f.ranks.root, &f.ranks.victims);
@@ -352,7 +355,7 @@ pub(crate) fn gist(report: &Report) -> Vec<String> {
 }
 
 impl Expect {
-    /// In what the finding is not as expected.
+    /// Differences between the finding and the expectation.
     fn differences(&self, finding: &Finding, report: &Report) -> Vec<String> {
         let mut found = Vec::new();
         let mut word = |name: &str, want: &Option<String>, is: String| {
@@ -469,7 +472,7 @@ impl Expect {
     }
 }
 
-/// The bounds of "in about 92 steps (between 80 and 110)".
+/// The bounds in "in about 92 steps (between 80 and 110)".
 fn bounds(summary: &str) -> Option<(u64, u64)> {
     let (_, inside) = summary.split_once(" steps (")?;
     let (inside, _) = inside.split_once(')')?;
@@ -484,9 +487,9 @@ fn seconds(seconds: f64) -> Timestamp {
     Timestamp(START).plus(Duration::from_secs_f64(seconds))
 }
 
-/// A scenario as events with their times.
+/// The events of a scenario with their times.
 pub(crate) struct Script {
-    /// In the order of the file; `None`: of no rank.
+    /// In the order of the file, each with its rank; `None` for events of no rank.
     pub(crate) events: Vec<(Timestamp, Option<u32>, Event)>,
     pub(crate) end: Timestamp,
 }
@@ -519,8 +522,8 @@ impl Script {
         Engine::new(config)
     }
 
-    /// Every event in its moment, and every timeout between. Returns also when the first finding
-    /// above a note stood.
+    /// Plays events and timeouts in order of time. Also returns when the first finding above a note
+    /// appeared.
     fn play_live(&self, scenario: &Scenario) -> (Report, Option<Timestamp>) {
         let mut engine = Self::engine(scenario);
         let mut first = None;
@@ -549,7 +552,7 @@ impl Script {
         (engine.report(), first)
     }
 
-    /// All that one rank did, then all that the next did, long after it happened.
+    /// Plays the events of one rank after the other, all of which arrive at the end.
     fn play_by_rank(&self, scenario: &Scenario, backwards: bool) -> Report {
         let mut engine = Self::engine(scenario);
         let mut ranks: Vec<u32> = (0..scenario.world).collect();

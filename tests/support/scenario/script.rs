@@ -1,4 +1,4 @@
-//! The lines of a scenario as events.
+//! Parses the lines of a scenario into events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use ddp_doctor_proto::{
 
 use super::{Scenario, seconds};
 
-/// The lines that say something, with their numbers, loops written out.
+/// The lines with their 1-based numbers, without blank lines and comments, and with loops unrolled.
 pub(super) fn unrolled(text: &str) -> Result<Vec<(usize, String)>, String> {
     let mut lines = Vec::new();
     let mut round: Option<(Loop, Vec<(usize, &str)>)> = None;
@@ -43,7 +43,7 @@ pub(super) fn unrolled(text: &str) -> Result<Vec<(usize, String)>, String> {
     }
 }
 
-/// `loop FIRST-LAST from SECONDS every SECONDS`
+/// A line `loop FIRST-LAST from SECONDS every SECONDS`.
 struct Loop {
     first: u64,
     last: u64,
@@ -90,18 +90,18 @@ impl Loop {
 pub(super) struct Writer<'a> {
     scenario: &'a Scenario,
     pub(super) events: Vec<(Timestamp, Option<u32>, Event)>,
-    /// Each rank has its own copy of what a group is, as ranks do.
+    /// By rank and name: each rank has its own copy of a group, as with real evidence.
     groups: BTreeMap<(u32, String), Arc<GroupInfo>>,
     seqs: BTreeMap<(u32, String, String), u64>,
     next_call: BTreeMap<u32, u64>,
     last_call: BTreeMap<u32, (ThreadId, CallId)>,
     labels: BTreeMap<(u32, String), (ThreadId, CallId)>,
-    /// Groups that ranks are making: call, members.
+    /// Groups that ranks are creating, by rank and name: call and members.
     making: BTreeMap<(u32, String), (CallId, Vec<u32>)>,
     steps: BTreeMap<u32, u64>,
     /// How often each rank was restarted.
     restarts: BTreeMap<u32, u64>,
-    /// Processes that are to be ranks and have not joined.
+    /// Processes that will become ranks and have not joined.
     started: BTreeMap<u32, StartedRank>,
 }
 
@@ -138,14 +138,14 @@ impl<'a> Writer<'a> {
         writer
     }
 
-    /// The rank's process joins the world.
+    /// Adds the events of a rank whose process joins the world.
     fn join(&mut self, rank: u32, at: f64) {
         let world: Vec<u32> = (0..self.scenario.world).collect();
         self.begin(rank, at, self.scenario.world);
         self.join_group(rank, at, "0", "default_pg", &world);
     }
 
-    /// The rank's process begins to be seen.
+    /// Adds the start of capture in the rank's process.
     fn begin(&mut self, rank: u32, at: f64, world_size: u32) {
         self.push(
             rank,
@@ -163,7 +163,7 @@ impl<'a> Writer<'a> {
         );
     }
 
-    /// It joins a world, as `args` describe it.
+    /// Adds the events of a rank that begins to join the world in `args`.
     fn inits(
         &mut self,
         rank: u32,
@@ -209,7 +209,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// It came back, and is a member of the world.
+    /// Adds the return from initialization and the membership of the default group.
     fn inited(&mut self, rank: u32, at: f64) -> Result<(), String> {
         let (thread, call) = *self.last_call.get(&rank).ok_or("it joined no world")?;
         let returned = Event::Returned {
@@ -225,7 +225,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// A process that is to be this rank is there, was looked at, or ended.
+    /// Updates the process that will become this rank: it was seen, its stacks were captured, or it
+    /// exited.
     fn started(
         &mut self,
         rank: u32,
@@ -315,7 +316,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Takes one line; returns its time.
+    /// Parses one line; returns its time in seconds.
     pub(super) fn line(&mut self, line: &str) -> Result<f64, String> {
         let mut words = words(line)?.into_iter();
         let at: f64 = words.next().and_then(|w| w.parse().ok()).ok_or("no time")?;
@@ -900,7 +901,7 @@ fn info(scenario: &Scenario, name: &str, description: &str, members: &[u32]) -> 
     }
 }
 
-/// A call about which nothing more is known.
+/// A call with only an id, a time and an operation.
 fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
     Call {
         id,
@@ -913,7 +914,7 @@ fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
         reduce_op: ReduceOp::Unspecified,
         root: None,
         peer: None,
-        // Where c10d's caller names none, it is 0.
+        // c10d's default tag.
         tag: op.is_point_to_point().then_some(0),
         numel: None,
         shape: None,
@@ -930,7 +931,7 @@ fn blank(id: CallId, at: Timestamp, op: Op) -> Call {
     }
 }
 
-/// Splits a line into words; a quoted text is one.
+/// Splits a line into words; a quoted text is one word.
 fn words(line: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     for (i, part) in line.split('"').enumerate() {
@@ -947,7 +948,7 @@ fn words(line: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// `*`, `0`, `0,2`, `0-3`.
+/// Parses ranks: `*`, `0`, `0,2`, `0-3`.
 fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
     if text == "*" {
         return Ok((0..world).collect());
@@ -966,7 +967,7 @@ fn ranks(text: &str, world: u32) -> Result<Vec<u32>, String> {
     }
 }
 
-/// One look at a process: threads parted by `|`, the main thread first.
+/// Stacks of a process: threads separated by `|`, the main thread first.
 fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
     let threads = args.split(|word| word == "|").enumerate();
     let threads: Result<Vec<ThreadStack>, String> = threads
@@ -979,7 +980,7 @@ fn stacks(at: Timestamp, args: &[String]) -> Result<Stacks, String> {
     })
 }
 
-/// `S futex_wait cpu=1.5 gil @innermost.py:3:get @train.py:9:main`.
+/// Parses a thread: `S futex_wait cpu=1.5 gil @innermost.py:3:get @train.py:9:main`.
 fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
     let mut thread = ThreadStack {
         tid,
@@ -1018,7 +1019,7 @@ fn thread_stack(tid: u32, words: &[String]) -> Result<ThreadStack, String> {
     Ok(thread)
 }
 
-/// `@FILE:LINE @FILE:LINE`
+/// Parses `@FILE:LINE @FILE:LINE`; other words are ignored.
 fn two_places(args: &[String]) -> Result<[Arc<Where>; 2], String> {
     let places = args
         .iter()
@@ -1038,7 +1039,7 @@ fn place(text: &str) -> Result<Arc<Where>, String> {
     }))
 }
 
-/// `ran=300 queued=600 throttled=0 faults=0 on=0-3`
+/// Parses `ran=300 queued=600 throttled=0 faults=0 on=0-3`.
 fn scheduling(args: &[String]) -> Result<SchedulingSample, String> {
     let mut sample = SchedulingSample::default();
     for arg in args {
@@ -1061,7 +1062,7 @@ fn scheduling(args: &[String]) -> Result<SchedulingSample, String> {
     Ok(sample)
 }
 
-/// `[@PATH] [batch=N] [repeated] [no-sync]`
+/// Parses `[@PATH] [batch=N] [repeated] [no-sync]`.
 fn forward(args: &[String]) -> Result<Forward, String> {
     let mut forward = Forward::default();
     for arg in args {
@@ -1079,7 +1080,7 @@ fn forward(args: &[String]) -> Result<Forward, String> {
     Ok(forward)
 }
 
-/// `f32[2,3]`.
+/// Parses a data type and a shape: `f32[2,3]`.
 fn tensor(text: &str) -> Option<(DType, Vec<u32>)> {
     let (dtype, dims) = text.strip_suffix(']')?.split_once('[')?;
     let dtype = match dtype {

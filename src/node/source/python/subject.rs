@@ -1,15 +1,15 @@
-//! What a test is on, by the names in it.
+//! Determines the subject of a test by the names in it.
 
 use std::collections::HashMap;
 
 use ddp_doctor_proto::GuardSubject;
 
-/// Most names of a file that are remembered.
+/// Maximum number of names of a file.
 const MOST_NAMES: usize = 4096;
-/// How often names are followed to other names.
+/// Maximum number of passes that follow names to other names.
 const ROUNDS: usize = 4;
 
-/// Names of a rank, besides those that have "rank" as one of their parts.
+/// Names that refer to a rank, besides those with the part "rank".
 const RANK: [&str; 25] = [
     "is_main_process",
     "is_local_main_process",
@@ -37,7 +37,7 @@ const RANK: [&str; 25] = [
     "local_procid",
     "procid",
 ];
-/// What stands before or after "rank" in names of other things.
+/// Parts of names with "rank" that do not refer to a rank.
 const NO_RANK: [&str; 11] = [
     "matrix", "lora", "low", "tensor", "loss", "ranking", "score", "metric", "max", "reduced",
     "full",
@@ -128,14 +128,14 @@ const STATE: [&str; 40] = [
     "cached",
 ];
 
-/// What the names of a file stand for.
+/// Subjects of the names in a file.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: HashMap<String, GuardSubject>,
 }
 
 impl Names {
-    /// Follows the plain assignments of a file, line by line.
+    /// Follows the simple assignments in the lines of a file.
     pub(super) fn of<'a>(lines: impl Iterator<Item = &'a str> + Clone) -> Self {
         let mut names = Self::default();
         for _ in 0..ROUNDS {
@@ -171,10 +171,10 @@ impl Names {
                 continue;
             }
             let subject = match self.subject(value) {
-                // Much is computed from the rank that is not the rank: a device, a seed, a share.
+                // A value computed from the rank, such as a device or a seed, is not the rank.
                 GuardSubject::Rank if !is_test(value) => continue,
                 GuardSubject::Rank => GuardSubject::Rank,
-                // And of other things only a test makes a test.
+                // Other subjects are inherited only by the result of a test.
                 subject @ (GuardSubject::Finite | GuardSubject::State | GuardSubject::Data)
                     if is_test(value) =>
                 {
@@ -186,7 +186,7 @@ impl Names {
         }
     }
 
-    /// What a test is on: the rank before all else, since it parts ranks by itself.
+    /// Subject of a test. The rank takes precedence, since it distinguishes ranks by itself.
     pub(super) fn subject(&self, test: &str) -> GuardSubject {
         let mut best = GuardSubject::Other;
         let weight = |subject| match subject {
@@ -236,7 +236,8 @@ fn is_rank(word: &str) -> bool {
     parts.contains(&"rank") && !parts.iter().any(|part| NO_RANK.contains(part))
 }
 
-/// Whether a value is a rank or a truth: nothing is added, formatted or built from it.
+/// Whether a value is a rank or the result of a test, and not computed, formatted or built from
+/// one.
 fn is_test(value: &str) -> bool {
     let allowed = |c: char| c.is_alphanumeric() || "_.()[]\"' =!<>%,/".contains(c);
     let builds = [
@@ -258,7 +259,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty())
 }
 
-/// What commas outside of brackets separate.
+/// Splits a text at commas outside brackets and strings.
 fn parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The guards of the line that is marked `# here`, as "form subject line test".
+/// The guards of the line marked `# here`, as "form subject line test".
 fn guards(text: &str) -> Vec<String> {
     let line = text.lines().position(|line| line.contains("# here"));
     let line = line.unwrap() as u32 + 1;
@@ -12,7 +12,7 @@ fn guards(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn tests_around_a_line_are_found_from_the_inside_out() {
+fn enclosing_tests_are_found_innermost_first() {
     let found = guards(
         "\
 import torch
@@ -29,7 +29,7 @@ for step in range(10):
 }
 
 #[test]
-fn branches_exclude_each_other() {
+fn earlier_branches_fail_for_later_ones() {
     let text = |marked: u32| {
         (1..=6).fold(String::new(), |text, i| {
             let line = [
@@ -56,7 +56,7 @@ fn branches_exclude_each_other() {
 }
 
 #[test]
-fn a_line_behind_an_exit_is_guarded_by_its_test() {
+fn line_after_an_exit_is_guarded_by_its_test() {
     let found = guards(
         "\
 def train(loader):
@@ -89,7 +89,7 @@ def train(loader):
 }
 
 #[test]
-fn names_that_stand_for_a_rank_are_followed() {
+fn names_assigned_from_a_rank_are_followed() {
     let found = guards(
         "\
 rank, world = dist.get_rank(), dist.get_world_size()
@@ -115,7 +115,7 @@ if seed:
 }
 
 #[test]
-fn what_only_sounds_like_a_rank_is_none() {
+fn similar_names_are_not_taken_for_a_rank() {
     for test in [
         "lora_rank > 0",
         "torch.linalg.matrix_rank(m) == 2",
@@ -129,7 +129,7 @@ fn what_only_sounds_like_a_rank_is_none() {
 }
 
 #[test]
-fn a_test_on_the_line_itself_is_found() {
+fn test_on_the_line_itself_is_found() {
     assert_eq!(
         guards("dist.barrier() if rank == 0 else None  # here\n"),
         ["holds rank 1 rank == 0"]
@@ -146,13 +146,13 @@ fn a_test_on_the_line_itself_is_found() {
         guards("if rank == 0: dist.barrier()  # here\n"),
         ["holds rank 1 rank == 0"]
     );
-    // A choice of arguments is no choice of calls.
+    // A conditional argument does not make the call conditional.
     assert!(guards("dist.all_reduce(a if rank == 0 else b)  # here\n").is_empty());
     assert!(guards("t = torch.ones(3)[0 if rank == 0 else 1]; f(t)  # here\n").is_empty());
 }
 
 #[test]
-fn handlers_are_told_by_what_they_do() {
+fn handlers_are_classified_by_their_effect() {
     let found = guards(
         "\
 for x in loader:
@@ -189,7 +189,7 @@ except RuntimeError:
 }
 
 #[test]
-fn match_is_a_test() {
+fn match_case_is_a_test() {
     let found = guards(
         "\
 match dist.get_rank():
@@ -201,7 +201,7 @@ match dist.get_rank():
 }
 
 #[test]
-fn lines_that_brackets_and_strings_spread_are_one() {
+fn multi_line_statements_are_one_logical_line() {
     let found = guards(
         "\
 '''
@@ -224,7 +224,7 @@ else:
 }
 
 #[test]
-fn nothing_outside_the_function_counts() {
+fn tests_outside_the_function_do_not_count() {
     let found = guards(
         "\
 if rank == 0:
@@ -236,7 +236,7 @@ if rank == 0:
 }
 
 #[test]
-fn whatever_a_file_holds_is_read_without_harm() {
+fn malformed_files_are_parsed_without_panic() {
     let deep: String = (0..2000)
         .map(|i| format!("{}if rank:\n", " ".repeat(i)))
         .collect();

@@ -8,15 +8,15 @@ use crate::pointers::{HostFunction, Out, Text};
 use crate::stream::Task;
 use crate::{Result, Status, capture, device, event, pointers, stream};
 
-/// What this driver says it is: CUDA 12.8.
+/// Reported version: CUDA 12.8.
 const VERSION: c_int = 12_080;
 
-/// A handle, or an address of a device.
+/// A handle or a device address.
 type Handle = usize;
 type Callback = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// Declares functions by the name under which `cuGetProcAddress` has them and the version of CUDA that
-/// brought them. All but those that are `always` there need an initialised driver.
+/// Declares exported functions with their name for `cuGetProcAddress` and the version of CUDA that
+/// introduced them. `initialized` functions fail until `cuInit` was called.
 macro_rules! exports {
     ($($when:ident $version:literal $known_as:literal
        fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {
@@ -225,7 +225,8 @@ exports! {
         stream::get(stream)?.put(Task::Copy { to, from, bytes })
     }
 
-    // Memory that is not page-locked is free to be used again when these come back: there is no other here.
+    // These return when host memory that is not page-locked can be reused. No host memory is
+    // page-locked here, so that they wait.
     initialized 3020 "cuMemcpyHtoDAsync"
     fn cuMemcpyHtoDAsync_v2(to: Handle, from: Handle, bytes: usize, stream: Handle) {
         let stream = stream::get(stream)?;
@@ -367,7 +368,7 @@ exports! {
         let stream = stream::get(stream)?;
         status.put(stream.capture_status())?;
         id.offer(stream.captures().unwrap_or(0));
-        // The graph that is being made is not shown.
+        // The graph under construction is not exposed.
         graph.offer(0);
         dependencies.offer(0);
         count.offer(0);
@@ -395,7 +396,7 @@ exports! {
     }
 }
 
-/// Finds the newest form of a function that a program of this version of CUDA knows.
+/// Finds the newest variant of a function up to a version of CUDA.
 fn find(symbol: &Text, function: &Out<usize>, version: c_int) -> Result<()> {
     let name = symbol.get()?;
     let known = functions().filter(|(known_as, since, _)| *known_as == name && *since <= version);

@@ -1,4 +1,4 @@
-//! Captures of streams into graphs, and what they forbid to everybody.
+//! Captures of streams into graphs, and the calls that they forbid to other threads.
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ impl Mode {
     }
 }
 
-/// One that is under way.
+/// A capture in progress.
 #[derive(Debug)]
 struct Capture {
     id: u64,
@@ -46,7 +46,7 @@ thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// What this thread may disturb from now on, and what it might before.
+/// Sets the capture mode of this thread; returns the previous one.
 pub(crate) fn exchange(mode: Mode) -> Mode {
     MODE.replace(mode)
 }
@@ -88,8 +88,8 @@ pub(crate) fn is_spoilt(id: u64) -> bool {
         .any(|it| it.id == id && it.is_spoilt)
 }
 
-/// Before whatever might disturb a capture: refused while there is one that forbids it, which is lost
-/// by that. (The rules are those of `cuThreadExchangeStreamCaptureMode`.)
+/// Called before any operation that is unsafe during a capture. Fails, and invalidates the capture,
+/// while one is in progress that forbids it, by the rules of `cuThreadExchangeStreamCaptureMode`.
 pub(crate) fn may_disturb() -> Result<()> {
     let mode = MODE.get();
     let me = thread::current().id();

@@ -1,4 +1,4 @@
-//! Devices: their contexts, and their memory.
+//! Devices, their contexts and their memory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use std::sync::{Mutex, OnceLock};
 use crate::handles::Handles;
 use crate::{Result, Status, capture, lock, pointers};
 
-/// Contexts, each by its device.
+/// Contexts, each with its device.
 static CONTEXTS: Handles<usize> = Handles::new(0x7c00_0000_0000);
 static IS_INITIALIZED: AtomicBool = AtomicBool::new(false);
-/// The primary contexts of devices: how often each is retained, and its handle.
+/// Primary contexts by device: retain count and handle.
 static PRIMARY: Mutex<BTreeMap<usize, (u32, usize)>> = Mutex::new(BTreeMap::new());
-/// What is allocated: addresses, bytes, devices.
+/// Allocations by address: bytes and device.
 static ALLOCATED: Mutex<BTreeMap<usize, (usize, usize)>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
@@ -42,7 +42,7 @@ pub(crate) fn count() -> usize {
     *COUNT.get_or_init(|| setting("CUDA_DOUBLE_DEVICES", 8))
 }
 
-/// Bytes of a device.
+/// Memory of a device, in bytes.
 pub(crate) fn total() -> usize {
     static TOTAL: OnceLock<usize> = OnceLock::new();
     *TOTAL.get_or_init(|| setting("CUDA_DOUBLE_MEMORY", 1 << 30))
@@ -89,7 +89,7 @@ pub(crate) fn pop() -> Result<usize> {
     popped.ok_or(Status::INVALID_CONTEXT)
 }
 
-/// Puts a context, or none, in the place of the current one.
+/// Replaces the current context; 0 for none.
 pub(crate) fn set_current(context: usize) -> Result<()> {
     if context != 0 {
         device_of(context)?;

@@ -1,4 +1,4 @@
-//! Events: marks in a stream.
+//! Events: numbered marks in streams.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -8,10 +8,10 @@ use crate::{Result, Status, lock};
 
 static EVENTS: Handles<Arc<Event>> = Handles::new(0x7e00_0000_0000);
 
-/// An event. It stands for the last of its marks.
+/// An event, which refers to its latest mark.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// Of the context in which it was made.
+    /// Context in which the event was created.
     pub(crate) context: usize,
     marks: Mutex<Marks>,
     passed: Condvar,
@@ -19,11 +19,11 @@ pub(crate) struct Event {
 
 #[derive(Debug, Default)]
 struct Marks {
-    /// Put into streams so far.
+    /// Number of marks created so far, which is the number of the latest one.
     made: u64,
-    /// The latest that was passed.
+    /// Number of the latest mark that was passed.
     passed: u64,
-    /// When.
+    /// Time at which it was passed.
     at: Option<Instant>,
     is_captured: bool,
 }
@@ -48,7 +48,7 @@ pub(crate) fn destroy(handle: usize) -> Result<()> {
 }
 
 impl Event {
-    /// A new mark, which is to be put into a stream, or into the capture of one.
+    /// Creates a mark for a stream or a capture.
     pub(crate) fn mark(&self, is_captured: bool) -> u64 {
         let mut marks = lock(&self.marks);
         marks.made += 1;
@@ -56,7 +56,7 @@ impl Event {
         marks.made
     }
 
-    /// The mark that a wait from now on is for; `None`: it was captured.
+    /// The mark that a new wait is for; `None` if it was captured.
     pub(crate) fn latest(&self) -> Option<u64> {
         let marks = lock(&self.marks);
         (!marks.is_captured).then_some(marks.made)
@@ -87,7 +87,7 @@ impl Event {
         Ok(())
     }
 
-    /// When it was passed.
+    /// Time at which the latest mark was passed.
     pub(crate) fn at(&self) -> Result<Instant> {
         self.query()?;
         lock(&self.marks).at.ok_or(Status::INVALID_HANDLE)

@@ -1,19 +1,19 @@
-//! A CUDA driver for tests on machines that have none.
+//! A CUDA driver for tests on machines without one.
 //!
-//! A **stream** is a queue with a thread that works it off, so that calls return at once and what they
-//! asked for is done later, in order; what is put into a stream is a host function (`cuLaunchHostFunc`),
-//! an event, or a wait for one. The NCCL double is a client like any other: its collectives are host
-//! functions that block their stream. **Device memory** is the host's, counted against a total per
-//! device, so that allocations fail where the total is used up. **Captures** are kept and replayed; what
-//! the driver forbids while one is under way is refused and spoils it, as there.
+//! A **stream** is a queue with a thread that runs its tasks in order, so that calls return at once
+//! and their work is done later. A task is a host function (`cuLaunchHostFunc`), a copy, an event,
+//! or a wait for one. The NCCL double is an ordinary client: its collectives are host functions
+//! that block their stream. **Device memory** is host memory, counted against a total per device;
+//! an allocation beyond it fails. **Captures** are stored and replayed; as with the driver, a call
+//! that is forbidden during a capture fails and invalidates it.
 //!
-//! Different from a driver: the default stream waits for no other; a capture does not spread to other
-//! streams (their waits for a captured event are refused); devices are not shared by processes.
+//! Unlike a driver: the default stream waits for no other; a capture does not extend to other
+//! streams (their waits for a captured event fail); processes do not share devices.
 //!
-//! | variable | |
-//! |---|---|
-//! | `CUDA_DOUBLE_DEVICES` | how many devices there are; 8 |
-//! | `CUDA_DOUBLE_MEMORY` | bytes of each; 1 GiB |
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `CUDA_DOUBLE_DEVICES` | number of devices | 8 |
+//! | `CUDA_DOUBLE_MEMORY` | memory of each device, in bytes | 1 GiB |
 
 #[path = "../../handles.rs"]
 mod handles;
@@ -27,7 +27,7 @@ mod stream;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A `CUresult` that is no success.
+/// A `CUresult` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Status(i32);
 
@@ -50,7 +50,8 @@ impl Status {
     const CAPTURE_WRONG_THREAD: Self = Self(908);
 }
 
-/// Takes a lock. Whoever panicked with it has ended the test already.
+/// Takes a lock. A panic while it was held has already failed the test, so that poisoning is
+/// ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

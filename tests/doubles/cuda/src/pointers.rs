@@ -1,4 +1,4 @@
-//! Pointers of callers, and the host functions that they hand over.
+//! Pointers and host functions passed by callers.
 #![expect(
     unsafe_code,
     reason = "writes through pointers of C programs and calls their functions"
@@ -10,29 +10,29 @@ use std::ptr;
 
 use crate::{Result, Status};
 
-/// Where a caller wants a value. Null where it wants none.
+/// An output parameter; may be null.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes a value that has to be wanted.
+    /// Writes a value. Fails if the pointer is null.
     pub(crate) fn put(&self, value: T) -> Result<()> {
         if self.0.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        // SAFETY: not null; whoever calls the driver vouches for the pointers that it hands over.
+        // SAFETY: not null; the caller of the driver guarantees that its pointers are valid.
         unsafe { self.0.write(value) };
         Ok(())
     }
 
-    /// Writes a value where one is wanted.
+    /// Writes a value unless the pointer is null.
     pub(crate) fn offer(&self, value: T) {
         let wanted = self.put(value);
         debug_assert!(wanted.is_ok() || self.0.is_null());
     }
 
-    /// Puts a value in the place of the one that is there.
+    /// Replaces the value. Fails if the pointer is null.
     pub(crate) fn exchange(&self, with: impl FnOnce(T) -> Result<T>) -> Result<()>
     where
         T: Copy,
@@ -45,7 +45,7 @@ impl<T> Out<T> {
         self.put(with(value)?)
     }
 
-    /// Writes as many of these values as there is room for.
+    /// Writes at most `room` of these values.
     pub(crate) fn fill(&self, values: &[T], room: usize) -> Result<()>
     where
         T: Copy,
@@ -53,13 +53,13 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        // SAFETY: not null; the caller vouches for so much room.
+        // SAFETY: not null; the caller guarantees this much room.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.0, values.len().min(room)) };
         Ok(())
     }
 }
 
-/// The text that a caller hands over.
+/// A text passed by a caller.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Text(*const c_char);
@@ -69,13 +69,13 @@ impl Text {
         if self.0.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        // SAFETY: not null; the caller vouches for a text that ends in a zero.
+        // SAFETY: not null; the caller guarantees a text that ends in a zero.
         let text = unsafe { CStr::from_ptr(self.0) };
         text.to_str().or(Err(Status::INVALID_VALUE))
     }
 }
 
-/// A function of a program that a stream is to call.
+/// A function of the program that a stream calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostFunction {
     function: unsafe extern "C" fn(*mut c_void),
@@ -95,18 +95,19 @@ impl HostFunction {
     }
 
     pub(crate) fn call(self) {
-        // SAFETY: whoever put it into a stream vouches that it may be called, from any thread, with
-        // what was handed over with it.
+        // SAFETY: the caller of `cuLaunchHostFunc` guarantees that the function may be called with
+        // this data from any thread.
         unsafe { (self.function)(ptr::with_exposed_provenance_mut(self.data)) };
     }
 }
 
-/// As aligned as the memory of a device.
+/// Layout of an allocation with the alignment of device memory.
 fn layout(bytes: usize) -> Result<Layout> {
     Layout::from_size_align(bytes, 256).or(Err(Status::OUT_OF_MEMORY))
 }
 
-/// The address of that many bytes of zeros, of which those take room that are written to.
+/// Allocates zeroed bytes, which take physical memory only once they are written; returns the
+/// address.
 pub(crate) fn allocate(bytes: usize) -> Result<usize> {
     let layout = layout(bytes)?;
     if bytes == 0 {
@@ -120,10 +121,10 @@ pub(crate) fn allocate(bytes: usize) -> Result<usize> {
     Ok(address.expose_provenance())
 }
 
-/// Gives back what [`allocate`] gave for so many bytes, once.
+/// Frees an allocation of [`allocate`] of this size; must be called once.
 pub(crate) fn free(address: usize, bytes: usize) -> Result<()> {
     let layout = layout(bytes)?;
-    // SAFETY: it came from there with this size, and is not known any more.
+    // SAFETY: the address came from `allocate` with this size, and is no longer registered.
     unsafe { dealloc(ptr::with_exposed_provenance_mut(address), layout) };
     Ok(())
 }
@@ -132,13 +133,13 @@ pub(crate) fn free(address: usize, bytes: usize) -> Result<()> {
 pub(crate) fn copy(to: usize, from: usize, bytes: usize) {
     let to = ptr::with_exposed_provenance_mut::<u8>(to);
     let from = ptr::with_exposed_provenance::<u8>(from);
-    // SAFETY: the caller of the driver vouches for both ranges; they may overlap.
+    // SAFETY: the caller of the driver guarantees both ranges; they may overlap.
     unsafe { ptr::copy(from, to, bytes) };
 }
 
 /// Sets bytes to a value.
 pub(crate) fn set(to: usize, value: u8, bytes: usize) {
     let to = ptr::with_exposed_provenance_mut::<u8>(to);
-    // SAFETY: the caller of the driver vouches for the range.
+    // SAFETY: the caller of the driver guarantees the range.
     unsafe { ptr::write_bytes(to, value, bytes) };
 }

@@ -1,4 +1,4 @@
-//! Streams: queues, each with a thread that works it off.
+//! Streams: queues of tasks, each with a thread that runs them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,26 +14,26 @@ use crate::{Result, Status, device, lock, pointers};
 static STREAMS: Handles<Arc<Stream>> = Handles::new(0x7500_0000_0000);
 static GRAPHS: Handles<Arc<Vec<Task>>> = Handles::new(0x7600_0000_0000);
 static EXECUTABLES: Handles<Arc<Vec<Task>>> = Handles::new(0x7700_0000_0000);
-/// Also those without a handle.
+/// All streams, including those without a handle.
 static ALL: Mutex<Vec<Weak<Stream>>> = Mutex::new(Vec::new());
 /// The default streams of contexts.
 static DEFAULTS: Mutex<Vec<Arc<Stream>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// The default streams of this thread, one for a context.
+    /// The default streams of this thread, one per context.
     static OWN: RefCell<Vec<Arc<Stream>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Stack of a stream's thread, which also runs the host functions of programs.
+/// Stack size of a stream's thread, which also runs the host functions of programs.
 const STACK: usize = 512 << 10;
 
-/// What a stream can do.
+/// A task of a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     Call(HostFunction),
     /// Passes a mark of an event.
     Pass(Arc<Event>, u64),
-    /// Waits for one.
+    /// Waits for a mark of an event.
     Await(Arc<Event>, u64),
     Copy {
         to: usize,
@@ -47,7 +47,6 @@ pub(crate) enum Task {
     },
 }
 
-/// A stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) context: usize,
@@ -59,11 +58,11 @@ pub(crate) struct Stream {
 #[derive(Debug, Default)]
 struct Queue {
     tasks: VecDeque<Task>,
-    /// Tasks that were put in, and that are done.
+    /// Number of tasks queued so far, and of those done.
     put: u64,
     done: u64,
     has_thread: bool,
-    /// No more will come.
+    /// Whether the stream was destroyed.
     is_closed: bool,
 }
 
@@ -89,7 +88,7 @@ pub(crate) fn create() -> Result<usize> {
     Ok(STREAMS.insert(Stream::new(device::current()?)))
 }
 
-/// The stream of a handle: null and 1 stand for the context's default, 2 for the thread's.
+/// The stream of a handle: 0 and 1 are the context's default stream, 2 is the thread's.
 pub(crate) fn get(handle: usize) -> Result<Arc<Stream>> {
     match handle {
         0 | 1 => Ok(one_of(&mut lock(&DEFAULTS), device::current()?)),
@@ -110,7 +109,7 @@ fn one_of(streams: &mut Vec<Arc<Stream>>, context: usize) -> Arc<Stream> {
     stream
 }
 
-/// What is in the stream is still done.
+/// Destroys a stream; its queued tasks are still done.
 pub(crate) fn destroy(handle: usize) -> Result<()> {
     let stream = STREAMS.remove(handle).ok_or(Status::INVALID_HANDLE)?;
     if let Some(capture) = lock(&stream.capture).take() {
@@ -145,7 +144,7 @@ impl Stream {
         stream
     }
 
-    /// Puts a task at the end of the queue, or into the capture that is under way.
+    /// Appends a task to the queue, or to the capture in progress.
     pub(crate) fn put(self: &Arc<Self>, task: Task) -> Result<()> {
         if let Some(capture) = lock(&self.capture).as_mut() {
             if capture::is_spoilt(capture.id) {
@@ -170,7 +169,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Marks an event here.
+    /// Adds a mark of an event.
     pub(crate) fn record(self: &Arc<Self>, event: Arc<Event>) -> Result<()> {
         if event.context != self.context {
             return Err(Status::INVALID_HANDLE);
@@ -179,11 +178,11 @@ impl Stream {
         self.put(Task::Pass(event, mark))
     }
 
-    /// Lets what comes after this wait for an event.
+    /// Makes later tasks wait for an event.
     pub(crate) fn wait_for(self: &Arc<Self>, event: Arc<Event>) -> Result<()> {
         let Some(mark) = event.latest() else {
             return match self.captures() {
-                // Captured in a stream, and waited for in it: there it is in order already.
+                // The event was captured in this stream, where it is in order anyway.
                 Some(_) => Ok(()),
                 None => Err(Status::CAPTURE_ISOLATION),
             };
@@ -211,7 +210,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits for what is in the queue now.
+    /// Waits for the tasks that are in the queue now.
     fn wait(&self) {
         let queue = lock(&self.queue);
         let put = queue.put;
@@ -237,7 +236,7 @@ impl Stream {
                 return;
             };
             if let Task::Pass(event, mark) = &task {
-                // Whoever has seen that the event was passed finds that the stream has come so far.
+                // Counted under the lock: an observer of the passed event must find the task done.
                 event.pass(*mark);
                 queue.done += 1;
             } else {
@@ -263,7 +262,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The graph that was captured.
+    /// Ends the capture; returns the handle of its graph.
     pub(crate) fn end_capture(&self) -> Result<usize> {
         let mut under_way = lock(&self.capture);
         let id = under_way.as_ref().ok_or(Status::CAPTURE_UNMATCHED)?.id;
@@ -276,12 +275,12 @@ impl Stream {
         Ok(GRAPHS.insert(Arc::new(tasks)))
     }
 
-    /// The capture that is under way.
+    /// Id of the capture in progress.
     pub(crate) fn captures(&self) -> Option<u64> {
         lock(&self.capture).as_ref().map(|it| it.id)
     }
 
-    /// `CUstreamCaptureStatus`: none, active, or lost.
+    /// `CUstreamCaptureStatus`: none (0), active (1), or invalidated (2).
     pub(crate) fn capture_status(&self) -> u32 {
         match self.captures() {
             None => 0,

@@ -1,5 +1,5 @@
-//! The exported functions, under both of their names: all of NCCL 2.27, and of 2.28 and 2.29 what ranks do
-//! together by two-sided calls.
+//! The exported functions, under both of their names: those of NCCL 2.27, and the two-sided calls
+//! of 2.28 and 2.29.
 #![expect(unsafe_code, reason = "exports functions by their C names")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -14,7 +14,7 @@ use crate::lifecycle::{self, Config};
 use crate::pointers::{Buffer, In, Out};
 use crate::{Result, Status, driver, fault, group, refuse};
 
-/// What this library says it is: 2.29.7, as PyTorch 2.12 has it.
+/// Reported version: 2.29.7, as in PyTorch 2.12.
 const VERSION: c_int = 22_907;
 
 type Handle = usize;
@@ -22,7 +22,7 @@ type Handle = usize;
 /// Handles of registrations.
 static REGISTERED: Handles<()> = Handles::new(0x5600_0000_0000);
 
-/// Declares functions under the names `ncclX` and `pncclX`, as two names of one.
+/// Declares functions under the names `ncclX` and `pncclX`.
 macro_rules! exports {
     ($(fn $name:ident = $profiled:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
@@ -70,7 +70,7 @@ exports! {
         config: In<Config>,
     ) {
         match ids.get() {
-            // The others only help to meet.
+            // The other ids only speed up the bootstrap.
             Some(id) if count > 0 => {
                 lifecycle::init("CommInitRankScalable", &comm, ranks, id, rank, &config)
             }
@@ -80,10 +80,10 @@ exports! {
 
     fn ncclCommInitAll = pncclCommInitAll(comms: Out<Handle>, count: c_int, devices: In<c_int>) {
         lifecycle::init_all(&comms, count, &devices, || {
-            // By its public name, as NCCL does: whoever has put itself in between sees it.
+            // By its public name, as in NCCL, so that an interposed library sees the call.
             let mut id = MaybeUninit::uninit();
             match ncclGetUniqueId(Out::to(&mut id)) {
-                // SAFETY: it was written, since the call has succeeded.
+                // SAFETY: the call succeeded, so that the id was written.
                 0 => Ok(unsafe { id.assume_init() }),
                 error => Err(Status(error)),
             }
@@ -148,7 +148,7 @@ exports! {
 
     fn ncclCommMemStats = pncclCommMemStats(comm: Handle, what: c_int, value: Out<u64>) {
         let Some(comm) = COMMS.get(comm) else {
-            // NCCL would look into memory that is somebody else's by now: whoever asks so is to notice.
+            // NCCL would read freed memory; aborting makes the mistake visible.
             process::abort()
         };
         if let Some(error) = comm.error() {
@@ -156,7 +156,7 @@ exports! {
         }
         let all = comm.memory.bytes();
         match what {
-            // What can be given back for a while, and whether it is.
+            // Memory that can be suspended, and whether it is.
             0 | 1 => value.put(0),
             2 | 3 => value.put(all),
             _ => refuse(Status::INVALID_ARGUMENT, format!("no such statistic: {what}")),
@@ -186,7 +186,7 @@ exports! {
     fn ncclBcast = pncclBcast(
         buffer: Buffer, count: usize, dtype: c_int, root: c_int, comm: Handle, stream: Handle,
     ) {
-        // By its public name, as NCCL does: whoever has put itself in between sees both.
+        // By its public name, as in NCCL, so that an interposed library sees both calls.
         match ncclBroadcast(buffer, buffer, count, dtype, root, comm, stream) {
             0 => Ok(()),
             error => Err(Status(error)),
@@ -282,7 +282,7 @@ exports! {
         group::end()
     }
 
-    // It estimates nothing.
+    // No estimate is written.
     fn ncclGroupSimulateEnd = pncclGroupSimulateEnd(_info: *mut c_void) {
         group::simulate_end()
     }
@@ -331,7 +331,7 @@ fn forget(handle: Handle) -> Result<()> {
     }
 }
 
-// --- What returns no result ----------------------------------------------------------------------
+// --- Functions that return no `ncclResult_t` -----------------------------------------------------
 
 #[unsafe(no_mangle)]
 extern "C" fn pncclGetErrorString(result: c_int) -> *const c_char {

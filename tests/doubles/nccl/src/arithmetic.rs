@@ -1,12 +1,13 @@
-//! Reductions of buffers: element by element, rank by rank, so that all ranks get the same bits.
+//! Reductions of buffers, element by element in order of ranks, so that all ranks get the same
+//! bits.
 
 use crate::{Result, Status, refuse};
 
-/// `ncclDataType_t`, one that this version knows.
+/// A valid `ncclDataType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DataType(i32);
 
-/// Bytes of an element, by `ncclDataType_t`.
+/// Size of an element in bytes, by `ncclDataType_t`.
 const SIZES: [usize; 12] = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1];
 
 impl DataType {
@@ -25,7 +26,7 @@ impl DataType {
     }
 }
 
-/// What elements become one by.
+/// Reduction operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reduction {
     Sum,
@@ -35,7 +36,7 @@ pub(crate) enum Reduction {
     Average,
 }
 
-/// What can be reduced.
+/// An element of a reduction.
 trait Element: Copy {
     fn read(bytes: &[u8]) -> Self;
     fn write(self, bytes: &mut [u8]);
@@ -94,8 +95,8 @@ macro_rules! floating_point {
 whole_numbers!(i8 u8 i32 u32 i64 u64);
 floating_point!(f32 f64);
 
-/// A short floating-point number: `E` bits of exponent, `M` of mantissa, `B` bytes. The value is exact
-/// in a double.
+/// A short floating-point number with `E` bits of exponent, `M` bits of mantissa and `B` bytes. Its
+/// value is exact in an `f64`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Short<const E: u32, const M: u32, const B: usize>(f64);
 
@@ -107,7 +108,7 @@ type E5M2 = Short<5, 2, 1>;
 impl<const E: u32, const M: u32, const B: usize> Short<E, M, B> {
     const BIAS: i32 = (1 << (E - 1)) - 1;
     const FULL: u32 = (1 << E) - 1;
-    /// This one has no infinities, and only one pattern for what is no number.
+    /// Whether the format (E4M3) has no infinities and a single NaN pattern.
     const IS_FINITE: bool = E == 4 && M == 3;
 
     fn decode(bits: u32) -> f64 {
@@ -142,13 +143,13 @@ impl<const E: u32, const M: u32, const B: usize> Short<E, M, B> {
         }
         let magnitude = value.abs();
         let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(1 - Self::BIAS);
-        // In units of the last place, to the nearest even.
+        // Rounded below in units in the last place, ties to even.
         let units = magnitude / f64::from(exponent - M as i32).exp2();
         if !units.is_finite() {
             return sign | infinity;
         }
-        // An exponent of zero is that of the smallest normal numbers, without their first bit; one that
-        // rounding has made longer carries into the exponent.
+        // Subnormal numbers have the exponent of the smallest normal ones, without the leading bit;
+        // a carry from rounding increments the exponent.
         let bits = (units.round_ties_even() as i64) + ((i64::from(exponent + Self::BIAS) - 1) << M);
         if bits >= i64::from(infinity) {
             return sign | infinity;
@@ -177,7 +178,7 @@ impl<const E: u32, const M: u32, const B: usize> Element for Short<E, M, B> {
     }
 }
 
-/// Calls a function for the type of the elements.
+/// Calls a function with the Rust type of the elements.
 macro_rules! by_type {
     ($type:expr, $function:ident($($argument:expr),*)) => {
         match $type.0 {
@@ -197,12 +198,12 @@ macro_rules! by_type {
     };
 }
 
-/// Reduces what ranks gave, which is equally long, to one.
+/// Reduces the ranks' inputs, which have the same length.
 pub(crate) fn reduce(kind: DataType, by: Reduction, given: &[Vec<u8>]) -> Vec<u8> {
     by_type!(kind, reduce_as(kind.size(), by, given))
 }
 
-/// Multiplies every element by the one that stands in `factor`.
+/// Multiplies every element by the element in `factor`.
 pub(crate) fn scale(kind: DataType, bytes: &mut [u8], factor: &[u8]) {
     by_type!(kind, scale_as(kind.size(), bytes, factor));
 }
@@ -238,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_numbers_are_what_their_formats_say() {
+    fn short_floats_follow_their_formats() {
         for (bits, value) in [
             (0x3c00, 1.0),
             (0xc000, -2.0),
@@ -273,7 +274,7 @@ mod tests {
         }
         assert!(Half::decode(Half::encode(f64::NAN)).is_nan());
         assert!(E4M3::decode(E4M3::encode(f64::NAN)).is_nan());
-        // To the nearest even, and into the next exponent.
+        // Ties to even, and a carry into the exponent.
         assert_eq!(Half::encode(1.0 + 2f64.powi(-11)), 0x3c00);
         assert_eq!(Half::encode(1.0 + 3.0 * 2f64.powi(-11)), 0x3c02);
         assert_eq!(Half::encode(2.0 - 2f64.powi(-12)), 0x4000);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pattern_of_a_short_number_comes_back() {
+    fn every_short_float_survives_a_round_trip() {
         for bits in 0..=0xffff {
             for (decoded, encoded) in [
                 (Half::decode(bits), Half::encode(Half::decode(bits))),
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn reductions_of_whole_numbers() {
+    fn integer_reductions_are_correct() {
         let given = [vec![1, 250, 3], vec![4, 10, 6]];
         let unsigned = DataType(1);
         let by = |by| reduce(unsigned, by, &given);

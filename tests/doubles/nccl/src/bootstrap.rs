@@ -1,6 +1,6 @@
-//! Where the ranks of a new communicator meet: at the process that made the unique id.
+//! Bootstrap of a new communicator: its ranks meet at the process that created the unique id.
 //!
-//! The id begins as NCCL's does, with a random number and the socket address of the root.
+//! The id begins like NCCL's, with a random number and the socket address of the root.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
@@ -20,21 +20,21 @@ pub(crate) struct UniqueId([u8; 128]);
 
 /// `AF_INET`.
 const INTERNET: u16 = 2;
-/// Stack of the root's thread.
+/// Stack size of the root's thread.
 const STACK: usize = 128 << 10;
-/// How long the root listens to a connection that says nothing.
+/// Read timeout of the root for a connection without data.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Ranks of one communicator.
+/// Maximum number of ranks in a communicator.
 pub(crate) const MAX_RANKS: usize = 1024;
 
 impl UniqueId {
-    /// A new one, whose ranks this process waits for.
+    /// Creates an id and waits for its ranks in a thread.
     pub(crate) fn new() -> io::Result<Self> {
-        // The only randomness that the standard library offers.
+        // The only source of randomness in the standard library.
         Self::that_begins(RandomState::new().hash_one(std::process::id()))
     }
 
-    /// One that begins with this number.
+    /// Like [`Self::new`], with a given first number.
     pub(crate) fn that_begins(magic: u64) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
@@ -54,7 +54,7 @@ impl UniqueId {
         identity::magic_of(&self.0)
     }
 
-    /// Of the communicator that is made with it.
+    /// Name of the communicator that is created with this id.
     pub(crate) fn name(&self) -> Name {
         Name {
             hash: identity::of_unique_id(&self.0),
@@ -77,8 +77,8 @@ impl UniqueId {
     }
 }
 
-/// Waits for all ranks, and tells each where the others listen. Ranks that contradict one another are
-/// told nothing: their connections end.
+/// Waits for all ranks and sends each the ports of the others. If ranks contradict one another, all
+/// connections are closed.
 fn serve(listener: &TcpListener, magic: u64) {
     let mut ranks: Vec<Option<(TcpStream, u64)>> = Vec::new();
     let mut missing = usize::MAX;
@@ -86,7 +86,7 @@ fn serve(listener: &TcpListener, magic: u64) {
         let Ok((mut stream, _)) = listener.accept() else {
             return;
         };
-        // Whoever comes by and says nothing does not keep the ranks waiting.
+        // A connection without data must not block the ranks.
         stream.set_read_timeout(Some(PATIENCE)).ok();
         let Ok([key, count, rank, port]) = numbers(&mut stream) else {
             continue;
@@ -111,12 +111,12 @@ fn serve(listener: &TcpListener, magic: u64) {
     let ports = ranks.iter().flatten().map(|(_, port)| *port);
     let table: Vec<u8> = ports.flat_map(u64::to_le_bytes).collect();
     for (stream, _) in ranks.iter_mut().flatten() {
-        // A rank that has gone meanwhile is missed by the others.
+        // If the rank is gone, the others fail to connect to it.
         stream.write_all(&table).ok();
     }
 }
 
-/// Joins: blocks until all ranks are there.
+/// Joins a communicator; blocks until all ranks have joined.
 pub(crate) fn join(id: &UniqueId, ranks: usize, rank: usize) -> Result<Mesh> {
     let meet = || -> io::Result<Mesh> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -133,7 +133,7 @@ pub(crate) fn join(id: &UniqueId, ranks: usize, rank: usize) -> Result<Mesh> {
         Mesh::connect(&listener, &ports, rank, id.magic())
     };
     meet().or_else(|e| match e.kind() {
-        // The root has ended, or does not believe these ranks.
+        // The root has exited, or the ranks contradict one another.
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => refuse(
             Status::REMOTE_ERROR,
             "bootstrap: the root has closed the connection".into(),

@@ -1,4 +1,4 @@
-//! Collectives and messages: what a caller asks for is checked and queued.
+//! Collectives and messages: arguments are checked and calls are queued.
 
 use crate::arithmetic::{DataType, Reduction};
 use crate::comm::{Comm, Factor};
@@ -7,7 +7,7 @@ use crate::pointers::Buffer;
 use crate::work::{Call, Collective, Kind, Transfer};
 use crate::{Result, Status, driver, fault, refuse};
 
-/// A collective as it is asked for.
+/// Arguments of a call.
 pub(crate) struct Asked {
     pub(crate) function: &'static str,
     pub(crate) input: Buffer,
@@ -18,7 +18,7 @@ pub(crate) struct Asked {
     pub(crate) stream: usize,
 }
 
-/// Which one.
+/// Operation of a collective, with the arguments specific to it.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     AllReduce { by: i32 },
@@ -93,7 +93,7 @@ pub(crate) fn collective(what: What, asked: &Asked) -> Result<()> {
     })
 }
 
-/// A message to a rank, or from one.
+/// Queues a send or a receive.
 pub(crate) fn transfer(is_sent: bool, peer: i32, asked: &Asked) -> Result<()> {
     group::within(|| {
         let function = asked.function;
@@ -132,7 +132,7 @@ pub(crate) fn transfer(is_sent: bool, peer: i32, asked: &Asked) -> Result<()> {
     })
 }
 
-/// Defines a reduction: the sum of what is multiplied by a factor first.
+/// Defines a reduction: a sum of inputs that are multiplied by a factor first.
 pub(crate) fn define(scalar: Buffer, dtype: i32, is_on_host: bool, comm: usize) -> Result<i32> {
     let comm = Comm::of(comm, "RedOpCreatePreMulSum")?;
     let dtype = DataType::new(dtype)?;

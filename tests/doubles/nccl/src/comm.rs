@@ -1,4 +1,4 @@
-//! A communicator, as one rank has it.
+//! A communicator of one rank.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,10 +12,10 @@ use crate::{Result, Status, driver, lock, refuse};
 
 pub(crate) static COMMS: Handles<Arc<Comm>> = Handles::new(0x5500_0000_0000);
 
-/// The first number of a reduction that a program defines.
+/// First number of program-defined reductions.
 const FIRST_DEFINED: i32 = 5;
 
-/// NCCL's hash of a communicator, and what the ids begin with of those who come to it later.
+/// NCCL's hash of a communicator, and the number from which the ids for growing it are derived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name {
     pub(crate) hash: u64,
@@ -23,13 +23,13 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// Of one that is made out of another.
+    /// Name of a communicator created from another one.
     pub(crate) const fn of(hash: u64) -> Self {
         Self { hash, magic: hash }
     }
 }
 
-/// A communicator. It is there from the call that asks for it on, and usable once the ranks have met.
+/// A communicator. It exists from the creating call on, and is usable once the ranks have met.
 #[derive(Debug)]
 pub(crate) struct Comm {
     pub(crate) rank: usize,
@@ -37,11 +37,11 @@ pub(crate) struct Comm {
     pub(crate) device: i32,
     pub(crate) is_blocking: bool,
     pub(crate) name: Name,
-    /// Of the device.
+    /// Device memory taken by the communicator.
     pub(crate) memory: Arc<Memory>,
-    /// It was connected for collectives: that takes memory.
+    /// Whether it was connected for collectives, which takes memory.
     is_connected: AtomicBool,
-    /// How often others were made out of it, by all its ranks.
+    /// Number of communicators created from this one, by all its ranks.
     children: AtomicU32,
     mesh: OnceLock<Mesh>,
     state: Mutex<State>,
@@ -50,26 +50,26 @@ pub(crate) struct Comm {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Work that was put into streams, and that is done. It is done in this order.
+    /// Amount of work put into streams, and of work done, in the same order.
     launched: u64,
     done: u64,
-    /// Collectives that were executed.
+    /// Number of executed collectives.
     collectives: u64,
-    /// What `ncclCommGetAsyncError` says.
+    /// Result of `ncclCommGetAsyncError`.
     error: Option<Status>,
     is_aborted: bool,
     is_finalized: bool,
-    /// For what it is connected to a peer: 1 to send, 2 to receive.
+    /// Directions in which it is connected, by peer: 1 to send, 2 to receive.
     connected: HashMap<usize, u8>,
-    /// Reductions that the program has defined, which may be gone again.
+    /// Program-defined reductions; `None` once undefined.
     reductions: Vec<Option<(DataType, Factor)>>,
 }
 
-/// What a defined reduction multiplies by.
+/// Factor of a program-defined reduction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Factor {
     Value(Vec<u8>),
-    /// To be read when it is needed.
+    /// Read when the collective runs.
     InMemory(Buffer),
 }
 
@@ -97,17 +97,17 @@ impl Comm {
         })
     }
 
-    /// Another one is about to be made out of it: the how manieth, from 1.
+    /// 1-based number of the next communicator created from this one.
     pub(crate) fn next_child(&self) -> u32 {
         self.children.load(Ordering::Relaxed) + 1
     }
 
-    /// It is being made.
+    /// Counts a communicator created from this one; returns its number.
     pub(crate) fn have_child(&self) -> u32 {
         self.children.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// What a handle stands for.
+    /// The communicator of a handle. `function` is for the error message.
     pub(crate) fn of(handle: usize, function: &str) -> Result<Arc<Self>> {
         if handle == 0 {
             let why = format!("{function} : comm argument is NULL");
@@ -122,16 +122,16 @@ impl Comm {
         }
     }
 
-    /// The ranks have met.
+    /// Stores the connections once the ranks have met.
     pub(crate) fn has_met(&self, mesh: Mesh) {
         if lock(&self.state).is_aborted {
             mesh.abort();
         }
-        // It is set once: by whoever the communicator was made by.
+        // Only the creating call sets it.
         self.mesh.set(mesh).ok();
     }
 
-    /// What carries it. `Err`: the ranks have not met yet.
+    /// The connections. Fails until the ranks have met.
     pub(crate) fn mesh(&self) -> Result<&Mesh> {
         match self.mesh.get() {
             Some(mesh) => Ok(mesh),
@@ -142,7 +142,7 @@ impl Comm {
         }
     }
 
-    /// A collective is about to be made.
+    /// Takes the memory for collectives before the first one.
     pub(crate) fn connect(&self) -> Result<()> {
         if self.is_connected.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -168,14 +168,14 @@ impl Comm {
 
     // --- The order of work
 
-    /// A place in the order.
+    /// Position of new work in the communicator's order.
     pub(crate) fn ticket(&self) -> u64 {
         let mut state = lock(&self.state);
         state.launched += 1;
         state.launched
     }
 
-    /// Waits until the work before this one is done.
+    /// Waits until all earlier work is done.
     pub(crate) fn wait_for_turn(&self, ticket: u64) -> std::result::Result<(), Aborted> {
         let state = lock(&self.state);
         let is_early = |it: &mut State| it.done + 1 < ticket && !it.is_aborted;
@@ -198,7 +198,7 @@ impl Comm {
         state.collectives
     }
 
-    /// Waits until all work is done and all ranks say so; at once where that has been.
+    /// Waits until the work of all ranks is done. Returns at once if it was finalized before.
     pub(crate) fn finalize(&self) -> Result<()> {
         let mesh = self.mesh()?;
         {
@@ -215,9 +215,10 @@ impl Comm {
         self.gather(&all, Control::Finalize, &[]).map(|_| ())
     }
 
-    // --- What ranks agree on beside their streams
+    // --- Agreement between ranks, outside of streams
 
-    /// Tells these ranks something and takes what they say, in their order. Blocks until all have.
+    /// Sends a message to these ranks and returns theirs, in the same order. Blocks until all have
+    /// sent.
     pub(crate) fn gather(
         &self,
         ranks: &[usize],
@@ -242,7 +243,7 @@ impl Comm {
         Ok(answers)
     }
 
-    /// For what this rank is not connected to a peer yet, of what it wants to be; it is from now on.
+    /// Marks directions as connected to a peer; returns those that were not connected before.
     pub(crate) fn newly_connected(&self, peer: usize, wanted: u8) -> u8 {
         let mut state = lock(&self.state);
         let connected = state.connected.entry(peer).or_insert(0);
@@ -251,9 +252,9 @@ impl Comm {
         new
     }
 
-    // --- Reductions that the program defines
+    // --- Program-defined reductions
 
-    /// The number of a new one. Ranks have other numbers for the same.
+    /// Defines a reduction; returns its number, which differs between ranks.
     pub(crate) fn define(&self, kind: DataType, factor: Factor) -> i32 {
         let mut state = lock(&self.state);
         let reductions = &mut state.reductions;
@@ -283,16 +284,16 @@ impl Comm {
     }
 }
 
-/// What communicators have taken of the device's memory, one or several that share it.
+/// Device memory taken by one communicator, or by several that share it.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     taken: Mutex<Vec<(usize, usize)>>,
 }
 
 impl Memory {
-    /// Bytes that every communicator takes when it is made, …
+    /// Bytes that every communicator takes when it is created.
     pub(crate) const OF_ONE: usize = 4 << 20;
-    /// … and when its first collective is called.
+    /// Bytes that a communicator takes when its first collective is called.
     pub(crate) const OF_COLLECTIVES: usize = 8 << 20;
 
     pub(crate) fn take(&self, bytes: usize) -> Result<()> {
@@ -312,13 +313,13 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         for (address, _) in lock(&self.taken).drain(..) {
-            // The driver has taken it back where that has ended before.
+            // Fails if the driver has already released the memory.
             driver::free(address).ok();
         }
     }
 }
 
-/// What ranks say to one another beside their streams.
+/// Kind of a message between ranks outside of streams.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
 pub(crate) enum Control {

@@ -1,5 +1,5 @@
-//! The CUDA driver, found when it is first needed, as NCCL does: without one the library loads, and
-//! what needs it says so.
+//! The CUDA driver, loaded when first needed, as in NCCL: without one the library loads, and calls
+//! that need it fail.
 #![expect(unsafe_code, reason = "loads the driver and calls it")]
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
@@ -12,7 +12,7 @@ use crate::{Result, Status, refuse};
 type Handle = usize;
 type Callback = unsafe extern "C" fn(*mut c_void);
 
-/// Declares the functions that are looked up.
+/// Declares the functions to look up.
 macro_rules! driver {
     ($($name:ident: fn($($type:ty),*)),* $(,)?) => {
         #[expect(non_snake_case, reason = "the names are the driver's")]
@@ -26,7 +26,7 @@ macro_rules! driver {
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
                         let name = CStr::from_bytes_with_nul(name.as_bytes()).ok()?;
-                        // SAFETY: the library is open, and stays so; the name ends in a zero.
+                        // SAFETY: the library is open and never closed; the name ends in a zero.
                         let function = unsafe { libc::dlsym(library, name.as_ptr()) };
                         if function.is_null() {
                             return None;
@@ -56,7 +56,7 @@ driver! {
     cuStreamWaitEvent: fn(Handle, Handle, c_uint),
 }
 
-/// Takes an answer of the driver.
+/// Converts a result of the driver.
 fn check(what: &str, answer: c_int) -> Result<()> {
     if answer == 0 {
         return Ok(());
@@ -86,7 +86,7 @@ fn driver() -> Result<&'static Driver> {
     }
 }
 
-/// The context of this thread, which is made to be one where there is none.
+/// The current context of this thread, which is made current if there is none.
 pub(crate) fn context() -> Result<Handle> {
     let driver = driver()?;
     let mut context = 0;
@@ -94,7 +94,7 @@ pub(crate) fn context() -> Result<Handle> {
     unsafe {
         check("context", (driver.cuCtxGetCurrent)(&raw mut context))?;
         if context == 0 {
-            // As the runtime does: device 0, unless the program has chosen another.
+            // Device 0 unless the program has chosen another, as in the CUDA runtime.
             let retained = (driver.cuDevicePrimaryCtxRetain)(&raw mut context, 0);
             check("primary context", retained)?;
             check("context", (driver.cuCtxSetCurrent)(context))?;
@@ -113,7 +113,7 @@ pub(crate) fn context_of(device: c_int) -> Result<Handle> {
 }
 
 pub(crate) fn make_current(context: Handle) -> Result<()> {
-    // SAFETY: contexts that do not exist are refused.
+    // SAFETY: the driver rejects contexts that do not exist.
     check("context", unsafe { (driver()?.cuCtxSetCurrent)(context) })
 }
 
@@ -130,14 +130,14 @@ pub(crate) fn device() -> Result<c_int> {
 /// Whether the stream is being captured.
 pub(crate) fn is_capturing(stream: Handle) -> Result<bool> {
     let mut status = 0;
-    // SAFETY: the pointer is to a live value; streams that do not exist are refused.
+    // SAFETY: the pointer is to a live value; the driver rejects streams that do not exist.
     check("stream", unsafe {
         (driver()?.cuStreamIsCapturing)(stream, &raw mut status)
     })?;
     Ok(status != 0)
 }
 
-/// Puts work into a stream. Work that is captured is done as often as the graph is.
+/// Puts work into a stream. Captured work runs as often as its graph is launched.
 pub(crate) fn launch(work: Work, stream: Handle) -> Result<()> {
     let driver = driver()?;
     let function: Callback = if work.is_captured() {
@@ -146,32 +146,32 @@ pub(crate) fn launch(work: Work, stream: Handle) -> Result<()> {
         run_once
     };
     let work = Box::into_raw(Box::new(work));
-    // SAFETY: the function takes what is handed over with it.
+    // SAFETY: the function expects a `Work` as its data.
     let answer = unsafe { (driver.cuLaunchHostFunc)(stream, function, work.cast()) };
     if answer != 0 {
-        // SAFETY: the driver did not take it.
+        // SAFETY: the driver did not take ownership.
         drop(unsafe { Box::from_raw(work) });
     }
     check("launch", answer)
 }
 
 unsafe extern "C" fn run_once(work: *mut c_void) {
-    // SAFETY: from `launch`, which gave it away; the driver calls this once.
+    // SAFETY: `launch` passed ownership; the driver calls this function once.
     unsafe { Box::from_raw(work.cast::<Work>()) }.run();
 }
 
 unsafe extern "C" fn run_again(work: *mut c_void) {
-    // SAFETY: from `launch`, which gave it away; nobody takes it back, since nobody says when the last
-    // graph with it is gone.
+    // SAFETY: `launch` passed ownership. It is leaked, since the end of the last graph with it is
+    // unknown.
     unsafe { &*work.cast::<Work>() }.run();
 }
 
-/// Lets a stream wait for what is in another one now.
+/// Makes a stream wait for the work that is in another one now.
 pub(crate) fn join(waiting: Handle, for_stream: Handle) -> Result<()> {
     let driver = driver()?;
     let mut event = 0;
-    // SAFETY: the pointer is to a live value; the event lives as long as the stream needs it, since
-    // destroying one leaves the waits that are under way.
+    // SAFETY: the pointer is to a live value; destroying the event does not affect waits in
+    // progress.
     unsafe {
         check("event", (driver.cuEventCreate)(&raw mut event, 0))?;
         let joined = check("event", (driver.cuEventRecord)(event, for_stream))
@@ -181,7 +181,7 @@ pub(crate) fn join(waiting: Handle, for_stream: Handle) -> Result<()> {
     }
 }
 
-/// Device memory.
+/// Allocates device memory.
 pub(crate) fn allocate(bytes: usize) -> Result<*mut c_void> {
     context()?;
     let mut address = 0;
@@ -193,6 +193,6 @@ pub(crate) fn allocate(bytes: usize) -> Result<*mut c_void> {
 }
 
 pub(crate) fn free(address: usize) -> Result<()> {
-    // SAFETY: addresses that it did not give are refused.
+    // SAFETY: the driver rejects addresses that it did not return.
     check("memory", unsafe { (driver()?.cuMemFree_v2)(address) })
 }

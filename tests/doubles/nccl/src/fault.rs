@@ -1,16 +1,17 @@
-//! Scripted faults: `NCCL_DOUBLE_FAULTS`, entries with `;` between them, each
+//! Scripted faults: `NCCL_DOUBLE_FAULTS` has entries separated by `;`, each one of
 //!
 //! ```text
-//! delay MS FUNCTION NTH on RANK    the stream's work begins so much later
-//! hang FUNCTION NTH on RANK        the stream's work never ends
-//! report CODE FUNCTION NTH on RANK the stream's work never ends, and the communicator's asynchronous error says so
-//! hold MS FUNCTION NTH on RANK     the call begins so much later, with the caller waiting
-//! block FUNCTION NTH on RANK       the call never returns
-//! fail CODE FUNCTION NTH on RANK   the call does nothing and returns this
+//! delay MS FUNCTION NTH on RANK     the stream's work starts later
+//! hang FUNCTION NTH on RANK         the stream's work never ends
+//! report CODE FUNCTION NTH on RANK  … and CODE is the communicator's asynchronous error
+//! hold MS FUNCTION NTH on RANK      the call blocks this long first
+//! block FUNCTION NTH on RANK        the call never returns
+//! fail CODE FUNCTION NTH on RANK    the call does nothing and returns CODE
 //! ```
 //!
-//! FUNCTION is the name without `nccl`, NTH counts this rank's calls of it from 1, RANK is the process's
-//! `RANK`, or without one its rank in the communicator; `*` stands for every one.
+//! FUNCTION is the name without `nccl`, NTH counts this rank's calls of it from 1, RANK is the
+//! variable `RANK` of the process, or without one its rank in the communicator; `*` matches all of
+//! them.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -26,7 +27,7 @@ static SCRIPT: LazyLock<std::result::Result<Vec<Entry>, String>> =
     });
 static PROCESS_RANK: LazyLock<Option<usize>> =
     LazyLock::new(|| std::env::var("RANK").ok()?.parse().ok());
-/// How often a rank has made a call.
+/// Number of calls by function and rank.
 static CALLS: LazyLock<Mutex<HashMap<(&'static str, usize), u64>>> = LazyLock::new(Mutex::default);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +48,7 @@ enum Fault {
     Fail(Status),
 }
 
-/// What is wrong with the work that a call puts into its stream.
+/// Faults in the work that a call puts into its stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct InStream {
     pub(crate) delay: Duration,
@@ -55,8 +56,8 @@ pub(crate) struct InStream {
     pub(crate) reports: Option<Status>,
 }
 
-/// A call begins: waits, fails or never returns where that is scripted, and says what shall become of
-/// its work.
+/// Applies the script at the start of a call: may wait, fail or never return. Returns the faults in
+/// the call's work.
 pub(crate) fn meet(function: &'static str, rank: usize) -> Result<InStream> {
     let script = match &*SCRIPT {
         Ok(script) => script,
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_are_understood_or_refused() {
+    fn scripts_are_parsed_or_rejected() {
         let entry = |fault, function: &str, nth, rank| Entry {
             fault,
             function: function.into(),

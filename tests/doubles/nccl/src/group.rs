@@ -1,6 +1,6 @@
-//! Groups: what a thread has called since `ncclGroupStart`, and what becomes of it at the end.
+//! Groups: the calls of a thread since `ncclGroupStart`, executed at the end.
 //!
-//! A call outside of any group is a group of its own.
+//! A call outside of any group forms its own group.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ use crate::mesh::{Aborted, Lane};
 use crate::work::{Call, Work};
 use crate::{Result, Status, driver, refuse};
 
-/// Something that blocks until other ranks have come: it is done at the end of the group, with the
-/// others of its kind at a time.
+/// An operation that blocks until other ranks have arrived. It runs at the end of the group,
+/// concurrently with the group's other meetings.
 pub(crate) struct Meeting {
-    /// That is asked how far it is where the caller does not wait.
+    /// Communicator that shows the progress to a nonblocking caller.
     pub(crate) comm: Arc<Comm>,
     pub(crate) run: Box<dyn FnOnce() -> Result<()> + Send>,
 }
 
-/// A call that is to be launched.
+/// A call to launch.
 struct Queued {
     comm: Arc<Comm>,
     call: Call,
@@ -32,7 +32,7 @@ struct Queued {
 #[derive(Default)]
 struct Group {
     depth: u32,
-    /// What went wrong inside.
+    /// First error of a call in the group.
     error: Option<Status>,
     meetings: Vec<Meeting>,
     calls: Vec<Queued>,
@@ -50,7 +50,7 @@ pub(crate) fn end() -> Result<()> {
     leave()?.map_or(Ok(()), Group::execute)
 }
 
-/// Ends a group without doing what is in it.
+/// Ends a group without executing it.
 pub(crate) fn simulate_end() -> Result<()> {
     match leave()?.and_then(|group| group.error) {
         Some(error) => Err(error),
@@ -58,7 +58,7 @@ pub(crate) fn simulate_end() -> Result<()> {
     }
 }
 
-/// The group, where this was its outermost end.
+/// Closes one level; returns the group at its outermost end.
 fn leave() -> Result<Option<Group>> {
     GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
@@ -72,7 +72,7 @@ fn leave() -> Result<Option<Group>> {
     })
 }
 
-/// Executes a call as a group of its own, or within the one that is open, which then fails with it.
+/// Executes a call in its own group, or in the open one, which fails if the call fails.
 pub(crate) fn within(call: impl FnOnce() -> Result<()>) -> Result<()> {
     start();
     let done = call();
@@ -133,7 +133,7 @@ impl Group {
         }
     }
 
-    /// Whether the caller waits for the ranks to meet; `None`: one part says so and another does not.
+    /// Whether the caller waits for the ranks to meet; `None` if the communicators disagree.
     fn is_blocking(&self) -> Option<bool> {
         let mut all = self.comms().map(|it| it.is_blocking);
         let first = all.next().unwrap_or(true);
@@ -152,7 +152,7 @@ impl Group {
     }
 }
 
-/// All at a time, since each may wait for another rank of this very process.
+/// Runs all meetings concurrently, since each may wait for another rank of this process.
 fn meet_all(mut meetings: Vec<Meeting>) -> Result<()> {
     if meetings.len() == 1 {
         return (meetings.remove(0).run)();
@@ -169,8 +169,8 @@ fn meet_all(mut meetings: Vec<Meeting>) -> Result<()> {
     outcome
 }
 
-/// Connects what is to exchange messages for the first time. Both sides must want the same of each
-/// other, or wait for ever.
+/// Connects pairs of ranks before their first message. Both sides must request matching directions,
+/// or both wait for ever.
 fn connect(calls: &[Queued]) -> Result<()> {
     let mut wanted: BTreeMap<(usize, usize), (u8, &Arc<Comm>)> = BTreeMap::new();
     for queued in calls {
@@ -193,7 +193,7 @@ fn connect(calls: &[Queued]) -> Result<()> {
     }
     for (comm, peer, new) in open {
         let mesh = comm.mesh()?;
-        // To send is for the peer to receive.
+        // Sending here is receiving at the peer.
         let mirrored = u64::from(new >> 1 | (new & 1) << 1);
         match mesh.take(peer, Lane::Connect) {
             Ok(message) if message.tag == mirrored => {}
@@ -207,7 +207,7 @@ fn connect(calls: &[Queued]) -> Result<()> {
     Ok(())
 }
 
-/// Puts the calls into streams: those on one communicator as one piece of work.
+/// Puts the calls into streams; the calls of one communicator form one piece of work.
 fn launch(calls: Vec<Queued>) -> Result<()> {
     let mut by_comm: Vec<(Arc<Comm>, Vec<Queued>)> = Vec::new();
     for queued in calls {
@@ -229,7 +229,7 @@ fn launch(calls: Vec<Queued>) -> Result<()> {
         let Some((first, others)) = streams.split_first() else {
             continue;
         };
-        // It is done in the first one, between what is before and what is after it in the others.
+        // The work runs in the first stream; the other streams are synchronized with it.
         for other in others {
             driver::join(*first, *other)?;
         }

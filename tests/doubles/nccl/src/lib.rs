@@ -1,35 +1,35 @@
-//! NCCL for tests on machines without a GPU: the interface of version 2.29, over the host's memory, but for what
-//! kernels of a program's own do, one-sided messages and what gives memory back for a while.
+//! NCCL for tests on machines without a GPU: the interface of version 2.29 over host memory,
+//! without the device API, one-sided messages and suspension of memory.
 //!
-//! Ranks are processes (or threads, with `ncclCommInitAll`). They meet where the unique id says: the
-//! process that made it listens there, as NCCL's bootstrap root does. Collectives exchange the data of
-//! buffers and wait for each other; they are host functions in the streams of the CUDA double, so that
-//! calls return at once and their work is done later, in the order of the stream and, within a
-//! communicator, in the order of the calls.
+//! Ranks are processes (or threads, with `ncclCommInitAll`). They meet at the address in the unique
+//! id, where the process that created it listens, like NCCL's bootstrap root. Collectives exchange
+//! the data of buffers and wait for each other; they are host functions in the streams of the CUDA
+//! double, so that calls return at once and their work is done later, in the order of the stream
+//! and, within a communicator, in the order of the calls.
 //!
-//! What is kept of NCCL's behaviour, because programs and tools hang by it:
+//! NCCL's behaviour that causes hangs is preserved:
 //!
-//! * Nothing compares what ranks call. A call whose peers do something else (another collective, another
-//!   size, another root) never completes; other dtypes of as many bytes, or another reduction, give
-//!   wrong results.
-//! * The initialisation, split, shrink, grow and the end of a communicator are collective, and block the host
-//!   until all who must have come. So does the first send or receive between two ranks, which connects
-//!   them: each side waits for the other to want the same, so that a pair which one side groups and the
-//!   other does not never connects.
-//! * A send ends when it was received, a broadcast's root and a reduction's leaves as soon as they have
-//!   sent.
-//! * Groups: depth by thread; calls are launched, and errors told, at the outermost end; collectives of
-//!   one group are done in the order of their sizes. What a call with a bad argument says, the end of the
-//!   group says too, and launches nothing.
-//! * Whoever loses a peer waits for ever, and is told nothing.
-//! * Handles of communicators that are gone are given out again.
+//! * The calls of ranks are not compared. A call whose peers do something else (another
+//!   collective, size or root) never completes; another dtype of the same size, or another
+//!   reduction, gives wrong results.
+//! * Initialisation, split, shrink, grow and the end of a communicator are collective, and block
+//!   the host until all required ranks have arrived. So does the first send or receive between two
+//!   ranks, which connects them: each side waits until the other requests the matching directions,
+//!   so that a pair that only one side groups never connects.
+//! * A send ends when it was received; the root of a broadcast and the leaves of a reduction end as
+//!   soon as they have sent.
+//! * The depth of groups is per thread. Calls are launched, and errors returned, at the outermost
+//!   end. The collectives of a group are ordered by size. If a call in a group fails, the end of
+//!   the group returns the same error and launches nothing.
+//! * A rank that loses a peer waits for ever, without an error.
+//! * Handles of destroyed communicators are reused.
 //!
-//! Of registrations only the calls are there. `NCCL_DOUBLE_FAULTS` makes calls late, stuck or fail;
+//! Registrations have no effect. `NCCL_DOUBLE_FAULTS` delays calls, blocks them or makes them fail;
 //! see `fault.rs`.
 
 #[path = "../../handles.rs"]
 mod handles;
-// NCCL's hashes, which are tested there by what its source gives.
+// NCCL's hashes; that file tests them with values from NCCL's source.
 #[path = "../../../../agent/src/identity.rs"]
 pub mod identity;
 
@@ -50,7 +50,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// An `ncclResult_t` that is no success.
+/// An `ncclResult_t` other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Status(i32);
 
@@ -70,18 +70,19 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Leaves a text for `ncclGetLastError`.
+/// Returns an error and stores its text for `ncclGetLastError`.
 fn refuse<T>(status: Status, why: String) -> Result<T> {
     LAST_ERROR.set(CString::new(why).unwrap_or_default());
     Err(status)
 }
 
-/// The text of the last error on this thread, which stands until the next one.
+/// Text of the last error on this thread; valid until the next one.
 fn last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|text| text.as_ptr())
 }
 
-/// Takes a lock. Whoever panicked with it has ended the test already.
+/// Takes a lock. A panic while it was held has already failed the test, so that poisoning is
+/// ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

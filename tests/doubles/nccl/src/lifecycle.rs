@@ -1,4 +1,4 @@
-//! How communicators come to be and end.
+//! Creation and destruction of communicators.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
@@ -12,10 +12,10 @@ use crate::mesh::Mesh;
 use crate::pointers::{In, Out};
 use crate::{Result, Status, driver, identity, refuse};
 
-/// The color of a rank that gets no communicator.
+/// Color of a rank that gets no communicator.
 const NO_COLOR: i32 = -1;
 
-/// The beginning of `ncclConfig_t`, which is all that matters here.
+/// The first fields of `ncclConfig_t`; the others are ignored.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Config {
@@ -32,7 +32,7 @@ impl Config {
     const MAGIC: u32 = 0xcafe_beef;
     const UNDEFINED: i32 = i32::MIN;
 
-    /// Whether it asks for a communicator whose calls block; `None`: it does not say.
+    /// Whether it requests a blocking communicator; `None` if it is undefined.
     fn blocking(given: &In<Self>) -> Result<Option<bool>> {
         match given.get() {
             None => Ok(None),
@@ -54,20 +54,20 @@ impl Config {
         }
     }
 
-    /// Whether what is split off shares its parent's memory.
+    /// Whether a split communicator shares its parent's memory.
     fn shares(given: &In<Self>) -> bool {
         given.get().is_some_and(|config| config.split_share == 1)
     }
 }
 
-/// Memory for a new communicator, which is taken from the device at once.
+/// Takes device memory for a new communicator, added to the parent's if that is given.
 fn memory(of_parent: Option<&Arc<Memory>>) -> Result<Arc<Memory>> {
     let memory = of_parent.map_or_else(Arc::default, Arc::clone);
     memory.take(Memory::OF_ONE)?;
     Ok(memory)
 }
 
-/// A rank of a new communicator.
+/// Creates a communicator for one rank.
 pub(crate) fn init(
     function: &'static str,
     comm: &Out<usize>,
@@ -82,7 +82,7 @@ pub(crate) fn init(
     })
 }
 
-/// A communicator whose ranks are all here.
+/// Creates the communicators of all ranks in this process.
 pub(crate) fn init_all(
     comms: &Out<usize>,
     count: i32,
@@ -176,7 +176,7 @@ fn init_on(
     Ok(())
 }
 
-/// Splits a communicator by colors; in each, ranks are ordered by their keys.
+/// Splits a communicator by color; within a color, ranks are ordered by key.
 pub(crate) fn split(
     parent: usize,
     color: i32,
@@ -228,7 +228,7 @@ pub(crate) fn split(
     })
 }
 
-/// A communicator of those that remain.
+/// Creates a communicator of the ranks that are not excluded.
 pub(crate) fn shrink(
     parent: usize,
     excluded: &[i32],
@@ -300,7 +300,7 @@ pub(crate) fn shrink(
     })
 }
 
-/// The id by which others come to a communicator when it grows the next time.
+/// The id with which new ranks join a communicator the next time it grows.
 pub(crate) fn growth_id(comm: usize) -> Result<UniqueId> {
     let comm = Comm::of(comm, "CommGetUniqueId")?;
     fault::meet("CommGetUniqueId", comm.rank)?;
@@ -308,7 +308,7 @@ pub(crate) fn growth_id(comm: usize) -> Result<UniqueId> {
     UniqueId::that_begins(magic).or_else(|e| refuse(Status::SYSTEM_ERROR, e.to_string()))
 }
 
-/// A communicator of all ranks of another one, and of some that come to it: those have no parent.
+/// Creates a communicator of all ranks of another one and of new ranks, which pass no parent.
 pub(crate) fn grow(
     parent: usize,
     ranks: i32,
@@ -352,7 +352,7 @@ pub(crate) fn grow(
             run: Box::new(move || {
                 let others: Vec<usize> =
                     (0..parent.ranks).filter(|it| *it != parent.rank).collect();
-                // Whoever has the id tells it to the others.
+                // A rank with the id sends it to the others.
                 let said = given.as_ref().map_or(&[][..], UniqueId::bytes);
                 let told = parent.gather(&others, Control::Grow, said)?;
                 let told = told.iter().find_map(|it| UniqueId::from_bytes(it));
@@ -380,7 +380,7 @@ fn listen() -> Result<(TcpListener, u16)> {
     listen().or_else(|e| refuse(Status::SYSTEM_ERROR, e.to_string()))
 }
 
-/// Tells ranks three numbers and takes theirs.
+/// Sends three numbers to ranks and returns theirs.
 fn exchange(comm: &Comm, ranks: &[usize], what: Control, said: [i64; 3]) -> Result<Vec<[i64; 3]>> {
     let bytes: Vec<u8> = said.iter().flat_map(|it| it.to_le_bytes()).collect();
     let answers = comm.gather(ranks, what, &bytes)?;
@@ -394,7 +394,7 @@ fn exchange(comm: &Comm, ranks: &[usize], what: Control, said: [i64; 3]) -> Resu
     Ok(answers.iter().map(numbers).collect())
 }
 
-/// A communicator of these ranks of another one, which listen at these ports: its handle.
+/// Creates a communicator of ranks of another one, given with their ports; returns its handle.
 fn make(
     parent: &Comm,
     listener: &TcpListener,
@@ -424,7 +424,7 @@ fn make(
     Ok(COMMS.insert(comm))
 }
 
-/// Waits for what is under way, and for all ranks to do so.
+/// Waits for the work in progress, and for all ranks to do so.
 pub(crate) fn finalize(comm: usize) -> Result<()> {
     group::within(|| {
         let comm = Comm::of(comm, "CommFinalize")?;
@@ -438,7 +438,7 @@ pub(crate) fn finalize(comm: usize) -> Result<()> {
     })
 }
 
-/// Finalizes, where that was not done, and ends the communicator.
+/// Finalizes the communicator if necessary and destroys it.
 pub(crate) fn destroy(handle: usize) -> Result<()> {
     if handle == 0 {
         return Ok(());
@@ -460,7 +460,7 @@ pub(crate) fn destroy(handle: usize) -> Result<()> {
     })
 }
 
-/// Ends the communicator with whatever is under way.
+/// Aborts the communicator and its work in progress.
 pub(crate) fn abort(handle: usize) -> Result<()> {
     if handle == 0 {
         return Ok(());
@@ -472,7 +472,7 @@ pub(crate) fn abort(handle: usize) -> Result<()> {
     Ok(())
 }
 
-/// Registers a window: all ranks do.
+/// Registers a window; collective.
 pub(crate) fn register_window(comm: usize, register: impl FnOnce() -> Result<()>) -> Result<()> {
     group::within(|| {
         let comm = Comm::of(comm, "CommWindowRegister")?;

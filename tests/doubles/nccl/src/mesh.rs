@@ -1,7 +1,7 @@
-//! What carries a communicator: a connection between every two of its ranks.
+//! Transport of a communicator: a connection between every two of its ranks.
 //!
-//! A thread per connection takes in whatever arrives, so that writing never waits for what the peer is
-//! at; the messages stand in an inbox until somebody asks for them.
+//! A thread per connection reads all messages into an inbox, so that writing never waits for the
+//! peer.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -11,22 +11,22 @@ use std::thread;
 
 use crate::lock;
 
-/// The longest message that is believed.
+/// Maximum length of a valid message, in bytes.
 const LONGEST: u64 = 1 << 32;
-/// Stack of a thread that takes messages in.
+/// Stack size of a thread that reads messages.
 const STACK: usize = 128 << 10;
 
-/// What a message is about. Messages of two ranks on one lane are taken in the order of sending.
+/// Kind of a message. Messages between two ranks on one lane are received in the order of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Lane {
     /// Split, shrink, finalize.
     Control,
-    /// What two ranks want to be connected for.
+    /// Directions in which two ranks connect.
     Connect,
     Collective,
     PointToPoint,
-    /// A send was received.
+    /// Acknowledgement of a send.
     Received,
 }
 
@@ -42,12 +42,12 @@ impl Lane {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// What the sender takes it for.
+    /// Identifies the operation, as the sender sees it.
     pub(crate) tag: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// The communicator was aborted.
+/// Error of an aborted communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Aborted;
 
@@ -67,13 +67,13 @@ struct Arrived {
 #[derive(Debug)]
 pub(crate) struct Mesh {
     rank: usize,
-    /// By rank; none to itself.
+    /// Connections by rank; `None` for the rank itself.
     peers: Vec<Option<Mutex<TcpStream>>>,
     inbox: Arc<Inbox>,
 }
 
 impl Mesh {
-    /// Connects to all ranks: to those below, which listen at these ports, and from those above.
+    /// Connects to all ranks: to lower ranks at these ports, and from higher ranks.
     pub(crate) fn connect(
         listener: &TcpListener,
         ports: &[u16],
@@ -90,7 +90,7 @@ impl Mesh {
         let mut missing = ports.len() - 1 - rank;
         while missing > 0 {
             let (mut stream, _) = listener.accept()?;
-            // Whoever else comes by has another key, or none.
+            // Connections of other programs have another key, or none.
             let Ok(greeting) = numbers::<2>(&mut stream) else {
                 continue;
             };
@@ -117,7 +117,7 @@ impl Mesh {
         })
     }
 
-    /// Sends a message. One to a rank that is gone is lost.
+    /// Sends a message; it is lost if the rank is gone.
     pub(crate) fn send(&self, to: usize, lane: Lane, tag: u64, bytes: &[u8]) {
         match &self.peers[to] {
             Some(stream) => {
@@ -125,7 +125,7 @@ impl Mesh {
                 message.extend_from_slice(&tag.to_le_bytes());
                 message.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
                 message.extend_from_slice(bytes);
-                // The peer has gone: then nobody waits for it.
+                // An error means that the peer is gone.
                 lock(stream).write_all(&message).ok();
             }
             None => self.inbox.put(
@@ -143,12 +143,13 @@ impl Mesh {
         (0..self.peers.len()).filter(|rank| *rank != self.rank)
     }
 
-    /// Waits for the next message of a rank on a lane, for ever if none comes.
+    /// Waits for the next message of a rank on a lane, for ever if none arrives.
     pub(crate) fn take(&self, from: usize, lane: Lane) -> Result<Message, Aborted> {
         self.take_any(&[from], lane).map(|(_, message)| message)
     }
 
-    /// Waits for the next message of any of these ranks: which of them, and the message.
+    /// Waits for the next message of any of these ranks; returns the index into `from` and the
+    /// message.
     pub(crate) fn take_any(&self, from: &[usize], lane: Lane) -> Result<(usize, Message), Aborted> {
         let mut arrived = lock(&self.inbox.arrived);
         loop {
@@ -166,7 +167,7 @@ impl Mesh {
         }
     }
 
-    /// Waits for what will never come, until the communicator is aborted.
+    /// Blocks until the communicator is aborted.
     pub(crate) fn hang(&self) -> Aborted {
         let arrived = lock(&self.inbox.arrived);
         let waited = self.inbox.changed.wait_while(arrived, |it| !it.is_aborted);
@@ -174,12 +175,12 @@ impl Mesh {
         Aborted
     }
 
-    /// Ends all waits here, and closes the connections.
+    /// Ends all waits of this rank and closes the connections.
     pub(crate) fn abort(&self) {
         lock(&self.inbox.arrived).is_aborted = true;
         self.inbox.changed.notify_all();
         for stream in self.peers.iter().flatten() {
-            // It may be closed already.
+            // Fails if the connection is already closed.
             lock(stream).shutdown(Shutdown::Both).ok();
         }
     }
@@ -194,7 +195,7 @@ impl Inbox {
     }
 }
 
-/// Takes messages in until the connection ends.
+/// Reads messages until the connection ends.
 fn take_in(mut stream: TcpStream, from: usize, inbox: &Inbox) {
     while let Ok((lane, message)) = read(&mut stream) {
         inbox.put(from, lane, message);

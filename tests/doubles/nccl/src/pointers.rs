@@ -1,4 +1,4 @@
-//! Pointers of callers.
+//! Pointers passed by callers.
 #![expect(
     unsafe_code,
     reason = "reads and writes through pointers of C programs"
@@ -9,13 +9,13 @@ use std::{ptr, slice};
 
 use crate::{Result, Status, refuse};
 
-/// Where a caller wants a value.
+/// An output parameter.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Where a call of our own wants it.
+    /// An output parameter of a call within this library.
     pub(crate) fn to(place: &mut MaybeUninit<T>) -> Self {
         Self(place.as_mut_ptr())
     }
@@ -24,12 +24,12 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return refuse(Status::INVALID_ARGUMENT, "a result pointer is NULL".into());
         }
-        // SAFETY: not null; whoever calls vouches for the pointers that it hands over.
+        // SAFETY: not null; the caller guarantees that its pointers are valid.
         unsafe { self.0.write(value) };
         Ok(())
     }
 
-    /// The place of a value in an array that begins here.
+    /// Element of an array that begins here.
     pub(crate) fn at(&self, index: usize) -> Self {
         if self.0.is_null() {
             return Self(self.0);
@@ -37,13 +37,13 @@ impl<T> Out<T> {
         Self(self.0.wrapping_add(index))
     }
 
-    /// The same place for later, which it is up to the caller to keep.
+    /// The same place for a later write; the caller must keep it valid.
     pub(crate) fn later(&self) -> Later<T> {
         Later(self.0.expose_provenance(), std::marker::PhantomData)
     }
 }
 
-/// A place that is written to when a call has come to its end, maybe by another thread.
+/// A place that is written at the end of a call, possibly by another thread.
 #[derive(Debug)]
 pub(crate) struct Later<T>(usize, std::marker::PhantomData<fn(T)>);
 
@@ -53,37 +53,37 @@ impl<T> Later<T> {
     }
 }
 
-/// What a caller hands over by a pointer.
+/// An input parameter passed by pointer; may be null.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// Nothing.
+    /// A null pointer.
     pub(crate) const fn none() -> Self {
         Self(ptr::null())
     }
 
-    /// The value, if there is one.
+    /// The value; `None` if the pointer is null.
     pub(crate) fn get(&self) -> Option<T> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: not null; the caller vouches for it.
+        // SAFETY: not null; the caller guarantees that it is valid.
         Some(unsafe { self.0.read() })
     }
 
-    /// So many values; none where the pointer is null.
+    /// The first `count` values; none if the pointer is null.
     pub(crate) fn values(&self, count: usize) -> Vec<T> {
         if self.0.is_null() || count == 0 {
             return Vec::new();
         }
-        // SAFETY: not null; the caller vouches for so many.
+        // SAFETY: not null; the caller guarantees this many values.
         unsafe { slice::from_raw_parts(self.0, count) }.to_vec()
     }
 }
 
-/// A buffer of a program: an address, which stays good until the call's work is done.
+/// Address of a program's buffer, which is valid until the call's work is done.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Buffer(usize);
@@ -97,15 +97,15 @@ impl Buffer {
         if bytes == 0 {
             return Vec::new();
         }
-        // SAFETY: whoever calls a collective vouches for its buffers until the work is done; nobody
-        // else writes to them meanwhile.
+        // SAFETY: the caller guarantees that its buffers are valid until the work is done, and that
+        // nothing else writes to them meanwhile.
         unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.0), bytes) }.to_vec()
     }
 
-    /// Writes bytes, that far into the buffer.
+    /// Writes bytes at an offset of the buffer.
     pub(crate) fn write(self, at: usize, bytes: &[u8]) {
         let to = ptr::with_exposed_provenance_mut::<u8>(self.0.wrapping_add(at));
-        // SAFETY: as above; the bytes are ours and so apart from the buffer.
+        // SAFETY: as above; `bytes` is not part of the buffer.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 }

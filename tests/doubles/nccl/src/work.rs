@@ -1,4 +1,4 @@
-//! The work of calls: what a stream does for a communicator.
+//! The work of calls, run by a stream for a communicator.
 
 use std::sync::Arc;
 use std::thread;
@@ -9,16 +9,16 @@ use crate::fault::InStream;
 use crate::mesh::{Aborted, Lane, Mesh};
 use crate::pointers::Buffer;
 
-/// What one launch does: the calls of a group on one communicator.
+/// The work of one launch: the calls of a group on one communicator.
 #[derive(Debug)]
 pub(crate) struct Work {
     comm: Arc<Comm>,
     calls: Vec<(Call, InStream)>,
-    /// Its place in the communicator's order; captured work gets one each time it is done.
+    /// Position in the communicator's order; captured work gets one each time it runs.
     ticket: Option<u64>,
 }
 
-/// A call, checked, with what it needs.
+/// A call with checked arguments.
 #[derive(Clone, Debug)]
 pub(crate) enum Call {
     Collective(Collective),
@@ -33,8 +33,8 @@ pub(crate) struct Transfer {
     pub(crate) peer: usize,
 }
 
-/// A collective. `bytes` is what a rank gives; of a reduce-scatter and a scatter, what it gets; of an
-/// all-to-all, what each gives each.
+/// A collective. `bytes` is the size of a rank's input; for a reduce-scatter and a scatter, of its
+/// output; for an all-to-all, of the part for each rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Collective {
     pub(crate) kind: Kind,
@@ -46,7 +46,7 @@ pub(crate) struct Collective {
     pub(crate) factor: Option<Factor>,
 }
 
-/// Which one, and its root.
+/// Operation and root of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     AllReduce,
@@ -75,7 +75,7 @@ impl Kind {
 }
 
 impl Call {
-    /// For what it has to be connected to a peer: 1 to send, 2 to receive.
+    /// Peer and direction of the required connection: 1 to send, 2 to receive.
     pub(crate) fn connection(&self) -> Option<(usize, u8)> {
         match self {
             Self::Collective(_) => None,
@@ -84,7 +84,7 @@ impl Call {
         }
     }
 
-    /// Where NCCL puts a call among those of its group: the largest collectives first.
+    /// Sort key of a call in its group, as in NCCL: the largest collectives first.
     pub(crate) fn order(&self) -> impl Ord + use<> {
         match self {
             Self::Collective(it) => (0, usize::MAX - it.bytes, Some((it.kind, it.dtype))),
@@ -107,11 +107,11 @@ impl Work {
         self.ticket.is_none()
     }
 
-    /// Does it, in the thread of the stream.
+    /// Runs the work in the thread of the stream.
     pub(crate) fn run(&self) {
         let ticket = self.ticket.unwrap_or_else(|| self.comm.ticket());
         if self.comm.wait_for_turn(ticket).is_ok() {
-            // Whoever aborts gives up the results.
+            // An abort discards the results.
             self.carry_out().ok();
         }
         self.comm.is_done();
@@ -150,7 +150,7 @@ impl Work {
         Ok(())
     }
 
-    /// Receives, as messages come: those of one peer in the order of the calls.
+    /// Receives messages as they arrive; those of one peer in the order of the calls.
     fn receive(&self, mesh: &Mesh) -> Result<(), Aborted> {
         let calls = self.calls.iter().filter_map(|(call, _)| match call {
             Call::Receive(it) => Some(*it),
@@ -171,17 +171,17 @@ impl Work {
     }
 }
 
-/// Gives this rank's part to whoever needs it, and takes what it needs itself.
+/// Sends this rank's part to the ranks that need it, and receives the parts that it needs.
 fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> {
     let (me, ranks) = (comm.rank, comm.ranks);
-    // Never equal for different collectives.
+    // Different collectives have different tags.
     let tag = comm.next_collective() << 3 | it.kind.number();
     let take = |from: usize| {
         let message = mesh.take(from, Lane::Collective)?;
         if (message.tag, message.bytes.len()) == (tag, it.bytes) {
             return Ok(message.bytes);
         }
-        // They do something else: neither will end.
+        // The peer does something else: neither call completes.
         Err(mesh.hang())
     };
     let given = |bytes: usize| {
@@ -200,7 +200,7 @@ fn collective(comm: &Comm, mesh: &Mesh, it: &Collective) -> Result<(), Aborted> 
             mesh.send(peer, Lane::Collective, tag, bytes);
         }
     };
-    // One part of every rank, this one's among them.
+    // One part from every rank, including this one.
     let take_all = |mine: Vec<u8>| -> Result<Vec<Vec<u8>>, Aborted> {
         let part = |rank| {
             if rank == me {

@@ -1,9 +1,9 @@
-/* How communicators come to be, and how they end. Four ranks. */
+/* Creation and destruction of communicators. Four ranks. */
 #include <rank.h>
 
 static float *value;
 
-/* It has so many ranks, of which this is that one; they meet. */
+/* Checks size and rank of a communicator, and that its ranks meet. */
 static void is(ncclComm_t comm, int count, int rank_there)
 {
     int found = -1;
@@ -49,7 +49,7 @@ static void of_what_remains(ncclComm_t world_comm)
     NCCL(ncclCommDestroy(child));
 }
 
-/* Ranks 0 and 1 are there, 2 and 3 come to them one after the other. */
+/* Ranks 0 and 1 form a communicator; 2 and 3 join it one after the other. */
 static void of_what_grows(void)
 {
     ncclComm_t comm = NULL, grown;
@@ -106,7 +106,7 @@ static void without_blocking(void)
     char path[4096];
     snprintf(path, sizeof path, "%s/asked", getenv("JOB_DIR"));
     config.blocking = 0;
-    /* Rank 3 comes when rank 0 has seen that it is missed. */
+    /* Rank 3 arrives after rank 0 has seen that the initialisation is in progress. */
     while (rank == 3 && access(path, F_OK) != 0)
         sleep_ms(5);
     EXPECT(ncclCommInitRankConfig(&comm, world, id, rank, &config) == ncclInProgress);
@@ -143,7 +143,7 @@ static void registrations_are_taken(ncclComm_t comm)
     NCCL(ncclMemFree(memory));
 }
 
-/* What will never come ends with its communicator, whose handle is given out again. */
+/* A call that never completes ends with its communicator, whose handle is reused. */
 static void aborted(void)
 {
     ncclComm_t comm, next;
@@ -170,7 +170,7 @@ static void bad_requests(void)
     EXPECT(ncclCommInitRank(&comm, 0, id, 0) == ncclInvalidArgument);
     config.magic = 1;
     EXPECT(ncclCommInitRankConfig(&comm, world, id, rank, &config) == ncclInvalidArgument);
-    /* Who believes in another number of ranks than the others is refused with them. */
+    /* Ranks that disagree on the number of ranks all get an error. */
     EXPECT(ncclCommInitRank(&comm, rank == 2 ? 5 : 4, id, rank) != ncclSuccess);
     EXPECT(comm == NULL);
 }

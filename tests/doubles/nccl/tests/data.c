@@ -1,11 +1,11 @@
-/* Every collective gives the right result, for every type. Three ranks. */
+/* Every collective computes the correct result for every type. Three ranks. */
 #include <rank.h>
 
 enum { N = 5 };
 
 static ncclComm_t comm;
 
-/* Says what was there instead. */
+/* Prints the value found if it differs. */
 #define EXPECT_(is_so, format, ...) \
     do {                            \
         if (!(is_so))               \
@@ -16,7 +16,7 @@ static void floats_are_reduced(void)
 {
     float *in = floats(N * world), *out = floats(N * world);
     const struct { ncclRedOp_t op; float expected; } ops[] = {
-        /* of 1 + i, 2 + i and 3 + i, for i = 1 */
+        /* reductions of 1 + i, 2 + i and 3 + i, for i = 1 */
         {ncclSum, 9}, {ncclProd, 24}, {ncclMax, 4}, {ncclMin, 2}, {ncclAvg, 3},
     };
     for (size_t k = 0; k < sizeof ops / sizeof *ops; ++k) {
@@ -26,7 +26,7 @@ static void floats_are_reduced(void)
         synchronize();
         EXPECT_(out[1] == ops[k].expected, "op %d: %g", ops[k].op, out[1]);
     }
-    /* In place, to the root alone. */
+    /* In place, with a result at the root only. */
     for (int i = 0; i < N; ++i)
         out[i] = (float)(10 * rank + i);
     NCCL(ncclReduce(out, rank == 1 ? out : NULL, N, ncclFloat32, ncclSum, 1, comm, stream));
@@ -39,7 +39,7 @@ static void floats_are_reduced(void)
     NCCL(ncclBcast(in, N, ncclFloat32, 2, comm, stream));
     synchronize();
     EXPECT_(out[3] == 5 && in[3] == 5, "%g %g", out[3], in[3]);
-    /* All from all: rank r's part at r * N. */
+    /* All parts at all ranks: rank r's part at r * N. */
     for (int i = 0; i < N; ++i)
         in[i] = (float)(100 * rank + i);
     NCCL(ncclAllGather(in, out, N, ncclFloat32, comm, stream));
@@ -51,7 +51,7 @@ static void floats_are_reduced(void)
     NCCL(ncclReduceScatter(in, out, N, ncclFloat32, ncclSum, comm, stream));
     synchronize();
     EXPECT_(out[1] == 3 * (rank * N + 1) + 3, "%g", out[1]);
-    /* Rank r's part for each, and what rank 1 has of all and for all. */
+    /* Rank r's part for every rank, and the parts gathered and scattered by rank 1. */
     float *parts = floats(N * world);
     for (int i = 0; i < N * world; ++i)
         parts[i] = (float)(100 * rank + i);
@@ -71,7 +71,7 @@ static void floats_are_reduced(void)
     float factor = (float)(2 + rank);
     NCCL(ncclRedOpCreatePreMulSum(&scaled, &factor, ncclFloat32, ncclScalarHostImmediate, comm));
     EXPECT_((int)scaled == 5 + rank, "%d", scaled);
-    factor = 0; /* was read */
+    factor = 0; /* it was already read */
     in[0] = (float)(1 + rank);
     NCCL(ncclAllReduce(in, out, 1, ncclFloat32, scaled, comm, stream));
     NCCL(ncclRedOpDestroy(scaled, comm));
@@ -110,14 +110,14 @@ static void messages_arrive(void)
         synchronize();
         EXPECT_(out[0] == 10 * round + before, "%g", out[0]);
     }
-    /* To oneself. */
+    /* A message to the rank itself. */
     NCCL(ncclGroupStart());
     NCCL(ncclRecv(out, N, ncclFloat32, rank, comm, stream));
     NCCL(ncclSend(in, N, ncclFloat32, rank, comm, stream));
     NCCL(ncclGroupEnd());
     synchronize();
     EXPECT_(out[0] == 20 + rank, "%g", out[0]);
-    /* Several of one pair, in their order; and none of nothing. */
+    /* Several messages of one pair, in order; rank 2 has none. */
     if (rank < 2) {
         in[0] = 1, in[1] = 2;
         NCCL(ncclGroupStart());
@@ -140,7 +140,7 @@ static void one_alone_and_nothing_at_all(void)
     *in = 7;
     NCCL(ncclCommSplit(comm, rank, 0, &alone, NULL));
     NCCL(ncclAllReduce(in, out, 1, ncclFloat32, ncclSum, alone, stream));
-    /* No rank but this one calls it: it is nothing, also on the communicator of all. */
+    /* An empty collective does nothing, even if only this rank calls it. */
     if (rank == 1)
         NCCL(ncclAllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, comm, stream));
     synchronize();

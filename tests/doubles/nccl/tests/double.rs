@@ -1,9 +1,9 @@
-//! The doubles, used by programs: their data is right, and they block where NCCL does.
+//! The doubles in programs: their data is correct, and they block where NCCL does.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stderr,
-    reason = "a test that cannot go on has failed, and may say why"
+    reason = "a test that cannot continue has failed and may print why"
 )]
 
 #[path = "../../harness.rs"]
@@ -20,7 +20,7 @@ use std::process::Command;
 
 use harness::Doubles;
 
-/// Runs so many ranks of a program, which tests by itself.
+/// Runs ranks of a program that contains its own checks.
 #[track_caller]
 fn passes(name: &str, ranks: u32, environment: &[(&str, &str)]) {
     let Some(doubles) = Doubles::get() else {
@@ -37,7 +37,7 @@ fn passes(name: &str, ranks: u32, environment: &[(&str, &str)]) {
 }
 
 #[test]
-fn data_is_right() {
+fn collectives_compute_correct_data() {
     passes("data", 3, &[]);
 }
 
@@ -47,26 +47,26 @@ fn groups_are_launched_at_their_end() {
 }
 
 #[test]
-fn work_is_done_in_the_order_of_streams() {
+fn work_follows_the_order_of_streams() {
     passes("streams", 2, &[]);
 }
 
 #[test]
-fn communicators_come_and_go() {
+fn communicators_are_created_and_destroyed() {
     passes("communicators", 4, &[]);
 }
 
 #[test]
-fn one_process_may_have_all_ranks() {
+fn one_process_can_hold_all_ranks() {
     passes("one_process", 1, &[("CUDA_DOUBLE_MEMORY", "67108864")]);
 }
 
 #[test]
-fn scripted_faults_happen() {
+fn scripted_faults_take_effect() {
     passes("faults", 2, &[]);
 }
 
-/// A library of this name, which stands beside the launcher.
+/// Path of a library beside the launcher.
 fn library(doubles: &Doubles, name: &str) -> PathBuf {
     let started = doubles.launch(1, Path::new(""));
     started[0].with_file_name(name)
@@ -82,7 +82,7 @@ fn listed(tool: &str, arguments: &[&str], library: &Path) -> String {
 }
 
 #[test]
-fn every_function_has_both_names() {
+fn every_function_is_exported_under_both_names() {
     let Some(doubles) = Doubles::get() else {
         return;
     };
@@ -94,7 +94,7 @@ fn every_function_has_both_names() {
         .collect();
     let functions = exported.iter().filter_map(|it| it.strip_prefix("nccl"));
     let functions: Vec<_> = functions.collect();
-    // As many as NCCL 2.27 has, three collectives, what a communicator grows by and what it holds.
+    // Those of NCCL 2.27, three collectives, two functions for growing, and the memory statistics.
     assert_eq!(functions.len(), 37 + 3 + 2 + 1, "{functions:?}");
     for function in &functions {
         assert!(
@@ -103,7 +103,7 @@ fn every_function_has_both_names() {
         );
     }
     assert_eq!(exported.len(), 2 * functions.len(), "{exported:?}");
-    // What NCCL calls by public names can be caught by whoever is loaded before it.
+    // Calls by public names go through relocations, so that a preloaded library can interpose them.
     let relocations = listed("readelf", &["--wide", "--relocs"], &library);
     for function in ["ncclBroadcast", "ncclGetUniqueId"] {
         let is_open = |line: &str| line.split_whitespace().any(|word| word == function);
@@ -115,7 +115,7 @@ fn every_function_has_both_names() {
 }
 
 #[test]
-fn the_libraries_are_known_by_the_names_of_the_real_ones() {
+fn libraries_have_the_sonames_of_the_real_ones() {
     let Some(doubles) = Doubles::get() else {
         return;
     };

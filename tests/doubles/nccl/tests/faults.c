@@ -1,4 +1,4 @@
-/* Scripted faults do what the script says. Two ranks. */
+/* Scripted faults take effect. Two ranks. */
 #include <rank.h>
 
 static ncclComm_t comm;

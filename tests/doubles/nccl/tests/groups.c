@@ -1,4 +1,4 @@
-/* Groups: when calls are launched, what errors do, whose they are. Three ranks. */
+/* Groups: launch of calls, effect of errors, and threads. Three ranks. */
 #include <rank.h>
 
 #include <pthread.h>
@@ -13,7 +13,7 @@ static void all_reduce(void)
     NCCL(ncclAllReduce(in, out, N, ncclFloat32, ncclSum, comm, stream));
 }
 
-/* The communicator is in order: ones of three ranks make three. */
+/* Checks that the communicator works: the sum of three ones is three. */
 static void still_works(void)
 {
     out[0] = 0;
@@ -91,7 +91,7 @@ static void take_several_streams(void)
     CU(cuStreamDestroy_v2(other));
 }
 
-/* What is called in another thread is not of this thread's group. */
+/* A call in another thread does not belong to this thread's group. */
 static void *of_another_thread(void *of)
 {
     ncclComm_t theirs = of;

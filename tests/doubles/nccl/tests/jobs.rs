@@ -1,5 +1,5 @@
-//! The programs with a planted fault, by themselves: those that hang do, the others end, and without the
-//! fault nothing is wrong. What `ddp-doctor` says of them is another matter.
+//! The programs in `tests/jobs/nccl` without `ddp-doctor`: a faulty variant hangs if it is meant to
+//! and ends otherwise; a healthy variant succeeds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use crate::harness::Doubles;
 use crate::programs::variant;
 
-/// A program that has not ended after this long hangs, if it is said to.
+/// Time for which a program that is meant to hang is observed.
 const LONG: Duration = Duration::from_millis(800);
-/// One that is said to end may take as long.
+/// Time limit for a program that is meant to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A job, ended with all its ranks when it is not needed any more.
+/// A running job, killed with all its ranks on drop.
 struct Job {
     launcher: Child,
     said: PathBuf,
@@ -43,7 +43,7 @@ impl Job {
         }
     }
 
-    /// Its status, if it ends within that time, and what it said.
+    /// Exit status, if it ends within this time, and its standard error.
     fn end_within(mut self, time: Duration) -> (Option<Option<i32>>, String) {
         let started = Instant::now();
         let mut status = None;
@@ -58,7 +58,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // It may have ended; its ranks end with it.
+        // Fails if it has ended. The ranks end with the launcher.
         self.launcher.kill().ok();
         self.launcher.wait().ok();
     }
@@ -103,14 +103,14 @@ fn faulty_programs_hang_and_their_twins_do_not() {
     };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../jobs/nccl");
     let entries = fs::read_dir(folder).unwrap().map(|it| it.unwrap().path());
-    // `job.c` wants the name of a scenario; others are tested elsewhere.
+    // `job.c` needs the name of a scenario; programs without a truth are tested elsewhere.
     let has_truth = |path: &PathBuf| {
         let needs_a_scenario = path.ends_with("job.c");
         !needs_a_scenario && says(&fs::read_to_string(path).unwrap(), "/// truth")
     };
     let programs: Vec<PathBuf> = entries.filter(|it| it.is_file() && has_truth(it)).collect();
     assert!(programs.len() > 15, "{programs:?}");
-    // Most of the time is spent on waiting.
+    // In parallel, since most of the time is spent waiting.
     for some in programs.chunks(7) {
         thread::scope(|scope| {
             for program in some {

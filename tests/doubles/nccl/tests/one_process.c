@@ -1,4 +1,4 @@
-/* One process with all ranks; the driver by itself. One rank. */
+/* One process with all ranks, and the CUDA double on its own. One rank. */
 #include <rank.h>
 
 enum { DEVICES = 3 };
@@ -30,7 +30,7 @@ static void several_devices_of_one_process(void)
         CU(cuStreamSynchronize(streams[i]));
         EXPECT(*values[i] == 7);
     }
-    /* Messages of all of them connect at a time. */
+    /* Messages of all ranks in one group connect concurrently. */
     NCCL(ncclGroupStart());
     for (int i = 0; i < DEVICES; ++i) {
         NCCL(ncclSend(values[i], 1, ncclFloat32, (i + 1) % DEVICES, comms[i], streams[i]));
@@ -92,7 +92,7 @@ static void contexts_are_of_threads(void)
     CU(cuStreamCreate(&elsewhere, 0));
     CU(cuCtxPopCurrent_v2(&popped));
     EXPECT(popped == primary);
-    /* Events are for streams of their context. */
+    /* An event can be recorded only in streams of its context. */
     CU(cuEventCreate(&event, 0));
     EXPECT(cuEventRecord(event, elsewhere) == CUDA_ERROR_INVALID_HANDLE);
     CU(cuEventQuery(event));

@@ -1,15 +1,15 @@
-//! The host that drives profiler plugins, held against a plugin that writes down what it is told: layouts,
-//! the order of events, threads, and what each version has.
+//! Tests the host that drives profiler plugins with a plugin that prints what it receives: layouts,
+//! order of events, threads, and the differences between versions.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::harness::Doubles;
 
-/// Every event there is.
+/// Mask of all events.
 const ALL: u32 = 0xffff;
 
-/// What the recorder wrote down, and what the host said.
+/// Output of the recorder and of the host.
 fn drive(newest: u32, mask: u32, words: &[&str]) -> Option<(String, String)> {
     let doubles = Doubles::get()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../profiler/recorder.c");
@@ -61,7 +61,7 @@ fn version_4_has_work_and_no_calls() {
     are_written(&written, &expected);
     let counted = "rank 1: recorder, version 4, mask 6: 5 events, 5 taken, 5 stopped, 0 states\n";
     assert!(said.starts_with(counted), "{said}");
-    // It is not linked to stay.
+    // The recorder is not linked with `-z nodelete`.
     assert!(said.ends_with("gone after it was closed\n"), "{said}");
 }
 
@@ -111,7 +111,7 @@ fn version_6_has_copy_engines() {
 }
 
 #[test]
-fn version_7_has_all_there_is() {
+fn version_7_has_every_event() {
     let Some((written, said)) = drive(7, ALL, &["reduce_scatter", "foreign"]) else {
         return;
     };
@@ -137,7 +137,7 @@ fn version_7_has_all_there_is() {
 }
 
 #[test]
-fn nothing_is_said_to_whoever_asks_for_nothing() {
+fn plugin_with_an_empty_mask_receives_no_events() {
     let Some((written, said)) = drive(7, 0, &["all_reduce", "send:0"]) else {
         return;
     };

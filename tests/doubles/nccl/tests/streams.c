@@ -1,4 +1,4 @@
-/* Calls return, and their work is done later: in the order of streams and of communicators. Two ranks. */
+/* Calls return before their work is done, which follows the order of streams and communicators. Two ranks. */
 #include <rank.h>
 
 #include <pthread.h>
@@ -7,7 +7,7 @@ static ncclComm_t comm;
 static CUevent event;
 static float *value;
 
-/* Rank `by` has come here; the others wait for that. */
+/* Waits until rank `by` has reached this point. */
 static void signal_from(int by, const char *name)
 {
     char path[4096];
@@ -40,7 +40,7 @@ static void calls_return_before_their_peers_come(void)
     EXPECT(*value == 2);
 }
 
-/* Rank 1's second call is in a stream with nothing before it, and waits for the first all the same. */
+/* Rank 1's second call is the first in its stream, but waits for the first call of the communicator. */
 static void a_communicator_has_one_order(void)
 {
     CUstream other;
@@ -71,7 +71,7 @@ static void *send_first(void *returned)
     return NULL;
 }
 
-/* The first message of a pair blocks the caller until both sides want it, later ones their streams. */
+/* The first message of a pair blocks the caller until both sides request it, later ones block their streams. */
 static void messages_wait_for_their_receivers(void)
 {
     if (rank == 0) {
@@ -123,14 +123,14 @@ static void captured_calls_are_done_with_their_graph(void)
     EXPECT(*value == 4);
     CU(cuGraphExecDestroy(executable));
     CU(cuGraphDestroy(graph));
-    /* And what is not captured goes on as before. */
+    /* Calls outside the capture work as before. */
     NCCL(ncclAllReduce(value, value, 1, ncclFloat32, ncclSum, comm, stream));
     CU(cuEventRecord(event, stream));
     CU(cuEventSynchronize(event));
     EXPECT(*value == 8);
 }
 
-/* Whoever does what a capture forbids is refused, and spoils it. */
+/* A call that a capture forbids fails and invalidates the capture. */
 static void captures_are_spoilt(void)
 {
     CUgraph graph;
