@@ -306,16 +306,17 @@ fn has_ended(report: &Report) -> bool {
     report.job.ended_at.is_some()
 }
 
-/// Number of running reporters that follow boxes below a folder.
-fn reporters(folder: &Path) -> usize {
+/// Running reporters that follow boxes below a folder.
+fn reporters(folder: &Path) -> Vec<u32> {
     let processes = fs::read_dir("/proc").unwrap();
     processes
-        .filter_map(|it| fs::read(it.unwrap().path().join("cmdline")).ok())
-        .filter(|line| {
-            let line = String::from_utf8_lossy(line);
+        .filter_map(|it| it.unwrap().file_name().to_str()?.parse().ok())
+        .filter(|pid: &u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line);
             line.contains("\0reporter\0") && line.contains(folder.to_str().unwrap())
         })
-        .count()
+        .collect()
 }
 
 #[test]
@@ -332,7 +333,7 @@ fn job_started_without_run_reports_to_a_coordinator() {
     assert_eq!(healthy.wait(), Some(0));
     eventually("its boxes are gone", || healthy.boxes().is_empty());
     eventually("its reporter is gone", || {
-        reporters(healthy.scratch.path()) == 0
+        reporters(healthy.scratch.path()).is_empty()
     });
     assert_eq!(healthy.said(), "");
 
@@ -342,7 +343,7 @@ fn job_started_without_run_reports_to_a_coordinator() {
     assert_eq!(lines(&report)[2].1, line(TRAINING, "BUG barrier: rank 2"));
     assert_eq!(report.verdict, Verdict::Hang);
     eventually("one reporter is left", || {
-        reporters(hung.scratch.path()) == 1
+        reporters(hung.scratch.path()).len() == 1
     });
     eventually("it is said with the name of the job", || {
         let said = coordinator.said();
@@ -441,7 +442,7 @@ fn job_without_a_coordinator_runs_and_leaves_its_boxes() {
         "the job waited for a coordinator"
     );
     eventually("the reporter gives up", || {
-        reporters(bare.scratch.path()) == 0
+        reporters(bare.scratch.path()).is_empty()
     });
     assert_eq!(bare.boxes().len(), 4, "for whoever looks");
     let said = bare.said();
@@ -495,7 +496,7 @@ fn evidence_is_kept_in_a_named_run_directory() {
     bare.signal("-KILL");
     coordinator.until("kept", has_ended);
     eventually("its reporter is gone", || {
-        reporters(bare.scratch.path()) == 0
+        reporters(bare.scratch.path()).is_empty()
     });
     let boxes = fs::read_dir(run_dir.join("boxes")).unwrap().count();
     assert_eq!(boxes, 3);
@@ -503,6 +504,57 @@ fn evidence_is_kept_in_a_named_run_directory() {
     assert!(run_dir.join("run.json").exists());
     let journal = fs::metadata(run_dir.join("journal.ddpj")).unwrap();
     assert!(journal.len() > 1000);
+}
+
+#[test]
+fn ranks_with_boxes_in_two_directories_have_one_reporter() {
+    let coordinator = Coordinator::start();
+    let kept = tempfile::tempdir().unwrap();
+    let run_dir = kept.path().join("run");
+    let environment = [("DDP_DOCTOR_RUN_DIR", run_dir.to_str().unwrap())];
+    // The file system of the preferred directory is full after two of four boxes.
+    let script = format!(
+        "mkdir boxes && mount -t tmpfs -o size=64m,nr_inodes=4 none boxes && exec {} 4 early-exit",
+        training().display()
+    );
+    let command = ["unshare", "--map-current-user", "--keep-caps", "--mount"];
+    let command = [&command[..], &["sh", "-c", &script]].concat();
+    let bare = Bare::start_with("two", coordinator.address(), &command, &environment);
+    let report = coordinator.until("two", |report| !report.findings.is_empty());
+    assert_eq!(initiating(&report).0, "DD102", "{report:#?}");
+    assert_eq!(report.ranks.len(), 4, "{report:#?}");
+    eventually("one reporter is left", || {
+        reporters(bare.scratch.path()).len() == 1
+    });
+    bare.signal("-KILL");
+    let report = coordinator.until("two", has_ended);
+    assert_eq!(report.evidence.records_lost, 0);
+    let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
+    assert!(
+        !codes.contains(&"DD302") && !codes.contains(&"DD901"),
+        "{codes:?}"
+    );
+    eventually("the reporter is gone", || {
+        reporters(bare.scratch.path()).is_empty()
+    });
+    assert_eq!(fs::read_dir(run_dir.join("boxes")).unwrap().count(), 4);
+}
+
+#[test]
+fn reporter_ends_on_sigterm() {
+    let coordinator = Coordinator::start();
+    let training = training().to_str().unwrap();
+    let bare = Bare::start("term", coordinator.address(), &[training, "4", "barrier"]);
+    coordinator.until("term", |report| !report.findings.is_empty());
+    eventually("one reporter is left", || {
+        reporters(bare.scratch.path()).len() == 1
+    });
+    for pid in reporters(bare.scratch.path()) {
+        let status = Command::new("kill").arg(pid.to_string()).status();
+        assert!(status.unwrap().success());
+    }
+    eventually("it is gone", || reporters(bare.scratch.path()).is_empty());
+    assert_eq!(bare.ranks().len(), 4);
 }
 
 #[test]

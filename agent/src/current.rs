@@ -71,7 +71,7 @@ fn open_own(place: &Place, options: &Options) -> Result<Opened, CreateError> {
             return Err(CreateError::NoForkHandler(error));
         }
         let writer = Box::new(Writer::create(place, options)?);
-        reporter::start(writer.path(), options.local_rank);
+        reporter::start(writer.path(), place, options.local_rank);
         OWN.store(Box::into_raw(writer), Ordering::Release);
     }
     OPEN.store(OWN.load(Ordering::Acquire), Ordering::Release);

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::blackbox::{FollowedBy, Following, RUN_DIR};
+use crate::blackbox::{FollowedBy, Following, Place, RUN_DIR};
 use crate::trust::{self, Origin};
 use crate::{detach, sys};
 
@@ -41,15 +41,17 @@ const MAX_PATHS: usize = 256;
 /// the box.
 ///
 /// An error is printed once per node, by the first local rank.
-pub(crate) fn start(path: &Path, local_rank: Option<u32>) {
+///
+/// The other ranks of the launch may have boxes in any directory of `place`.
+pub(crate) fn start(path: &Path, place: &Place, local_rank: Option<u32>) {
     let Some(coordinator) = env::var_os(COORDINATOR).filter(|it| !it.is_empty()) else {
         return;
     };
-    let directory = path.parent().unwrap_or(path);
-    if Following::found(directory) == Some(FollowedBy::Run) {
+    let mut directories = place.directories();
+    if directories.any(|it| Following::found(it) == Some(FollowedBy::Run)) {
         return;
     }
-    if let Err(error) = start_program(path)
+    if let Err(error) = start_program(path, place)
         && local_rank.unwrap_or(0) == 0
     {
         // A failed write to standard error is ignored.
@@ -61,19 +63,23 @@ pub(crate) fn start(path: &Path, local_rank: Option<u32>) {
     }
 }
 
-fn start_program(path: &Path) -> io::Result<()> {
+fn start_program(path: &Path, place: &Place) -> io::Result<()> {
     let program = find()?;
     let path = fs::canonicalize(path)?;
     let text = |value: OsString| CString::new(value.into_vec());
-    let arguments = [NAME.into(), "reporter".into(), path.into_os_string()];
-    let arguments: Vec<CString> = arguments.map(text).into_iter().collect::<Result<_, _>>()?;
+    let mut arguments = vec![NAME.into(), "reporter".into(), path.into_os_string()];
+    // The program runs in another directory, so paths must be absolute.
+    for directory in place.directories() {
+        let directory = fs::canonicalize(directory).or_else(|_| std::path::absolute(directory))?;
+        arguments.extend(["--boxes".into(), directory.into_os_string()]);
+    }
+    let arguments: Vec<CString> = arguments.into_iter().map(text).collect::<Result<_, _>>()?;
     let environment = env::vars_os()
         .filter(|(name, _)| {
             let name = name.to_string_lossy();
             name.starts_with("DDP_DOCTOR_") || INHERITED.contains(&&*name)
         })
         .map(|(mut entry, mut value)| {
-            // The program runs in another directory, so the path must be absolute.
             if entry == RUN_DIR {
                 value = std::path::absolute(&value)?.into();
             }

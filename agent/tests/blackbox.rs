@@ -558,11 +558,17 @@ fn long_strings_and_splits_are_cut() {
 }
 
 #[test]
-fn reader_is_recorded_in_the_box() {
-    let (_directory, _writer, reader) = pair(small());
+fn box_has_one_follower_at_a_time() {
+    let (_directory, writer, reader) = pair(small());
+    let second = Reader::open_own(writer.path()).unwrap();
     assert_eq!(reader.claimed_by(), None);
-    reader.claim(77, 1234);
-    assert_eq!(reader.claimed_by(), Some((77, 1234)));
+    assert!(reader.claim(77, 1234));
+    assert_eq!(second.claimed_by(), Some((77, 1234)));
+    assert!(!second.claim(78, 5678));
+    assert_eq!(second.claimed_by(), Some((77, 1234)));
+    drop(reader);
+    assert!(second.claim(78, 5678));
+    assert_eq!(second.claimed_by(), Some((78, 5678)));
 }
 
 #[test]

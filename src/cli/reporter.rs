@@ -14,6 +14,9 @@ use crate::node::reporter::{Options, report};
 pub(super) struct Reporter {
     /// Black box of one rank of the launch
     black_box: PathBuf,
+    /// Directory in which ranks of the launch may have black boxes
+    #[arg(long, value_name = "DIR")]
+    boxes: Vec<PathBuf>,
     /// Address of the coordinator
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
     coordinator: String,
@@ -43,6 +46,7 @@ impl Reporter {
     pub(super) fn run(self) -> anyhow::Result<u8> {
         report(Options {
             black_box: self.black_box,
+            boxes: self.boxes,
             coordinator: self.coordinator,
             run_dir: self.run_dir,
             stall_after: self.stall_after,

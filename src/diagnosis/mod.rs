@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ddp_doctor_proto::catalogue::{DD902, DD904};
 use ddp_doctor_proto::report::{
     Confidence, Effect, Evidence, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp,
     Tool, Verdict, WaitingIn,
@@ -283,11 +284,14 @@ impl Engine {
             Some(Effect::Corrupts) => Verdict::Wrong,
             Some(Effect::Slows) => Verdict::Slow,
             Some(Effect::None) | None => {
-                // Gaps in the evidence are findings without effect; an error among them means that
-                // nothing can be judged.
-                let is_gap = |finding: &Finding| finding.code.starts_with("DD9");
-                let mut gaps = self.findings.iter().filter(|finding| is_gap(finding));
-                let blind = gaps.any(|gap| gap.severity >= Severity::Error);
+                // What was lost may be what went wrong. Other gaps in the evidence are errors if
+                // they leave the verdict open.
+                let is_gap = |finding: &Finding| {
+                    let code = finding.code.as_str();
+                    let is_loss = [DD902.code, DD904.code].contains(&code);
+                    is_loss || (code.starts_with("DD9") && finding.severity >= Severity::Error)
+                };
+                let blind = self.findings.iter().any(is_gap);
                 if blind {
                     Verdict::Insufficient
                 } else {

@@ -34,6 +34,8 @@ const BOX: &str = ".box";
 #[derive(Debug)]
 pub struct BoxDir {
     path: PathBuf,
+    /// Other directories in which the ranks of a launch may have boxes.
+    others: Vec<PathBuf>,
     /// Where boxes are kept after the end; `None`: nowhere.
     keep: Option<PathBuf>,
     is_shared_memory: bool,
@@ -64,6 +66,7 @@ impl BoxDir {
         let following = Following::begin(&path, FollowedBy::Run).ok().flatten();
         Ok(Self {
             path,
+            others: Vec::new(),
             keep,
             is_shared_memory,
             snapshot: false,
@@ -71,13 +74,15 @@ impl BoxDir {
         })
     }
 
-    /// The directory that the ranks of a launch made for themselves, which is left to them.
+    /// The directories in which the ranks of a launch make their boxes by themselves, which are left to
+    /// them; the first is `path`.
     ///
     /// # Errors
     ///
     /// When boxes shall be kept and there is no place for it.
     pub fn of_launch(
         path: &Path,
+        others: &[PathBuf],
         run_dir: Option<&Path>,
         following: Option<Following>,
     ) -> io::Result<Self> {
@@ -87,6 +92,7 @@ impl BoxDir {
         }
         Ok(Self {
             path: path.to_owned(),
+            others: others.to_vec(),
             keep,
             is_shared_memory: false,
             snapshot: false,
@@ -140,7 +146,11 @@ impl BoxDir {
     #[must_use]
     pub fn places(&self) -> Vec<PathBuf> {
         let mut places = vec![self.path.clone()];
-        places.extend(self.keep.clone().filter(|keep| *keep != self.path));
+        for other in self.others.iter().chain(&self.keep) {
+            if !places.contains(other) {
+                places.push(other.clone());
+            }
+        }
         places
     }
 
@@ -334,6 +344,12 @@ fn writer_is_alive(file: &Path) -> bool {
         (Some(pid), Some(start)) => u32::try_from(pid).is_ok_and(|pid| proc::is_alive(pid, start)),
         _ => false,
     }
+}
+
+/// Whether the processes that wrote the boxes of a directory all live.
+#[must_use]
+pub fn are_in_use(dir: &Path) -> bool {
+    boxes_in(dir).is_ok_and(|boxes| boxes.iter().all(|file| writer_is_alive(file)))
 }
 
 /// All black boxes in a directory.

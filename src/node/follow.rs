@@ -520,7 +520,8 @@ impl Follower {
             return true;
         }
         match Rank::open(self.ranks.len() as u64 + 1, path, &self.known_places) {
-            Ok(rank) => {
+            Ok(None) => true,
+            Ok(Some(rank)) => {
                 self.closed_boxes.remove(path);
                 if !self.ranks.iter().any(|other| rank.is_helper_of(other)) {
                     self.ranks.push(rank);

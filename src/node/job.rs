@@ -464,7 +464,7 @@ impl Watch {
             let end = async { tokio::time::timeout(MAX_CONCLUSION, diagnosis).await };
             let concluded = runtime.block_on(end);
             if !matches!(concluded, Ok(Ok(Concluded::Here | Concluded::There))) {
-                say("the diagnosis was not concluded in time: the report may be incomplete".into());
+                drop(self.screen.send(Message::CutOff));
             }
         }
         self.follower.tell(follow::Command::Stop);

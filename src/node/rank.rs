@@ -45,12 +45,13 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// Opens a box and claims it for this process. `known` caches the lines of native programs.
+    /// Opens a box and claims it for this process; `None`: another process follows it. `known` caches
+    /// the lines of native programs.
     ///
     /// # Errors
     ///
     /// If the file is no box, or not complete yet.
-    pub fn open(process: u64, path: &Path, known: &Arc<Known>) -> Result<Self, OpenError> {
+    pub fn open(process: u64, path: &Path, known: &Arc<Known>) -> Result<Option<Self>, OpenError> {
         let reader = Reader::open_own(path)?;
         let identity = reader.identity();
         if reader.is_damaged() {
@@ -58,10 +59,11 @@ impl Rank {
             return Err(OpenError::NotABox { path });
         }
         let us = std::process::id();
-        if let Ok(stat) = proc::Stat::of(us) {
-            reader.claim(us, stat.start_ticks);
+        let start_ticks = proc::Stat::of(us).map_or(0, |stat| stat.start_ticks);
+        if !reader.claim(us, start_ticks) {
+            return Ok(None);
         }
-        Ok(Self {
+        Ok(Some(Self {
             process,
             path: path.to_owned(),
             // A version other than the box's, so that the first poll reports the identity.
@@ -81,7 +83,7 @@ impl Rank {
             over: false,
             ended: false,
             damage: None,
-        })
+        }))
     }
 
     /// The file of the box.

@@ -39,6 +39,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_secs(30);
 /// Time limit for the conclusion, whichever coordinator makes it.
 const MAX_CONCLUSION: Duration = attach::CONCLUSION.saturating_mul(3);
+/// Time from SIGTERM to the exit.
+const TERM_GRACE: Duration = Duration::from_secs(5);
 /// Most of what is said that is kept.
 const MAX_LOG: u64 = 64 << 10;
 /// What is said goes here, beside the boxes: there is no terminal.
@@ -49,6 +51,8 @@ const LOG: &str = "reporter.log";
 pub struct Options {
     /// The black box of the rank that started it.
     pub black_box: PathBuf,
+    /// Directories in which ranks of the launch may have boxes, the preferred one first.
+    pub boxes: Vec<PathBuf>,
     /// Address of the coordinator.
     pub coordinator: String,
     /// Where evidence goes; `None`: nowhere, and what the coordinator has taken in is removed.
@@ -68,9 +72,15 @@ pub struct Options {
 /// When the coordinator's address cannot be used, or the box cannot be read. Whatever happens later
 /// is said in the log beside the boxes.
 pub fn report(options: Options) -> anyhow::Result<()> {
+    end_on_request()?;
     let directory = options.black_box.parent().context("not a black box")?;
     let first = Reader::open_own(&options.black_box)?;
-    let Some(following) = take_over(directory, &first) else {
+    // One lock for the launch, wherever its boxes are.
+    let mut places: Vec<&Path> = options.boxes.iter().map(PathBuf::as_path).collect();
+    if places.is_empty() {
+        places.push(directory);
+    }
+    let Some(following) = take_over(&places, &first) else {
         return Ok(());
     };
     let identity = first.identity();
@@ -106,25 +116,42 @@ pub fn report(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The right to follow the boxes of a directory; `None`: somebody else does, or does not have to.
-/// The inner `None`: the file system has no locks.
-fn take_over(directory: &Path, first: &Reader) -> Option<Option<Following>> {
+/// Ends this process a while after SIGTERM. Until then the ranks may end, and be reported.
+fn end_on_request() -> io::Result<()> {
+    let wait = || {
+        while sys::wait_for_signal().is_none_or(|it| it.signal != libc::SIGTERM) {}
+        std::thread::sleep(TERM_GRACE);
+        std::process::exit(128 + libc::SIGTERM);
+    };
+    let thread = std::thread::Builder::new().name("ddp-signals".into());
+    thread.spawn(wait).map(drop)
+}
+
+/// The right to follow the boxes in these directories; `None`: another process follows them, or it is
+/// not needed. The inner `None`: no directory has locks.
+fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>> {
     let identity = first.identity();
     let mut ended_since = None;
+    let lock = |directory: &&Path| Following::begin(directory, FollowedBy::Reporter).ok();
+    let by_run = |directory: &&Path| Following::found(directory) == Some(FollowedBy::Run);
+    let is_followed = || {
+        first
+            .claimed_by()
+            .is_some_and(|(pid, start)| proc::is_alive(pid, start))
+    };
     loop {
-        let is_followed = || {
-            first
-                .claimed_by()
-                .is_some_and(|(pid, start)| proc::is_alive(pid, start))
-        };
-        match Following::begin(directory, FollowedBy::Reporter) {
-            Ok(Some(_)) | Err(_) if is_followed() => return None,
-            Ok(Some(following)) => return Some(Some(following)),
-            Err(_) => return Some(None),
-            Ok(None) => {}
+        // The first one that can be locked, the same for all ranks of the launch.
+        let following = directories.iter().find_map(lock);
+        if is_followed() {
+            return None;
         }
-        // Whoever follows the others takes this one too, unless he is about to end.
-        if is_followed() || Following::found(directory) == Some(FollowedBy::Run) {
+        match following {
+            Some(Some(following)) => return Some(Some(following)),
+            None => return Some(None),
+            Some(None) => {}
+        }
+        // The process that follows the other ranks takes this one too, unless it is about to end.
+        if directories.iter().any(by_run) {
             return None;
         }
         if !proc::is_alive(identity.pid, identity.start_ticks) {
@@ -161,7 +188,7 @@ fn follow(
         let journal = Journal::create(&dir.join("journal.ddpj"), say.clone());
         journal.map_err(|error| say.say(&error.to_string())).ok()
     });
-    let boxes = match BoxDir::of_launch(directory, run_dir.as_deref(), following) {
+    let boxes = match BoxDir::of_launch(directory, &options.boxes, run_dir.as_deref(), following) {
         Ok(boxes) => boxes,
         Err(error) => return say.say(&format!("nothing is reported: {error}")),
     };
@@ -227,7 +254,10 @@ fn follow(
     match thread.join() {
         Ok(Err(error)) => say.say(&format!("a black box could not be kept: {error}")),
         // What nobody has taken in is all that is left of the job.
-        Ok(Ok(())) if is_taken_in && run_dir.is_none() => forget(directory),
+        Ok(Ok(())) if is_taken_in && run_dir.is_none() => {
+            forget(directory);
+            options.boxes.iter().for_each(|it| forget(it));
+        }
         _ => {}
     }
 }

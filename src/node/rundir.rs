@@ -107,7 +107,15 @@ pub struct Description {
 
 impl Previous {
     fn of(dir: &Path) -> io::Result<Option<Self>> {
-        if !LEFT.iter().any(|name| holds_something(&dir.join(name))) {
+        let mut left = LEFT
+            .iter()
+            .filter(|name| holds_something(&dir.join(name)))
+            .peekable();
+        if left.peek().is_none() {
+            return Ok(None);
+        }
+        // Ranks of this run may already have created their boxes here.
+        if left.all(|name| *name == LEFT[0]) && boxes::are_in_use(&dir.join(LEFT[0])) {
             return Ok(None);
         }
         Ok(Some(match Description::of(dir)? {

@@ -29,6 +29,8 @@ pub enum Message {
     Say(String),
     /// The command has ended.
     CommandEnded,
+    /// The diagnosis was not concluded.
+    CutOff,
     /// The last message.
     Finish {
         /// Exit status of the command.
@@ -87,6 +89,7 @@ impl Screen {
                 }
                 Ok(Message::Say(line)) => self.live.say(&line),
                 Ok(Message::CommandEnded) => self.command_ended(),
+                Ok(Message::CutOff) => self.live.cut_off(),
                 Ok(Message::Finish { status, report }) => return self.finish(status, report),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return self.finish(0, None),

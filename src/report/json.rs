@@ -52,6 +52,13 @@ impl Assembler {
         update.findings_changed
     }
 
+    /// Records that the diagnosis did not come to its end: it may have missed something.
+    pub fn cut_off(&mut self) {
+        if self.verdict == Verdict::Healthy {
+            self.verdict = Verdict::Insufficient;
+        }
+    }
+
     /// The current findings.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {

@@ -217,6 +217,12 @@ impl Live {
         drop(self.out.write_all(bytes).and_then(|()| self.out.flush()));
     }
 
+    /// Records that the diagnosis did not come to its end.
+    pub fn cut_off(&mut self) {
+        self.assembler.cut_off();
+        self.say("the diagnosis was not concluded in time: the report may be incomplete");
+    }
+
     /// Whether this file has the last report.
     #[must_use]
     pub fn is_written(&self, path: &Path) -> bool {

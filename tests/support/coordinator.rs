@@ -96,8 +96,10 @@ impl Coordinator {
             return Vec::new();
         };
         let mut reports: Vec<Report> = files
-            // A file without a report yet is empty.
-            .filter_map(|file| serde_json::from_slice(&fs::read(file.unwrap().path()).ok()?).ok())
+            .map(|file| file.unwrap())
+            // A report that is being written has a temporary name; one without a report yet is empty.
+            .filter(|file| !file.file_name().as_encoded_bytes().starts_with(b"."))
+            .filter_map(|file| serde_json::from_slice(&fs::read(file.path()).ok()?).ok())
             .filter(|report: &Report| report.job.id == job)
             .collect();
         reports.sort_by_key(|report| report.job.started_at);

@@ -53,8 +53,11 @@ impl Following {
         if !sys::lock(&file, true)? {
             return Ok(None);
         }
-        file.set_len(0)?;
-        writeln!(file, "{}", who.word())?;
+        // The lock counts, also where the file system has no room for the word.
+        drop(
+            file.set_len(0)
+                .and_then(|()| writeln!(file, "{}", who.word())),
+        );
         Ok(Some(Self { _file: file }))
     }
 

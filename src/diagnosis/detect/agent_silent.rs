@@ -130,7 +130,7 @@ mod tests {
             12.0 - silent b 1.2
             """
             look-on = 100
-            verdict = "healthy"
+            verdict = "insufficient"
             [[expect]]
             code = "DD904"
             severity = "note"

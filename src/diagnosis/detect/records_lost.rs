@@ -124,7 +124,7 @@ mod tests {
             2.1 * done
             """
             look-on = 100
-            verdict = "healthy"
+            verdict = "insufficient"
             [[expect]]
             code = "DD902"
             severity = "note"

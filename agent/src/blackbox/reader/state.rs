@@ -9,6 +9,7 @@ use ddp_doctor_proto::blackbox::{PUBLISHED, WORD, box_flags, group, header, insi
 
 use super::{Frontier, Reader};
 use crate::blackbox::protocol;
+use crate::sys;
 
 /// Number of attempts to read a thread's words while they change.
 const RETRIES: usize = 64;
@@ -143,22 +144,26 @@ impl Reader {
             .collect()
     }
 
-    /// Stores this reader's process in the box. Without write permission it does nothing.
-    pub fn claim(&self, pid: u32, start_ticks: u64) {
+    /// Makes this reader the only one that follows the box, until it is dropped: locks the file and
+    /// stores this process in it. Returns false if another reader follows it.
+    ///
+    /// On a file system without locks several readers may claim a box.
+    pub fn claim(&self, pid: u32, start_ticks: u64) -> bool {
+        if let Ok(false) = sys::lock(&self.file, true) {
+            return false;
+        }
         // Written through the file, since the map is read-only; both are the same memory. The start
         // time is written first, so that a new pid is never combined with an old time.
         for (at, value) in [
             (header::READER_START_TICKS, start_ticks),
             (header::READER_PID, u64::from(pid)),
         ] {
-            if self
-                .file
-                .write_all_at(&value.to_le_bytes(), (at * WORD) as u64)
-                .is_err()
-            {
-                return;
+            let bytes = value.to_le_bytes();
+            if self.file.write_all_at(&bytes, (at * WORD) as u64).is_err() {
+                break;
             }
         }
+        true
     }
 
     /// Pid and start time of the process that claimed to read the box.
