@@ -60,14 +60,15 @@ impl Launch {
             return false;
         }
         let reader = reader.claimed_by();
-        if reader.is_some_and(|(pid, start)| proc::is_alive(pid, start)) {
+        let us = std::process::id();
+        if reader.is_some_and(|(pid, start)| pid != us && proc::is_alive(pid, start)) {
             return false;
         }
         // A box of a dead process that was read before belongs to an earlier launch with the same
         // name.
         let lives = proc::is_alive(identity.pid, identity.start_ticks);
         let is_fresh = Timestamp(identity.anchor_unix_ns).plus(UNREAD) >= self.since;
-        if !lives && (reader.is_some() || !is_fresh) {
+        if !lives && (reader.is_some_and(|(pid, _)| pid != us) || !is_fresh) {
             return false;
         }
         self.over_since = None;

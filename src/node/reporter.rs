@@ -131,6 +131,8 @@ fn end_on_request() -> io::Result<()> {
 /// not needed. The inner `None`: no directory has locks.
 fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>> {
     let identity = first.identity();
+    let us = std::process::id();
+    let own = (us, proc::Stat::of(us).map_or(0, |it| it.start_ticks));
     let mut ended_since = None;
     let lock = |directory: &&Path| Following::begin(directory, FollowedBy::Reporter).ok();
     let by_run = |directory: &&Path| Following::found(directory) == Some(FollowedBy::Run);
@@ -145,10 +147,13 @@ fn take_over(directories: &[&Path], first: &Reader) -> Option<Option<Following>>
         if is_followed() {
             return None;
         }
-        match following {
-            Some(Some(following)) => return Some(Some(following)),
-            None => return Some(None),
-            Some(None) => {}
+        let ours = match following {
+            Some(Some(following)) => Some(Some(following)),
+            None => Some(None),
+            Some(None) => None,
+        };
+        if ours.is_some() {
+            return ours.filter(|_| first.claim(own.0, own.1));
         }
         // The process that follows the other ranks takes this one too, unless it is about to end.
         if directories.iter().any(by_run) {

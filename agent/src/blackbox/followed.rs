@@ -4,14 +4,16 @@
 //! namespaces.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::sys;
 
-/// File in a directory of boxes that the follower locks.
+/// File in a directory of boxes that says which kind of process follows them.
 pub const FOLLOWED: &str = "followed";
+/// Neither follow links, nor block, nor leave the descriptor to programs.
+const FLAGS: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
 
 /// The kind of process that follows a directory of boxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,46 +44,49 @@ pub struct Following {
 impl Following {
     /// Acquires the lock; `None`: another process holds it.
     pub fn begin(directory: &Path, who: FollowedBy) -> io::Result<Option<Self>> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
-            .open(directory.join(FOLLOWED))?;
+        let file = lockable(directory)?;
         if !sys::lock(&file, true)? {
             return Ok(None);
         }
-        // The lock counts, also where the file system has no room for the word.
-        drop(
-            file.set_len(0)
-                .and_then(|()| writeln!(file, "{}", who.word())),
-        );
+        // The lock counts, also if the file system has no room for the word.
+        let word = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .custom_flags(FLAGS)
+            .open(directory.join(FOLLOWED));
+        drop(word.and_then(|mut file| writeln!(file, "{}", who.word())));
         Ok(Some(Self { _file: file }))
     }
 
     /// The process that currently follows the directory, if any.
     #[must_use]
     pub fn found(directory: &Path) -> Option<FollowedBy> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
-            .open(directory.join(FOLLOWED))
-            .ok()?;
-        if sys::lock(&file, false).unwrap_or(true) {
+        if sys::lock(&lockable(directory).ok()?, false).unwrap_or(true) {
             return None;
         }
-        let mut word = [0; 16];
-        file.rewind().ok()?;
-        let length = file.read(&mut word).ok()?;
-        let is_run = word.get(..length)?.starts_with(b"run");
+        let word = OpenOptions::new()
+            .read(true)
+            .custom_flags(FLAGS)
+            .open(directory.join(FOLLOWED));
+        let mut start = [0; 3];
+        let is_run =
+            word.is_ok_and(|mut file| file.read_exact(&mut start).is_ok()) && start == *b"run";
         Some(if is_run {
             FollowedBy::Run
         } else {
             FollowedBy::Reporter
         })
     }
+}
+
+/// The directory itself: it can be locked when its file system is full.
+fn lockable(directory: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(FLAGS | libc::O_DIRECTORY)
+        .open(directory)
 }
 
 #[cfg(test)]
