@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::support::artifact;
 use crate::support::coordinator::Coordinator;
-use crate::support::process::{eventually, program, run_to_end};
+use crate::support::process::{PROGRAM, eventually, program, run_to_end};
 use crate::support::report::{initiating, is_healthy};
 
 /// Time limit for an expected event.
@@ -538,6 +538,69 @@ fn ranks_with_boxes_in_two_directories_have_one_reporter() {
         reporters(bare.scratch.path()).is_empty()
     });
     assert_eq!(fs::read_dir(run_dir.join("boxes")).unwrap().count(), 4);
+}
+
+/// Runs a script under a new mount namespace in a folder.
+fn in_namespace(folder: &Path, script: &str) -> Output {
+    let mut command = Command::new("unshare");
+    for (name, _) in program(folder).get_envs() {
+        command.env_remove(name);
+    }
+    command
+        .args(["--map-current-user", "--keep-caps", "--mount", "sh", "-c"])
+        .arg(script)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn run_follows_boxes_in_two_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    // /dev/shm is full after some of the boxes. The ranks also inherit the address of a coordinator.
+    let script = format!(
+        "mount -t tmpfs -o size=64m,nr_inodes=8 none /dev/shm
+        {PROGRAM} coordinator --listen 127.0.0.1:0 >address & coordinator=$!
+        until [ -s address ]; do sleep 0.05; done
+        DDP_DOCTOR_COORDINATOR=$(cat address) DDP_DOCTOR_PROGRAM={PROGRAM} \
+            {PROGRAM} run --run-dir run --on-hang kill --kill-after 1 -- {} 4 early-exit
+        status=$?; kill $coordinator; ls /dev/shm/ddp-doctor-*; exit $status",
+        training().display()
+    );
+    let output = in_namespace(dir.path(), &script);
+    assert_eq!(output.status.code(), Some(75), "{output:?}");
+    let report = fs::read(dir.path().join("run/report.json")).unwrap();
+    let report: Report = serde_json::from_slice(&report).unwrap();
+    assert_eq!(initiating(&report), ("DD102", &[1][..]));
+    let codes: Vec<&str> = report.findings.iter().map(|it| it.code.as_str()).collect();
+    assert_eq!(codes, ["DD102"]);
+    assert_eq!(report.ranks.len(), 4);
+    let boxes = fs::read_dir(dir.path().join("run/boxes")).unwrap();
+    assert_eq!(boxes.count(), 4);
+}
+
+#[test]
+fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!(
+        "mkdir full && mount -t tmpfs -o size=8k none full
+        exec {PROGRAM} run --run-dir full/run -- {} 4",
+        training().display()
+    );
+    let output = in_namespace(dir.path(), &script);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let (_, at) = said.split_once("black boxes remain in ").unwrap();
+    let at = Path::new(at.split_once(": ").unwrap().0);
+    let boxes = fs::read_dir(at).unwrap().map(|it| it.unwrap().path());
+    let is_box = |it: &PathBuf| it.extension().is_some_and(|it| it == "box");
+    assert_eq!(boxes.filter(is_box).count(), 4, "{said}");
+    let last = said.lines().last().unwrap();
+    assert!(
+        last.contains("the last report could not be written"),
+        "{said}"
+    );
+    fs::remove_dir_all(at).unwrap();
 }
 
 #[test]
