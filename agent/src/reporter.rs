@@ -71,7 +71,7 @@ fn start_program(path: &Path, place: &Place) -> io::Result<()> {
     // The program runs in another directory, so paths must be absolute.
     for directory in place.directories() {
         let directory = fs::canonicalize(directory).or_else(|_| std::path::absolute(directory))?;
-        arguments.extend(["--boxes".into(), directory.into_os_string()]);
+        arguments.push(directory.into_os_string());
     }
     let arguments: Vec<CString> = arguments.into_iter().map(text).collect::<Result<_, _>>()?;
     let environment = env::vars_os()

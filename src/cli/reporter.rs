@@ -14,8 +14,7 @@ use crate::node::reporter::{Options, report};
 pub(super) struct Reporter {
     /// Black box of one rank of the launch
     black_box: PathBuf,
-    /// Directory in which ranks of the launch may have black boxes
-    #[arg(long, value_name = "DIR")]
+    /// Directories in which ranks of the launch may have black boxes
     boxes: Vec<PathBuf>,
     /// Address of the coordinator
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
