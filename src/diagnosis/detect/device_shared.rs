@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         let refused = format!(
             r#"
             world = 2

@@ -201,7 +201,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"

@@ -107,7 +107,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!("world = 2\nevents = \"\"\"\n{OFF_BY_ONE}\n6.5 0 exits 0\n\"\"\"\n"),

@@ -469,7 +469,7 @@ mod tests {
         MiB is reserved by PyTorch but unallocated.";
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!(

@@ -413,7 +413,7 @@ mod tests {
     use crate::diagnosis::testing::shows;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"

@@ -96,7 +96,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!("world = 2\nevents = \"\"\"\n{TWICE}\"\"\"\n"),

@@ -142,7 +142,7 @@ mod tests {
     const IDLE: &str = "ran=200 queued=0 threads=50 stolen=0";
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(&ABOUT, &slows(IDLE, 0.3, 0.05, 0.26));
     }
 

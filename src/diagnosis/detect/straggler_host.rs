@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &late("0.9 0 host ran=300 queued=0 on=0\n0.9 1 host ran=300 queued=600 on=1"),

@@ -145,7 +145,7 @@ mod tests {
     const BUCKET: &str = "0.380 * all_reduce f32[1000000] sum @train.py:12\n0.390 * done";
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(&ABOUT, &rounds(18, SMALL, (9, 15), STEP, BUCKET));
     }
 

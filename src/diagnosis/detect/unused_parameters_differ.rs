@@ -141,7 +141,7 @@ mod tests {
     const RAISES: &str = r#"1.2 1 raises uncaught "RuntimeError: Expected to have finished reduction in the prior iteration before" @train.py:17"#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!(
