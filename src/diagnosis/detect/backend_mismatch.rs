@@ -14,7 +14,7 @@ static ABOUT: About = About {
     order: order::START,
 };
 
-/// DD304: backends that never meet.
+/// DD304: backends that cannot communicate with each other.
 pub(super) struct BackendMismatch;
 
 impl Detector for BackendMismatch {
@@ -30,7 +30,7 @@ impl Detector for BackendMismatch {
 }
 
 fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
-    // Those that meet the ones that most ranks ask for, and those that do not.
+    // Ranks whose backend can meet the most frequent one, and the others.
     let backends = forming.backends();
     let (main, _) = backends.first()?;
     let meets = |joiner: &Joiner<'_>| !never_meet(main, &joiner.init.backend);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_that_never_meet_are_found_at_once() {
+    fn incompatible_backends_are_proved_at_once() {
         holds(
             r#"
             world = 3
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_that_meet_on_a_device_are_none() {
+    fn backends_that_share_a_device_type_are_compatible() {
         holds(
             r#"
             world = 2
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_names_none_is_not_compared() {
+    fn rank_without_a_named_backend_is_not_compared() {
         holds(
             r#"
             world = 2

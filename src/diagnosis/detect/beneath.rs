@@ -1,4 +1,5 @@
-//! What the layer below adds to a finding: NCCL to one of c10d's; and the other way round.
+//! What NCCL's records add to a finding about a c10d call: the NCCL function that ranks are in, and
+//! the reduce op that NCCL was given.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::diagnosis::model::Target;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Capital, Ranks, number};
 
-/// Sentences for the reasoning of a finding.
+/// Sentences that are appended to `why`.
 pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     let Some((group, seq)) = draft.place else {
         return Vec::new();

@@ -1,8 +1,8 @@
-//! DD903 clock-skew: clocks differ by more than the answer can bear.
+//! DD903 clock-skew: the clocks of two hosts differ by more than 500 ms.
 //!
-//! Times of other hosts are corrected by what was measured, so that the diagnosis bears a wrong clock;
-//! whoever reads the logs of several hosts side by side does not. Where nothing was measured, as in
-//! what a job left behind, causality tells: no collective ends before its last member has come.
+//! Times of other hosts are corrected by the measured difference, so a wrong clock does not affect the
+//! diagnosis, but it makes the logs of the hosts incomparable. Without measurements, as in the records
+//! of an ended job, causality shows a difference: no collective ends before its last member enters it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::diagnosis::model::{Clock, Model};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::Ranks;
 
-/// What hosts that keep their time from a server are apart, and far more.
+/// Tolerated difference: far more than that of hosts which synchronise with a time server.
 const BEARABLE: Duration = Duration::from_millis(500);
 
 static ABOUT: About = About {
@@ -24,7 +24,7 @@ static ABOUT: About = About {
     order: order::EVIDENCE,
 };
 
-/// DD903: the hosts do not agree what time it is.
+/// DD903: clocks of hosts that differ, or may differ, too much.
 pub(super) struct ClockSkew;
 
 impl Detector for ClockSkew {
@@ -52,7 +52,7 @@ struct Skew {
     by: Duration,
     uncertainty: Duration,
     at: Timestamp,
-    /// Times are corrected by it.
+    /// The difference was measured, and the times are corrected by it.
     corrected: bool,
 }
 
@@ -72,11 +72,11 @@ fn measured(model: &Model) -> Option<Skew> {
     })
 }
 
-/// The collective that ended longest before its last member came, by their clocks.
+/// The largest difference that shows in a collective which ended before its last member entered it.
 fn from_causality(model: &Model) -> Option<Skew> {
     let mut found: Option<Skew> = None;
     for group in model.groups() {
-        // On a device a wait is over at once.
+        // A wait for a device does not wait for the collective.
         let complete = group.traffic.transport.waits_complete;
         let Some(early) = group.ended_early.as_ref().filter(|_| complete) else {
             continue;
@@ -144,7 +144,7 @@ fn draft(model: &Model, skew: Skew) -> Draft {
         by_ms: by.as_millis() as u64,
         uncertainty_ms: uncertainty.as_millis() as u64 + u64::from(corrected),
     }];
-    // Which of the two is wrong is not known here, and no rank is to blame.
+    // Which of the two clocks is wrong is unknown, and no rank is to blame.
     draft.root_confidence = Confidence::Suspected;
     draft.victims = ranks_of(model, &behind);
     draft.victims.extend(ranks_of(model, &ahead));
@@ -155,7 +155,7 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     }))
 }
 
-/// The clocks were asked, and the ways are too long to tell.
+/// A finding if the measurements are too uncertain to exclude a difference.
 fn unknown(model: &Model) -> Option<Draft> {
     let uncertainty = model.clock_uncertainty();
     let mut clocks: Vec<(&Arc<str>, &Clock)> = model.clocks.iter().collect();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_whose_clocks_differ_are_named() {
+    fn clock_difference_names_both_hosts() {
         holds(
             r#"
             world = 4
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_agree_well_enough_are_nothing() {
+    fn small_clock_difference_is_ignored() {
         holds(
             r#"
             world = 4
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_within_its_uncertainty_is_none_but_the_uncertainty_may_be() {
+    fn difference_within_a_large_uncertainty_reports_the_uncertainty() {
         holds(
             r#"
             world = 4
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collective_that_ended_before_its_last_member_came_shows_it() {
+    fn collective_that_ends_before_its_last_member_proves_skew() {
         holds(
             r#"
             world = 2
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn on_one_host_it_shows_nothing() {
+    fn early_end_on_one_host_is_ignored() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD405 ddp-bypassed: backward ran without any gradient synchronisation.
+//! DD405 ddp-bypassed: gradients are computed without DDP's forward and are not averaged.
 
 use ddp_doctor_proto::catalogue;
 
@@ -12,7 +12,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD405: gradients come from outside DDP's forward.
+/// DD405: gradients that DDP does not average.
 pub(super) struct DdpBypassed;
 
 impl Detector for DdpBypassed {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_that_nobody_averages() {
+    fn gradients_without_any_averaging_are_found() {
         holds(&format!(
             r#"
             world = 2
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_that_the_program_averages_are_none() {
+    fn gradients_that_the_program_averages_are_ignored() {
         holds(&format!(
             r#"
             world = 2
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_to_average_alone() {
+    fn single_rank_does_not_need_averaging() {
         holds(&format!(
             r#"
             world = 1
