@@ -1,8 +1,9 @@
 //! DD903 clock-skew: the clocks of two hosts differ by more than 500 ms.
 //!
-//! Times of other hosts are corrected by the measured difference, so a wrong clock does not affect the
-//! diagnosis, but it makes the logs of the hosts incomparable. Without measurements, as in the records
-//! of an ended job, causality shows a difference: no collective ends before its last member enters it.
+//! Times of other hosts are corrected by the measured difference, so a wrong clock does not affect
+//! the diagnosis, but it makes the logs of the hosts incomparable. Without measurements, as in the
+//! records of an ended job, causality shows a difference: no collective ends before its last member
+//! enters it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn difference_within_a_large_uncertainty_reports_the_uncertainty() {
+    fn large_uncertainty_is_reported_instead_of_a_difference() {
         holds(
             r#"
             world = 4

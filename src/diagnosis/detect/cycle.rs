@@ -30,7 +30,7 @@ pub(super) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Block
         .collect()
 }
 
-/// Whether a stall that this cycle causes is overdue. Required if a wait of the cycle may still end.
+/// Whether a stall of this cycle is overdue. Required if a wait of the cycle may still end.
 pub(super) fn is_overdue(situation: &Situation<'_>, index: usize) -> bool {
     let led_to = |origin: &Origin| *origin == Origin::Cycle(index);
     let mut stalls = situation.stalls.iter().filter(|s| led_to(&s.origin));
@@ -163,8 +163,8 @@ pub(super) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Cert
     })
 }
 
-/// Whether two ranks wait in collectives of two groups that both belong to: the same two calls, swapped.
-/// A rank that waits for its device may have omitted a call before, so it does not count.
+/// Whether two ranks wait in collectives of two groups that both belong to: the same two calls,
+/// swapped. A rank that waits for its device may have omitted a call before, so it does not count.
 fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
     let [a, b] = cycle else { return false };
     if !are_in_their_calls(cycle) {
