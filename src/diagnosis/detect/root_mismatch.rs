@@ -1,4 +1,4 @@
-//! DD107 root-mismatch: the src, dst or root of a collective differs.
+//! DD107 root-mismatch: ranks pass different `src` or `dst` ranks to a rooted collective.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::CertificateKind;
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD107: the roots of two calls of one collective differ.
+/// DD107: calls of one collective with different roots.
 pub(super) struct RootMismatch;
 
 impl Detector for RootMismatch {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_differ_are_found_where_they_meet() {
+    fn different_calls_are_proved_at_their_lines() {
         differ(
             "DD107",
             "unsatisfiable-join",
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_agree_are_none() {
+    fn matching_calls_are_not_reported() {
         agree("broadcast f32[8] root=1", "broadcast f32[8] root=1");
     }
 }
