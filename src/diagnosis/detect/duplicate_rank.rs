@@ -1,4 +1,4 @@
-//! DD302 duplicate-rank: two processes with one rank.
+//! DD302 duplicate-rank: two processes join the world as the same rank.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, by_place};
 use crate::diagnosis::words::{self, Ranks};
 
-/// Ranks that are counted through.
+/// Maximum number of ranks that are searched for missing ones.
 const MOST_RANKS: u32 = 1 << 16;
 
 static ABOUT: About = About {
@@ -20,7 +20,7 @@ static ABOUT: About = About {
     order: order::START,
 };
 
-/// DD302: two processes have one rank.
+/// DD302: two processes with one rank.
 pub(super) struct DuplicateRank;
 
 impl Detector for DuplicateRank {
@@ -35,7 +35,7 @@ impl Detector for DuplicateRank {
     }
 }
 
-/// The processes of a rank that are there more than once, the first two.
+/// For each rank that two processes use at the same time, the first two of them.
 fn doubles<'a>(forming: &Forming<'a>) -> Vec<[Joiner<'a>; 2]> {
     let mut by_rank: BTreeMap<u32, Vec<Joiner<'a>>> = BTreeMap::new();
     for joiner in &forming.joiners {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_process_of_a_rank_is_found_when_it_comes() {
+    fn second_process_of_a_rank_is_proved_when_it_joins() {
         holds(
             r#"
             world = 3
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_double_that_is_left_over_is_found_though_the_world_is_complete() {
+    fn second_process_is_found_after_the_world_is_complete() {
         holds(
             r#"
             world = 2
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_was_started_again_is_none() {
+    fn restarted_rank_is_not_a_duplicate() {
         holds(
             r#"
             world = 2
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_rank_of_another_world_is_none() {
+    fn same_rank_of_another_world_is_not_a_duplicate() {
         holds(
             r#"
             world = 2
