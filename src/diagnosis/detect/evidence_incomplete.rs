@@ -1,4 +1,4 @@
-//! DD901 evidence-incomplete: ranks or layers never seen, and what that hides.
+//! DD901 evidence-incomplete: evidence about ranks is missing, so findings about them are too.
 
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::catalogue;
@@ -17,7 +17,7 @@ static ABOUT: About = About {
     order: order::EVIDENCE,
 };
 
-/// DD901: what could not be seen.
+/// DD901: gaps in the evidence.
 pub(super) struct EvidenceIncomplete;
 
 impl Detector for EvidenceIncomplete {
@@ -39,7 +39,7 @@ impl Detector for EvidenceIncomplete {
     }
 }
 
-/// Whether nothing at all can be judged. Only the end of the job tells: until then ranks may come.
+/// Whether the job has ended without any recorded call. Until its end ranks may still report.
 fn is_blind(situation: &Situation<'_>) -> bool {
     let model = situation.model;
     model.over().is_some()
@@ -56,7 +56,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     if is_blind(situation) {
         draft.severity = Severity::Error;
     }
-    // Without a rank it is a process beside the ranks.
+    // A note without a rank is about a process that is none.
     draft.leaves_open = note.rank.is_some();
     let who = match (note.rank, note.pid) {
         (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
@@ -105,7 +105,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     missing(draft, note.rank, note.pid, &note.text)
 }
 
-/// Ranks of the world that never reported though the world is complete, or over.
+/// Ranks of the world that have not reported although it is complete or the job has ended.
 fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let world_size = model.world_size()?;
@@ -114,7 +114,7 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
         process.is_joining() && place.is_some()
     };
     if model.processes.values().any(is_told) {
-        // The world has not come to be: who is missing in it is a finding of its own.
+        // The world is still incomplete: DD301 reports who is missing.
         return None;
     }
     let grace = model.timing.unseen_rank_grace;
@@ -123,7 +123,7 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     if due > situation.now {
         return None;
     }
-    // A process that is several ranks may be those.
+    // They may be ranks of a process that runs several.
     if model
         .notes
         .iter()
@@ -155,7 +155,7 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     Some(missing(draft, None, None, "ranks that never reported"))
 }
 
-/// The job is over and no rank was seen in it.
+/// A finding if the job has ended and no rank was recorded.
 fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let ended: Timestamp = model.over()?;
@@ -175,10 +175,10 @@ fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     Some(missing(draft, None, None, "any rank"))
 }
 
-/// Ranks whose end nobody saw, and what they were in the middle of when the evidence ends.
+/// Ranks whose end was not recorded, with their last calls.
 ///
-/// How long they stayed there is not known: a job that was killed while it was well ends with waits,
-/// too. Without another finding that leaves everything open.
+/// It is unknown how long they stayed in these calls: the records of a healthy job that was killed
+/// end with waits, too. Without another finding the job cannot be judged.
 fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let unwatched =
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_that_is_seen_whole_has_no_gap() {
+    fn complete_evidence_has_no_finding() {
         holds(
             r#"
             world = 2

@@ -1,9 +1,8 @@
-//! DD114 group-creation-mismatch: a group created by some ranks only, in another order, or with other
-//! members.
+//! DD114 group-creation-mismatch: ranks do not create the same groups in the same order.
 //!
-//! Makers who met and do not agree come first, then waits in a circle that lead through the making of
-//! a group, then makers who have waited too long. What follows from the first of them in one world is
-//! not said again.
+//! Checked in this order: requests under one name that disagree, cycles of waits that include the
+//! creation of a group, creations that have waited longer than the stall limit. Each initialisation
+//! of a world gets at most one of these findings.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +29,7 @@ static ABOUT: About = About {
     order: order::CREATION,
 };
 
-/// DD114: ranks do not make the same groups.
+/// DD114: groups that some ranks do not create, or create differently.
 pub(super) struct GroupCreationMismatch;
 
 impl Detector for GroupCreationMismatch {
@@ -93,7 +92,7 @@ fn stalls_of<'a>(situation: &'a Situation<'_>, of: impl Fn(&Origin) -> bool) -> 
     stalls.filter(|stall| of(&stall.origin)).collect()
 }
 
-/// Makers met and do not agree.
+/// Ranks create different groups under one name.
 fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Draft> {
     let model = situation.model;
     let group = model.groups().find(|group| {
@@ -143,7 +142,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
         .filter(|stall| model.group(stall.group).world == mismatch.at.world)
         .collect();
     draft.blocked_at = stalls.iter().map(|stall| stall.since).min();
-    // Whoever is a member of one of these groups has one that is of no use.
+    // No member of these groups can use them.
     draft.victims = victims(&stalls);
     draft
         .victims
@@ -216,7 +215,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     Some(draft.proved_by(proof))
 }
 
-/// Ranks wait for each other in a circle, and one of them makes a group.
+/// A cycle of waits in which a rank creates a group.
 fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> Option<Draft> {
     let model = situation.model;
     let next = |i: usize| cycle[(i + 1) % cycle.len()].rank;
@@ -274,7 +273,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     Some(draft.proved_by(cycle::proof(situation, cycle)))
 }
 
-/// Makers have waited too long for ranks that live.
+/// Creators have waited longer than the stall limit for live ranks.
 fn of_stall(
     situation: &Situation<'_>,
     stall: &Stall,
@@ -389,12 +388,12 @@ fn of_stall(
     Some(draft)
 }
 
-/// Whether it is one of NCCL's, which programs make themselves, or by way of their first call.
+/// Whether it is an NCCL communicator, created by the program or by a group's first collective.
 fn is_communicator(group: &Group) -> bool {
     group.info.key.layer == "nccl"
 }
 
-/// All members make the group, and it does not come to be.
+/// All members create the group, and one has not returned within the stall limit.
 fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     let join = group.join(0)?;
     let inside: Vec<(u32, Timestamp)> = join
@@ -410,7 +409,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         .map(|(&rank, joined)| (rank, joined.call.at))
         .collect();
     let all = situation.model.not_made_by(group).is_empty() && group.is_fully_seen();
-    // The last of them came at that moment.
+    // Time at which the last member began.
     let begun = join.calls.values().map(|joined| joined.call.at).max()?;
     let due = begun.plus(situation.config.stall_after);
     let known = situation.known_of(group.id, group.members.keys().copied());
@@ -452,7 +451,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     Some(draft)
 }
 
-/// Blames those who are fewer: the members that make the group, or those that do not.
+/// Makes the smaller side the root cause: members that create the group, or those that do not.
 fn makers_and_others(situation: &Situation<'_>, group: &Group, draft: &mut Draft) {
     let makers: Vec<u32> = group.members.keys().copied().collect();
     let mut classes = vec![makers, situation.model.not_made_by(group)];
@@ -473,8 +472,8 @@ fn cause_of(situation: &Situation<'_>, draft: &Draft) -> ddp_doctor_proto::repor
     cause::of(situation, &draft.root, &draft.victims, draft.evidence_at)
 }
 
-/// Where absent members make a group of the same members under another name: they have counted on
-/// differently before.
+/// A sentence if absent members create a group of the same members under another name, because they
+/// have created a different number of groups before.
 fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Option<String> {
     let twin = situation.model.groups().find(|other| {
         other.id != group.id
@@ -536,7 +535,7 @@ fn nth(n: u64) -> String {
     format!("{n}{ending}")
 }
 
-/// Text at the beginning of a sentence.
+/// Displays a text with its first letter in upper case.
 struct Sentence<'a>(&'a str);
 
 impl std::fmt::Display for Sentence<'_> {
@@ -569,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn makers_that_do_not_agree_are_found_when_they_meet() {
+    fn different_groups_under_one_name_are_proved() {
         holds(
             r#"
             world = 3
@@ -596,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_made_by_some_ranks_are_nothing_while_nobody_misses_them() {
+    fn group_of_some_ranks_is_ignored_while_no_rank_waits() {
         holds(
             r#"
             world = 3
@@ -612,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_one_collide_with_nobody() {
+    fn groups_of_one_rank_do_not_collide() {
         holds(
             r#"
             world = 3
@@ -630,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_collide_are_a_fault_only_where_makers_do_not_come_back() {
+    fn name_collision_is_reported_only_if_creators_block() {
         holds(
             r#"
             world = 4
@@ -665,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_through_the_making_of_a_group_is_found_when_it_closes() {
+    fn cycle_through_a_creation_is_proved_when_it_closes() {
         holds(
             r#"
             world = 3
@@ -687,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_made_without_its_members_closes_no_circle() {
+    fn lazily_created_group_closes_no_cycle() {
         holds(
             r#"
             world = 3
@@ -704,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn makers_wait_for_a_rank_that_lives_until_the_limit() {
+    fn missing_live_creator_is_reported_at_the_stall_limit() {
         holds(
             r#"
             world = 3
@@ -725,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_comes_late_makes_it_all_the_same() {
+    fn late_creator_is_not_reported() {
         holds(
             r#"
             world = 3
@@ -740,7 +739,7 @@ mod tests {
     }
 
     #[test]
-    fn other_ranks_wait_for_those_that_make_a_group() {
+    fn ranks_that_wait_for_a_creator_are_victims() {
         holds(
             r#"
             world = 3
@@ -759,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_ended_never_makes_it() {
+    fn ended_creator_is_an_early_exit() {
         holds(
             r#"
             world = 2
@@ -779,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_group_under_two_names_is_a_circle() {
+    fn one_group_under_two_names_is_a_cycle() {
         holds(
             r#"
             world = 3
@@ -801,7 +800,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_does_not_come_to_be_is_found_at_the_limit() {
+    fn incomplete_creation_is_reported_at_the_stall_limit() {
         holds(
             r#"
             world = 2
@@ -821,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_waits_for_a_group_nobody_else_made_is_told_from_a_missing_one() {
+    fn call_in_a_group_that_peers_never_created_is_found() {
         holds(
             r#"
             world = 2
