@@ -1,4 +1,5 @@
-//! DD308 interface-unusable: the configured network interface is missing, down or unreachable.
+//! DD308 interface-unusable: the configured network interface is missing, down, without an address,
+//! or a loopback between several hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, ranks, worlds};
 use crate::diagnosis::words::{self, Ranks};
 
-/// The setting that lists the interfaces that a process sees.
+/// Setting with the list of interfaces that a process sees.
 const SEEN: &str = "interfaces";
 
 static ABOUT: About = About {
@@ -22,7 +23,7 @@ static ABOUT: About = About {
     order: order::START,
 };
 
-/// DD308: an interface that is configured cannot be used.
+/// DD308: configured interfaces that cannot be used.
 pub(super) struct InterfaceUnusable;
 
 impl Detector for InterfaceUnusable {
@@ -60,7 +61,7 @@ impl Detector for InterfaceUnusable {
     }
 }
 
-/// The interfaces that a joiner is told to use and cannot.
+/// Variables of a joiner that name an unusable interface, with their values.
 fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<(&'static str, Arc<str>, Unusable)> {
     let settings = &joiner.process.settings;
     let Some(seen) = settings.get(SEEN) else {
@@ -73,7 +74,7 @@ fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<(&'static str, Arc<
     interfaces::VARIABLES
         .iter()
         .filter(|variable| uses(variable.backend))
-        // Gloo has used its interface by the time that it comes back, NCCL has not.
+        // If Gloo has returned, it could use its interface; NCCL connects later.
         .filter(|variable| variable.backend == "nccl" || joiner.process.is_joining())
         .filter_map(|variable| {
             let value = settings.get(format!("env.{}", variable.name).as_str())?;
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_is_not_there_is_the_cause_of_the_exception() {
+    fn missing_interface_explains_the_exception() {
         holds(
             r#"
             world = 3
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_is_unusable_between_hosts_only() {
+    fn loopback_is_unusable_only_between_hosts() {
         let scenario = |hosts: &str, expect: &str| {
             format!(
                 r#"
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn nccl_tells_later_that_there_is_none() {
+    fn missing_interface_is_found_before_nccl_connects() {
         holds(
             r#"
             world = 2
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_gloo_came_back_from_is_usable() {
+    fn interface_that_gloo_connected_with_is_usable() {
         holds(
             r#"
             world = 2
