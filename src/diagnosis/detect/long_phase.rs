@@ -2,8 +2,9 @@
 //!
 //! The work is a phase that the program marked, or one that stacks show (a checkpoint, a
 //! compilation, …). It is healthy if it ends before the waiting calls time out. A marked phase is
-//! reported once three quarters of the timeout have passed, or at the stall limit if a phase as long
-//! as the longest one before would exceed the timeout. Unmarked work is reported at the stall limit.
+//! reported once three quarters of the timeout have passed, or at the stall limit if a phase as
+//! long as the longest one before would exceed the timeout. Unmarked work is reported at the stall
+//! limit.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! DD407 needless-unused-search: `find_unused_parameters=True` with nothing unused.
+//! DD407 needless-unused-search: DDP searches for unused parameters and never finds any.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::diagnosis::model::{Group, Process, Replica, Said};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words;
 
-/// Most models of a group that are looked at.
+/// Maximum number of models of a group that are examined.
 const MOST_MODELS: u32 = 64;
 
 static ABOUT: About = About {
@@ -19,7 +19,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD407: every rank searches, and none finds anything.
+/// DD407: searches for unused parameters without a result on any rank.
 pub(super) struct NeedlessUnusedSearch;
 
 impl Detector for NeedlessUnusedSearch {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_has_found_nothing() {
+    fn search_without_a_result_on_all_ranks_is_reported() {
         holds(&format!(
             r#"
             world = 2
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_found_something_needs_the_search() {
+    fn search_is_needed_if_one_rank_finds_a_parameter() {
         holds(&format!(
             r#"
             world = 2
