@@ -280,8 +280,8 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
             .filter(|(it, _)| **it != rank)
             .map(|(_, joined)| joined.call.step)
     };
-    // A failed forward counts as a step: with as many steps as its peers, the rank has made the calls
-    // of one step less.
+    // A failed forward counts as a step: with as many steps as its peers, the rank has made the
+    // calls of one step less.
     let has_made_one_less = exception.kind == ExceptionKind::LeftForward
         && process.turns.are_forwards()
         && next.id.0 > exception.after_calls
