@@ -191,7 +191,7 @@ fn other_tag(
     Some(draft.proved_by(proof))
 }
 
-/// The proof: each waits in the only thread of its process, and has not issued what the other needs.
+/// The proof: each waits in the only thread of its process and has not issued the other's partner.
 fn tags_proof(
     situation: &Situation<'_>,
     group: GroupId,

@@ -137,7 +137,7 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
             number(&draft.victims, "waits", "wait")
         )
     };
-    // The rank was killed before all ranks had joined: the launcher did so because one of them failed.
+    // A kill before all ranks have joined: the launcher does so if one of them failed.
     let mut unseen = situation.model.unseen();
     // Ranks whose processes were seen have a known end.
     unseen.retain(|&rank| situation.model.not_joined(rank).is_empty());

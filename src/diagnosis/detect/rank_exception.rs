@@ -94,8 +94,8 @@ pub(super) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
         .collect()
 }
 
-/// The exception that explains the end or the calls of a rank: one that was in flight at a call which
-/// its peers did not make, or else an uncaught one. A `KeyboardInterrupt` does not count.
+/// The exception that explains the end or the calls of a rank: one that was in flight at a call
+/// which its peers did not make, or else an uncaught one. A `KeyboardInterrupt` does not count.
 fn decisive<'a>(
     situation: &Situation<'_>,
     process: &'a Process,

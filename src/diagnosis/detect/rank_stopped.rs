@@ -1,4 +1,5 @@
-//! DD203 rank-stopped: ranks wait for a process that a signal, a debugger or a frozen container stops.
+//! DD203 rank-stopped: ranks wait for a process that is stopped by a signal, a debugger or a frozen
+//! container.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
@@ -43,8 +44,8 @@ impl Detector for RankStopped {
     }
 }
 
-/// The stopped members of a collective that all ranks have entered, the stall that they cause, and the
-/// time from which it counts: the collective may still complete if they had done their part before.
+/// The stopped members of a collective that all ranks have entered, the stall that they cause, and
+/// the time from which it counts: the collective may complete if they had done their part before.
 fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stall, Timestamp) {
     let model = situation.model;
     let members = model.group(inside.group).members.keys();
