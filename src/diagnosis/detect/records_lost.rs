@@ -1,4 +1,4 @@
-//! DD902 records-lost: the ring was overwritten, or messages were dropped, before they were read.
+//! DD902 records-lost: records of ranks were overwritten or dropped before they were read.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
@@ -14,7 +14,7 @@ static ABOUT: About = About {
     order: order::EVIDENCE,
 };
 
-/// DD902: what was seen for a while, and then had gaps.
+/// DD902: gaps in the records of ranks.
 pub(super) struct RecordsLost;
 
 impl Detector for RecordsLost {
@@ -36,7 +36,7 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
     lossy.sort_by_key(|(rank, process)| (*rank, process.pid));
     let (_, first) = lossy.first()?;
     let since = lossy.iter().map(|(_, process)| process.lost_at).min()?;
-    // One that lost its very first records has said nothing before.
+    // A process that lost its first records has no earlier time.
     let since = since.max(situation.model.started.unwrap_or_default());
     let lost: u64 = lossy.iter().map(|(_, process)| process.lost).sum();
     let mut ranks: Vec<u32> = lossy.iter().map(|(rank, _)| *rank).collect();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_records_are_a_note_that_names_ranks_and_numbers() {
+    fn lost_records_are_a_note_with_ranks_and_counts() {
         holds(
             r#"
             world = 3
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_lost_records_is_blamed_with_less_confidence() {
+    fn missing_rank_with_lost_records_is_suspected() {
         holds(
             r#"
             world = 2
