@@ -99,8 +99,8 @@ pub(super) fn never_posted(
     }
 }
 
-/// The hypothesis why two sides of a channel do not match. A condition on the rank explains nothing:
-/// a send and its receive are always on different ranks.
+/// The hypothesis why two sides of a channel do not match. A condition on the rank explains
+/// nothing: a send and its receive are always on different ranks.
 pub(super) fn cause(
     situation: &Situation<'_>,
     odd: &[u32],

@@ -13,7 +13,7 @@ use crate::diagnosis::words::{Ranks, number};
 /// Maximum number of differences that a sentence names per side.
 const NAMED: usize = 4;
 
-/// A draft without sentences about settings that differ; `None` unless at least two sides are known.
+/// A draft without sentences about settings that differ; `None` unless two sides are known.
 pub(super) fn draft(
     situation: &Situation<'_>,
     about: &'static About,
