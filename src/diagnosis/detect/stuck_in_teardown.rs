@@ -1,9 +1,8 @@
-//! DD205 stuck-in-teardown: an exit path that itself waits for peers.
+//! DD205 stuck-in-teardown: a rank blocks in a call on its exit path.
 //!
-//! A call on the way out of the program (`atexit`, `finally`, after `sys.exit`) or out of an exception
-//! is one that the peers know nothing of: it meets another call of theirs, finds them gone, or keeps
-//! the rank while they wait for it elsewhere. Where an exception is what led there, the finding
-//! follows from that.
+//! A call on the exit path of a program (`atexit`, `finally`, after `sys.exit`) or of an exception is
+//! one that the peers do not make: it meets a different call, or waits for ended peers, or blocks the
+//! rank while they wait for it elsewhere. If an exception led there, the finding follows from that.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
@@ -25,7 +24,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD205: a clean-up call that nobody else makes.
+/// DD205: clean-up calls that the peers do not make.
 pub(super) struct StuckInTeardown;
 
 impl Detector for StuckInTeardown {
@@ -58,14 +57,14 @@ impl Detector for StuckInTeardown {
     }
 }
 
-/// The exception that the finding follows from, if one led the rank there.
+/// Key of the finding about the exception that led the rank to this call.
 fn exception(situation: &Situation<'_>, group: GroupId, rank: u32, call: &Call) -> Option<Key> {
     let process = situation.model.member(group, rank)?;
     let exception = process.raised_before(call)?;
     Some(rank_exception::key(rank, process.pid, exception))
 }
 
-/// The call on the way out meets another one of the peers.
+/// A clean-up call meets a different call of the peers.
 fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<Draft> {
     let (Origin::Raised(ranks) | Origin::Leaving(ranks)) = &divergence.origin else {
         return None;
@@ -75,7 +74,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     let first = *ranks.first()?;
     let call = &join.calls.get(&first)?.call;
     let met = join.mismatched_at?;
-    // Whoever is asked to end cleans up wherever it is.
+    // After a request to end, ranks clean up wherever they are.
     if !situation.model.is_own_doing(met) {
         return None;
     }
@@ -128,9 +127,9 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     Some(draft.proved_by(provable.then(proof).flatten()))
 }
 
-/// The call on the way out waits for peers that have ended, or that go on without it.
+/// A clean-up call waits for peers that have ended or continue without it.
 fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    // Peers that wait elsewhere themselves wait for these ranks.
+    // Peers that wait elsewhere may be waiting for these ranks.
     let free = |absent: &Absent| {
         use Absence::{Blocked, Leaving, Unpartnered};
         !matches!(absent.why, Blocked(..) | Unpartnered(_) | Leaving)
@@ -156,7 +155,7 @@ fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> 
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(call.op);
     draft.root = ranks.to_vec();
-    // One word against the other where half of the ranks make the call and half do not.
+    // If not most of the ranks omit the call, either side may be wrong.
     draft.root_confidence = if ranks.len() < missing.len() {
         Confidence::Supported
     } else {
@@ -192,8 +191,8 @@ fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> 
     Some(draft.proved_by(proof))
 }
 
-/// Peers wait for ranks that hang on their way out: at once where nothing can release these, after a
-/// while otherwise.
+/// Peers wait for ranks that are blocked on their exit path. Found at once if no rank can release
+/// them, otherwise when the stall is overdue.
 fn keeps_others_waiting(
     situation: &Situation<'_>,
     ranks: &[u32],
@@ -246,7 +245,7 @@ fn keeps_others_waiting(
     Some(draft)
 }
 
-/// Ranks that nobody waits for, and that do not come out of the destruction of a group.
+/// Ranks that do not return from `destroy_process_group`, and that no stall is waiting for.
 fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     let limit = situation.config.stall_after;
     let told = |rank: u32| {
@@ -309,8 +308,8 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     Some(draft)
 }
 
-/// Whether a process that destroys an NCCL communicator, which takes all its ranks, is kept by one of them
-/// that is held up, or missed, elsewhere.
+/// Whether a process that destroys an NCCL communicator, which needs all its ranks, waits for one that
+/// is blocked or missing elsewhere.
 fn is_kept(situation: &Situation<'_>, process: &Process, call: &Call) -> bool {
     let Some(group) = call.group.as_ref().filter(|it| it.key.layer == "nccl") else {
         return false;
@@ -327,7 +326,7 @@ fn is_kept(situation: &Situation<'_>, process: &Process, call: &Call) -> bool {
     stalled || diverged
 }
 
-/// The destruction of a group that a process is in the middle of.
+/// The call of `destroy_process_group` that a process is inside.
 fn destruction(process: &Process) -> Option<&Call> {
     process
         .threads
@@ -338,7 +337,7 @@ fn destruction(process: &Process) -> Option<&Call> {
         })
 }
 
-/// What a process on its way out is in the middle of.
+/// "in barrier #3 at train.py:40": the call that a process on its exit path is inside.
 fn inside(process: &Process) -> Option<String> {
     process.threads.values().find_map(|thread| {
         let (call, place) = match &thread.doing {
@@ -390,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_up_call_follows_from_its_exception() {
+    fn clean_up_call_is_a_cascade_of_its_exception() {
         holds(
             r#"
             world = 2
@@ -418,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_up_call_that_all_ranks_make_is_none() {
+    fn clean_up_call_of_all_ranks_is_not_reported() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD116 stuck-inside: every member entered, none completes: network, device or kernel.
+//! DD116 stuck-inside: a collective that all members have entered does not complete.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence};
@@ -16,7 +16,7 @@ static ABOUT: About = About {
     order: order::TIME,
 };
 
-/// DD116: a collective that all its ranks have entered does not complete.
+/// DD116: collectives that do not complete although all members have entered.
 pub(super) struct StuckInside;
 
 impl Detector for StuckInside {
@@ -44,7 +44,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         .map(|&rank| situation.model.member(inside.group, rank))
         .collect();
     let members = members?;
-    // Whoever has ended or is stopped is what the others wait for; of whom nothing is heard may be.
+    // Ranks that have ended or are stopped are the cause; ranks that stopped reporting may be.
     let moves = |process: &&Process| {
         let ended = process.uncaught().map(|exception| exception.at);
         let ended = ended.or(process.end.map(|end| end.at));
@@ -86,7 +86,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     }
     draft.blocked_at = Some(inside.since);
     let on_device = inside.on_device;
-    // From a call that is put on a stream everybody comes back.
+    // A call on a stream returns at once on every rank.
     let is_back = |state: CallState| match state {
         CallState::Completed => true,
         CallState::Returned => !on_device,
@@ -98,7 +98,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         .filter(|it| is_back(it.state) && !inside.waiting.contains(&it.rank))
         .map(|it| it.rank)
         .collect();
-    // Where most came back, the others are the odd ones; where none did, nobody is.
+    // If most ranks have returned, the others are the root cause; if none has, no rank is.
     if back.len() > inside.waiting.len() {
         draft.root.clone_from(&inside.waiting);
     }
@@ -109,7 +109,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.victims.dedup();
     draft.victims.retain(|rank| !draft.root.contains(rank));
     let standing = standing(situation, inside);
-    // Where nobody tells what is complete, a long computation looks the same.
+    // Without completion events, a long computation cannot be excluded.
     let is_everybody = inside.waiting.len() + back.len() == members.len();
     let is_told = !on_device
         || is_everybody
@@ -220,7 +220,7 @@ fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u3
     }
 }
 
-/// Ranks whose transfers wait for nothing but their own device.
+/// Ranks whose stalled transfers all wait for their own device.
 fn busy(situation: &Situation<'_>, inside: &Inside) -> Vec<u32> {
     let group = situation.model.group(inside.group);
     let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
@@ -235,9 +235,9 @@ fn busy(situation: &Situation<'_>, inside: &Inside) -> Vec<u32> {
     waiting.filter(|rank| is_busy(rank) == Some(true)).collect()
 }
 
-/// What is known of the network's part in it.
+/// Sentences on the stalled transfers of the collective.
 fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
-    /// Enough to see where to look.
+    /// Maximum number of transfers that are listed.
     const TOLD: usize = 4;
     let group = situation.model.group(inside.group);
     let Some(join) = group.entered.get(&inside.seq) else {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collective_that_all_entered_is_found_at_the_limit_after_the_last_came() {
+    fn stuck_collective_is_reported_at_the_stall_limit() {
         holds(
             r#"
             world = 3
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_does_not_move_is_told_of() {
+    fn stalled_transfer_is_reported() {
         let of = |ranks: &str, more: &str| {
             format!(
                 r#"
@@ -403,12 +403,12 @@ mod tests {
         };
         let both = "5.0 1 halts receive network peer=0 channel=2";
         holds(&of(both, &told("supported", "[0, 1]")));
-        // It may be at work on something else.
+        // Its device may be busy with other work.
         let at_work = "5.0 1 halts receive device peer=0 channel=2";
         holds(&of(at_work, &told("suspected", "[0, 1]")));
-        // Of rank 1 nothing is known.
+        // The transfers of rank 1 are unknown.
         holds(&of("", &told("suspected", "[0]")));
-        // It goes on again; another one does not.
+        // It moves again; another transfer does not.
         let other = "6.0 0 moves send peer=1 channel=2\n7.0 0 halts receive peer=1 channel=3";
         let later = told("suspected", "[0]").replace("35", "37");
         holds(&of(other, &later));
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_no_stream_completes_is_found_where_that_is_told() {
+    fn call_without_completion_on_any_stream_is_reported() {
         holds(
             r#"
             world = 2
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_complete_is_told_from_where_it_is_not() {
+    fn rank_without_completion_is_a_suspected_root() {
         holds(
             r#"
             world = 3
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_goes_on_slowly_is_none() {
+    fn slow_stream_is_not_reported() {
         holds(
             r#"
             world = 2
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_rank_that_has_not_come_is_none() {
+    fn stream_blocked_by_a_missing_rank_is_not_stuck_inside() {
         holds(
             r#"
             world = 3
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_followed_may_be_complete() {
+    fn call_without_completion_events_may_be_complete() {
         holds(
             r#"
             world = 2
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_run_ahead_of_a_call_that_no_stream_completes_miss_nobody() {
+    fn later_call_behind_a_stuck_one_misses_no_rank() {
         holds(
             r#"
             world = 2
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn that_all_stand_in_the_driver_is_a_reason_to_suspect_it() {
+    fn ranks_blocked_in_the_driver_are_suspected() {
         let job = |stands: &str| {
             format!(
                 r#"
@@ -587,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_came_back_is_told_from_those_who_did_not() {
+    fn rank_that_has_not_returned_is_a_suspected_root() {
         holds(
             r#"
             world = 3
@@ -607,7 +607,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_long_and_completes_is_none() {
+    fn slow_collective_that_completes_is_not_reported() {
         holds(
             r#"
             world = 2
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_withdrawn_when_it_completes() {
+    fn finding_is_withdrawn_when_the_collective_completes() {
         holds(
             r#"
             world = 2
@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_the_cause_when_the_transport_gives_up() {
+    fn finding_stays_the_cause_after_a_transport_timeout() {
         holds(
             r#"
             world = 2
@@ -671,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_has_not_come_is_never_it() {
+    fn missing_rank_is_not_stuck_inside() {
         holds(
             r#"
             world = 3
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn asynchronous_work_is_inside_once_somebody_waits_for_it() {
+    fn asynchronous_collective_counts_once_a_rank_waits() {
         holds(
             r#"
             world = 2
@@ -709,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_for_a_rank_that_is_stuck_inside_are_its_victims() {
+    fn ranks_waiting_for_a_stuck_rank_are_victims() {
         holds(
             r#"
             world = 3
@@ -731,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_stopped_inside_is_what_the_others_wait_for() {
+    fn rank_stopped_inside_is_the_root() {
         holds(
             r#"
             world = 2
@@ -751,7 +751,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_died_inside_is_no_network() {
+    fn rank_that_died_inside_is_the_root() {
         holds(
             r#"
             world = 2

@@ -1,7 +1,7 @@
-//! DD204 stuck-outside: a rank is alive outside any collective and does not move.
+//! DD204 stuck-outside: a live rank makes no progress outside of collectives.
 //!
-//! Two looks at its stacks, some time apart, show it at the same place and idle. What it waits for
-//! there is told from its frames ([`crate::diagnosis::outside`]).
+//! Two captures of its stacks, some time apart, show it idle at one line. Its frames show what it
+//! waits for ([`crate::diagnosis::outside`]).
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -18,7 +18,7 @@ static ABOUT: About = About {
     order: order::TIME,
 };
 
-/// DD204: ranks have waited too long for one that stands still outside of any collective.
+/// DD204: ranks without progress that others wait for.
 pub(super) struct StuckOutside;
 
 impl Detector for StuckOutside {
@@ -55,7 +55,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
     let evidence_at = situation.overdue_at(stall).max(seen_at);
 
     let mut draft = absent.draft(situation, &ABOUT, stalls, evidence_at);
-    // It may take very long, and be none the worse for it.
+    // Such work may legitimately take long.
     if stuck
         .iter()
         .any(|(_, outside)| outside.what.long_work().is_some())
@@ -91,7 +91,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
     Some(draft)
 }
 
-/// A rank's place and what the system says of it, in a sentence.
+/// A sentence on a rank's line and the state of its thread.
 pub(super) fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<String> {
     let mut text = format!("Rank {}", process.rank?);
     match outside.line {
@@ -136,7 +136,7 @@ pub(super) fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<St
     Some(text)
 }
 
-/// What it does there, as words that follow "it".
+/// What the rank does, as a predicate of "it".
 const fn waits_for(what: What) -> &'static str {
     match what {
         What::DataLoader => "waits for a data-loader worker",
@@ -158,7 +158,7 @@ const fn waits_for(what: What) -> &'static str {
     }
 }
 
-/// What to do about it.
+/// Advice by what the rank waits for.
 pub(super) fn advice(what: What, process: &Process) -> Vec<String> {
     let pid = process.pid;
     let host = &process.host;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_at_the_same_place_twice_is_stuck_there() {
+    fn idle_rank_at_one_line_is_stuck() {
         holds(
             r#"
             world = 2
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_computes_is_not() {
+    fn rank_that_computes_at_one_line_is_not_stuck() {
         holds(
             r#"
             world = 2
