@@ -115,7 +115,7 @@ mod tests {
     use super::ABOUT;
     use crate::diagnosis::testing::{holds, shows};
 
-    /// Steps of 0.1 s with a call that takes 10 ms, then steps of `every` seconds with a slower call.
+    /// Steps of 0.1 s with a call that takes 10 ms, then steps of `every` seconds with a slow call.
     fn slows(host: &str, every: f64, at: f64, done: f64) -> String {
         format!(
             r#"

@@ -1,8 +1,9 @@
 //! DD205 stuck-in-teardown: a rank blocks in a call on its exit path.
 //!
-//! A call on the exit path of a program (`atexit`, `finally`, after `sys.exit`) or of an exception is
-//! one that the peers do not make: it meets a different call, or waits for ended peers, or blocks the
-//! rank while they wait for it elsewhere. If an exception led there, the finding follows from that.
+//! A call on the exit path of a program (`atexit`, `finally`, after `sys.exit`) or of an exception
+//! is one that the peers do not make: it meets a different call, waits for ended peers, or blocks
+//! the rank while they wait for it elsewhere. If an exception led there, the finding follows from
+//! that.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
@@ -155,7 +156,7 @@ fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> 
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(call.op);
     draft.root = ranks.to_vec();
-    // If not most of the ranks omit the call, either side may be wrong.
+    // Unless more ranks omit the call than make it, either side may be wrong.
     draft.root_confidence = if ranks.len() < missing.len() {
         Confidence::Supported
     } else {
@@ -308,8 +309,8 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     Some(draft)
 }
 
-/// Whether a process that destroys an NCCL communicator, which needs all its ranks, waits for one that
-/// is blocked or missing elsewhere.
+/// Whether a process that destroys an NCCL communicator, which needs all its ranks, waits for one
+/// that is blocked or missing elsewhere.
 fn is_kept(situation: &Situation<'_>, process: &Process, call: &Call) -> bool {
     let Some(group) = call.group.as_ref().filter(|it| it.key.layer == "nccl") else {
         return false;

@@ -1,4 +1,4 @@
-//! DD303 world-mismatch: ranks disagree on world size, master address or port.
+//! DD303 world-mismatch: ranks disagree on the size of the world or on the master's address or port.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -14,7 +14,7 @@ static ABOUT: About = About {
     order: order::START,
 };
 
-/// DD303: ranks do not mean the same world.
+/// DD303: ranks that form different worlds.
 pub(super) struct WorldMismatch;
 
 impl Detector for WorldMismatch {
@@ -31,7 +31,7 @@ impl Detector for WorldMismatch {
     }
 }
 
-/// Ranks meet at one place and expect different numbers of ranks.
+/// Ranks use one address and expect different numbers of ranks.
 fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let classes = forming.classes(|joiner| joiner.init.world_size);
     let [one, other] = pair(&classes)?;
@@ -61,7 +61,7 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     Some(draft.proved_by(Some(contradiction(&one, &other))))
 }
 
-/// Together they are one world, and look for each other at several places.
+/// Ranks that are each rank of one world once, but use different addresses.
 fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let classes = forming.classes(|joiner| {
         let host = joiner.place.is_loopback().then_some(&joiner.process.host);
@@ -138,7 +138,7 @@ fn begun<K>(
     draft
 }
 
-/// Of two sides as strong as each other, the one that goes by its launcher's word is not to blame.
+/// If no side outnumbers the others, makes those the root cause that contradict their launcher.
 fn one_against_the_launcher<K>(draft: &mut Draft, classes: &[(K, Vec<Joiner<'_>>)]) {
     let obeys = |joiner: &Joiner<'_>| {
         let launched = joiner.init.launched_world_size;
@@ -154,7 +154,7 @@ fn one_against_the_launcher<K>(draft: &mut Draft, classes: &[(K, Vec<Joiner<'_>>
     }
 }
 
-/// What whoever started the ranks says of their number, where that is another one.
+/// A sentence if the launcher has set a different world size than a joiner uses.
 fn launched(joiners: &[&Joiner<'_>]) -> Option<String> {
     let own = joiners.iter().find(|joiner| {
         let launched = joiner.init.launched_world_size;
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sizes_contradict_each_other_at_once() {
+    fn different_world_sizes_are_proved_at_once() {
         holds(
             r#"
             world = 4
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_ranks_the_one_that_overrules_its_launcher_is_suspected() {
+    fn rank_that_contradicts_its_launcher_is_the_root() {
         holds(
             r#"
             world = 3
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_one_launcher_that_look_at_two_ports_never_meet() {
+    fn different_ports_of_one_launcher_are_proved() {
         holds(
             r#"
             world = 2
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_launcher_time_has_to_tell() {
+    fn different_ports_without_a_launcher_need_time() {
         holds(
             r#"
             world = 3
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_that_looks_at_itself_is_found() {
+    fn localhost_on_several_nodes_is_found() {
         holds(
             r#"
             world = 4
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn another_name_of_the_same_host_is_none() {
+    fn different_name_of_one_host_is_ignored() {
         holds(
             r#"
             world = 2
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn worlds_of_several_launchers_at_a_time_are_none() {
+    fn worlds_of_several_launchers_are_not_compared() {
         holds(
             r#"
             world = 2
