@@ -269,7 +269,7 @@ pub struct Draft {
     /// The fact about a rank's process that this finding states.
     pub fact: Option<ProcessFact>,
     /// Predicate that follows the rank in a sentence ("raised …"). Findings of one code with equal
-    /// events, roles and causes are merged.
+    /// events and causes are merged.
     pub event: Option<String>,
     /// Key of the finding that this one follows from, if that exists.
     pub follows: Option<Key>,

@@ -1,4 +1,4 @@
-//! DD303 world-mismatch: ranks disagree on the size of the world or on the master's address or port.
+//! DD303 world-mismatch: ranks disagree on the size of the world, or the master address or port.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
