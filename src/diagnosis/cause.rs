@@ -322,8 +322,8 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
     })
 }
 
-/// Whether `some` is a single rank whose last call is the only one at its line on any rank, while the
-/// rank has reached the last lines of all others: the sign of a condition on the rank.
+/// Whether `some` is a single rank whose last call is the only one at its line on any rank, while
+/// the rank has reached the last lines of all others: the sign of a condition on the rank.
 fn one_rank_alone_was_there(some: &[&Process], others: &[&Process]) -> bool {
     let [one] = some else { return false };
     let Some(place) = one.last_call.as_ref().and_then(|call| call.place.as_ref()) else {
