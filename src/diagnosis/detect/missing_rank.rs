@@ -66,7 +66,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         draft.root_confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} {} not come to {}; {} {} for {}",
+        "{} {} not reached {}; {} {} for {}",
         Ranks(ranks),
         number(ranks, "has", "have"),
         words::call(absent.call),

@@ -104,7 +104,7 @@ fn missed(
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
     draft.summary = format!(
-        "{} {} for {} in {}{}, which {} {} not come to",
+        "{} {} for {} in {}{}, which {} {} not reach",
         Ranks(&parting.inside),
         number(&parting.inside, "waits", "wait"),
         Ranks(&parting.outside),
@@ -157,11 +157,11 @@ fn explain(draft: &mut Draft, parting: &Parting) {
         format!(", from where {} is called,", words::line(&parting.place))
     };
     draft.why.push(format!(
-        "The line {}{through} {}: {} {} there, {} {}.",
+        "The line {}{through} {}: {} {} it, {} {}.",
         words::line(&parting.line),
         guards::sentence(&parting.guard),
         Ranks(&parting.inside),
-        number(&parting.inside, "comes", "come"),
+        number(&parting.inside, "reaches", "reach"),
         Ranks(&parting.outside),
         number(&parting.outside, "does not", "do not"),
     ));
