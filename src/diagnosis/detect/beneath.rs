@@ -38,13 +38,13 @@ pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     }
     for (function, ranks) in standing {
         let keeps = match function.contains("Init") || function.contains("Split") {
-            true => "the communicator is still being made, which takes all its ranks",
-            false => "NCCL has not come back from it",
+            true => "the communicator is still being created, which needs all its ranks",
+            false => "NCCL has not returned from it",
         };
         why.push(format!(
-            "{} {} in {function}, which the call leads to: {keeps}.",
+            "{} {} inside {function}, which the call leads to: {keeps}.",
             Capital(Ranks(&ranks)),
-            number(&ranks, "stands", "stand"),
+            number(&ranks, "is", "are"),
         ));
     }
     let calls = situation.model.group(group).join(seq);
@@ -56,7 +56,7 @@ pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     if draft.about.code.code == "DD106" && draft.op.is_some_and(Op::reduces) && by_nccl.count() > 0
     {
         why.push(
-            "Where c10d's call does not show its operator, it is the one that NCCL was asked for inside of it."
+            "If the call of c10d does not record its reduce op, the one that it passed to NCCL is shown."
                 .into(),
         );
     }

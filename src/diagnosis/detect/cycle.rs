@@ -130,7 +130,7 @@ pub(super) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option
     let places: Vec<String> = places.collect();
     (!places.is_empty()).then(|| {
         format!(
-            "Calls on a device come back before they are complete; that is waited for by {}.",
+            "Calls on a device return before they are complete; their completion is awaited by {}.",
             places.join(" and by "),
         )
     })

@@ -79,7 +79,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
         draft.victims = peers.ranks.keys().copied().collect();
         draft.victims.retain(|rank| !draft.root.contains(rank));
         draft.why.push(format!(
-            "{} {} not come back from init_process_group.",
+            "{} {} not returned from init_process_group.",
             Capital(Ranks(&stuck.root)),
             number(&stuck.root, "has", "have"),
         ));

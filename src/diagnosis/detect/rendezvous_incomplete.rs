@@ -225,7 +225,7 @@ fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &m
     draft.root_confidence = Confidence::Suspected;
     describe_joiners(situation, forming, draft);
     draft.summary = format!(
-        "all ranks of the world have come to {}, and {} {} not come back from joining it",
+        "all ranks of the world have come to {}, and {} {} not returned from joining it",
         words::place(forming.joiners[0].place),
         Ranks(&draft.root),
         number(&draft.root, "has", "have"),

@@ -290,9 +290,9 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
         .filter_map(|process| Some(destruction(process)?.at))
         .min();
     draft.summary = format!(
-        "{} {} not come out of destroy_process_group{}",
+        "{} {} not returned from destroy_process_group{}",
         Ranks(&ranks),
-        number(&ranks, "does", "do"),
+        number(&ranks, "has", "have"),
         words::at(destruction(processes.first()?)?.place.as_deref()),
     );
     draft.why = vec![

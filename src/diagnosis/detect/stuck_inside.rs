@@ -194,15 +194,15 @@ fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u3
     match (inside.on_device, back) {
         (false, []) => {
             format!(
-                "all {members} ranks have entered {name} of {group}, and none comes back from it"
+                "all {members} ranks have entered {name} of {group}, and none has returned from it"
             )
         }
         (false, back) => format!(
-            "all {members} ranks have entered {name} of {group}; {} {} back from it, {} {} not",
+            "all {members} ranks have entered {name} of {group}; {} {} returned from it, {} {} not",
             Ranks(back),
-            number(back, "is", "are"),
+            number(back, "has", "have"),
             Ranks(waiting),
-            number(waiting, "is", "are"),
+            number(waiting, "has", "have"),
         ),
         (true, []) if waiting.len() < members => format!(
             "all {members} ranks have put {name} of {group} on their streams, and on {} it does not complete",

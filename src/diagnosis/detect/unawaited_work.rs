@@ -109,9 +109,9 @@ fn never_waited(
     );
     let most = ranks.iter().map(|(.., it)| it.count).max()?;
     draft.why = vec![format!(
-        "With async_op=True the call comes back at once, and its result is there only after \
-         wait(). At least {most} Works of that line were freed without a wait, a look at how they \
-         fare, or their future taken."
+        "With async_op=True the call returns at once, and its result is complete only after \
+         wait(). At least {most} Works of that line were freed without a wait, a query of their \
+         state, or use of their future."
     )];
     draft.next = vec![
         "Keep what the call returns, and call wait() on it before the tensor is used or changed; or \
