@@ -162,7 +162,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
         format!(
             "{} {} a group of {}{}",
             Ranks(&ranks),
-            number(&ranks, "makes", "make"),
+            number(&ranks, "creates", "create"),
             Ranks(&sorted(&request.group.key.members)),
             words::at(place),
         )
@@ -171,7 +171,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
     let parts: Vec<String> = requests.iter().map(part).collect();
     let order = match mismatch.is_other_order(model) {
-        true => "; they make the same groups in another order",
+        true => "; they create the same groups in another order",
         false => "",
     };
     draft.summary = format!("{}{order}", parts.join(", where "));
@@ -180,18 +180,18 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     nths.sort_unstable();
     nths.dedup();
     draft.why = vec![format!(
-        "Those who make a group find each other by its name, and PyTorch numbers the groups that a \
-         process takes part in making. Both are {:?} here: the {} group that these ranks make.",
+        "Ranks that create a group find each other by its name, and PyTorch numbers the groups that \
+         a process takes part in creating. Both are {:?} here: the {} group that these ranks create.",
         mismatch.at.name,
         nths.join(" or "),
     )];
     match mismatch.pair {
         Some([(maker, wanted), (absent, _)]) => draft.why.push(format!(
-            "Rank {maker} needs rank {absent} for its group of {}, and rank {absent} has given that name to another one.",
+            "Rank {maker} needs rank {absent} for its group of {}, but rank {absent} uses that name for another one.",
             Ranks(&sorted(&wanted.group.key.members))
         )),
         None => draft.why.push(
-            "The groups have no rank in common, but their makers look for each other in one place, \
+            "The groups have no rank in common, but their ranks look for each other under one name, \
              and find the wrong ones."
                 .into(),
         ),
@@ -252,7 +252,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     draft.summary = format!(
         "{} {} a group that {} {} not: {} wait for each other",
         Ranks(&makers),
-        number(&makers, "makes", "make"),
+        number(&makers, "creates", "create"),
         Ranks(&absent),
         number(&absent, "does", "do"),
         if makers.len() + absent.len() == 2 {
@@ -314,15 +314,15 @@ fn of_stall(
         .filter(|rank| !group.members.contains_key(rank))
         .collect();
     let does = match not_begun.len() == absent.len() {
-        true => number(absent, "has not made", "have not made"),
+        true => number(absent, "has not created", "have not created"),
         false => number(
             absent,
-            "does not come back from making",
-            "do not come back from making",
+            "has not returned from creating",
+            "have not returned from creating",
         ),
     };
     let made_in = match is_communicator(group) {
-        true => "NCCL, where it is made".into(),
+        true => "NCCL, which creates it".into(),
         false => words::call(&waiting.1.call),
     };
     draft.summary = format!(
@@ -334,7 +334,7 @@ fn of_stall(
         number(absent, "it", "them"),
     );
     draft.why = vec![format!(
-        "{} is of {}; {} {} begun to make it.",
+        "{} has {}; {} {} begun to create it.",
         Sentence(&words::group(&group.info)),
         Ranks(&sorted(&group.info.key.members)),
         Ranks(&group.members.keys().copied().collect::<Vec<_>>()),
@@ -358,7 +358,7 @@ fn of_stall(
             continue;
         }
         draft.why.push(format!(
-            "Rank {rank} is alive; {}; it has made {} {}.",
+            "Rank {rank} is alive; {}; it has created {} {}.",
             process.last_call.as_ref().map_or_else(
                 || "it has made no call yet".to_owned(),
                 |call| format!(
@@ -378,8 +378,8 @@ fn of_stall(
     draft.why.extend(other_name(situation, group, &not_begun));
     draft.next = match is_communicator(group) {
         true => vec![format!(
-            "Look why {} {} not come. A communicator is made by all its ranks at once; PyTorch makes one \
-             with the first collective of a group, which has to be one for all of them.",
+            "Find out why {} {} not create it. All ranks of a communicator create it together; PyTorch \
+             creates one with the first collective of a group, which has to be the same on all of them.",
             Ranks(absent),
             number(absent, "does", "do"),
         )],
@@ -434,13 +434,13 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     draft.blocked_at = inside.iter().map(|(_, at)| *at).min();
     draft.cause = Some(cause_of(situation, &draft));
     draft.summary = format!(
-        "{} {} not come back from making {}, although all its members make it",
+        "{} {} not returned from creating {}, although all its members create it",
         Ranks(&ranks),
         number(&ranks, "has", "have"),
         words::group(&group.info),
     );
     draft.why = vec![
-        "Every member has begun to make it, and connects to the others now: nobody is missing."
+        "Every member has begun to create it and is connecting to the others: no rank is missing."
             .into(),
     ];
     draft.next = vec![
@@ -499,8 +499,8 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
     let here = made(group.members.keys().copied().collect())?;
     let there = made(twin.members.keys().copied().collect())?;
     Some(format!(
-        "Others make a group of the same ranks under another name ({:?}, not {:?}): {here} group, {there}. \
-         A group that only some ranks took part in making shifts the names of all later ones, also \
+        "Others create a group of the same ranks under another name ({:?}, not {:?}): {here} group, {there}. \
+         A group that only some ranks take part in creating shifts the names of all later ones, also \
          with use_local_synchronization=True.",
         twin.info.key.name, group.info.key.name,
     ))
@@ -511,8 +511,8 @@ fn next_steps() -> Vec<String> {
         "Call new_group on every rank, also on those that do not become members, in one order and \
          with the same ranks."
             .into(),
-        "Where only members shall call it (use_local_synchronization=True), let every rank make the \
-         same number of groups before the next one that all ranks make."
+        "If only members call it (use_local_synchronization=True), let every rank create the same \
+         number of groups before the next one that all ranks create."
             .into(),
     ]
 }
