@@ -65,13 +65,13 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
         .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
         .collect();
     draft.summary = format!(
-        "nothing is heard of {} on host {} any more, since {since}",
+        "no reports from {} on host {} since {since}",
         Ranks(&ranks),
         first.host,
     );
     let mut why = format!(
-        "A node that lives says so every second. {} may well go on: what {} {} since then is not seen, \
-         and findings that rest on it are not made.",
+        "A live node reports every second. {} may still be running: what {} {} since then is unknown, \
+         and findings that depend on it cannot be made.",
         number(&ranks, "Its rank", "Its ranks"),
         number(&ranks, "it", "they"),
         number(&ranks, "has done", "have done"),
@@ -86,7 +86,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     }
     draft.why = vec![why];
     draft.next = vec![format!(
-        "Look whether host {} is up and reached, and whether ddp-doctor runs there.",
+        "Check that host {} is up and reachable, and that ddp-doctor runs there.",
         first.host
     )];
     draft.root = ranks;

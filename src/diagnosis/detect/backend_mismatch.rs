@@ -47,20 +47,20 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let parts: Vec<String> = backends
         .iter()
         .map(|(backend, joiners)| {
-            let verb = words::number(&ranks(joiners), "asks", "ask");
-            format!("{} {verb} for {backend}", who(joiners))
+            let verb = words::number(&ranks(joiners), "uses", "use");
+            format!("{} {verb} {backend}", who(joiners))
         })
         .collect();
     draft.summary = format!("ranks use different backends: {}", parts.join(", "));
     draft.why = vec![format!(
-        "All of them join the world at {}, and what runs on {} never meets what runs on {}.",
+        "All of them join the world at {}, but ranks on {} cannot communicate with ranks on {}.",
         words::place(one.place),
         one.init.backend,
         other.init.backend
     )];
     draft.next = vec![
-        "Name one backend for all ranks; look why these ones chose another (a GPU that is not \
-         seen there?)."
+        "Name one backend for all ranks. Find out why these ranks chose another one: they may not \
+         see a GPU."
             .into(),
     ];
     Some(draft.proved_by(Some(contradiction(&one, &other))))

@@ -231,17 +231,17 @@ fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &m
         number(&draft.root, "has", "have"),
     );
     draft.why = vec![
-        "They agree on the size of the world and on where they meet: nobody is missing.".to_owned(),
+        "They agree on the size of the world and on its address: no rank is missing.".to_owned(),
     ];
     if let Some(store) = store_elsewhere(forming) {
         draft.confidence = Confidence::Supported;
         draft.why.push(format!(
-            "The launcher keeps their store at {store} and has told them to make none of their own: \
-             where they look, nobody answers."
+            "The launcher keeps their store at {store}, so none of them creates one: there is no store \
+             at the address that they use."
         ));
         draft.next = vec![
-            "Do not set MASTER_ADDR or MASTER_PORT in the program: the launcher has set them. For a \
-             port of your own, tell the launcher (--master-port, --rdzv-endpoint), or use \
+            "Do not set MASTER_ADDR or MASTER_PORT in the program: the launcher has set them. To \
+             choose the port, pass it to the launcher (--master-port, --rdzv-endpoint), or use \
              init_method=\"tcp://…\"."
                 .into(),
         ];
@@ -253,15 +253,14 @@ fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &m
     });
     if draft.follows.is_some() {
         draft.why.push(
-            "They wait there for ranks with other settings, which have gone on without them."
-                .into(),
+            "They wait there for ranks with other settings, which continue without them.".into(),
         );
         draft.next = vec!["Give all ranks the same settings.".into()];
         return;
     }
     draft.next = vec![
         "Check that the ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
-         NCCL_SOCKET_IFNAME), firewalls between the hosts, names that lead to 127.0.0.1."
+         NCCL_SOCKET_IFNAME), firewalls between the hosts, host names that resolve to 127.0.0.1."
             .into(),
     ];
 }
@@ -357,14 +356,15 @@ fn tell(
         .find_map(|it| it.init.launched_world_size);
     if let Some(launched) = launched.filter(|&launched| launched != size) {
         draft.why.push(format!(
-            "WORLD_SIZE is {launched} in the environment of these ranks: the program asks for {size}."
+            "WORLD_SIZE is {launched} in the environment of these ranks, but the program uses {size}."
         ));
     }
     if !never_seen.is_empty() {
         let hosts: Vec<&str> = situation.model.hosts.iter().map(|host| &**host).collect();
         draft.why.push(format!(
-            "{} would have been seen on the {} watched ({}), other hosts not.",
+            "{} {} not on the {} watched ({}); other hosts are not watched.",
             Capital(Ranks(&never_seen)),
+            number(&never_seen, "is", "are"),
             if hosts.len() == 1 {
                 "host that is"
             } else {
@@ -373,14 +373,14 @@ fn tell(
             hosts.join(", ")
         ));
         draft.next.push(
-            "Compare what was launched (nodes × processes per node) with the size of the world; \
-             look at nodes that did not start."
+            "Compare what was launched (nodes × processes per node) with the size of the world, and \
+             check for nodes that did not start."
                 .into(),
         );
     }
     if !at_work.is_empty() {
         draft.next.push(
-            "Look at what keeps the rank at that line, or let all ranks join before they do it."
+            "Find out what keeps the rank at that line, or let all ranks join before they run it."
                 .into(),
         );
     }
@@ -481,7 +481,7 @@ fn what_it_does(outside: &Outside<'_>) -> String {
     let line = outside
         .line
         .map(|line| format!(" in {} at {}", words::function(line), words::line(line)));
-    let line = line.unwrap_or_else(|| " in code of libraries".into());
+    let line = line.unwrap_or_else(|| " in library code".into());
     let inner = outside.inner.map(|inner| {
         format!(
             ", there in {} ({})",

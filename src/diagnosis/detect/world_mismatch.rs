@@ -46,7 +46,7 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         parts.join(", ")
     );
     draft.why = vec![format!(
-        "All of them meet at {}. Whoever expects more ranks than there are waits for ever, and whoever \
+        "All of them meet at {}. A rank that expects more ranks than there are waits for ever; one that \
          expects fewer begins without the others.",
         words::place(one.place)
     )];
@@ -54,8 +54,8 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         &classes.iter().flat_map(|(_, it)| it).collect::<Vec<_>>(),
     ));
     draft.next = vec![
-        "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; look \
-         for what changes it on these ranks."
+        "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; find \
+         out what changes it on these ranks."
             .into(),
     ];
     Some(draft.proved_by(Some(contradiction(&one, &other))))
@@ -96,22 +96,22 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
     let parts: Vec<String> = classes
         .iter()
         .map(|((place, host), joiners)| {
-            let verb = words::number(&ranks(joiners), "looks", "look");
+            let verb = words::number(&ranks(joiners), "uses", "use");
             let host = host.filter(|_| several_hosts);
             let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
-            format!("{} {verb} at {}{host}", who(joiners), words::place(place))
+            format!("{} {verb} {}{host}", who(joiners), words::place(place))
         })
         .collect();
     draft.summary = format!("ranks disagree on the {what}: {}", parts.join(", "));
     let size = first.init.world_size.unwrap_or(0);
     draft.why = vec![format!(
-        "Together these processes are ranks 0–{} of a world of {size}, each of them once, and nowhere do all of them meet.",
+        "Together these processes are ranks 0–{} of a world of {size}, each of them once, but they do not meet at one address.",
         size.saturating_sub(1)
     )];
     draft.next = vec![match several_hosts {
         true => "Use an address of the host of rank 0 that the other hosts reach, not localhost.",
         false => {
-            "Let the launcher set MASTER_ADDR and MASTER_PORT; look for what changes them on these \
+            "Let the launcher set MASTER_ADDR and MASTER_PORT; find out what changes them on these \
              ranks."
         }
     }
@@ -161,7 +161,7 @@ fn launched(joiners: &[&Joiner<'_>]) -> Option<String> {
         launched.is_some() && launched != joiner.init.world_size
     })?;
     Some(format!(
-        "WORLD_SIZE is {} in the environment of rank {}: the program asks for {}.",
+        "WORLD_SIZE is {} in the environment of rank {}, but the program uses {}.",
         own.init.launched_world_size?, own.rank, own.init.world_size?
     ))
 }
@@ -294,7 +294,7 @@ mod tests {
             confidence = "supported"
             root = [0, 1, 2, 3]
             root-confidence = "suspected"
-            summary-has = "look at localhost:29500 on a"
+            summary-has = "use localhost:29500 on a"
             "#,
         );
     }
