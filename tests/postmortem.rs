@@ -331,7 +331,7 @@ fn nobody_is_blamed_for_a_job_that_was_killed_while_it_was_well() {
             "{text}"
         );
         assert!(
-            text.contains("nobody saw how ranks 0 and 1 ended"),
+            text.contains("it is unknown how ranks 0 and 1 ended"),
             "{text}"
         );
     }

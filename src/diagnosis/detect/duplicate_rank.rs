@@ -86,8 +86,8 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         ),
     };
     draft.why = vec![
-        "A world has each rank once. Whoever comes second is refused, or takes the place of the \
-         other."
+        "A world has each rank once. The second process of a rank is refused, or takes the place of \
+         the first."
             .into(),
     ];
     let size = one.init.world_size.or(other.init.world_size).unwrap_or(0);
@@ -97,15 +97,15 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         .collect();
     if !missing.is_empty() && missing.len() <= forming.joiners.len() {
         draft.why.push(format!(
-            "Nobody has come as {} of {size} so far.",
+            "No process has joined as {} of {size} so far.",
             Ranks(&missing)
         ));
     }
     draft.next = vec![
-        "Give every process a rank of its own: look at what sets RANK (or --node-rank) for these \
+        "Give every process a rank of its own: find out what sets RANK (or --node-rank) for these \
          processes."
             .into(),
-        "If one of them is left of an earlier start, end it, or use another port.".into(),
+        "If one of them is left over from an earlier start, end it, or use another port.".into(),
     ];
     Some(draft.proved_by(Some(contradiction(&one, &other))))
 }

@@ -197,7 +197,7 @@ fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
     let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(names.clone()), since);
     draft.leaves_open = true;
     draft.summary = format!(
-        "nobody saw how {} ended: the evidence ends while {} at work",
+        "it is unknown how {} ended: the evidence ends while {} running",
         Ranks(&names),
         number(&names, "it was", "they were")
     );
@@ -220,13 +220,13 @@ fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
         })
         .collect();
     draft.why = vec![
-        "The end of a rank, and how long it was in its last call, is known from whoever watched it: \
-         nobody did, or the watch ended before the rank."
+        "How a rank ended, and how long it was in its last call, is recorded by the ddp-doctor that \
+         watches it: there was none, or it ended before the rank."
             .into(),
     ];
     draft.next = vec![
-        "Add what else there is: the run directory of every node (its journal was written by the \
-         watch), and the black boxes in /dev/shm of ranks that were killed."
+        "Add the remaining evidence: the run directory of every node, with its journal, and the \
+         black boxes in /dev/shm of ranks that were killed."
             .into(),
     ];
     draft.root = names;

@@ -115,8 +115,8 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
     match &mapping[..] {
         [] => {
             draft.why.push(
-                "The ranks themselves do not grow by it: it is their children (data loader workers), \
-                 files in /dev/shm, or somebody else."
+                "The ranks themselves do not grow: it is their children (data loader workers), files \
+                 in /dev/shm, or other processes."
                     .into(),
             );
             draft.next.push(

@@ -79,11 +79,11 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         absent.needs_all(situation),
         absent.are(),
         if absent.watched && processes.iter().any(unseen) {
-            "alive, and in no call that was seen"
+            "alive, and in no recorded call"
         } else if absent.watched {
             "alive and not in a collective"
         } else {
-            "last seen outside of any collective; whether it lived on is not known"
+            "last seen outside of any collective; its later state is unknown"
         },
     )];
     for process in processes {
@@ -102,12 +102,10 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     if situation.is_cut_short(stall) {
         draft
             .why
-            .push("Somebody ended the job while they waited.".into());
+            .push("The job was interrupted while they waited.".into());
     }
     if stall.failed {
-        draft
-            .why
-            .push("A wait for it has already ended in failure.".into());
+        draft.why.push("A wait for it has already failed.".into());
     }
     let known = processes
         .iter()

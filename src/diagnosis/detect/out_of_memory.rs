@@ -182,7 +182,7 @@ fn of_caught(process: &Process) -> Option<Draft> {
     let free = Free::of(process, exception, failed);
     draft.why = held(process, failed, free.as_ref());
     draft.next = vec![
-        "Have all ranks skip the step together: all_reduce a flag after the `try`, before anybody \
+        "Have all ranks skip the step together: all_reduce a flag after the `try`, before any rank \
          makes the next call. Or let the exception end the rank."
             .into(),
         need_less(&draft.root),

@@ -331,12 +331,10 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     if situation.is_cut_short(stall) {
         draft
             .why
-            .push("Somebody ended the job while it waited.".into());
+            .push("The job was interrupted while it waited.".into());
     }
     if stall.failed {
-        draft
-            .why
-            .push("The wait has already ended in failure.".into());
+        draft.why.push("The wait has already failed.".into());
     }
     let general = format!(
         "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or none of \

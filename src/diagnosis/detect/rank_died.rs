@@ -116,7 +116,7 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         }
         (Some(signal), _) => format!("was killed by {}", libc_signal::name(signal)),
         (None, Some(code)) => format!("ended with status {code}"),
-        (None, None) => "vanished; nobody saw its status".into(),
+        (None, None) => "ended with an unknown status".into(),
     };
     let last = process.last_call.as_ref().map_or_else(
         || "before its first call".to_owned(),

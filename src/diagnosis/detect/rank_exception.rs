@@ -215,7 +215,7 @@ pub(super) fn draft(about: &'static About, situation: &Situation<'_>, ended: &En
                 ))
                 .unwrap_or_default()
         ),
-        _ => format!("Nobody caught it: it ended rank {rank}, which makes no further call."),
+        _ => format!("It was not caught, and ended rank {rank}, which makes no further call."),
     }];
     let from_communication = draft.fact.is_some_and(|fact| fact.from_communication);
     draft.next = vec![if from_communication {

@@ -48,7 +48,7 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
         .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
         .collect();
     draft.summary = format!(
-        "{lost} {} of {} {} lost before anybody read them: what {} did then is not known",
+        "{lost} {} of {} {} lost before they were read: what {} did then is unknown",
         if lost == 1 { "record" } else { "records" },
         Ranks(&ranks),
         if lost == 1 { "was" } else { "were" },
@@ -65,14 +65,14 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
             each.join(", ")
         ),
         format!(
-            "How far {} came in each group is counted apart and loses nothing. Findings that rest on \
-             what {} did in between are told with less confidence, and none of them as proved.",
+            "How far {} came in each group is counted separately and is not lost. Findings that depend \
+             on what {} did in between have less confidence, and none of them is proved.",
             number(&ranks, "it", "they"),
             number(&ranks, "it", "they"),
         ),
     ];
     draft.next = vec![
-        "Give whoever reads the boxes (ddp-doctor run) a chance to run: a core that the ranks leave \
+        "Give ddp-doctor, which reads the black boxes, time to run: a core that the ranks leave \
          free, or less load on the node."
             .into(),
     ];
