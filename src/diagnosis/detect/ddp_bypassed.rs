@@ -31,21 +31,20 @@ impl Detector for DdpBypassed {
                 let at = words::at(said.and_then(|said| said.place.as_deref()));
                 let root = &draft.root;
                 draft.summary = format!(
-                    "the gradients of {} come from a backward that DDP's forward had no part \
-                     in{at}: nobody averages them",
+                    "the gradients of {} come from a backward without DDP's forward{at}: they are \
+                     not averaged",
                     Ranks(root),
                 );
                 draft.why = vec![format!(
-                    "In three steps in a row {} {} no forward of the wrapped model before the \
-                     backward, and the backward left gradients all the same. DDP averages what \
-                     follows from its own forward.",
+                    "In three consecutive steps {} {} no forward of the wrapped model before the \
+                     backward, but the backward left gradients. DDP averages only gradients of its \
+                     own forward.",
                     Ranks(root),
                     number(root, "made", "made"),
                 )];
                 draft.next = vec![
                     "Call the wrapped model itself, not its .module or a method of that.".into(),
-                    "Go on from a checkpoint of before: the parameters of the ranks have drifted \
-                     apart."
+                    "Continue from an earlier checkpoint: the parameters of the ranks have diverged."
                         .into(),
                 ];
                 draft

@@ -139,12 +139,12 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.why = vec![
         match on_device {
             false => {
-                "Nobody is missing and the calls agree: what does not move is below them, the \
-                 network, a device or its driver."
+                "No rank is missing and the calls agree: the fault is below them, in the network, a \
+                 device or its driver."
             }
             true => {
-                "Nobody is missing and the calls agree: what does not move is below them, the \
-                 network, a device, or a kernel that is before the call on its stream."
+                "No rank is missing and the calls agree: the fault is below them, in the network, a \
+                 device, or a kernel before the call on its stream."
             }
         }
         .into(),
@@ -152,38 +152,37 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.why.extend(standing);
     if !busy.is_empty() {
         draft.why.push(format!(
-            "All transfers of {} that stand wait for {} own GPU, which may still be at work on what is before \
-             the call on its stream.",
+            "All stalled transfers of {} are waiting for {} local GPU, which may still be executing \
+             earlier work on the stream of the call.",
             Ranks(&busy),
             number(&busy, "its", "their"),
         ));
     }
     if !is_told && is_everybody {
         draft.why.push(
-            "Nobody tells when calls are complete. Since they made this one, the last of theirs, all \
-             of them have stood in the driver, and waited for their devices."
+            "Completion events are not available. Since this call, the last one of each rank, all \
+             ranks have been inside the driver, waiting for their devices."
                 .into(),
         );
     }
     if !back.is_empty() {
         draft.why.push(format!(
-            "{} got what {} needed; look at what is between {} and the others.",
+            "{} got what {} needed; check the connection between {} and the others.",
             Capital(Ranks(&back)),
             number(&back, "it", "they"),
             Ranks(&inside.waiting),
         ));
     }
     if inside.timed_out.is_some() {
-        draft.why.push(
-            "A wait for it has been given up: it lasted longer than the group allows.".into(),
-        );
+        draft
+            .why
+            .push("A wait for it has timed out: it lasted longer than the group allows.".into());
     }
     draft.next = next_steps(&members, &group.info.backend);
     if !is_told && is_everybody {
-        draft.next.push(
-            "With DDP_DOCTOR_NCCL_COMPLETION=1 in the environment it is told which call is not complete."
-                .into(),
-        );
+        draft
+            .next
+            .push("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.".into());
     }
     Some(draft)
 }
@@ -267,8 +266,8 @@ fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
                 false => "receive from",
             };
             format!(
-                "Rank {rank}'s {way} rank {peer} on channel {} had not moved for {} when this was told, after \
-                 {} of {} steps: {}.",
+                "Rank {rank}'s {way} rank {peer} on channel {} had not moved for {} when this was \
+                 reported, after {} of {} steps: {}.",
                 transfer.channel,
                 words::seconds(inside.overdue_at.since(at)),
                 it.done,
@@ -278,21 +277,19 @@ fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
         })
         .collect();
     if more > 0 {
-        told.push(format!("So had {more} more."));
+        told.push(format!("{more} more transfers have not moved."));
     }
     told
 }
 
 const fn waited_for(what: WaitsFor, is_send: bool) -> &'static str {
     match (what, is_send) {
-        (WaitsFor::Network, true) => {
-            "the network was given the next, and does not say that it has it"
-        }
-        (WaitsFor::Network, false) => "nothing comes over the network",
-        (WaitsFor::Peer, _) => "the other end is not ready for it",
-        (WaitsFor::Device, true) => "its own GPU has nothing for it yet",
-        (WaitsFor::Device, false) => "its own GPU has not taken what has come",
-        (WaitsFor::Unknown, _) => "what for is not known",
+        (WaitsFor::Network, true) => "the next one is posted, but not acknowledged by the network",
+        (WaitsFor::Network, false) => "no data arrives from the network",
+        (WaitsFor::Peer, _) => "the peer is not ready for it",
+        (WaitsFor::Device, true) => "the local GPU has not produced the data yet",
+        (WaitsFor::Device, false) => "the local GPU has not taken the data that arrived",
+        (WaitsFor::Unknown, _) => "the reason is unknown",
     }
 }
 
@@ -303,7 +300,7 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
     let pid = members.first().map_or(0, |process| process.pid);
     let mut next = vec![format!(
         "Look at the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent and \
-         is not acknowledged. Does the interface that is used ({}) lead to every host ({})?",
+         is not acknowledged. Check that the interface that is used ({}) reaches every host ({}).",
         if backend.contains("nccl") {
             "NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
         } else {

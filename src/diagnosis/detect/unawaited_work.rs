@@ -101,7 +101,7 @@ fn never_waited(
     draft.place = group_of(situation, &first.group).map(|group| (group.id, 0));
     draft.cause = Some(cause::of(situation, &draft.root, &[], draft.evidence_at));
     draft.summary = format!(
-        "nobody waits for {} at {}: {} {} made such calls and never waited for one",
+        "asynchronous {} at {} is never waited for: {} {} made such calls without a wait",
         first.op,
         words::line(place),
         Ranks(&draft.root),
@@ -145,14 +145,14 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         .collect();
     draft.cause = Some(cause::of(situation, &draft.root, &[], at));
     draft.summary = format!(
-        "two threads of each rank race on {}: {} and {} meet now this way, now that",
+        "two threads of each rank race on {}: the calls at {} and {} match in changing order",
         words::group(&group.info),
         words::line(x),
         words::line(y),
     );
     draft.why = vec![format!(
-        "At #{} rank {a} came from {} and rank {b} from {}; at #{} it was the other way round. Calls of \
-         one group pair up in the order in which they are made, and each line has a thread of its own \
+        "At #{} rank {a} made its call at {} and rank {b} at {}; at #{} it was the other way round. Calls \
+         of one group match in the order in which they are made, and each line has a thread of its own \
          on these ranks: results go to the wrong thread.",
         one.seq,
         words::line(x),
