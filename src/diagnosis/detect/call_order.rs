@@ -85,7 +85,7 @@ fn draft(
     );
     let mut why = vec![format!(
         "Calls of a group are matched by order alone. {} of its calls, from #{seq} to #{last}, are \
-         the same on all ranks, and do not come in the same order.",
+         the same on all ranks, but in different orders.",
         permutation.length
     )];
     if permutation.seen {
@@ -93,9 +93,7 @@ fn draft(
             "In one order all of them would match: nothing but the order has to change.".into(),
         );
     } else {
-        why.push(
-            "The same two lines have met crosswise before, when their calls still matched.".into(),
-        );
+        why.push("Calls at these two lines were swapped before, when they still matched.".into());
     }
     draft.why.splice(0..0, why);
     let confidence = if permutation.seen {

@@ -124,8 +124,8 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     );
     draft.why = vec![if corrected {
         format!(
-            "Measured by asking both hosts for the time, give or take {:.1} ms. The times in this \
-             report are corrected by it; those in the logs of {} and {} are not.",
+            "Measured to within {:.1} ms by querying both clocks. The times in this report are \
+             corrected by it; those in the logs of {} and {} are not.",
             uncertainty.as_secs_f64() * 1e3,
             Ranks(&on(&ahead)),
             Ranks(&on(&behind)),
@@ -133,12 +133,11 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     } else {
         format!(
             "By their own clocks, a collective ended on host {behind} before a rank on host {ahead} \
-             had entered it. What happened first on different hosts cannot be told from these times."
+             had entered it. These times do not show what happened first on different hosts."
         )
     }];
-    draft.next = vec![
-        "Let all hosts take their time from one server (chronyc tracking, timedatectl).".into(),
-    ];
+    draft.next =
+        vec!["Synchronise all hosts with one time server (chronyc tracking, timedatectl).".into()];
     let facts = vec![Fact::ClocksDiffer {
         ahead: ahead.to_string(),
         behind: behind.to_string(),
@@ -167,13 +166,12 @@ fn unknown(model: &Model) -> Option<Draft> {
     }
     let mut draft = Draft::new(&ABOUT, KeyPlace::Job, clock.at);
     draft.summary = format!(
-        "the clocks of the hosts may be {:.1} s apart: the way to host {host} is too long to tell",
+        "the clocks of the hosts may be {:.1} s apart: the network to host {host} is too slow to \
+         measure the difference",
         uncertainty.as_secs_f64(),
     );
     draft.why = vec![
-        "What happened first on different hosts cannot be told from times that are closer together \
-         than this."
-            .into(),
+        "Events on different hosts that are closer together than this cannot be ordered.".into(),
     ];
     draft.next =
         vec!["Run the coordinator near the ranks, on a network that is not loaded.".into()];
@@ -260,7 +258,7 @@ mod tests {
             [[expect]]
             code = "DD903"
             confidence = "supported"
-            summary-has = "the way to host b is too long to tell"
+            summary-has = "the network to host b is too slow to measure the difference"
             "#,
         );
     }

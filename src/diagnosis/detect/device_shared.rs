@@ -9,7 +9,7 @@ use super::{About, Detector, Draft, Key, KeyPlace, order, skew};
 use crate::diagnosis::model::{Exception, Process};
 use crate::diagnosis::settings::{self, Peers};
 use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{Capital, Ranks};
+use crate::diagnosis::words::{Capital, Ranks, number};
 
 /// Parts of NCCL's error messages about a shared GPU.
 const NCCLS_WORDS: [&str; 2] = [
@@ -71,8 +71,8 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
         hosts(&sharers)
     );
     draft.why = vec![
-        "NCCL needs a GPU for each rank: it refuses to connect ranks on one, or their kernels wait for \
-         each other there."
+        "NCCL needs a GPU for each rank: it refuses to connect ranks that share one, or their kernels \
+         block each other."
             .into(),
     ];
     let devices = sharers.iter().filter_map(|(rank, process)| {
@@ -82,8 +82,9 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
     draft.why.extend(devices.take(LISTED));
     if !misled.is_empty() {
         draft.why.push(format!(
-            "{} took another device than that of the local rank.",
-            Capital(Ranks(&misled))
+            "{} {} not use the device of the local rank.",
+            Capital(Ranks(&misled)),
+            number(&misled, "does", "do"),
         ));
     }
     draft.next = vec![

@@ -130,9 +130,9 @@ pub(super) fn parted(
     draft.follows = sequence_slip::before(situation, group_id, seq);
     if let OddOnes::Outnumbered(odd) = odd_ones(&classes) {
         draft.why.push(format!(
-            "{} {} apart from {} others that agree.",
+            "{} {} from {} others that agree.",
             Capital(Ranks(&odd)),
-            words::number(&odd, "stands", "stand"),
+            words::number(&odd, "differs", "differ"),
             everybody.len() - odd.len(),
         ));
     }

@@ -50,27 +50,27 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
     draft.why =
         vec![match difference.what {
         What::Count | What::Shape => {
-            "DDP matches the parameters of ranks by their order alone, and refuses models of other \
-             numbers or shapes in its constructor."
+            "DDP matches the parameters of ranks by their order alone, and its constructor rejects \
+             models that differ in the number or the shapes of parameters."
                 .to_owned()
         }
         What::DType => "DDP matches the parameters of ranks by their order alone, and sends \
-             those of one type together: other types are other messages."
+             those of one dtype together: different dtypes are different messages."
             .to_owned(),
         What::Order => "DDP matches the parameters of ranks by their order alone. The same ones in \
-             another order get each other's values and gradients, and nothing fails."
+             another order get each other's values and gradients without an error."
             .to_owned(),
     }];
     if breach.is_odd {
         draft.why.push(format!(
-            "{} {} apart from the others, which agree.",
+            "{} {} from the others, which agree.",
             Capital(Ranks(&breach.root)),
-            number(&breach.root, "stands", "stand"),
+            number(&breach.root, "differs", "differ"),
         ));
     }
     draft.next = vec![
-        "Make the model from values that all ranks share: broadcast the configuration from rank 0, \
-         and sort what layers are made from."
+        "Build the model from values that all ranks share: broadcast the configuration from rank 0, \
+         and sort what layers are built from."
             .into(),
     ];
     if difference.what == What::Order {
@@ -99,7 +99,7 @@ fn said(side: &SideOfModel, what: What) -> String {
     );
     let there = match &side.parameter {
         Some((dtype, shape, name)) => format!("{name} {dtype}{shape:?}"),
-        None => "no such one".to_owned(),
+        None => "no such parameter".to_owned(),
     };
     match what {
         What::Count => format!("{has} {} parameters, there {there}", side.total),

@@ -277,7 +277,7 @@ fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
         })
         .collect();
     if more > 0 {
-        told.push(format!("{more} more transfers have not moved."));
+        told.push(format!("{more} more had not moved either."));
     }
     told
 }
