@@ -144,7 +144,7 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
         last_call_of(process)
     ));
     draft.next = vec![format!(
-        "Let the others not wait for it: do it before the ranks first meet, or on every rank, or \
+        "Make no other rank wait for it: do it before the ranks first meet, or on every rank, or \
              in the background. If all must wait, give the group a longer timeout: {}.",
         if stall.group == situation.model.groups().next()?.id {
             "init_process_group(timeout=…)"
