@@ -89,7 +89,7 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         (Some(_), _) => format!("; {}", Ranks(gone)),
     };
     draft.why = vec![format!(
-        "{} {} {} started it{last} can never come.",
+        "{} {} {} started it{last} can never join.",
         message::needs(situation, stall, &waiting.call),
         Capital(Ranks(&stall.waiting)),
         number(&stall.waiting, "has", "have"),
@@ -100,8 +100,8 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
                 .into(),
         ],
         Some(lone) => vec![format!(
-            "Let {} make as many {} as {} {} from it, or tell it how many there will be; wait for \
-             what isend returns before the rank ends.",
+            "Let {} make as many {} as {} {} from it, or send their number first; wait for the Work \
+             that isend returns before the rank ends.",
             Ranks(gone),
             if lone.side == Side::Receive {
                 "sends"

@@ -157,17 +157,17 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     )];
     draft.next = vec![match exit.signal {
         Some(libc_signal::KILL) => format!(
-            "Look for who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person. Host of the process: {}.",
+            "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person. Host of the process: {}.",
             process.host
         ),
         Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
-            "Look for who asked it to end: the launcher after another rank failed, a batch system, a person.".into()
+            "Find out who sent the signal: the launcher after another rank failed, a batch system, a person.".into()
         }
         Some(_) if on_its_way_out => {
-            "Its program had ended, and its work was done: a thread of PyTorch's was still busy when the interpreter went away. If that comes back, flush what is buffered after destroy_process_group() and leave by os._exit(0).".into()
+            "Its program had ended, and its work was done: a thread of PyTorch was still running when the interpreter shut down. If this recurs, flush what is buffered after destroy_process_group() and exit by os._exit(0).".into()
         }
         Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
-        None => format!("Look at the output of rank {rank}: it chose to end with that status."),
+        None => format!("Look at the output of rank {rank}: it exited with that status by itself."),
     }];
     // An unknown status, or an end inferred from that of another rank, is not proved.
     if is_inferred || exit.signal.is_none() && exit.code.is_none() {

@@ -221,11 +221,11 @@ pub(super) fn draft(about: &'static About, situation: &Situation<'_>, ended: &En
     draft.next = vec![if from_communication {
         // The origin may be another rank that no finding names.
         draft.root_confidence = Confidence::Suspected;
-        "The error came out of the communication with other ranks: look for one that ended or \
-         left, or for the network between them."
+        "The error occurred in the communication with other ranks: look for one that ended or \
+         left, or for a fault of the network between them."
             .into()
     } else {
-        format!("Mend the exception{at}.")
+        format!("Fix the exception{at}.")
     }];
     if exception.kind == ExceptionKind::InFlight {
         draft.next.push(

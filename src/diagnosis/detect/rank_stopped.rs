@@ -133,7 +133,7 @@ fn draft(
         process.pid
     )];
     draft.next = vec![format!(
-        "Let it go on: kill -CONT {}, or detach the debugger, or thaw the container. Host: {}.",
+        "Resume it: kill -CONT {}, or detach the debugger, or thaw the container. Host: {}.",
         process.pid, process.host
     )];
     let facts = vec![Fact::Stopped {
