@@ -129,7 +129,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     });
     if let Some((rank, called, at)) = unseen {
         draft.next = vec![format!(
-            "Find for whom rank {rank} waits in {called}{at}: that rank may have left out its side.",
+            "Find the peer that rank {rank} waits for in {called}{at}: it may have left out its side.",
         )];
     }
     let place = Some((stall.group, stall.seq));
@@ -154,7 +154,7 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
     }
     if let Some((called, line)) = outside::unseen_call(process, timing) {
         return format!(
-            " It stands in {} of PyTorch's{}, and for whom it waits there was not seen.",
+            " It is inside {} of PyTorch{}; which rank it waits for is unknown.",
             words::function(called),
             words::at(line),
         );
@@ -165,7 +165,7 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
             moves: true,
             ..
         }) => format!(
-            " It works, in {} at {}.",
+            " It is running {} at {}.",
             words::function(line),
             words::line(line)
         ),
@@ -269,8 +269,8 @@ mod tests {
             confidence = "supported"
             root = [2]
             root-confidence = "suspected"
-            why-has = "It stands in recv() of PyTorch's at train.py:20, and for whom it waits there was not seen."
-            next-has = "Find for whom rank 2 waits in recv() at train.py:20"
+            why-has = "It is inside recv() of PyTorch at train.py:20; which rank it waits for is unknown."
+            next-has = "Find the peer that rank 2 waits for in recv() at train.py:20"
             "#
         ));
     }

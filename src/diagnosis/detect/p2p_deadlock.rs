@@ -86,9 +86,9 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {
         draft.why.push(format!(
-            "Rank {} has made what {} needs, in a group (ncclGroupStart) with more that it wants of \
-             rank {}. NCCL connects two ranks for all of a group at a time: both have to group the \
-             same.",
+            "Rank {} has made the call that {} needs, in a group (ncclGroupStart) with further calls \
+             that need rank {}. NCCL connects two ranks for all calls of a group at once: both have to \
+             group the same calls.",
             met.call.peer.unwrap_or_default(),
             words::call(&met.call),
             met.rank,
@@ -98,8 +98,8 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on both sides."
             .into()
     } else if collectives {
-        "Make the message on both sides, and on both before the collective or behind it: a rank that \
-         waits in one cannot make the other."
+        "Make the calls of the message on both sides before the collective, or on both after it: a \
+         rank that waits in one cannot make the other."
             .into()
     } else {
         "Let one side go first: even ranks send and then receive, odd ranks receive and then send. \

@@ -94,7 +94,7 @@ fn other_size(
     );
     draft.why = vec![
         format!(
-            "{} and {} in {} belong together: they are the same in their order between the two ranks{}.",
+            "{} and {} in {} match: they are the same in their order between the two ranks{}.",
             words::call(send),
             words::call(receive),
             words::group(&group.info),
@@ -105,13 +105,15 @@ fn other_size(
             },
         ),
         if group.traffic.transport.sends_wait {
-            "Gloo ends the process of a receiver that gets more than it has room for.".into()
+            "Gloo aborts the process of a receiver whose tensor is too small for the message."
+                .into()
         } else {
-            "Where the sizes differ, the message arrives in part, or never ends.".into()
+            "If the sizes differ, the message arrives incompletely, or its transfer never ends."
+                .into()
         },
     ];
     draft.next = vec![
-        "Receive into a tensor of the shape and dtype that is sent. Where they vary, send them first."
+        "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first."
             .into(),
     ];
     let seen = heard_all(situation, group.id, &[from, to]);
@@ -173,11 +175,11 @@ fn other_tag(
         if gone {
             format!("; rank {from} has ended")
         } else {
-            "; neither can go on".into()
+            "; neither can continue".into()
         },
     )];
     draft.next = vec![format!(
-        "Use one tag on both sides: {} or {}. Where both messages are meant, issue them with isend and \
+        "Use one tag on both sides: {} or {}. If both messages are intended, issue them with isend and \
          irecv and wait after all are issued.",
         tag(&send.joined.call),
         tag(&receive.joined.call),
@@ -287,7 +289,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     );
     let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
     draft.why = vec![format!(
-        "{} {} alive, and {} made no call that fits: {call} in {} has no partner.",
+        "{} {} alive, and {} made no matching call: {call} in {} has no partner.",
         Capital(Ranks(absent)),
         match over {
             true => number(absent, "was", "were"),
@@ -337,8 +339,8 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         draft.why.push("The wait has already failed.".into());
     }
     let general = format!(
-        "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or none of \
-         the two.",
+        "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or neither \
+         of the two.",
         Ranks(absent),
         number(absent, "does", "do"),
         number(absent, "it", "them"),

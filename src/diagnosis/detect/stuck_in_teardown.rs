@@ -104,13 +104,13 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
         Ranks(&draft.victims),
     );
     draft.why = vec![if draft.follows.is_some() {
-        "The other ranks know nothing of the exception and go on with the next call of the loop; the \
-         two calls can never match."
+        "The exception does not affect the other ranks, which continue with the next call of the loop; \
+         the two calls can never match."
             .into()
     } else {
         format!(
-            "{} made this call on the way out of the program; the other ranks are not on theirs and go \
-             on with another call. The two can never match.",
+            "{} made this call on the way out of the program; the other ranks do not exit and continue \
+             with another call. The two can never match.",
             Capital(Ranks(ranks))
         )
     }];
@@ -167,7 +167,11 @@ fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> 
     let peers = if gone.is_some() {
         number(&missing, "which has ended", "which have ended")
     } else {
-        number(&missing, "which goes on elsewhere", "which go on elsewhere")
+        number(
+            &missing,
+            "which continues elsewhere",
+            "which continue elsewhere",
+        )
     };
     draft.summary = format!(
         "{} {} stuck in {} clean-up: {}{} waits for {}, {peers}",
@@ -179,7 +183,7 @@ fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> 
         Ranks(&missing),
     );
     draft.why = vec![format!(
-        "{} made this call on the way out; {} {} made none like it.",
+        "{} made this call on the way out; {} {} not made it.",
         Capital(Ranks(ranks)),
         Ranks(&missing),
         number(&missing, "has", "have"),
@@ -236,10 +240,9 @@ fn keeps_others_waiting(
         number(ranks, "it", "them"),
     );
     draft.why = vec![format!(
-        "{} {} said that {}, and {} not ended.",
+        "{} {} begun to exit, and {} not ended.",
         Capital(Ranks(ranks)),
         number(ranks, "has", "have"),
-        number(ranks, "it ends", "they end"),
         number(ranks, "has", "have"),
     )];
     draft.next = advice(&draft);
@@ -297,13 +300,13 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     );
     draft.why = vec![
         "Destroying a group waits for the calls that are under way in it, and those wait for peers \
-         that may have left."
+         that may have ended."
             .into(),
     ];
     draft.root = ranks;
     draft.next = vec![
-        "Wait for every asynchronous call before the group is destroyed, and let all ranks meet \
-         (barrier) first. Where a rank has failed, end the process with os._exit instead."
+        "Wait for every asynchronous call before the group is destroyed, and synchronise all ranks \
+         (barrier) first. If a rank has failed, end the process with os._exit instead."
             .into(),
     ];
     Some(draft)
@@ -363,7 +366,7 @@ fn advice(draft: &Draft) -> Vec<String> {
             .into()
     } else {
         "Make no collective call on the way out (atexit, `finally`, `__del__`), unless every rank \
-         surely makes it at the same point: meet (barrier) and destroy the group at the end of the \
+         makes it at the same point: synchronise (barrier) and destroy the group at the end of the \
          training itself."
             .into()
     }]
