@@ -50,14 +50,14 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
     }
     if names.iter().any(|name| name.starts_with("NCCL_")) {
         draft.why.push(
-            "NCCL decides on each rank by itself how a call is carried out. Ranks that decide \
-             differently do not meet."
+            "NCCL decides on each rank separately how a call is executed. Ranks that decide \
+             differently cannot communicate."
                 .into(),
         );
     }
     draft.next = vec![format!(
-        "Set {} alike on all ranks: in the launch script, not per node, and have the launcher pass {} \
-         on.",
+        "Set {} identically on all ranks: in the launch script, not per node, and have the launcher \
+         pass {} on.",
         match &names[..] {
             [one] => (*one).to_owned(),
             names => format!("these {} variables", names.len()),
@@ -122,16 +122,16 @@ fn have(variables: &Skew<'_>, name: &str) -> Vec<u32> {
 fn meaning(name: &str) -> Option<&'static str> {
     Some(match name {
         "TORCH_DISTRIBUTED_DEBUG" => {
-            "With DETAIL, ranks make a group of their own when they join the world, and compare each \
-             call in it before they make that: they wait there for those that have another level."
+            "With DETAIL, ranks create an additional group when they join the world, in which they \
+             compare each call before they make it: they wait there for ranks with another level."
         }
         "TORCH_DIST_INIT_BARRIER" => {
-            "With TORCH_DIST_INIT_BARRIER=1 a rank goes through a barrier at the end of \
-             init_process_group, to which the others do not come."
+            "With TORCH_DIST_INIT_BARRIER=1 a rank calls a barrier at the end of init_process_group, \
+             which the others do not call."
         }
         "TORCH_DIST_USE_NCCL2" => {
-            "TORCH_DIST_USE_NCCL2=0 takes another implementation of the NCCL backend, which the \
-             default one does not meet."
+            "TORCH_DIST_USE_NCCL2=0 selects another implementation of the NCCL backend, which cannot \
+             communicate with the default one."
         }
         _ => return None,
     })

@@ -68,21 +68,21 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     draft.summary = match (note.rank, note.pid) {
         (None, None) => note.text.to_string(),
         _ if note.kind == NoteKind::SeveralRanks => format!("{who} {}", note.text),
-        _ => format!("the collectives of {who} are not seen: {}", note.text),
+        _ => format!("the collectives of {who} are not recorded: {}", note.text),
     };
     draft.why = vec![match note.kind {
         NoteKind::NoHooks => {
             "Collectives are recorded by hooks of PyTorch, or by replacing its functions: neither works here.".into()
         }
         NoteKind::CaptureLost => {
-            "The capture is switched on by environment variables, which this process did not get or was told to ignore.".into()
+            "The capture is switched on by environment variables, which this process did not receive or ignores.".into()
         }
         NoteKind::NoBlackBox => {
-            "Records go into a file in shared memory; without room for it there are none.".into()
+            "Records are written to a file in shared memory; without room for it there are none.".into()
         }
         NoteKind::NoLibrary => "Records are written by a native library.".into(),
         NoteKind::SeveralRanks => {
-            "Records tell ranks apart by their processes. Findings about the ranks that are not seen, \
+            "Records identify ranks by their processes. Findings about the ranks that are not recorded, \
              and about those that wait for them, cannot be made."
                 .into()
         }
@@ -99,7 +99,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
             "Make room in /dev/shm (about 2 MiB per rank), or name another directory in DDP_DOCTOR_BOX_DIR.".into()
         }
         NoteKind::NoLibrary => "Name libddp_doctor.so in DDP_DOCTOR_LIBRARY.".into(),
-        NoteKind::SeveralRanks => "Run one process per device to have all of them seen.".into(),
+        NoteKind::SeveralRanks => "Run one process per device to have all of them recorded.".into(),
         _ => "Start every rank under ddp-doctor run.".into(),
     }];
     missing(draft, note.rank, note.pid, &note.text)

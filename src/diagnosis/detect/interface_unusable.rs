@@ -104,15 +104,13 @@ fn draft(
     let hosts: BTreeSet<&str> = joiners.iter().map(|it| &*it.process.host).collect();
     let hosts: Vec<&str> = hosts.into_iter().collect();
     let what = match unusable {
-        Unusable::Missing => format!("there is none on {}", hosts.join(", ")),
-        Unusable::Down => format!("it is down on {}", hosts.join(", ")),
-        Unusable::NoAddress => format!("it has no address on {}", hosts.join(", ")),
-        Unusable::Loopback => {
-            "it leads nowhere but to its own host, and the world has others".into()
-        }
+        Unusable::Missing => format!("which does not exist on {}", hosts.join(", ")),
+        Unusable::Down => format!("which is down on {}", hosts.join(", ")),
+        Unusable::NoAddress => format!("which has no address on {}", hosts.join(", ")),
+        Unusable::Loopback => "which does not reach the other hosts of the world".into(),
     };
     draft.summary = format!(
-        "{} {} told to use the network interface {value} ({variable}), and {what}",
+        "{} {} configured to use the network interface {value} ({variable}), {what}",
         Ranks(&draft.root),
         words::number(&draft.root, "is", "are"),
     );

@@ -43,15 +43,14 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
     let differs = |name: &str| versions.sides[0].has.iter().any(|(it, _)| *it == name);
     if differs("NCCL") {
         draft.why.push(
-            "Ranks with different versions of NCCL do not understand each other: since 2.23.4 it \
-             refuses to connect them, before that it hangs or fails later."
+            "Ranks with different versions of NCCL cannot communicate: since 2.23.4 it refuses to \
+             connect them, before that it hangs or fails later."
                 .into(),
         );
     }
     if differs("PyTorch") {
         draft.why.push(
-            "Which calls DDP and others make, and in which order, changes from one PyTorch to the \
-             next."
+            "Versions of PyTorch differ in the calls that DDP and others make, and in their order."
                 .into(),
         );
     }
