@@ -113,14 +113,14 @@ fn draft(found: &[Found<'_>]) -> Option<Draft> {
     let too = match &others[..] {
         [] => String::new(),
         others => format!(
-            "; {} {} it too",
+            "; {} {} affected too",
             Ranks(others),
-            number(others, "does", "do")
+            number(others, "is", "are")
         ),
     };
     let beyond = worst.reserved.saturating_sub(worst.allocated);
     draft.summary = format!(
-        "the allocator of rank {rank} gave back all that it could {} times since step {}, and holds {} of \
+        "the allocator of rank {rank} had to release its cache {} times since step {}, and holds {} of \
          GPU memory beyond its tensors{too}",
         worst.retries,
         worst.since,
@@ -128,8 +128,8 @@ fn draft(found: &[Found<'_>]) -> Option<Draft> {
     );
     draft.why = vec![
         format!(
-            "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are pieces left over of \
-             blocks in use.{}",
+            "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are unused parts of blocks \
+             in use.{}",
             worst.number,
             words::bytes(worst.total),
             words::bytes(worst.reserved),
@@ -137,12 +137,12 @@ fn draft(found: &[Found<'_>]) -> Option<Draft> {
             words::bytes(worst.split),
             largest(worst)
         ),
-        "Each time (`num_alloc_retries`) the device is waited for, and what was held is allocated anew."
+        "Each retry (`num_alloc_retries`) waits for the device and allocates the memory again."
             .into(),
     ];
     draft.next = vec![
         REMEDY.into(),
-        "Round the sizes of batches up to a few (padding, buckets), and run the largest first."
+        "Round the sizes of batches up to a few values (padding, buckets), and run the largest first."
             .into(),
     ];
     Some(draft)
@@ -163,7 +163,7 @@ fn largest(found: &Found<'_>) -> String {
         )
     });
     format!(
-        " The largest free piece was {} when it last ran short{}.",
+        " The largest free block was {} when it last ran short{}.",
         words::bytes(largest),
         asked.unwrap_or_default()
     )

@@ -100,7 +100,7 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
         words::bytes(growth.trend.slope as u64)
     );
     draft.why = vec![format!(
-        "From step {} to step {} it went from {} to {} of {}.",
+        "From step {} to step {} its use rose from {} to {} of {}.",
         growth.steps.0,
         growth.steps.1,
         words::bytes(growth.bytes.0),
@@ -120,8 +120,7 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
                     .into(),
             );
             draft.next.push(
-                "Look for what grows beside the ranks: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS \
-                 /dev/shm`."
+                "Look for what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
                     .into(),
             );
         }
@@ -262,13 +261,12 @@ fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         "on its host"
     };
     draft.why = vec![format!(
-        "In its last moments the kernel's count of processes killed for want of memory {place} rose \
-         by {}.",
+        "Around its end the kernel's count of processes killed for want of memory {place} rose by {}.",
         kill.kills
     )];
     if kill.ranks > kill.kills {
         draft.why.push(format!(
-            "{} ranks were killed in these moments: which of them by the kernel is not known.",
+            "{} ranks were killed at that time; which of them the kernel killed is unknown.",
             kill.ranks
         ));
     }

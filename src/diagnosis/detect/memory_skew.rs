@@ -112,8 +112,8 @@ fn draft(held: &[Held<'_>]) -> Option<Draft> {
         words::bytes(usual)
     );
     draft.why = vec![format!(
-        "For the last {STEPS} steps no other rank came near {}.",
-        number(&ranks, "it", "them")
+        "For the last {STEPS} steps no other rank held nearly as much as {}.",
+        number(&ranks, "it", "they")
     )];
     draft.next = vec![format!(
         "Look for what {} alone {}: an evaluation, the gathering of outputs, a second model, a cache, \

@@ -66,7 +66,7 @@ fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
     let too = match &others[..] {
         [] => String::new(),
         others => format!(
-            "; {} {} on their way too",
+            "; {} {} running out too",
             Ranks(others),
             number(others, "is", "are")
         ),
@@ -137,8 +137,7 @@ pub(super) fn held(memory: &Memory) -> Option<String> {
     let (times, lately): (Vec<String>, Vec<Duration>) = risen.unzip();
     let lately = words::seconds(lately.into_iter().max()?);
     Some(format!(
-        "In the last {lately} it was {}: the kernel had to take memory back first, pages of files as a \
-         rule.",
+        "In the last {lately} it was {}: the kernel had to reclaim memory first, mostly pages of files.",
         times.join(", and ")
     ))
 }

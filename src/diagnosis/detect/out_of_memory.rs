@@ -112,7 +112,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     draft.summary = format!("{}, when its GPU had no memory left", died.summary);
     draft.why = vec![
         format!(
-            "Of {}, {} were free. What it had taken just before, {}, does not fit in there again.",
+            "Of {}, {} were free, which is less than the last increase of {}.",
             words::bytes(total),
             words::bytes(free),
             words::bytes(rise)
@@ -125,7 +125,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     }
     draft.next = vec![
         need_less(&[rank]),
-        format!("Look at the output of rank {rank} for what it could not get."),
+        format!("Look at the output of rank {rank} for the allocation that failed."),
     ];
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Supported;
@@ -321,7 +321,7 @@ fn adopt(caught: &mut Draft, follower: Draft) {
         caught.summary = format!("{}, apart from {}", caught.summary, Ranks(&caught.victims));
     }
     caught.why.push(format!(
-        "The program caught it and went on from there, its peers from where they were: {}.",
+        "The program caught it and went on, out of step with its peers: {}.",
         follower.summary
     ));
 }
@@ -375,12 +375,12 @@ impl Free {
 impl fmt::Display for Free {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let largest = words::bytes(self.largest);
-        write!(f, "The largest piece of it that was free had {largest}")?;
+        write!(f, "The largest free block had {largest}")?;
         if let Some(asked) = self.asked {
             write!(f, ", {} were asked for", words::bytes(asked))?;
         }
         f.write_str(match self.would_do() {
-            true => ": in one piece it would have been enough.",
+            true => ": without fragmentation it would have been enough.",
             false => ".",
         })
     }
@@ -393,7 +393,10 @@ fn beyond(device: &Device) -> Option<u64> {
 }
 
 fn lay_out() -> String {
-    format!("Its GPU's memory is in pieces. {}", fragmentation::REMEDY)
+    format!(
+        "The memory of its GPU is fragmented. {}",
+        fragmentation::REMEDY
+    )
 }
 
 /// Sentences on the memory in use, from the exception or from the last sample.
@@ -452,9 +455,10 @@ fn listed(parts: &[String]) -> String {
 
 fn need_less(ranks: &[u32]) -> String {
     format!(
-        "Have {} need less: a smaller batch, a limit on the length of its longest one, activation \
-         checkpointing.",
-        Ranks(ranks)
+        "Reduce the memory that {} {}: a smaller batch, a limit on the length of the longest one, \
+         activation checkpointing.",
+        Ranks(ranks),
+        number(ranks, "needs", "need")
     )
 }
 
@@ -578,7 +582,7 @@ mod tests {
             "{}{}",
             refused("largest=900M", "8.00"),
             r#"
-                why-has = "free had 900 MiB, 2.0 GiB were asked for: in one piece it would have been enough."
+                why-has = "block had 900 MiB, 2.0 GiB were asked for: without fragmentation it would have been enough."
                 next-has = "expandable_segments:True"
             "#
         ));
@@ -587,7 +591,7 @@ mod tests {
             "{}{}",
             refused("largest=900M", "1.50"),
             r#"
-                why-has = "free had 900 MiB, 2.0 GiB were asked for."
+                why-has = "block had 900 MiB, 2.0 GiB were asked for."
                 says-not = ["expandable_segments"]
             "#
         ));
@@ -596,7 +600,7 @@ mod tests {
             "{}{}",
             refused("", "8.00"),
             r#"
-                says-not = ["free had", "expandable_segments"]
+                says-not = ["free block had", "expandable_segments"]
             "#
         ));
     }
