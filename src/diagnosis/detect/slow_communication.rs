@@ -52,7 +52,7 @@ fn draft(slow: &Slow) -> Draft {
     let what = what(slow);
     let times = slow.now.as_secs_f64() / slow.before.as_secs_f64().max(1e-6);
     draft.summary = format!(
-        "{what} takes about {} though all ranks have come, {} times as long as before: communication is \
+        "{what} takes about {} although no rank is late, {} times as long as before: communication is \
          slow",
         words::short_time(now),
         if times < 10.0 { "several" } else { "many" },
@@ -64,21 +64,21 @@ fn draft(slow: &Slow) -> Draft {
     );
     let takes = match slow.buckets {
         Some(_) => format!(
-            "Since {since} at least DDP waits about {now} for them, from when all ranks have sent the \
-             last and have nothing left to compute; before, it was {before}."
+            "Since {since} at least DDP waits about {now} for them after all ranks have sent the last \
+             one and have nothing left to compute; before, it was {before}."
         ),
         None => format!(
-            "Since {since} at least it takes about {now} from when the last rank has come to it; \
-             before, it took {before}."
+            "Since {since} at least it takes about {now} after the last rank has entered it; before, \
+             it took {before}."
         ),
     };
     let share = percent(slow.share);
+    draft
+        .why
+        .push(format!("{takes} About {share} of the time is lost."));
     draft.why.push(format!(
-        "{takes} About {share} of the time is lost by that."
-    ));
-    draft.why.push(format!(
-        "It is not the hosts: all that kept threads of the ranks from running makes up for {} of the \
-         time, and what ranks do between their calls takes as long as before.",
+        "The hosts are not the cause: threads of the ranks were kept from running for {} of the time, \
+         and what ranks do between their calls takes as long as before.",
         percent(slow.kept),
     ));
     if slow.others > 0 {

@@ -65,22 +65,21 @@ pub(super) fn draft(
         words::short_time(typical),
     );
     draft.why.push(format!(
-        "{} last again and again, since {} at least: nearly all that the others lose by waiting, they \
+        "{} repeatedly the last, since {} at least: nearly all that the others lose by waiting, they \
          lose by waiting for {}.",
-        Capital(Ranks(ranks)).to_string() + number(ranks, " comes", " come"),
+        Capital(Ranks(ranks)).to_string() + number(ranks, " is", " are"),
         words::clock(straggler.since),
         number(ranks, "it", "them"),
     ));
     if straggler.is_guessed {
         draft.why.push(
-            "Waits on a device are not seen: that ranks wait is concluded from what they do next."
-                .into(),
+            "Waits on a device are not recorded: they are inferred from what ranks do next.".into(),
         );
     }
     if straggler.in_turn {
-        draft.why.push(
-            "Now the one is late for some rounds, and now the other: the culprit changes.".into(),
-        );
+        draft
+            .why
+            .push("They are late in turn, each for some rounds: the culprit changes.".into());
     }
     if let Some(rank) = straggler.before {
         draft.why.push(format!(

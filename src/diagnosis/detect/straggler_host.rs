@@ -52,7 +52,7 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 ranks_are(" was", " were"),
                 straggler::percent(*share),
             ),
-            "Find out who stops the process, and let it run.".into(),
+            "Find out what stops the process, and let it run.".into(),
         ),
         Host::Throttled(share) => (
             "because its container has used up its quota",
@@ -76,7 +76,7 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 straggler::percent(*own),
                 straggler::percent(*others),
                 processors.as_ref().map_or_else(String::new, |processors| format!(
-                    " It may run on {processors} alone."
+                    " Its CPU affinity is {processors}."
                 )),
                 pressure.map_or_else(String::new, |pressure| format!(
                     " Its host was short of CPU: something there waited for a processor about {} of \
@@ -84,8 +84,8 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                     straggler::percent(pressure),
                 )),
             ),
-            "Look who else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one of \
-             them."
+            "Find out what else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one \
+             of them."
                 .into(),
         ),
         Host::Stolen(share) => (
@@ -95,8 +95,8 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 Ranks(ranks),
                 straggler::percent(*share),
             ),
-            "Its virtual machine shares processors with others (st in top): move it, or have processors \
-             of its own."
+            "Its virtual machine shares processors with others (st in top): move it, or give it \
+             dedicated processors."
                 .into(),
         ),
         Host::Garbage(share) => (
@@ -117,7 +117,7 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 (rate / 100.0).round() * 100.0,
                 Ranks(ranks),
             ),
-            "Its host has too little memory for what runs there: look at swap and at who uses it."
+            "Its host has too little memory for what runs there: look at swap and at what uses it."
                 .into(),
         ),
         Host::Memory(share) => (
@@ -129,7 +129,7 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 straggler::percent(*share),
             ),
             "Its host, or its container, has too little memory for what runs there: look at swap, at \
-             memory.high and at who uses it."
+             memory.high and at what uses it."
                 .into(),
         ),
     }

@@ -45,8 +45,8 @@ impl Detector for StragglerInput {
                     straggler::percent(others),
                 ));
                 draft.next = vec![format!(
-                    "Give the DataLoader of {} more workers (num_workers, prefetch_factor), or look at \
-                     where its data comes from.",
+                    "Give the DataLoader of {} more workers (num_workers, prefetch_factor), or check \
+                     the storage that its data comes from.",
                     Ranks(ranks),
                 )];
                 Some(draft)

@@ -63,15 +63,15 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
         words::bytes(small.bytes),
     );
     draft.why.push(format!(
-        "Each takes about {} from when all ranks have come to it: for {} that is the price of a call, \
-         not of its data. Nothing much is computed between them.",
+        "Each takes about {} after all ranks have entered it: for {} that is the cost of a call, not of \
+         its data. Little is computed between them.",
         words::short_time(each),
         words::bytes(small.bytes),
     ));
     if !small.are_steps {
-        draft
-            .why
-            .push("The program marks no steps: a round is what comes back again and again.".into());
+        draft.why.push(
+            "The program marks no steps: a round is a sequence of calls that repeats.".into(),
+        );
     }
     draft.why.push(promise(small, round, &share));
     draft.next = vec![
@@ -103,7 +103,7 @@ fn promise(small: &Small, round: &str, share: &str) -> String {
         }
         None => format!(
             "Those of a {round} move {together} together. In one call a {round} could be up to {share} \
-             shorter; what it costs to move data is not seen here."
+             shorter; the cost of moving the data is unknown."
         ),
     }
 }
