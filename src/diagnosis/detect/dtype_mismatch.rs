@@ -24,7 +24,7 @@ impl Detector for DTypeMismatch {
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let words = Words {
             what: "Tensors of different dtypes",
-            why: "The bytes of one type are taken for the other: where the byte counts agree, the job goes on with garbage in the result.",
+            why: "The bytes of one dtype are interpreted as the other: if the byte counts agree, the job continues with a wrong result.",
             next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
         };
         divergence::drafts(

@@ -56,13 +56,13 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
         );
         draft.why = vec![
             format!("{}.", cycle::steps(situation, cycle).join("; ")),
-            "All of them have made all of these calls. But a call on a stream begins only once those \
+            "Every rank has made all of these calls. But a call on a stream begins only once those \
              before it are complete, and these cannot complete before the others have begun."
                 .into(),
         ];
         draft.next = vec![
-            "Use the communicators in the same order on every rank, or put their calls on streams of \
-             their own."
+            "Use the communicators in the same order on every rank, or put their calls on separate \
+             streams."
                 .into(),
         ];
         Some(draft)
@@ -83,7 +83,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         if in_their_calls {
             ", which they use in different orders"
         } else {
-            ": either is in a call that the other one has not made"
+            ": each is in a call that the other one has not made"
         },
     );
     draft.why = vec![

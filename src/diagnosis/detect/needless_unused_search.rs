@@ -71,7 +71,7 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
         took.as_secs_f64() * 1e3,
     );
     draft.why = vec![format!(
-        "Each step walks through the graph of the forward, and sends one all_reduce of {} numbers \
+        "Each step traverses the graph of the forward, and sends one all_reduce of {} numbers \
          more.",
         first.total.max(replica.total)
     )];

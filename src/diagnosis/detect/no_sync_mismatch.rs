@@ -60,11 +60,11 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
         .collect();
     draft.victims.sort_unstable();
     draft.why = vec![format!(
-        "All of them had made {} training forwards. Under no_sync a backward sends nothing, so that \
-         ranks must leave it at the same forward. {}",
+        "All of them had made {} training forwards. Under no_sync a backward sends nothing, so ranks \
+         must leave it at the same forward. {}",
         boundary.forward,
         if boundary.always {
-            "They never did, from the beginning."
+            "They never did."
         } else {
             "Until then they did."
         }

@@ -39,8 +39,8 @@ impl Detector for ReadyTwice {
                     draft.summary =
                         format!("{named} was ready twice in one backward{at}, on {who}");
                     draft.why = vec![
-                        "DDP counts each gradient once in a backward: a second time, the bucket \
-                         that it is in may be on its way already."
+                        "DDP counts each gradient once in a backward: the second time, its bucket \
+                         may have been sent already."
                             .into(),
                     ];
                     draft.next = vec![
@@ -63,8 +63,8 @@ impl Detector for ReadyTwice {
                          promised that it would not{named}"
                     );
                     draft.why = vec![
-                        "With static_graph=True DDP learns in the first step which gradients come, \
-                         and how often, and relies on it."
+                        "With static_graph=True DDP records in the first step which gradients are \
+                         computed, and how often, and relies on it."
                             .into(),
                     ];
                     let left_out = uses::left_out(situation, it.breach);

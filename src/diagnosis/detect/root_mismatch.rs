@@ -24,7 +24,7 @@ impl Detector for RootMismatch {
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let words = Words {
             what: "Different roots",
-            why: "Each side waits for, or sends to, another rank than the other side thinks.",
+            why: "Each side waits for, or sends to, a rank that the other side does not expect.",
             next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
         };
         divergence::drafts(

@@ -86,12 +86,12 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     let named = words::group(&group.info);
     draft.summary = match slip.skipped.iter().next() {
         Some((rank, turn)) if skipped.len() == 1 => format!(
-            "rank {rank} left out the calls of its step {turn}; since {call} of {named} it pairs \
-             each step with an earlier one of {}",
+            "rank {rank} left out the calls of its step {turn}; since {call} of {named} each of its \
+             steps is matched with an earlier one of {}",
             Ranks(&draft.victims)
         ),
         _ => format!(
-            "since {call} of {named}, {} pair calls that do not belong together",
+            "since {call} of {named}, calls of {} are matched that do not belong together",
             Ranks(&everybody)
         ),
     };
@@ -117,7 +117,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         ));
     }
     draft.next = vec![
-        "Go on from a checkpoint that was written before that step: what was averaged since then \
+        "Continue from a checkpoint that was written before that step: what was averaged since then \
          belongs to different steps."
             .into(),
     ];
@@ -147,8 +147,8 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
         (false, _) => "some calls".to_owned(),
     };
     format!(
-        "{} had gone together step by step; since then they are {what} apart, and stay so. \
-         Operations and sizes match, so that nothing fails: it is what they belong to that does not.",
+        "{} were in step before; since then they stay {what} apart. Operations and sizes match, so \
+         nothing fails, but the matched calls do not belong together.",
         Capital(Ranks(everybody))
     )
 }

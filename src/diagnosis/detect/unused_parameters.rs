@@ -43,8 +43,8 @@ impl Detector for UnusedParameters {
                 };
                 draft.why = vec![format!(
                     "DDP averages gradients once it has all of them. {parameters} of the model had \
-                     none when the backward was over, the same on every rank: nothing was averaged \
-                     to its end, and DDP raises at the next forward."
+                     none when the backward was over, the same on every rank: averaging did not \
+                     complete, and DDP raises at the next forward."
                 )];
                 let left_out = uses::left_out(situation, it.breach);
                 draft.why.extend(left_out.iter().map(Use::sentence));

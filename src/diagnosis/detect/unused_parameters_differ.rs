@@ -72,8 +72,8 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
     ];
     if !draft.victims.is_empty() {
         draft.why.push(format!(
-            "{} had them all. On {} the backward was over without these: the bucket that they are \
-             in never came.",
+            "{} had them all. On {} the backward was over without these: their bucket was never \
+             sent.",
             Capital(Ranks(&draft.victims)),
             Ranks(&breach.root)
         ));
