@@ -490,7 +490,7 @@ fn what_it_does(outside: &Outside<'_>) -> String {
         )
     });
     let moves = if outside.moves {
-        "is at work"
+        "is running"
     } else {
         "stands still"
     };

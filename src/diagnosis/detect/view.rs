@@ -117,7 +117,7 @@ pub(super) fn where_lines_are_from(
     let ranks: Vec<u32> = by_stacks.map(|it| it.rank).collect();
     (!ranks.is_empty()).then(|| {
         format!(
-            "{} {} at the line that is shown: which line made the call was not seen.",
+            "{} {} at the line that is shown: which line made the call was not recorded.",
             Capital(Ranks(&ranks)),
             number(&ranks, "waits", "wait"),
         )
