@@ -331,7 +331,7 @@ fn killed_healthy_job_has_no_root_cause() {
             "{text}"
         );
         assert!(
-            text.contains("nobody saw how ranks 0 and 1 ended"),
+            text.contains("it is unknown how ranks 0 and 1 ended"),
             "{text}"
         );
     }

@@ -178,7 +178,7 @@ fn update(ranks: u32, second: u64) -> v1::Update {
         name: "missing-rank".into(),
         severity: "error".into(),
         role: "initiating".into(),
-        summary: format!("rank {odd} has not come to all_reduce #9"),
+        summary: format!("rank {odd} has not reached all_reduce #9"),
         ranks: Some(v1::Ranks {
             root: vec![odd],
             ..Default::default()

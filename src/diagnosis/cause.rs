@@ -1,8 +1,8 @@
-//! Why ranks diverged: a hypothesis next to the finding, at most `supported`.
+//! Hypotheses why ranks diverged, at most `supported`.
 //!
-//! Facts take precedence: an exhausted iterator, a caught exception, a step without a call. Tests
-//! in the source around the lines come next; they are suspected unless the records confirm them.
-//! Guesses from the lines of the ranks are last.
+//! In order of preference: recorded events (an iterator that ended, a caught exception, a step
+//! without calls); conditions in the source around the lines, which are only suspected unless a
+//! condition on the rank matches the ranks that made the call; and the lines alone.
 
 use std::sync::Arc;
 
@@ -15,22 +15,22 @@ use super::model::{Ending, Exception, GroupId, Process};
 use super::situation::Situation;
 use super::words::{self, Ranks};
 
-/// A cause and its reason.
+/// A cause with its evidence.
 #[derive(Clone, Debug)]
 pub struct Reading {
     /// The hypothesis.
     pub cause: Cause,
-    /// The observation behind it, as a sentence; `None`: the cause is sufficient.
+    /// The evidence as a sentence; `None` if the cause needs none.
     pub because: Option<String>,
 }
 
-/// The likeliest reason why the `odd` ranks left the path of the `others`, judged at time `at`.
+/// The most likely reason why the ranks `odd` diverged from `others`, from evidence up to `at`.
 #[must_use]
 pub fn of(situation: &Situation<'_>, odd: &[u32], others: &[u32], at: Timestamp) -> Cause {
     read(situation, None, odd, others, at).cause
 }
 
-/// The same with its reason; `place`: where in a group the ranks separated.
+/// The same, with its evidence. `place` is the group and sequence number at which they diverged.
 #[must_use]
 pub fn read(
     situation: &Situation<'_>,
@@ -70,14 +70,14 @@ impl<'a> Sides<'a> {
         self.odd.iter().chain(&self.others).copied()
     }
 
-    /// The input ended on some ranks and not on others, and no step began after it.
+    /// An iterator ended on some ranks and not on others, and these ranks began no step since then.
     fn uneven_inputs(&self) -> Option<Reading> {
         let ended = |process: &&Process| input_ended_before(process, self.at);
         let (short, long): (Vec<&Process>, Vec<&Process>) = self.everybody().partition(ended);
         if short.is_empty() || long.is_empty() {
             return None;
         }
-        // With counted batches: a rank that lacks a call but no batch has left out a call.
+        // With equal numbers of batches a rank has omitted a call instead.
         let most = |them: &[&Process]| them.iter().filter_map(|it| it.turns.batches()).max();
         match (most(&short), most(&long)) {
             (Some(short), Some(long)) if long <= short => None,
@@ -93,7 +93,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// An exception left a call or a pass, and the rank continued.
+    /// An exception left a collective, a forward or a backward, and its rank continued.
     fn swallowed_exception(&self) -> Option<Reading> {
         self.everybody().find_map(|process| {
             let exception = swallowed(process, self.at)?;
@@ -109,7 +109,7 @@ impl<'a> Sides<'a> {
         })
     }
 
-    /// A step in which a rank issued no call of the group while others issued theirs.
+    /// A step in which a rank made no call of the group, while others did.
     fn skipped_iteration(&self) -> Option<Reading> {
         let (group, _) = self.place?;
         let history = &self.situation.model.group(group).history;
@@ -136,7 +136,7 @@ impl<'a> Sides<'a> {
         Some(supported(CauseKind::SkippedIteration, Some(because)))
     }
 
-    /// A test on the rank itself.
+    /// A condition on the rank that explains which ranks made the call.
     fn rank_conditional(&self) -> Option<Reading> {
         let (group, seq) = self.place?;
         let join = self.situation.join(group, seq)?;
@@ -157,13 +157,13 @@ impl<'a> Sides<'a> {
         ))
     }
 
-    /// Tests in the source around the lines that only one side reached.
+    /// Conditions in the source around lines that only one side reached.
     fn tests(&self) -> Option<Reading> {
         let missed = |from: &[&'a Process], by: &[&'a Process]| -> Vec<(Arc<Where>, &'a Guard)> {
             let lines = from.iter().flat_map(|process| self.guards(process));
             lines
                 .filter(|(_, guard)| {
-                    // A test that both sides passed does not separate them.
+                    // A condition around lines of both sides does not separate them.
                     !by.iter()
                         .any(|other| self.guards(other).any(|(_, it)| it == *guard))
                 })
@@ -171,7 +171,7 @@ impl<'a> Sides<'a> {
         };
         let mut tests = missed(&self.odd, &self.others);
         tests.extend(missed(&self.others, &self.odd));
-        // A loop that only one side is still in has been left by the other side.
+        // Conditions that end a loop come first: one side has left the loop, the other has not.
         let leaves = |guard: &Guard| matches!(guard.form, GuardForm::Ends | GuardForm::Leaves);
         tests.sort_by_key(|(_, guard)| !leaves(guard));
         let all_left = self.all_left();
@@ -181,7 +181,7 @@ impl<'a> Sides<'a> {
         })
     }
 
-    /// The odd ranks have ended with fewer calls, for an unknown reason.
+    /// The odd ranks have ended, or destroyed the group, for an unrecorded reason.
     fn left(&self) -> Option<Reading> {
         if !self.all_left() {
             return None;
@@ -198,7 +198,7 @@ impl<'a> Sides<'a> {
         if !self.odd.iter().all(fewer) {
             return Some(suspected(CauseKind::Teardown, None));
         }
-        // They made fewer steps: because of fewer batches, or because they left some out.
+        // Fewer steps: either fewer batches, or omitted steps.
         let fewest_batches = fewest(&|it| it.turns.batches());
         let drew_fewer = |it: &&Process| it.turns.batches().is_some_and(|it| it < fewest_batches);
         if self.odd.iter().any(drew_fewer) {
@@ -236,7 +236,7 @@ impl<'a> Sides<'a> {
         alone.then(|| suspected(CauseKind::RankConditional, None))
     }
 
-    /// The tests around the line of a process's latest call.
+    /// Conditions around the line of a process's last call.
     fn guards(&self, process: &'a Process) -> impl Iterator<Item = (Arc<Where>, &'a Guard)> {
         let place = process
             .last_call
@@ -248,7 +248,7 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// The cause suggested by a test that only one side passed.
+/// The kind of cause that a condition indicates which only one side passed.
 pub(super) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
     use GuardForm::{Catches, Ends, Fails, Handles, Holds, Leaves, Skips};
     use GuardSubject::{Data, Finite, Rank, State};
@@ -256,7 +256,7 @@ pub(super) fn meaning(guard: &Guard, all_left: bool) -> Option<CauseKind> {
         (Handles, _) => CauseKind::SwallowedException,
         (Catches | GuardForm::Unspecified, _) => return None,
         (_, Rank) => CauseKind::RankConditional,
-        // A loop that is left because of a local condition, whatever it is.
+        // Each rank decides by itself when to leave the loop.
         (Ends, _) => CauseKind::LocalDecision,
         (Leaves, _) if all_left => CauseKind::LocalDecision,
         (Holds | Fails | Leaves | Skips, State) => CauseKind::LocalDecision,
@@ -296,7 +296,7 @@ fn line_is_guarded((line, guard): &(Arc<Where>, &Guard)) -> String {
     )
 }
 
-/// Whether the input was exhausted before `at`, and no step has begun since.
+/// Whether the program's input had ended by `at`, and no step has begun since.
 fn input_ended_before(process: &Process, at: Timestamp) -> bool {
     process
         .input_ended
@@ -304,7 +304,8 @@ fn input_ended_before(process: &Process, at: Timestamp) -> bool {
         .is_some_and(|(ended, _)| *ended <= at && *ended >= process.step_at)
 }
 
-/// The latest exception that left a call or a pass before `at`, if the process continued.
+/// The last caught exception that left a collective, a forward or a backward by `at`; `None` if an
+/// exception ended the process.
 #[must_use]
 pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
     if process.uncaught().is_some() {
@@ -321,8 +322,8 @@ pub fn swallowed(process: &Process, at: Timestamp) -> Option<&Exception> {
     })
 }
 
-/// Whether a single rank's last call is at a line that no other rank has reached, while it has
-/// reached the last lines of the others: a sign of a test on the rank.
+/// Whether `some` is a single rank whose last call is the only one at its line on any rank, while
+/// the rank has reached the last lines of all others: the sign of a condition on the rank.
 fn one_rank_alone_was_there(some: &[&Process], others: &[&Process]) -> bool {
     let [one] = some else { return false };
     let Some(place) = one.last_call.as_ref().and_then(|call| call.place.as_ref()) else {
@@ -358,7 +359,7 @@ const fn suspected(kind: CauseKind, because: Option<String>) -> Reading {
 
 pub use ddp_doctor_proto::words::cause as sentence;
 
-/// Advice for this cause, shown before that of the finding.
+/// Advice against the cause, which precedes the advice of the finding.
 #[must_use]
 pub const fn advice(cause: Cause) -> Option<&'static str> {
     Some(match cause.kind {

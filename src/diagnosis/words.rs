@@ -1,4 +1,4 @@
-//! Phrases shared by several findings.
+//! Phrases that several findings use, for consistent messages.
 
 use std::fmt::{self, Display, Write as _};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Display for Ranks<'_> {
     }
 }
 
-/// Formats ranks at the start of a sentence: "Rank 1", "Ranks 0 and 2".
+/// Ranks at the beginning of a sentence: "Rank 1", "Ranks 0 and 2".
 #[derive(Clone, Copy, Debug)]
 pub struct Capital<'a>(pub Ranks<'a>);
 
@@ -37,7 +37,7 @@ impl Display for Capital<'_> {
     }
 }
 
-/// The text with a capital first letter.
+/// The text with its first letter in upper case.
 #[must_use]
 pub fn begin(text: &str) -> String {
     let mut letters = text.chars();
@@ -45,7 +45,7 @@ pub fn begin(text: &str) -> String {
     format!("{}{}", first.unwrap_or_default(), letters.as_str())
 }
 
-/// The first word for one rank, the second for several: "is" or "are", "has" or "have".
+/// The singular for exactly one rank, otherwise the plural: "is" or "are", "has" or "have", ….
 #[must_use]
 pub const fn number<'a>(ranks: &[u32], one: &'a str, several: &'a str) -> &'a str {
     if ranks.len() == 1 { one } else { several }
@@ -76,7 +76,7 @@ fn partner(call: &Call) -> String {
     )
 }
 
-/// Signature of a call: "all_reduce float32[3, 1560] sum".
+/// The known parts of a call's signature: "all_reduce float32[3, 1560] sum".
 #[must_use]
 pub fn signature(call: &Call) -> String {
     let mut text = call.op.to_string();
@@ -121,7 +121,7 @@ pub fn group(group: &GroupInfo) -> String {
     }
 }
 
-/// Address at which ranks meet: "localhost:29500".
+/// Address of the rendezvous: "localhost:29500".
 #[must_use]
 pub fn place(place: &Place) -> String {
     match place.port {
@@ -130,7 +130,7 @@ pub fn place(place: &Place) -> String {
     }
 }
 
-/// The place as " at train.py:9"; empty if unknown.
+/// " at train.py:9"; empty for `None`.
 #[must_use]
 pub fn at(place: Option<&Where>) -> String {
     place
@@ -138,14 +138,14 @@ pub fn at(place: Option<&Where>) -> String {
         .unwrap_or_default()
 }
 
-/// File name and line, "train.py:9". Findings list the full path separately.
+/// "train.py:9": without the folders, because findings list the full path separately.
 #[must_use]
 pub fn line(place: &Where) -> String {
     let file = place.file.rsplit('/').next().unwrap_or(&place.file);
     format!("{file}:{}", place.line)
 }
 
-/// Name of a function, "load()", or "the main program" for `<module>`.
+/// "load()", or "the main program" for `<module>`.
 #[must_use]
 pub fn function(place: &Where) -> String {
     match &*place.function {
@@ -196,8 +196,8 @@ pub fn clock(at: Timestamp) -> String {
     format!("{} UTC", text.get(11..19).unwrap_or(&text))
 }
 
-/// The first line of an exception's text, shortened. The position in PyTorch's own source, with
-/// which its C++ errors begin, is removed.
+/// The first line of an exception's text, cut after 160 characters, without the place in PyTorch's
+/// source with which its C++ errors begin.
 #[must_use]
 pub fn short(text: &str) -> String {
     const LONGEST: usize = 160;
@@ -221,7 +221,7 @@ mod tests {
     use crate::diagnosis::testing;
 
     #[test]
-    fn ranks_read_like_a_sentence() {
+    fn ranks_are_formatted_as_a_phrase() {
         assert_eq!(Ranks(&[1]).to_string(), "rank 1");
         assert_eq!(Ranks(&[0, 2]).to_string(), "ranks 0 and 2");
         assert_eq!(Ranks(&[0, 1, 2, 3]).to_string(), "ranks 0–3");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_short() {
+    fn bytes_have_a_unit_and_few_digits() {
         for (number, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_lose_the_position_in_pytorch_source() {
+    fn short_text_omits_the_place_in_pytorchs_source() {
         let gloo = "RuntimeError: [/build/third_party/gloo/pair.cc:561] Connection closed by peer";
         assert_eq!(short(gloo), "RuntimeError: Connection closed by peer");
         assert_eq!(short("KeyError: [1, 2] x\nmore"), "KeyError: [1, 2] x");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_contain_only_known_attributes() {
+    fn signature_contains_only_known_parts() {
         let mut call = testing::call(Op::AllReduce)
             .dtype(DType::Float32)
             .numel(6)

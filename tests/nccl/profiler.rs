@@ -222,7 +222,7 @@ fn stalled_transfer_is_reported() {
         }
         let sends = "Rank 0's send to rank 1 on channel 0 had not moved for ";
         let stands =
-            "after 1 of 2 steps: the network was given the next, and does not say that it has it.";
+            "after 1 of 2 steps: the next one is posted, but not acknowledged by the network.";
         let tells = |it: &String| it.starts_with(sends) && it.ends_with(stands);
         assert!(leading.why.iter().any(tells), "{:#?}", leading.why);
         assert_eq!(told.finished.status, Some(75), "{}", told.finished);

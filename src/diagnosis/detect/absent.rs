@@ -1,5 +1,4 @@
-//! What the findings about an absent rank that lives have in common: who waits for it since when, and
-//! where it is itself.
+//! Shared by the findings about a live rank that is missing: the stall, and the rank's last line.
 
 use ddp_doctor_proto::report::{Confidence, RankCall, Timestamp};
 
@@ -13,27 +12,27 @@ use crate::diagnosis::situation::{Situation, Stall};
 use crate::diagnosis::timing::Timing;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
-/// Ranks that others wait for.
+/// Live ranks that others wait for.
 pub(super) struct Absent<'a> {
     /// The ranks.
     pub(super) ranks: Vec<u32>,
     /// Their processes.
     pub(super) processes: Vec<&'a Process>,
-    /// Where they are waited for.
+    /// The stall that they cause.
     pub(super) stall: &'a Stall,
-    /// The call that waits.
+    /// A call in which a rank waits for them.
     pub(super) call: &'a Call,
-    /// Their processes were watched until the wait for them had lasted too long: whoever was not may
-    /// have ended meanwhile.
+    /// Their processes were watched until the stall became reportable. A process that is not
+    /// watched may have ended.
     pub(super) watched: bool,
-    /// They are not watched any more, or somebody has ended the job.
+    /// One of them is no longer watched, or the job was interrupted: sentences use the past tense.
     pub(super) is_past: bool,
-    /// Nothing of them is lost, and nobody ended the job while they were waited for.
+    /// They were watched, none of their records is lost, and the job was not interrupted.
     all_seen: bool,
 }
 
 impl<'a> Absent<'a> {
-    /// Those of a stall, the ranks it comes from or else all that are missing.
+    /// The absent ranks of a stall: `ranks`, or all missing ones if `ranks` is empty.
     pub(super) fn of(situation: &Situation<'a>, ranks: &[u32], stall: &'a Stall) -> Option<Self> {
         let missing = || stall.missing.iter().map(|absent| absent.rank).collect();
         let ranks = if ranks.is_empty() {
@@ -64,7 +63,7 @@ impl<'a> Absent<'a> {
         })
     }
 
-    /// A finding that blames them, as far as it is the same whatever they do.
+    /// A draft without sentences: they are the root cause, ranks that wait in `stalls` its victims.
     pub(super) fn draft(
         &self,
         situation: &Situation<'_>,
@@ -90,7 +89,7 @@ impl<'a> Absent<'a> {
         draft
     }
 
-    /// How sure a finding about them can be.
+    /// Confidence of a finding about them.
     pub(super) const fn confidence(&self) -> Confidence {
         if self.all_seen {
             Confidence::Supported
@@ -99,7 +98,7 @@ impl<'a> Absent<'a> {
         }
     }
 
-    /// An absent rank's row with the line that its stack shows, where there is one.
+    /// The row of a rank, at the line of its stack if the rank is absent and its stack shows one.
     fn at_its_line(&self, call: RankCall, timing: &Timing) -> RankCall {
         let mut processes = self.processes.iter();
         match processes.find(|process| process.rank == Some(call.rank)) {
@@ -127,7 +126,7 @@ impl<'a> Absent<'a> {
         )
     }
 
-    /// "Rank 1 is", "Ranks 1 and 2 are"; "was", "were" where that is past.
+    /// "Rank 1 is", "Ranks 1 and 2 are"; "was", "were" in the past.
     pub(super) fn are(&self) -> String {
         format!("{} {}", Capital(Ranks(&self.ranks)), self.be())
     }

@@ -1,4 +1,4 @@
-//! DD904 agent-silent: a rank's process lives, but its reader or connection is silent.
+//! DD904 agent-silent: a node has stopped reporting, so the state of its ranks is unknown.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ static ABOUT: About = About {
     order: order::EVIDENCE,
 };
 
-/// DD904: what is not heard of any more.
+/// DD904: nodes that have stopped reporting.
 pub(super) struct AgentSilent;
 
 impl Detector for AgentSilent {
@@ -65,13 +65,13 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
         .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
         .collect();
     draft.summary = format!(
-        "nothing is heard of {} on host {} any more, since {since}",
+        "no reports from {} on host {} since {since}",
         Ranks(&ranks),
         first.host,
     );
     let mut why = format!(
-        "A node that lives says so every second. {} may well go on: what {} {} since then is not seen, \
-         and findings that rest on it are not made.",
+        "A live node reports every second. {} may still be running: what {} {} since then is unknown, \
+         and findings that depend on it cannot be made.",
         number(&ranks, "Its rank", "Its ranks"),
         number(&ranks, "it", "they"),
         number(&ranks, "has done", "have done"),
@@ -86,7 +86,7 @@ fn draft(situation: &Situation<'_>, processes: &[&Process]) -> Option<Draft> {
     }
     draft.why = vec![why];
     draft.next = vec![format!(
-        "Look whether host {} is up and reached, and whether ddp-doctor runs there.",
+        "Check that host {} is up and reachable, and that ddp-doctor runs there.",
         first.host
     )];
     draft.root = ranks;
@@ -100,7 +100,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_a_note_and_its_ranks_are_not_blamed() {
+    fn silent_node_is_a_note_and_its_ranks_are_not_the_origin() {
         holds(
             r#"
             world = 4
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_withdrawn_when_the_node_speaks_again() {
+    fn silence_is_withdrawn_when_the_node_reports_again() {
         holds(
             r#"
             world = 4
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_merely_makes_no_calls_is_not_silent() {
+    fn rank_without_calls_is_not_silent() {
         holds(
             r#"
             world = 2
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_heard_of_and_missing_is_blamed_all_the_same() {
+    fn missing_rank_beside_a_silent_node_is_the_origin() {
         holds(
             r#"
             world = 4

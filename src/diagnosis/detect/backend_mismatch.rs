@@ -14,7 +14,7 @@ static ABOUT: About = About {
     order: order::START,
 };
 
-/// DD304: backends that never meet.
+/// DD304: backends that cannot communicate with each other.
 pub(super) struct BackendMismatch;
 
 impl Detector for BackendMismatch {
@@ -30,7 +30,7 @@ impl Detector for BackendMismatch {
 }
 
 fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
-    // Those that meet the ones that most ranks ask for, and those that do not.
+    // Ranks whose backend can meet the most frequent one, and the others.
     let backends = forming.backends();
     let (main, _) = backends.first()?;
     let meets = |joiner: &Joiner<'_>| !never_meet(main, &joiner.init.backend);
@@ -47,20 +47,20 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let parts: Vec<String> = backends
         .iter()
         .map(|(backend, joiners)| {
-            let verb = words::number(&ranks(joiners), "asks", "ask");
-            format!("{} {verb} for {backend}", who(joiners))
+            let verb = words::number(&ranks(joiners), "uses", "use");
+            format!("{} {verb} {backend}", who(joiners))
         })
         .collect();
     draft.summary = format!("ranks use different backends: {}", parts.join(", "));
     draft.why = vec![format!(
-        "All of them join the world at {}, and what runs on {} never meets what runs on {}.",
+        "All of them join the world at {}, but ranks on {} cannot communicate with ranks on {}.",
         words::place(one.place),
         one.init.backend,
         other.init.backend
     )];
     draft.next = vec![
-        "Name one backend for all ranks; look why these ones chose another (a GPU that is not \
-         seen there?)."
+        "Name one backend for all ranks. Find out why these ranks chose another one: they may not \
+         see a GPU."
             .into(),
     ];
     Some(draft.proved_by(Some(contradiction(&one, &other))))
@@ -72,7 +72,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_that_never_meet_are_found_at_once() {
+    fn incompatible_backends_are_proved_at_once() {
         holds(
             r#"
             world = 3
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_that_meet_on_a_device_are_none() {
+    fn backends_that_share_a_device_type_are_compatible() {
         holds(
             r#"
             world = 2
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_names_none_is_not_compared() {
+    fn rank_without_a_named_backend_is_not_compared() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,5 @@
-//! What the layer below adds to a finding: NCCL to one of c10d's; and the other way round.
+//! What NCCL's records add to a finding about a c10d call: the NCCL function that ranks are in, and
+//! the reduce op that NCCL was given.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::diagnosis::model::Target;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Capital, Ranks, number};
 
-/// Sentences for the reasoning of a finding.
+/// Sentences that are appended to `why`.
 pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     let Some((group, seq)) = draft.place else {
         return Vec::new();
@@ -37,13 +38,13 @@ pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     }
     for (function, ranks) in standing {
         let keeps = match function.contains("Init") || function.contains("Split") {
-            true => "the communicator is still being made, which takes all its ranks",
-            false => "NCCL has not come back from it",
+            true => "the communicator is still being created, which needs all its ranks",
+            false => "NCCL has not returned from it",
         };
         why.push(format!(
-            "{} {} in {function}, which the call leads to: {keeps}.",
+            "{} {} inside {function}, which the call leads to: {keeps}.",
             Capital(Ranks(&ranks)),
-            number(&ranks, "stands", "stand"),
+            number(&ranks, "is", "are"),
         ));
     }
     let calls = situation.model.group(group).join(seq);
@@ -55,7 +56,7 @@ pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
     if draft.about.code.code == "DD106" && draft.op.is_some_and(Op::reduces) && by_nccl.count() > 0
     {
         why.push(
-            "Where c10d's call does not show its operator, it is the one that NCCL was asked for inside of it."
+            "If the call of c10d does not record its reduce op, the one that it passed to NCCL is shown."
                 .into(),
         );
     }

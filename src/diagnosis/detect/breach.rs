@@ -1,4 +1,4 @@
-//! What the findings about DDP's contract have in common.
+//! Shared by the findings about breaches of DDP's contract.
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::{
@@ -11,18 +11,18 @@ use crate::diagnosis::contract::{self, Breach, Kind};
 use crate::diagnosis::model::{Ending, Exception, Process};
 use crate::diagnosis::situation::{Divergence, Origin, Situation, Stall};
 
-/// Parameters that a sentence names one by one.
+/// Maximum number of parameters that a sentence names.
 const NAMED: usize = 4;
-/// Parameters that a finding lists.
+/// Maximum number of parameters that a finding lists.
 const LISTED: usize = 1024;
 
-/// A breach of this kind, and what came of it.
+/// A breach of the contract with the draft of its finding.
 pub(super) struct Consequence<'a> {
     pub(super) breach: &'a Breach,
     pub(super) draft: Draft,
 }
 
-/// A draft for each breach that `is` of the finding's kind, with everything but its words.
+/// A draft without sentences for each breach that is of the finding's kind.
 pub(super) fn of<'a>(
     situation: &'a Situation<'_>,
     about: &'static About,
@@ -114,12 +114,13 @@ fn certificate(
     let kind = CertificateKind::UnsatisfiableJoin;
     let proof = certain.then(|| divergence::certificate(join, about, kind));
     proof.flatten().filter(|proof| {
-        // Calls that differ in their types alone do meet.
+        // Calls that differ in dtype alone can complete: the checker rejects such a proof.
         crate::diagnosis::certificate::check(proof).is_ok()
     })
 }
 
-/// Ranks at the call that they miss each other in; those that broke the contract where they did.
+/// Calls of all members at the sequence number, or their last calls if there is none. Ranks that
+/// broke the contract are shown at the line of the breach.
 fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec<RankCall> {
     let calls = match seq {
         Some(seq) => rank_calls(situation, breach.group, seq),
@@ -151,7 +152,7 @@ fn per_rank(situation: &Situation<'_>, breach: &Breach, seq: Option<u64>) -> Vec
         .collect()
 }
 
-/// The exception that DDP raised in a rank because of it.
+/// The exception that DDP raised in a process because of the breach.
 fn raised<'a>(process: &'a Process, breach: &Breach) -> Option<&'a Exception> {
     let words: &[&str] = match breach.kind {
         Kind::Models(_) | Kind::Boundaries(_) | Kind::Bypassed => return None,
@@ -166,7 +167,7 @@ fn raised<'a>(process: &'a Process, breach: &Breach) -> Option<&'a Exception> {
     })
 }
 
-/// It crashes the job where a rank raised or aborted because of it, and blocks it elsewhere.
+/// `Blocks` instead of `Crashes` if ranks wait and no member of the group has crashed.
 fn effect(situation: &Situation<'_>, breach: &Breach, draft: &Draft) -> Effect {
     if draft.about.code.effect != Effect::Crashes {
         return draft.about.code.effect;
@@ -195,7 +196,8 @@ fn parameters(situation: &Situation<'_>, breach: &Breach) -> Vec<Parameter> {
         .collect()
 }
 
-/// "head.weight, head.bias and 3 more", of those that a rank said; of all that any did without one.
+/// "head.weight, head.bias and 3 more": parameters that are missing on `rank`, or on any rank if it
+/// is `None`. `total` counts also those that are not listed.
 pub(super) fn names(draft: &Draft, rank: Option<u32>, total: u64) -> String {
     let of_rank = |it: &&Parameter| rank.is_none_or(|rank| it.missing_on.contains(&rank));
     let named: Vec<&str> = draft

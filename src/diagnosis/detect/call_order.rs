@@ -1,4 +1,4 @@
-//! DD109 call-order: the same collectives in another order within one group.
+//! DD109 call-order: ranks issue the same collectives of a group in different orders.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence, Effect, Severity};
@@ -16,7 +16,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD109: calls changed places.
+/// DD109: swapped collectives of one group.
 pub(super) struct CallOrder;
 
 impl Detector for CallOrder {
@@ -56,7 +56,7 @@ fn draft(
     }
     let last = seq + permutation.length - 1;
     if permutation.seen {
-        // It was not to be told before the last of them was seen.
+        // The permutation is known once its last call has been issued.
         let calls = (seq..=last).filter_map(|seq| situation.join(group, seq));
         let last = calls
             .flat_map(|join| join.calls.values())
@@ -85,7 +85,7 @@ fn draft(
     );
     let mut why = vec![format!(
         "Calls of a group are matched by order alone. {} of its calls, from #{seq} to #{last}, are \
-         the same on all ranks, and do not come in the same order.",
+         the same on all ranks, but in different orders.",
         permutation.length
     )];
     if permutation.seen {
@@ -93,9 +93,7 @@ fn draft(
             "In one order all of them would match: nothing but the order has to change.".into(),
         );
     } else {
-        why.push(
-            "The same two lines have met crosswise before, when their calls still matched.".into(),
-        );
+        why.push("Calls at these two lines were swapped before, when they still matched.".into());
     }
     draft.why.splice(0..0, why);
     let confidence = if permutation.seen {
@@ -145,7 +143,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn two_calls_that_changed_places_are_found_when_both_were_seen() {
+    fn swapped_calls_are_proved_once_both_were_issued() {
         holds(
             r#"
             world = 2
@@ -189,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_left_out_is_no_other_order() {
+    fn omitted_call_is_not_a_different_order() {
         holds(
             r#"
             world = 2

@@ -1,8 +1,9 @@
-//! DD903 clock-skew: clocks differ by more than the answer can bear.
+//! DD903 clock-skew: the clocks of two hosts differ by more than 500 ms.
 //!
-//! Times of other hosts are corrected by what was measured, so that the diagnosis bears a wrong clock;
-//! whoever reads the logs of several hosts side by side does not. Where nothing was measured, as in
-//! what a job left behind, causality tells: no collective ends before its last member has come.
+//! Times of other hosts are corrected by the measured difference, so a wrong clock does not affect
+//! the diagnosis, but it makes the logs of the hosts incomparable. Without measurements, as in the
+//! records of an ended job, causality shows a difference: no collective ends before its last member
+//! enters it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::diagnosis::model::{Clock, Model};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::Ranks;
 
-/// What hosts that keep their time from a server are apart, and far more.
+/// Tolerated difference: far more than that of hosts which synchronise with a time server.
 const BEARABLE: Duration = Duration::from_millis(500);
 
 static ABOUT: About = About {
@@ -24,7 +25,7 @@ static ABOUT: About = About {
     order: order::EVIDENCE,
 };
 
-/// DD903: the hosts do not agree what time it is.
+/// DD903: clocks of hosts that differ, or may differ, too much.
 pub(super) struct ClockSkew;
 
 impl Detector for ClockSkew {
@@ -52,7 +53,7 @@ struct Skew {
     by: Duration,
     uncertainty: Duration,
     at: Timestamp,
-    /// Times are corrected by it.
+    /// The difference was measured, and the times are corrected by it.
     corrected: bool,
 }
 
@@ -72,11 +73,11 @@ fn measured(model: &Model) -> Option<Skew> {
     })
 }
 
-/// The collective that ended longest before its last member came, by their clocks.
+/// The largest difference that shows in a collective which ended before its last member entered it.
 fn from_causality(model: &Model) -> Option<Skew> {
     let mut found: Option<Skew> = None;
     for group in model.groups() {
-        // On a device a wait is over at once.
+        // A wait for a device does not wait for the collective.
         let complete = group.traffic.transport.waits_complete;
         let Some(early) = group.ended_early.as_ref().filter(|_| complete) else {
             continue;
@@ -123,8 +124,8 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     );
     draft.why = vec![if corrected {
         format!(
-            "Measured by asking both hosts for the time, give or take {:.1} ms. The times in this \
-             report are corrected by it; those in the logs of {} and {} are not.",
+            "Measured to within {:.1} ms by querying both clocks. The times in this report are \
+             corrected by it; those in the logs of {} and {} are not.",
             uncertainty.as_secs_f64() * 1e3,
             Ranks(&on(&ahead)),
             Ranks(&on(&behind)),
@@ -132,19 +133,18 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     } else {
         format!(
             "By their own clocks, a collective ended on host {behind} before a rank on host {ahead} \
-             had entered it. What happened first on different hosts cannot be told from these times."
+             had entered it. These times do not show what happened first on different hosts."
         )
     }];
-    draft.next = vec![
-        "Let all hosts take their time from one server (chronyc tracking, timedatectl).".into(),
-    ];
+    draft.next =
+        vec!["Synchronise all hosts with one time server (chronyc tracking, timedatectl).".into()];
     let facts = vec![Fact::ClocksDiffer {
         ahead: ahead.to_string(),
         behind: behind.to_string(),
         by_ms: by.as_millis() as u64,
         uncertainty_ms: uncertainty.as_millis() as u64 + u64::from(corrected),
     }];
-    // Which of the two is wrong is not known here, and no rank is to blame.
+    // Which of the two clocks is wrong is unknown, and no rank is to blame.
     draft.root_confidence = Confidence::Suspected;
     draft.victims = ranks_of(model, &behind);
     draft.victims.extend(ranks_of(model, &ahead));
@@ -155,7 +155,7 @@ fn draft(model: &Model, skew: Skew) -> Draft {
     }))
 }
 
-/// The clocks were asked, and the ways are too long to tell.
+/// A finding if the measurements are too uncertain to exclude a difference.
 fn unknown(model: &Model) -> Option<Draft> {
     let uncertainty = model.clock_uncertainty();
     let mut clocks: Vec<(&Arc<str>, &Clock)> = model.clocks.iter().collect();
@@ -166,13 +166,12 @@ fn unknown(model: &Model) -> Option<Draft> {
     }
     let mut draft = Draft::new(&ABOUT, KeyPlace::Job, clock.at);
     draft.summary = format!(
-        "the clocks of the hosts may be {:.1} s apart: the way to host {host} is too long to tell",
+        "the clocks of the hosts may be {:.1} s apart: the network to host {host} is too slow to \
+         measure the difference",
         uncertainty.as_secs_f64(),
     );
     draft.why = vec![
-        "What happened first on different hosts cannot be told from times that are closer together \
-         than this."
-            .into(),
+        "Events on different hosts that are closer together than this cannot be ordered.".into(),
     ];
     draft.next =
         vec!["Run the coordinator near the ranks, on a network that is not loaded.".into()];
@@ -195,7 +194,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_whose_clocks_differ_are_named() {
+    fn clock_difference_names_both_hosts() {
         holds(
             r#"
             world = 4
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_agree_well_enough_are_nothing() {
+    fn small_clock_difference_is_ignored() {
         holds(
             r#"
             world = 4
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_within_its_uncertainty_is_none_but_the_uncertainty_may_be() {
+    fn large_uncertainty_is_reported_instead_of_a_difference() {
         holds(
             r#"
             world = 4
@@ -259,13 +258,13 @@ mod tests {
             [[expect]]
             code = "DD903"
             confidence = "supported"
-            summary-has = "the way to host b is too long to tell"
+            summary-has = "the network to host b is too slow to measure the difference"
             "#,
         );
     }
 
     #[test]
-    fn a_collective_that_ended_before_its_last_member_came_shows_it() {
+    fn collective_that_ends_before_its_last_member_proves_skew() {
         holds(
             r#"
             world = 2
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn on_one_host_it_shows_nothing() {
+    fn early_end_on_one_host_is_ignored() {
         holds(
             r#"
             world = 2

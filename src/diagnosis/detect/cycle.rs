@@ -1,4 +1,4 @@
-//! What the findings about cycles of waits have in common.
+//! Shared by the findings about cycles of waits.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,8 @@ use crate::diagnosis::situation::{Origin, Situation};
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words;
 
-/// The cycles that stalls come from, with their place in [`crate::diagnosis::waits::Waits::cycles`].
+/// Cycles that are the origin of a stall, with their index in
+/// [`crate::diagnosis::waits::Waits::cycles`].
 pub(super) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Blocked])> {
     let led_to: BTreeSet<usize> = situation
         .stalls
@@ -29,14 +30,14 @@ pub(super) fn led_to<'s>(situation: &'s Situation<'_>) -> Vec<(usize, &'s [Block
         .collect()
 }
 
-/// Whether a stall that comes from this cycle has lasted too long: where it is not sure that every wait lasts.
+/// Whether a stall of this cycle is overdue. Required if a wait of the cycle may still end.
 pub(super) fn is_overdue(situation: &Situation<'_>, index: usize) -> bool {
     let led_to = |origin: &Origin| *origin == Origin::Cycle(index);
     let mut stalls = situation.stalls.iter().filter(|s| led_to(&s.origin));
     stalls.any(|stall| situation.is_overdue(stall))
 }
 
-/// Whether each of them is in the very call that it waits for; what waits further on may be at something else.
+/// Whether every rank is inside the call that it waits for, instead of waiting for it later.
 pub(super) fn are_in_their_calls(cycle: &[Blocked]) -> bool {
     cycle.iter().all(|wait| !wait.came_back)
 }
@@ -46,7 +47,7 @@ pub(super) fn groups(cycle: &[Blocked]) -> BTreeSet<GroupId> {
     cycle.iter().map(|wait| wait.group).collect()
 }
 
-/// A draft with everything but its words.
+/// A draft without sentences.
 pub(super) fn draft(
     situation: &Situation<'_>,
     index: usize,
@@ -89,12 +90,12 @@ pub(super) fn draft(
     draft.root = ranks;
     draft.victims = victims;
     let mut draft = draft.proved_by(proof(situation, cycle));
-    // Who waits in the cycle is the cycle.
+    // The ranks of the cycle are its root cause.
     draft.root_confidence = draft.confidence;
     Some(draft)
 }
 
-/// The circle in words, a step each: "rank 0 waits in … for rank 1".
+/// A phrase for each wait of the cycle: "rank 0 waits in … for rank 1".
 pub(super) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Vec<String> {
     let next = cycle.iter().cycle().skip(1);
     cycle
@@ -117,7 +118,7 @@ pub(super) fn steps(situation: &Situation<'_>, cycle: &[Blocked]) -> Vec<String>
         .collect()
 }
 
-/// Who waits further on than in the call that keeps it, and where.
+/// A sentence on the ranks that wait later than in the call itself, with their lines.
 pub(super) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<String> {
     let mut waits: Vec<&Blocked> = cycle.iter().filter(|wait| wait.came_back).collect();
     waits.sort_by_key(|wait| wait.rank);
@@ -129,13 +130,13 @@ pub(super) fn further_on(situation: &Situation<'_>, cycle: &[Blocked]) -> Option
     let places: Vec<String> = places.collect();
     (!places.is_empty()).then(|| {
         format!(
-            "Calls on a device come back before they are complete; that is waited for by {}.",
+            "Calls on a device return before they are complete; their completion is awaited by {}.",
             places.join(" and by "),
         )
     })
 }
 
-/// The proof, where every wait of the cycle must last as long as the next.
+/// The proof; `None` unless no wait of the cycle can end before the next one.
 pub(super) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Certificate> {
     let must_block = cycle.iter().all(|wait| {
         wait.certain
@@ -162,8 +163,8 @@ pub(super) fn proof(situation: &Situation<'_>, cycle: &[Blocked]) -> Option<Cert
     })
 }
 
-/// Two ranks that wait in collectives of each other's next group: the same two calls, swapped. A rank
-/// that waits behind its device has gone past the place where it may have left out a call, so it does not count.
+/// Whether two ranks wait in collectives of two groups that both belong to: the same two calls,
+/// swapped. A rank that waits for its device may have omitted a call before, so it does not count.
 fn swapped(situation: &Situation<'_>, cycle: &[Blocked]) -> bool {
     let [a, b] = cycle else { return false };
     if !are_in_their_calls(cycle) {

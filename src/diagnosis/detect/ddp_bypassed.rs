@@ -1,4 +1,4 @@
-//! DD405 ddp-bypassed: backward ran without any gradient synchronisation.
+//! DD405 ddp-bypassed: gradients are computed without DDP's forward and are not averaged.
 
 use ddp_doctor_proto::catalogue;
 
@@ -12,7 +12,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD405: gradients come from outside DDP's forward.
+/// DD405: gradients that DDP does not average.
 pub(super) struct DdpBypassed;
 
 impl Detector for DdpBypassed {
@@ -31,21 +31,20 @@ impl Detector for DdpBypassed {
                 let at = words::at(said.and_then(|said| said.place.as_deref()));
                 let root = &draft.root;
                 draft.summary = format!(
-                    "the gradients of {} come from a backward that DDP's forward had no part \
-                     in{at}: nobody averages them",
+                    "the gradients of {} come from a backward without DDP's forward{at}: they are \
+                     not averaged",
                     Ranks(root),
                 );
                 draft.why = vec![format!(
-                    "In three steps in a row {} {} no forward of the wrapped model before the \
-                     backward, and the backward left gradients all the same. DDP averages what \
-                     follows from its own forward.",
+                    "In three consecutive steps {} {} no forward of the wrapped model before the \
+                     backward, but the backward left gradients. DDP averages only gradients of its \
+                     own forward.",
                     Ranks(root),
                     number(root, "made", "made"),
                 )];
                 draft.next = vec![
                     "Call the wrapped model itself, not its .module or a method of that.".into(),
-                    "Go on from a checkpoint of before: the parameters of the ranks have drifted \
-                     apart."
+                    "Continue from an earlier checkpoint: the parameters of the ranks have diverged."
                         .into(),
                 ];
                 draft
@@ -67,7 +66,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!("world = 2\nevents = \"\"\"\n{OUTSIDE}\"\"\"\n"),
@@ -75,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_that_nobody_averages() {
+    fn gradients_without_any_averaging_are_found() {
         holds(&format!(
             r#"
             world = 2
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_that_the_program_averages_are_none() {
+    fn gradients_that_the_program_averages_are_ignored() {
         holds(&format!(
             r#"
             world = 2
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_to_average_alone() {
+    fn single_rank_does_not_need_averaging() {
         holds(&format!(
             r#"
             world = 1

@@ -9,15 +9,15 @@ use super::{About, Detector, Draft, Key, KeyPlace, order, skew};
 use crate::diagnosis::model::{Exception, Process};
 use crate::diagnosis::settings::{self, Peers};
 use crate::diagnosis::situation::Situation;
-use crate::diagnosis::words::{Capital, Ranks};
+use crate::diagnosis::words::{Capital, Ranks, number};
 
-/// What NCCL says where it finds that out itself.
+/// Parts of NCCL's error messages about a shared GPU.
 const NCCLS_WORDS: [&str; 2] = [
     "Duplicate GPU detected",
     "Multiple Ranks are using the same GPU",
 ];
 
-/// Ranks whose devices are told one by one.
+/// Maximum number of ranks whose devices are listed.
 const LISTED: usize = 8;
 
 static ABOUT: About = About {
@@ -25,7 +25,7 @@ static ABOUT: About = About {
     order: order::SETTINGS,
 };
 
-/// DD307: a GPU is that of several ranks.
+/// DD307: a GPU that several ranks use.
 pub(super) struct DeviceShared;
 
 impl Detector for DeviceShared {
@@ -71,8 +71,8 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
         hosts(&sharers)
     );
     draft.why = vec![
-        "NCCL needs a GPU for each rank: it refuses to connect ranks on one, or their kernels wait for \
-         each other there."
+        "NCCL needs a GPU for each rank: it refuses to connect ranks that share one, or their kernels \
+         block each other."
             .into(),
     ];
     let devices = sharers.iter().filter_map(|(rank, process)| {
@@ -82,8 +82,9 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
     draft.why.extend(devices.take(LISTED));
     if !misled.is_empty() {
         draft.why.push(format!(
-            "{} took another device than that of the local rank.",
-            Capital(Ranks(&misled))
+            "{} {} not use the device of the local rank.",
+            Capital(Ranks(&misled)),
+            number(&misled, "does", "do"),
         ));
     }
     draft.next = vec![
@@ -101,7 +102,7 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>, gpu: &str, ranks: &[u32])
     Some(draft.proved_by(skew::proof(&settings::shared(one, other))))
 }
 
-/// Whether the ranks are on one GPU on purpose: NCCL was told so.
+/// Whether the ranks share the GPU on purpose, as NCCL's variables allow.
 fn is_meant(sharers: &[(u32, &Process)]) -> bool {
     let enabled = |process: &Process| {
         let value = settings::of(process, "NCCL_MULTI_RANK_GPU_ENABLE");
@@ -114,8 +115,8 @@ fn is_meant(sharers: &[(u32, &Process)]) -> bool {
     ids.len() == sharers.len() || sharers.iter().all(|(_, process)| enabled(process))
 }
 
-/// Ranks that did not take the device of their local rank, where one of them did and all see the same
-/// devices; empty: that is not known.
+/// Ranks that do not use the device of their local rank. Empty unless another sharer uses its own,
+/// and all of them have the same visible devices.
 fn misled(sharers: &[(u32, &Process)]) -> Vec<u32> {
     let visible = |process| settings::of(process, "CUDA_VISIBLE_DEVICES");
     let first = visible(sharers[0].1);
@@ -138,7 +139,7 @@ fn misled(sharers: &[(u32, &Process)]) -> Vec<u32> {
     }
 }
 
-/// " (local rank 1) on device 0", as far as it is known.
+/// " (local rank 1) is on device 0 of CUDA_VISIBLE_DEVICES=0,1"; unknown parts are left out.
 fn device(process: &Process) -> Option<String> {
     let text = |name: &str| process.settings.get(name).filter(|it| !it.is_empty());
     let device = text(settings::GPU_NUMBER)?;
@@ -163,7 +164,7 @@ fn is_nccls(exception: &Exception) -> bool {
     words.any(|words| exception.text.contains(words))
 }
 
-/// The finding that an exception follows from, if there is that one.
+/// Key of the finding that an exception follows from: NCCL raised it because of a shared GPU.
 pub(super) fn follows(
     situation: &Situation<'_>,
     process: &Process,
@@ -177,7 +178,7 @@ pub(super) fn follows(
         let mut ranks = peers.ranks.values();
         ranks.any(|other| other.id == process.id)
     })?;
-    // NCCL names two ranks to everybody.
+    // NCCL's message names only two ranks; the key needs all sharers.
     let (_, ranks) = peers.sharers().into_iter().next()?;
     Some(Key {
         code: ABOUT.code.code,
@@ -192,7 +193,7 @@ mod tests {
 
     const GPU: &str = "GPU-8a9f2c31-77d0-4b1e-9c55-0d6f3b2a1e44";
 
-    /// Two ranks on one host that say which GPU they use, and what each of them says besides.
+    /// A scenario of two ranks on one host, each with its GPU, and with further events in `says`.
     fn on(gpus: [&str; 2], backend: &str, says: &str) -> String {
         let [one, other] = gpus;
         format!(
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         let refused = format!(
             r#"
             world = 2
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_on_one_gpu_are_proved_once_both_have_said_so() {
+    fn shared_gpu_is_proved_once_both_ranks_report_it() {
         let expect = r#"
             verdict = "healthy"
             [[expect]]
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_did_not_take_its_own_device_is_to_blame() {
+    fn rank_on_the_device_of_another_local_rank_is_the_root() {
         let says =
             "0.5 0 sets init.local_rank=0\n0.5 1 sets init.local_rank=1\n0.6 * sets gpu.number=0";
         let expect = r#"
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn nccl_that_refuses_crashes_because_of_it() {
+    fn nccl_error_is_a_cascade_of_the_shared_gpu() {
         let crash = r#"
             1.9 0 raises uncaught "DistBackendError: NCCL error. Last error: Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000" @train.py:16
             2.0 1 raises uncaught "DistBackendError: NCCL error. Last error: Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000" @train.py:16
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn mig_devices_are_gpus_of_their_own() {
+    fn mig_devices_count_as_separate_gpus() {
         let says = "0.5 * sets env.CUDA_VISIBLE_DEVICES=MIG-1,MIG-2";
         holds(&format!(
             "{}look-on = 20\n",
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_on_one_gpu_on_purpose_are_none() {
+    fn sharing_enabled_by_nccl_variables_is_ignored() {
         let ids = "0.5 0 sets env.NCCL_HOSTID=fake0\n0.5 1 sets env.NCCL_HOSTID=fake1";
         holds(&format!("{}look-on = 20\n", on([GPU, GPU], "nccl", ids)));
         let enabled = "0.5 * sets env.NCCL_MULTI_RANK_GPU_ENABLE=1";
@@ -314,12 +315,12 @@ mod tests {
     }
 
     #[test]
-    fn gloo_does_not_mind() {
+    fn shared_gpu_on_gloo_is_ignored() {
         holds(&format!("{}look-on = 20\n", on([GPU, GPU], "gloo", "")));
     }
 
     #[test]
-    fn one_place_on_the_buses_of_two_hosts_is_two_gpus() {
+    fn equal_pci_addresses_on_two_hosts_are_two_gpus() {
         let scenario = |hosts: &str| {
             format!(
                 r#"

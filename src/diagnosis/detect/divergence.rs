@@ -1,4 +1,4 @@
-//! What the findings about calls that cannot match have in common.
+//! Shared by the findings about calls that cannot match.
 
 use ddp_doctor_proto::report::{
     Certificate, CertificateKind, Confidence, Effect, Severity, Timestamp,
@@ -11,20 +11,20 @@ use crate::diagnosis::model::{Ending, GroupId, Join, Wait};
 use crate::diagnosis::situation::{Divergence, Nature, Origin, Situation};
 use crate::diagnosis::words::{self, Capital, Ranks};
 
-/// Calls that met under an open wait for this long did not complete by accident of timing.
+/// Minimum wait after which calls that disagree count as blocked instead of slow.
 const BLOCKED_AFTER: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// What a finding about one mismatch adds.
+/// Sentences of a finding about one kind of mismatch.
 pub(super) struct Words {
-    /// Names what differs: "different collectives".
+    /// Subject of the summary: "Different collectives".
     pub(super) what: &'static str,
-    /// Why that cannot work.
+    /// Why such calls cannot match.
     pub(super) why: &'static str,
-    /// What to change.
+    /// Advice.
     pub(super) next: &'static str,
 }
 
-/// A draft for each divergence whose first difference is this one.
+/// A draft for each divergence whose first difference is `mismatch`.
 pub(super) fn drafts(
     situation: &Situation<'_>,
     mismatch: Mismatch,
@@ -90,8 +90,8 @@ fn draft(
     draft
 }
 
-/// What is true of every finding about calls that met and disagree: who stands apart, what it does,
-/// the proof. Returns also the ranks that agree, largest class first.
+/// A draft with root cause, victims, effect and proof of calls that disagree, without sentences.
+/// Also returns the classes of ranks that agree, the largest first.
 pub(super) fn parted(
     situation: &Situation<'_>,
     divergence: &Divergence,
@@ -130,9 +130,9 @@ pub(super) fn parted(
     draft.follows = sequence_slip::before(situation, group_id, seq);
     if let OddOnes::Outnumbered(odd) = odd_ones(&classes) {
         draft.why.push(format!(
-            "{} {} apart from {} others that agree.",
+            "{} {} from {} others that agree.",
             Capital(Ranks(&odd)),
-            words::number(&odd, "stands", "stand"),
+            words::number(&odd, "differs", "differ"),
             everybody.len() - odd.len(),
         ));
     }
@@ -150,7 +150,7 @@ pub(super) fn parted(
     (draft.proved_by(proof), classes)
 }
 
-/// Why the classes of a divergence parted. Where none outnumbers the others, one is as odd as the other.
+/// The hypothesis why the classes of a divergence differ: the first one against all others.
 pub(super) fn reading(
     situation: &Situation<'_>,
     group: GroupId,
@@ -164,7 +164,7 @@ pub(super) fn reading(
     cause::read(situation, Some((group, seq)), &rest.concat(), first, met)
 }
 
-/// Two calls that disagree are enough.
+/// The proof: the first two calls that disagree.
 pub(super) fn certificate(
     join: &Join,
     about: &About,
@@ -206,7 +206,7 @@ fn all_differences(join: &Join) -> Vec<&'static str> {
     found.iter().map(name).collect()
 }
 
-/// Whether somebody has waited here for so long that it is no accident of timing.
+/// Whether a rank has waited in one of the calls for at least [`BLOCKED_AFTER`].
 pub(super) fn is_blocked(situation: &Situation<'_>, join: &Join) -> bool {
     join.calls.values().any(|joined| {
         let until = |since: Timestamp| situation.now.since(since) >= BLOCKED_AFTER;
@@ -218,7 +218,7 @@ pub(super) fn is_blocked(situation: &Situation<'_>, join: &Join) -> bool {
     })
 }
 
-/// What the mismatch did to the job: blocks, crashes, or runs on with wrong numbers.
+/// Effect of the mismatch on the job so far, and its severity.
 fn effect(
     situation: &Situation<'_>,
     divergence: &Divergence,
@@ -228,7 +228,7 @@ fn effect(
 ) -> (Effect, Severity) {
     match about.code.effect {
         Effect::Corrupts => {
-            // These mostly complete, with garbage in the result.
+            // Such calls usually complete, with wrong results.
             if is_blocked(situation, join) {
                 (Effect::Blocks, Severity::Error)
             } else {

@@ -1,4 +1,4 @@
-//! DD105 dtype-mismatch: dtypes differ, also where the byte counts agree.
+//! DD105 dtype-mismatch: the ranks of a collective pass tensors of different dtypes.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::CertificateKind;
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD105: the element types of two calls of one collective differ.
+/// DD105: calls of one collective with different dtypes.
 pub(super) struct DTypeMismatch;
 
 impl Detector for DTypeMismatch {
@@ -24,7 +24,7 @@ impl Detector for DTypeMismatch {
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let words = Words {
             what: "Tensors of different dtypes",
-            why: "The bytes of one type are taken for the other: where the byte counts agree, the job goes on with garbage in the result.",
+            why: "The bytes of one dtype are interpreted as the other: if the byte counts agree, the job continues with a wrong result.",
             next: "Cast the tensor to one dtype on every rank before the call. A mixed-precision switch or a default dtype that differs between ranks is the usual reason.",
         };
         divergence::drafts(
@@ -43,7 +43,7 @@ mod tests {
     use crate::diagnosis::testing::{agree, differ, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_differ_are_found_where_they_meet() {
+    fn different_calls_are_proved_at_their_lines() {
         differ(
             "DD105",
             "contradiction",
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_agree_are_none() {
+    fn matching_calls_are_not_reported() {
         agree("all_reduce f32[8] sum", "all_reduce sum");
     }
 }

@@ -1,4 +1,4 @@
-//! DD302 duplicate-rank: two processes with one rank.
+//! DD302 duplicate-rank: two processes join the world as the same rank.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, by_place};
 use crate::diagnosis::words::{self, Ranks};
 
-/// Ranks that are counted through.
+/// Maximum number of ranks that are searched for missing ones.
 const MOST_RANKS: u32 = 1 << 16;
 
 static ABOUT: About = About {
@@ -20,7 +20,7 @@ static ABOUT: About = About {
     order: order::START,
 };
 
-/// DD302: two processes have one rank.
+/// DD302: two processes with one rank.
 pub(super) struct DuplicateRank;
 
 impl Detector for DuplicateRank {
@@ -35,7 +35,7 @@ impl Detector for DuplicateRank {
     }
 }
 
-/// The processes of a rank that are there more than once, the first two.
+/// For each rank that two processes use at the same time, the first two of them.
 fn doubles<'a>(forming: &Forming<'a>) -> Vec<[Joiner<'a>; 2]> {
     let mut by_rank: BTreeMap<u32, Vec<Joiner<'a>>> = BTreeMap::new();
     for joiner in &forming.joiners {
@@ -86,8 +86,8 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         ),
     };
     draft.why = vec![
-        "A world has each rank once. Whoever comes second is refused, or takes the place of the \
-         other."
+        "A world has each rank once. The second process of a rank is refused, or takes the place of \
+         the first."
             .into(),
     ];
     let size = one.init.world_size.or(other.init.world_size).unwrap_or(0);
@@ -97,15 +97,15 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         .collect();
     if !missing.is_empty() && missing.len() <= forming.joiners.len() {
         draft.why.push(format!(
-            "Nobody has come as {} of {size} so far.",
+            "No process has joined as {} of {size} so far.",
             Ranks(&missing)
         ));
     }
     draft.next = vec![
-        "Give every process a rank of its own: look at what sets RANK (or --node-rank) for these \
+        "Give every process a rank of its own: find out what sets RANK (or --node-rank) for these \
          processes."
             .into(),
-        "If one of them is left of an earlier start, end it, or use another port.".into(),
+        "If one of them is left over from an earlier start, end it, or use another port.".into(),
     ];
     Some(draft.proved_by(Some(contradiction(&one, &other))))
 }
@@ -128,7 +128,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_process_of_a_rank_is_found_when_it_comes() {
+    fn second_process_of_a_rank_is_proved_when_it_joins() {
         holds(
             r#"
             world = 3
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_double_that_is_left_over_is_found_though_the_world_is_complete() {
+    fn second_process_is_found_after_the_world_is_complete() {
         holds(
             r#"
             world = 2
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_was_started_again_is_none() {
+    fn restarted_rank_is_not_a_duplicate() {
         holds(
             r#"
             world = 2
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_rank_of_another_world_is_none() {
+    fn same_rank_of_another_world_is_not_a_duplicate() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD102 early-exit: a rank ended normally or destroyed the group while peers wait for it.
+//! DD102 early-exit: a rank ended in order or destroyed the group while peers wait for it.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Fact, Timestamp};
@@ -15,7 +15,7 @@ static ABOUT: About = About {
     order: order::LEFT,
 };
 
-/// DD102: ranks wait for one that has left for good.
+/// DD102: ranks that ended, or destroyed the group, before their last collective.
 pub(super) struct EarlyExit;
 
 impl Detector for EarlyExit {
@@ -35,7 +35,7 @@ impl Detector for EarlyExit {
     }
 }
 
-/// What to change where nothing says why a rank made fewer calls.
+/// Advice if it is unknown why a rank made fewer calls.
 const EQUAL_CALLS: &str = "Let every rank make the same number of calls: give each the same number \
      of batches (DistributedSampler(…, drop_last=True)), or run the loop inside Join([model]).";
 
@@ -89,7 +89,7 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         (Some(_), _) => format!("; {}", Ranks(gone)),
     };
     draft.why = vec![format!(
-        "{} {} {} started it{last} can never come.",
+        "{} {} {} started it{last} can never join.",
         message::needs(situation, stall, &waiting.call),
         Capital(Ranks(&stall.waiting)),
         number(&stall.waiting, "has", "have"),
@@ -100,8 +100,8 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
                 .into(),
         ],
         Some(lone) => vec![format!(
-            "Let {} make as many {} as {} {} from it, or tell it how many there will be; wait for \
-             what isend returns before the rank ends.",
+            "Let {} make as many {} as {} {} from it, or send their number first; wait for the Work \
+             that isend returns before the rank ends.",
             Ranks(gone),
             if lone.side == Side::Receive {
                 "sends"
@@ -126,14 +126,14 @@ fn draft(situation: &Situation<'_>, gone: &[u32], stalls: &[&Stall]) -> Option<D
         draft.explain(reading);
     }
 
-    // That it waits is no more than likely, where it asked not to.
+    // An asynchronous call that seems blocked may still return: no proof.
     let proof = awaited.and_then(|_| never_comes(situation, stall, (waiter, &waiting.call), first));
     let mut draft = draft.proved_by(proof);
     draft.root_confidence = draft.confidence;
     Some(draft)
 }
 
-/// The proof that a call waits for a rank which is gone.
+/// The proof that a call waits for a rank that has ended or destroyed the group.
 pub(super) fn never_comes(
     situation: &Situation<'_>,
     stall: &Stall,
@@ -145,13 +145,13 @@ pub(super) fn never_comes(
         return None;
     }
     let (waits, never) = match &stall.message {
-        // A group that may be made without all its members may be made without this one.
+        // This kind of group is created without waiting for all its members.
         None if stall.seq == 0 && !call.takes_all => return None,
         None => (
             creates(waiter, call, false).or_else(|| issued(waiter, call))?,
             message::never_issued(situation, stall.group, gone),
         ),
-        // A sender may be done early, and one of several may yet send.
+        // A send may complete early, and a receive from any source has other possible senders.
         Some(lone) if lone.side == Side::Send || lone.peer.is_none() || !lone.sure => return None,
         Some(lone) => (
             message::posted(waiter, call, lone.nth)?,
@@ -184,7 +184,7 @@ fn left_at(situation: &Situation<'_>, stall: &Stall, rank: u32, process: &Proces
         .unwrap_or(situation.now)
 }
 
-/// Everybody who waits, in all the stalls that one origin explains.
+/// All ranks that wait in these stalls, ascending.
 pub(super) fn victims(stalls: &[&Stall]) -> Vec<u32> {
     let mut victims: Vec<u32> = stalls
         .iter()
@@ -201,7 +201,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_ended_is_found_at_its_end() {
+    fn early_exit_is_proved_when_the_rank_ends() {
         holds(
             r#"
             world = 2
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_ended_after_all_its_calls_is_none() {
+    fn exit_after_the_last_call_is_not_reported() {
         holds(
             r#"
             world = 2
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_need_not_wait_is_no_victim() {
+    fn leaf_of_a_rooted_collective_is_not_a_victim() {
         holds(
             r#"
             world = 2

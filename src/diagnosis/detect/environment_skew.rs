@@ -1,4 +1,4 @@
-//! DD306 environment-skew: settings that must agree differ between ranks.
+//! DD306 environment-skew: environment variables that must agree differ between ranks.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Effect, Severity};
@@ -9,7 +9,7 @@ use crate::diagnosis::settings::{self, Peers, Skew};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Capital, Ranks, number};
 
-/// Variables by which a rank waits for the others before it comes back from `init_process_group`.
+/// Variables that make a rank wait for all others inside `init_process_group`.
 const WAIT_IN_INIT: [&str; 2] = ["TORCH_DISTRIBUTED_DEBUG", "TORCH_DIST_INIT_BARRIER"];
 
 static ABOUT: About = About {
@@ -17,7 +17,7 @@ static ABOUT: About = About {
     order: order::SETTINGS,
 };
 
-/// DD306: variables differ.
+/// DD306: different values of variables that must agree.
 pub(super) struct EnvironmentSkew;
 
 impl Detector for EnvironmentSkew {
@@ -50,14 +50,14 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
     }
     if names.iter().any(|name| name.starts_with("NCCL_")) {
         draft.why.push(
-            "NCCL decides on each rank by itself how a call is carried out. Ranks that decide \
-             differently do not meet."
+            "NCCL decides on each rank separately how a call is executed. Ranks that decide \
+             differently cannot communicate."
                 .into(),
         );
     }
     draft.next = vec![format!(
-        "Set {} alike on all ranks: in the launch script, not per node, and have the launcher pass {} \
-         on.",
+        "Set {} identically on all ranks: in the launch script, not per node, and have the launcher \
+         pass {} on.",
         match &names[..] {
             [one] => (*one).to_owned(),
             names => format!("these {} variables", names.len()),
@@ -72,14 +72,14 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
         .iter()
         .find(|it| it.follows.as_ref() == Some(&draft.key));
     if let Some(stuck) = stuck {
-        // It stands beside nothing: it is why they wait.
+        // The difference is the reason why ranks wait.
         draft.effect = Effect::Blocks;
         draft.severity = Severity::Error;
         draft.blocked_at = stuck.blocked_at;
         draft.victims = peers.ranks.keys().copied().collect();
         draft.victims.retain(|rank| !draft.root.contains(rank));
         draft.why.push(format!(
-            "{} {} not come back from init_process_group.",
+            "{} {} not returned from init_process_group.",
             Capital(Ranks(&stuck.root)),
             number(&stuck.root, "has", "have"),
         ));
@@ -87,8 +87,8 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
     Some(draft)
 }
 
-/// The finding that ranks which do not come back from joining their world follow from: all of them have a
-/// variable by which they wait there, and others do not.
+/// Key of the finding that explains ranks which do not return from `init_process_group`: all of
+/// them have set a variable of [`WAIT_IN_INIT`], and other ranks have not.
 pub(super) fn keeps_from_joining(
     situation: &Situation<'_>,
     waiting: &[u32],
@@ -108,7 +108,7 @@ pub(super) fn keeps_from_joining(
     skew::key(situation, &ABOUT, one_of_them)
 }
 
-/// Ranks that have a variable which others have not, or otherwise.
+/// Ranks whose value of the variable has an effect.
 fn have(variables: &Skew<'_>, name: &str) -> Vec<u32> {
     let sides = variables.sides.iter();
     let with = sides.filter(|side| {
@@ -118,20 +118,20 @@ fn have(variables: &Skew<'_>, name: &str) -> Vec<u32> {
     with.flat_map(|side| side.ranks.iter().copied()).collect()
 }
 
-/// What a difference in a variable leads to.
+/// Consequence of a difference in this variable.
 fn meaning(name: &str) -> Option<&'static str> {
     Some(match name {
         "TORCH_DISTRIBUTED_DEBUG" => {
-            "With DETAIL, ranks make a group of their own when they join the world, and compare each \
-             call in it before they make that: they wait there for those that have another level."
+            "With DETAIL, ranks create an additional group when they join the world, in which they \
+             compare each call before they make it: they wait there for ranks with another level."
         }
         "TORCH_DIST_INIT_BARRIER" => {
-            "With TORCH_DIST_INIT_BARRIER=1 a rank goes through a barrier at the end of \
-             init_process_group, to which the others do not come."
+            "With TORCH_DIST_INIT_BARRIER=1 a rank calls a barrier at the end of init_process_group, \
+             which the others do not call."
         }
         "TORCH_DIST_USE_NCCL2" => {
-            "TORCH_DIST_USE_NCCL2=0 takes another implementation of the NCCL backend, which the \
-             default one does not meet."
+            "TORCH_DIST_USE_NCCL2=0 selects another implementation of the NCCL backend, which cannot \
+             communicate with the default one."
         }
         _ => return None,
     })
@@ -143,7 +143,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_one_rank_has_not_is_proved_when_it_begins_to_join() {
+    fn variable_missing_on_one_rank_is_proved_when_it_joins() {
         holds(
             r#"
             world = 3
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_differ_is_not_compared() {
+    fn variables_that_may_differ_are_not_compared() {
         holds(
             r#"
             world = 2
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_of_a_backend_that_no_rank_uses_is_none() {
+    fn variables_of_an_unused_backend_are_ignored() {
         holds(
             r#"
             world = 2
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lost_records_may_have_said_it() {
+    fn rank_with_lost_records_is_not_compared() {
         holds(
             r#"
             world = 2
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_wait_for_others_in_their_own_group_block_because_of_it() {
+    fn wait_inside_init_process_group_is_a_cascade() {
         holds(
             r#"
             world = 3
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_wait_without_such_a_variable_do_not_wait_for_it() {
+    fn variable_does_not_explain_ranks_that_lack_it() {
         holds(
             r#"
             world = 3
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn worlds_of_their_own_are_not_compared() {
+    fn single_joined_rank_is_not_compared() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD901 evidence-incomplete: ranks or layers never seen, and what that hides.
+//! DD901 evidence-incomplete: evidence about ranks is missing, so findings about them are too.
 
 use ddp_doctor_proto::NoteKind;
 use ddp_doctor_proto::catalogue;
@@ -17,7 +17,7 @@ static ABOUT: About = About {
     order: order::EVIDENCE,
 };
 
-/// DD901: what could not be seen.
+/// DD901: gaps in the evidence.
 pub(super) struct EvidenceIncomplete;
 
 impl Detector for EvidenceIncomplete {
@@ -39,7 +39,7 @@ impl Detector for EvidenceIncomplete {
     }
 }
 
-/// Whether nothing at all can be judged. Only the end of the job tells: until then ranks may come.
+/// Whether the job has ended without any recorded call. Until its end ranks may still report.
 fn is_blind(situation: &Situation<'_>) -> bool {
     let model = situation.model;
     model.over().is_some()
@@ -56,7 +56,7 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     if is_blind(situation) {
         draft.severity = Severity::Error;
     }
-    // Without a rank it is a process beside the ranks.
+    // A note without a rank is about a process that is none.
     draft.leaves_open = note.rank.is_some();
     let who = match (note.rank, note.pid) {
         (Some(rank), Some(pid)) => format!("rank {rank} (process {pid})"),
@@ -68,21 +68,21 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     draft.summary = match (note.rank, note.pid) {
         (None, None) => note.text.to_string(),
         _ if note.kind == NoteKind::SeveralRanks => format!("{who} {}", note.text),
-        _ => format!("the collectives of {who} are not seen: {}", note.text),
+        _ => format!("the collectives of {who} are not recorded: {}", note.text),
     };
     draft.why = vec![match note.kind {
         NoteKind::NoHooks => {
             "Collectives are recorded by hooks of PyTorch, or by replacing its functions: neither works here.".into()
         }
         NoteKind::CaptureLost => {
-            "The capture is switched on by environment variables, which this process did not get or was told to ignore.".into()
+            "The capture is switched on by environment variables, which this process did not receive or ignores.".into()
         }
         NoteKind::NoBlackBox => {
-            "Records go into a file in shared memory; without room for it there are none.".into()
+            "Records are written to a file in shared memory; without room for it there are none.".into()
         }
         NoteKind::NoLibrary => "Records are written by a native library.".into(),
         NoteKind::SeveralRanks => {
-            "Records tell ranks apart by their processes. Findings about the ranks that are not seen, \
+            "Records identify ranks by their processes. Findings about the ranks that are not recorded, \
              and about those that wait for them, cannot be made."
                 .into()
         }
@@ -99,13 +99,13 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
             "Make room in /dev/shm (about 2 MiB per rank), or name another directory in DDP_DOCTOR_BOX_DIR.".into()
         }
         NoteKind::NoLibrary => "Name libddp_doctor.so in DDP_DOCTOR_LIBRARY.".into(),
-        NoteKind::SeveralRanks => "Run one process per device to have all of them seen.".into(),
+        NoteKind::SeveralRanks => "Run one process per device to have all of them recorded.".into(),
         _ => "Start every rank under ddp-doctor run.".into(),
     }];
     missing(draft, note.rank, note.pid, &note.text)
 }
 
-/// Ranks of the world that never reported though the world is complete, or over.
+/// Ranks of the world that have not reported although it is complete or the job has ended.
 fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let world_size = model.world_size()?;
@@ -114,7 +114,7 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
         process.is_joining() && place.is_some()
     };
     if model.processes.values().any(is_told) {
-        // The world has not come to be: who is missing in it is a finding of its own.
+        // The world is still incomplete: DD301 reports who is missing.
         return None;
     }
     let grace = model.timing.unseen_rank_grace;
@@ -123,7 +123,7 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     if due > situation.now {
         return None;
     }
-    // A process that is several ranks may be those.
+    // They may be ranks of a process that runs several.
     if model
         .notes
         .iter()
@@ -155,7 +155,7 @@ fn unseen_ranks(situation: &Situation<'_>) -> Option<Draft> {
     Some(missing(draft, None, None, "ranks that never reported"))
 }
 
-/// The job is over and no rank was seen in it.
+/// A finding if the job has ended and no rank was recorded.
 fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let ended: Timestamp = model.over()?;
@@ -175,10 +175,10 @@ fn nothing_seen(situation: &Situation<'_>) -> Option<Draft> {
     Some(missing(draft, None, None, "any rank"))
 }
 
-/// Ranks whose end nobody saw, and what they were in the middle of when the evidence ends.
+/// Ranks whose end was not recorded, with their last calls.
 ///
-/// How long they stayed there is not known: a job that was killed while it was well ends with waits,
-/// too. Without another finding that leaves everything open.
+/// It is unknown how long they stayed in these calls: the records of a healthy job that was killed
+/// end with waits, too. Without another finding the job cannot be judged.
 fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
     let model = situation.model;
     let unwatched =
@@ -197,7 +197,7 @@ fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
     let mut draft = Draft::new(&ABOUT, KeyPlace::Ranks(names.clone()), since);
     draft.leaves_open = true;
     draft.summary = format!(
-        "nobody saw how {} ended: the evidence ends while {} at work",
+        "it is unknown how {} ended: the evidence ends while {} running",
         Ranks(&names),
         number(&names, "it was", "they were")
     );
@@ -220,13 +220,13 @@ fn unwatched_ends(situation: &Situation<'_>) -> Option<Draft> {
         })
         .collect();
     draft.why = vec![
-        "The end of a rank, and how long it was in its last call, is known from whoever watched it: \
-         nobody did, or the watch ended before the rank."
+        "How a rank ended, and how long it was in its last call, is recorded by the ddp-doctor that \
+         watches it: there was none, or it ended before the rank."
             .into(),
     ];
     draft.next = vec![
-        "Add what else there is: the run directory of every node (its journal was written by the \
-         watch), and the black boxes in /dev/shm of ranks that were killed."
+        "Add the remaining evidence: the run directory of every node, with its journal, and the \
+         black boxes in /dev/shm of ranks that were killed."
             .into(),
     ];
     draft.root = names;
@@ -252,7 +252,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_that_is_seen_whole_has_no_gap() {
+    fn complete_evidence_has_no_finding() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD504 fragmentation: reserved but unusable memory, allocator retries.
+//! DD504 fragmentation: the CUDA allocator reserves memory that it cannot use, and has to retry.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
@@ -10,11 +10,11 @@ use crate::diagnosis::model::{Device, Process};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
-/// Times that the allocator has to have given everything back, in different steps.
+/// Minimum number of retries, which must occur in at least two intervals between samples.
 const RETRIES: u64 = 2;
-/// The least that it holds and cannot give, as a share of the device: one of so many.
+/// Divisor of the device's memory: the minimum of reserved memory that cannot be used.
 const SHARE: u64 = 20;
-/// What helps where what is free lies in pieces.
+/// Advice against fragmentation.
 pub(super) const REMEDY: &str =
     "Set PYTORCH_ALLOC_CONF=expandable_segments:True (older PyTorch: PYTORCH_CUDA_ALLOC_CONF).";
 
@@ -23,7 +23,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD504: an allocator that retries beside memory that it holds.
+/// DD504: an allocator that retries although it has free memory.
 pub(super) struct Fragmentation;
 
 impl Detector for Fragmentation {
@@ -53,7 +53,7 @@ struct Found<'a> {
     allocated: u64,
     reserved: u64,
     split: u64,
-    /// The largest piece that is free.
+    /// Size of the largest free block, bytes.
     largest: Option<u64>,
     retries: u64,
     since: u64,
@@ -63,7 +63,7 @@ struct Found<'a> {
 fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Found<'a>> {
     let total = device.total?;
     let (allocated, reserved) = (device.allocated?.latest, device.reserved?.latest);
-    // Of an allocator that does not count pieces: all that it holds beyond tensors may be such.
+    // Without a count of split blocks, all reserved memory beyond tensors may consist of them.
     let beyond = reserved.saturating_sub(allocated);
     let split = device.split.map_or(beyond, |split| split.latest);
     let samples = device.retries_by_step.samples();
@@ -113,14 +113,14 @@ fn draft(found: &[Found<'_>]) -> Option<Draft> {
     let too = match &others[..] {
         [] => String::new(),
         others => format!(
-            "; {} {} it too",
+            "; {} {} affected too",
             Ranks(others),
-            number(others, "does", "do")
+            number(others, "is", "are")
         ),
     };
     let beyond = worst.reserved.saturating_sub(worst.allocated);
     draft.summary = format!(
-        "the allocator of rank {rank} gave back all that it could {} times since step {}, and holds {} of \
+        "the allocator of rank {rank} had to release its cache {} times since step {}, and holds {} of \
          GPU memory beyond its tensors{too}",
         worst.retries,
         worst.since,
@@ -128,8 +128,8 @@ fn draft(found: &[Found<'_>]) -> Option<Draft> {
     );
     draft.why = vec![
         format!(
-            "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are pieces left over of \
-             blocks in use.{}",
+            "GPU {} of rank {rank}: of {} it holds {}, tensors {} of that; {} are unused parts of blocks \
+             in use.{}",
             worst.number,
             words::bytes(worst.total),
             words::bytes(worst.reserved),
@@ -137,18 +137,18 @@ fn draft(found: &[Found<'_>]) -> Option<Draft> {
             words::bytes(worst.split),
             largest(worst)
         ),
-        "Each time (`num_alloc_retries`) the device is waited for, and what was held is allocated anew."
+        "Each retry (`num_alloc_retries`) waits for the device and allocates the memory again."
             .into(),
     ];
     draft.next = vec![
         REMEDY.into(),
-        "Round the sizes of batches up to a few (padding, buckets), and run the largest first."
+        "Round the sizes of batches up to a few values (padding, buckets), and run the largest first."
             .into(),
     ];
     Some(draft)
 }
 
-/// " The largest free piece was 512 MiB when it last ran short, 2.0 GiB were asked for when an allocation failed."
+/// A sentence on the largest free block and the size of the last allocation that failed.
 fn largest(found: &Found<'_>) -> String {
     let Some(largest) = found.largest else {
         return String::new();
@@ -163,7 +163,7 @@ fn largest(found: &Found<'_>) -> String {
         )
     });
     format!(
-        " The largest free piece was {} when it last ran short{}.",
+        " The largest free block was {} when it last ran short{}.",
         words::bytes(largest),
         asked.unwrap_or_default()
     )
@@ -175,7 +175,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_stands_beside_what_there_was() {
+    fn failed_allocation_is_shown_beside_the_largest_block() {
         holds(
             r#"
             world = 2
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_nobody_has_to_give_back_is_none() {
+    fn cache_without_retries_is_not_reported() {
         holds(
             r#"
             world = 2
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_of_a_device_that_is_full_of_tensors_are_none() {
+    fn retries_on_a_device_full_of_tensors_are_not_reported() {
         holds(
             r#"
             world = 2

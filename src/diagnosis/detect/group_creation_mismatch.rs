@@ -1,9 +1,8 @@
-//! DD114 group-creation-mismatch: a group created by some ranks only, in another order, or with other
-//! members.
+//! DD114 group-creation-mismatch: ranks do not create the same groups in the same order.
 //!
-//! Makers who met and do not agree come first, then waits in a circle that lead through the making of
-//! a group, then makers who have waited too long. What follows from the first of them in one world is
-//! not said again.
+//! Checked in this order: requests under one name that disagree, cycles of waits that include the
+//! creation of a group, creations that have waited longer than the stall limit. Each initialisation
+//! of a world gets at most one of these findings.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +29,7 @@ static ABOUT: About = About {
     order: order::CREATION,
 };
 
-/// DD114: ranks do not make the same groups.
+/// DD114: groups that some ranks do not create, or create differently.
 pub(super) struct GroupCreationMismatch;
 
 impl Detector for GroupCreationMismatch {
@@ -93,7 +92,7 @@ fn stalls_of<'a>(situation: &'a Situation<'_>, of: impl Fn(&Origin) -> bool) -> 
     stalls.filter(|stall| of(&stall.origin)).collect()
 }
 
-/// Makers met and do not agree.
+/// Ranks create different groups under one name.
 fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Draft> {
     let model = situation.model;
     let group = model.groups().find(|group| {
@@ -143,7 +142,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
         .filter(|stall| model.group(stall.group).world == mismatch.at.world)
         .collect();
     draft.blocked_at = stalls.iter().map(|stall| stall.since).min();
-    // Whoever is a member of one of these groups has one that is of no use.
+    // No member of these groups can use them.
     draft.victims = victims(&stalls);
     draft
         .victims
@@ -163,7 +162,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
         format!(
             "{} {} a group of {}{}",
             Ranks(&ranks),
-            number(&ranks, "makes", "make"),
+            number(&ranks, "creates", "create"),
             Ranks(&sorted(&request.group.key.members)),
             words::at(place),
         )
@@ -172,7 +171,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     requests.sort_by_key(|it| (std::cmp::Reverse(it.ranks.len()), it.ranks.keys().next()));
     let parts: Vec<String> = requests.iter().map(part).collect();
     let order = match mismatch.is_other_order(model) {
-        true => "; they make the same groups in another order",
+        true => "; they create the same groups in another order",
         false => "",
     };
     draft.summary = format!("{}{order}", parts.join(", where "));
@@ -181,18 +180,18 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     nths.sort_unstable();
     nths.dedup();
     draft.why = vec![format!(
-        "Those who make a group find each other by its name, and PyTorch numbers the groups that a \
-         process takes part in making. Both are {:?} here: the {} group that these ranks make.",
+        "Ranks that create a group find each other by its name, and PyTorch numbers the groups that \
+         a process takes part in creating. Both are {:?} here: the {} group that these ranks create.",
         mismatch.at.name,
         nths.join(" or "),
     )];
     match mismatch.pair {
         Some([(maker, wanted), (absent, _)]) => draft.why.push(format!(
-            "Rank {maker} needs rank {absent} for its group of {}, and rank {absent} has given that name to another one.",
+            "Rank {maker} needs rank {absent} for its group of {}, but rank {absent} uses that name for another one.",
             Ranks(&sorted(&wanted.group.key.members))
         )),
         None => draft.why.push(
-            "The groups have no rank in common, but their makers look for each other in one place, \
+            "The groups have no rank in common, but their ranks look for each other under one name, \
              and find the wrong ones."
                 .into(),
         ),
@@ -216,7 +215,7 @@ fn of_mismatch(situation: &Situation<'_>, mismatch: &Mismatch<'_>) -> Option<Dra
     Some(draft.proved_by(proof))
 }
 
-/// Ranks wait for each other in a circle, and one of them makes a group.
+/// A cycle of waits in which a rank creates a group.
 fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> Option<Draft> {
     let model = situation.model;
     let next = |i: usize| cycle[(i + 1) % cycle.len()].rank;
@@ -253,7 +252,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     draft.summary = format!(
         "{} {} a group that {} {} not: {} wait for each other",
         Ranks(&makers),
-        number(&makers, "makes", "make"),
+        number(&makers, "creates", "create"),
         Ranks(&absent),
         number(&absent, "does", "do"),
         if makers.len() + absent.len() == 2 {
@@ -274,7 +273,7 @@ fn of_cycle(situation: &Situation<'_>, cycle: &[Blocked], stalls: &[&Stall]) -> 
     Some(draft.proved_by(cycle::proof(situation, cycle)))
 }
 
-/// Makers have waited too long for ranks that live.
+/// Creators have waited longer than the stall limit for live ranks.
 fn of_stall(
     situation: &Situation<'_>,
     stall: &Stall,
@@ -315,15 +314,15 @@ fn of_stall(
         .filter(|rank| !group.members.contains_key(rank))
         .collect();
     let does = match not_begun.len() == absent.len() {
-        true => number(absent, "has not made", "have not made"),
+        true => number(absent, "has not created", "have not created"),
         false => number(
             absent,
-            "does not come back from making",
-            "do not come back from making",
+            "has not returned from creating",
+            "have not returned from creating",
         ),
     };
     let made_in = match is_communicator(group) {
-        true => "NCCL, where it is made".into(),
+        true => "NCCL, which creates it".into(),
         false => words::call(&waiting.1.call),
     };
     draft.summary = format!(
@@ -335,7 +334,7 @@ fn of_stall(
         number(absent, "it", "them"),
     );
     draft.why = vec![format!(
-        "{} is of {}; {} {} begun to make it.",
+        "{} has {}; {} {} begun to create it.",
         Sentence(&words::group(&group.info)),
         Ranks(&sorted(&group.info.key.members)),
         Ranks(&group.members.keys().copied().collect::<Vec<_>>()),
@@ -359,7 +358,7 @@ fn of_stall(
             continue;
         }
         draft.why.push(format!(
-            "Rank {rank} is alive; {}; it has made {} {}.",
+            "Rank {rank} is alive; {}; it has created {} {}.",
             process.last_call.as_ref().map_or_else(
                 || "it has made no call yet".to_owned(),
                 |call| format!(
@@ -379,8 +378,8 @@ fn of_stall(
     draft.why.extend(other_name(situation, group, &not_begun));
     draft.next = match is_communicator(group) {
         true => vec![format!(
-            "Look why {} {} not come. A communicator is made by all its ranks at once; PyTorch makes one \
-             with the first collective of a group, which has to be one for all of them.",
+            "Find out why {} {} not create it. All ranks of a communicator create it together; PyTorch \
+             creates one with the first collective of a group, which has to be the same on all of them.",
             Ranks(absent),
             number(absent, "does", "do"),
         )],
@@ -389,12 +388,12 @@ fn of_stall(
     Some(draft)
 }
 
-/// Whether it is one of NCCL's, which programs make themselves, or by way of their first call.
+/// Whether it is an NCCL communicator, created by the program or by a group's first collective.
 fn is_communicator(group: &Group) -> bool {
     group.info.key.layer == "nccl"
 }
 
-/// All members make the group, and it does not come to be.
+/// All members create the group, and one has not returned within the stall limit.
 fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     let join = group.join(0)?;
     let inside: Vec<(u32, Timestamp)> = join
@@ -410,7 +409,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         .map(|(&rank, joined)| (rank, joined.call.at))
         .collect();
     let all = situation.model.not_made_by(group).is_empty() && group.is_fully_seen();
-    // The last of them came at that moment.
+    // Time at which the last member began.
     let begun = join.calls.values().map(|joined| joined.call.at).max()?;
     let due = begun.plus(situation.config.stall_after);
     let known = situation.known_of(group.id, group.members.keys().copied());
@@ -435,13 +434,13 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     draft.blocked_at = inside.iter().map(|(_, at)| *at).min();
     draft.cause = Some(cause_of(situation, &draft));
     draft.summary = format!(
-        "{} {} not come back from making {}, although all its members make it",
+        "{} {} not returned from creating {}, although all its members create it",
         Ranks(&ranks),
         number(&ranks, "has", "have"),
         words::group(&group.info),
     );
     draft.why = vec![
-        "Every member has begun to make it, and connects to the others now: nobody is missing."
+        "Every member has begun to create it and is connecting to the others: no rank is missing."
             .into(),
     ];
     draft.next = vec![
@@ -452,7 +451,7 @@ fn of_group(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     Some(draft)
 }
 
-/// Blames those who are fewer: the members that make the group, or those that do not.
+/// Makes the smaller side the root cause: members that create the group, or those that do not.
 fn makers_and_others(situation: &Situation<'_>, group: &Group, draft: &mut Draft) {
     let makers: Vec<u32> = group.members.keys().copied().collect();
     let mut classes = vec![makers, situation.model.not_made_by(group)];
@@ -473,8 +472,8 @@ fn cause_of(situation: &Situation<'_>, draft: &Draft) -> ddp_doctor_proto::repor
     cause::of(situation, &draft.root, &draft.victims, draft.evidence_at)
 }
 
-/// Where absent members make a group of the same members under another name: they have counted on
-/// differently before.
+/// A sentence if absent members create a group of the same members under another name, because they
+/// have created a different number of groups before.
 fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Option<String> {
     let twin = situation.model.groups().find(|other| {
         other.id != group.id
@@ -500,8 +499,8 @@ fn other_name(situation: &Situation<'_>, group: &Group, absent: &[u32]) -> Optio
     let here = made(group.members.keys().copied().collect())?;
     let there = made(twin.members.keys().copied().collect())?;
     Some(format!(
-        "Others make a group of the same ranks under another name ({:?}, not {:?}): {here} group, {there}. \
-         A group that only some ranks took part in making shifts the names of all later ones, also \
+        "Others create a group of the same ranks under another name ({:?}, not {:?}): {here} group, {there}. \
+         A group that only some ranks take part in creating shifts the names of all later ones, also \
          with use_local_synchronization=True.",
         twin.info.key.name, group.info.key.name,
     ))
@@ -512,8 +511,8 @@ fn next_steps() -> Vec<String> {
         "Call new_group on every rank, also on those that do not become members, in one order and \
          with the same ranks."
             .into(),
-        "Where only members shall call it (use_local_synchronization=True), let every rank make the \
-         same number of groups before the next one that all ranks make."
+        "If only members call it (use_local_synchronization=True), let every rank create the same \
+         number of groups before the next one that all ranks create."
             .into(),
     ]
 }
@@ -536,7 +535,7 @@ fn nth(n: u64) -> String {
     format!("{n}{ending}")
 }
 
-/// Text at the beginning of a sentence.
+/// Displays a text with its first letter in upper case.
 struct Sentence<'a>(&'a str);
 
 impl std::fmt::Display for Sentence<'_> {
@@ -553,7 +552,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -569,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn makers_that_do_not_agree_are_found_when_they_meet() {
+    fn different_groups_under_one_name_are_proved() {
         holds(
             r#"
             world = 3
@@ -596,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_made_by_some_ranks_are_nothing_while_nobody_misses_them() {
+    fn group_of_some_ranks_is_ignored_while_no_rank_waits() {
         holds(
             r#"
             world = 3
@@ -612,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_one_collide_with_nobody() {
+    fn groups_of_one_rank_do_not_collide() {
         holds(
             r#"
             world = 3
@@ -630,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_collide_are_a_fault_only_where_makers_do_not_come_back() {
+    fn name_collision_is_reported_only_if_creators_block() {
         holds(
             r#"
             world = 4
@@ -665,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_through_the_making_of_a_group_is_found_when_it_closes() {
+    fn cycle_through_a_creation_is_proved_when_it_closes() {
         holds(
             r#"
             world = 3
@@ -687,7 +686,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_made_without_its_members_closes_no_circle() {
+    fn lazily_created_group_closes_no_cycle() {
         holds(
             r#"
             world = 3
@@ -704,7 +703,7 @@ mod tests {
     }
 
     #[test]
-    fn makers_wait_for_a_rank_that_lives_until_the_limit() {
+    fn missing_live_creator_is_reported_at_the_stall_limit() {
         holds(
             r#"
             world = 3
@@ -725,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_comes_late_makes_it_all_the_same() {
+    fn late_creator_is_not_reported() {
         holds(
             r#"
             world = 3
@@ -740,7 +739,7 @@ mod tests {
     }
 
     #[test]
-    fn other_ranks_wait_for_those_that_make_a_group() {
+    fn ranks_that_wait_for_a_creator_are_victims() {
         holds(
             r#"
             world = 3
@@ -759,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_ended_never_makes_it() {
+    fn ended_creator_is_an_early_exit() {
         holds(
             r#"
             world = 2
@@ -779,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_group_under_two_names_is_a_circle() {
+    fn one_group_under_two_names_is_a_cycle() {
         holds(
             r#"
             world = 3
@@ -801,7 +800,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_does_not_come_to_be_is_found_at_the_limit() {
+    fn incomplete_creation_is_reported_at_the_stall_limit() {
         holds(
             r#"
             world = 2
@@ -821,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_waits_for_a_group_nobody_else_made_is_told_from_a_missing_one() {
+    fn call_in_a_group_that_peers_never_created_is_found() {
         holds(
             r#"
             world = 2

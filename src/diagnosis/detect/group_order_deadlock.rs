@@ -15,7 +15,7 @@ static ABOUT: About = About {
     order: order::CYCLE,
 };
 
-/// DD111: ranks wait for each other in a circle, each in another group.
+/// DD111: cycles of waits that lead through several groups.
 pub(super) struct GroupOrderDeadlock;
 
 impl Detector for GroupOrderDeadlock {
@@ -39,9 +39,9 @@ impl Detector for GroupOrderDeadlock {
     }
 }
 
-/// The circles of streams, in which no thread waits that is seen.
+/// Cycles among the streams of devices. Their ranks need not have a blocked thread.
 fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
-    /// No circle of threads.
+    /// Index of no cycle in `Waits::cycles`.
     const OF_STREAMS: usize = usize::MAX;
     let cycles = streams::cycles(situation.model);
     let told = cycles.iter().filter_map(|cycle| {
@@ -56,13 +56,13 @@ fn on_streams(situation: &Situation<'_>) -> Vec<Draft> {
         );
         draft.why = vec![
             format!("{}.", cycle::steps(situation, cycle).join("; ")),
-            "All of them have made all of these calls. But a call on a stream begins only once those \
+            "Every rank has made all of these calls. But a call on a stream begins only once those \
              before it are complete, and these cannot complete before the others have begun."
                 .into(),
         ];
         draft.next = vec![
-            "Use the communicators in the same order on every rank, or put their calls on streams of \
-             their own."
+            "Use the communicators in the same order on every rank, or put their calls on separate \
+             streams."
                 .into(),
         ];
         Some(draft)
@@ -83,7 +83,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         if in_their_calls {
             ", which they use in different orders"
         } else {
-            ": either is in a call that the other one has not made"
+            ": each is in a call that the other one has not made"
         },
     );
     draft.why = vec![
@@ -117,7 +117,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_across_groups_is_found_when_it_closes() {
+    fn cycle_across_groups_is_proved_when_it_closes() {
         holds(
             r#"
             world = 2
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_order_is_none() {
+    fn same_order_is_not_reported() {
         holds(
             r#"
             world = 2
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_the_backward_pass_that_is_long_silent_releases_nobody() {
+    fn silent_backward_thread_does_not_release_a_cycle() {
         holds(
             r#"
             world = 2
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_just_made_a_call_may() {
+    fn active_backward_thread_delays_the_finding() {
         holds(
             r#"
             world = 2
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_only_ddp_makes_are_believed_later_and_not_proved() {
+    fn inferred_wait_of_ddp_is_reported_late_and_not_proved() {
         holds(
             r#"
             world = 2

@@ -1,5 +1,5 @@
-//! DD506 host-memory: the host, the control group or /dev/shm is about to run out, or the kernel killed
-//! a rank for it.
+//! DD506 host-memory: memory of a host, control group or /dev/shm runs out, or has run out and the
+//! kernel has killed a rank.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::diagnosis::model::{Ending, Process, RoomKind, libc_signal};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
-/// Ends that are so close belong to the same kills.
+/// Maximum time between the ends of processes that may share one count of kills.
 const MOMENTS: Duration = Duration::from_secs(10);
 
 static ABOUT: About = About {
@@ -24,13 +24,13 @@ static ABOUT: About = About {
     order: order::MEMORY,
 };
 
-/// The same as a forecast, which is told only while nothing goes wrong.
+/// The same code as a forecast, which is a hint.
 static FORECAST: About = About {
     code: &catalogue::DD506,
     order: order::HINT,
 };
 
-/// DD506: memory of the host.
+/// DD506: exhausted memory of a host.
 pub(super) struct HostMemory;
 
 impl Detector for HostMemory {
@@ -45,11 +45,13 @@ impl Detector for HostMemory {
     }
 }
 
-/// What fills steadily though no rank of it grows: by whatever else takes of it. /dev/shm also where ranks
-/// grow, if that is by what they map of it, and it ends first; or if it is known to be something else.
+/// The memory that runs out first, of a host whose ranks do not grow: something else fills it.
+///
+/// /dev/shm counts also while ranks grow, if they grow in their own memory, or by mapping files of
+/// /dev/shm that fill it before they reach another limit.
 fn forecast(situation: &Situation<'_>) -> Option<Draft> {
     let growers = &situation.growers;
-    // One of a host sees it for all.
+    // One process per host suffices: all of them sample the same memory.
     let mut hosts: BTreeMap<&str, &Process> = BTreeMap::new();
     for process in situation.model.processes.values() {
         if ended_well_if_at_all(process) {
@@ -98,7 +100,7 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
         words::bytes(growth.trend.slope as u64)
     );
     draft.why = vec![format!(
-        "From step {} to step {} it went from {} to {} of {}.",
+        "From step {} to step {} its use rose from {} to {} of {}.",
         growth.steps.0,
         growth.steps.1,
         words::bytes(growth.bytes.0),
@@ -113,13 +115,12 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
     match &mapping[..] {
         [] => {
             draft.why.push(
-                "The ranks themselves do not grow by it: it is their children (data loader workers), \
-                 files in /dev/shm, or somebody else."
+                "The ranks themselves do not grow: it is their children (data loader workers), files \
+                 in /dev/shm, or other processes."
                     .into(),
             );
             draft.next.push(
-                "Look for what grows beside the ranks: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS \
-                 /dev/shm`."
+                "Look for what else grows: `ps -e --sort=-rss -o pid,ppid,rss,args`, `ls -lS /dev/shm`."
                     .into(),
             );
         }
@@ -146,23 +147,23 @@ fn forecast(situation: &Situation<'_>) -> Option<Draft> {
     Some(draft)
 }
 
-/// What was filling when a job was over would have gone on; of one that failed, its end is told.
+/// Whether a forecast applies. It stays after a normal end; a failed process has its own finding.
 fn ended_well_if_at_all(process: &Process) -> bool {
     matches!(process.ending(), Ending::None | Ending::InOrder)
 }
 
-/// How sure it is that the kernel killed a process for want of memory.
+/// Evidence that the kernel killed a process because memory ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kill {
-    /// Kills that were counted in its last moments.
+    /// Kills that were counted around the end of the process.
     kills: u64,
     /// They were counted in its control group, not on its host.
     in_cgroup: bool,
-    /// Ranks that were killed in these moments, where it can have been any of them.
+    /// Number of ranks, this one included, that these kills may have ended.
     ranks: u64,
 }
 
-/// Names the finding that the kernel killed this process, if it did.
+/// Key of the finding that the kernel killed this process; `None` if it did not.
 pub(super) fn killed_by_the_kernel(situation: &Situation<'_>, process: &Process) -> Option<Key> {
     kill(situation, process)?;
     Some(Key {
@@ -174,7 +175,7 @@ pub(super) fn killed_by_the_kernel(situation: &Situation<'_>, process: &Process)
 fn kill(situation: &Situation<'_>, process: &Process) -> Option<Kill> {
     let (kills, in_cgroup) = counted(situation, process)?;
     let at = process.end?.at;
-    // Others that it can have been, by when they ended.
+    // Ends of the other processes that these kills may have ended.
     let others = situation.model.processes.values();
     let others: Vec<Timestamp> = others
         .filter(|other| other.id != process.id && other.host == process.host)
@@ -182,7 +183,7 @@ fn kill(situation: &Situation<'_>, process: &Process) -> Option<Kill> {
         .filter_map(|other| other.end.map(|end| end.at))
         .filter(|&end| end <= at && at.since(end) <= MOMENTS)
         .collect();
-    // The kernel kills first, and then a launcher ends the rest.
+    // The kernel kills first, then a launcher ends the other ranks: earlier ends account for kills.
     let before = others.iter().filter(|&&end| end < at).count() as u64;
     if before >= kills {
         return None;
@@ -195,7 +196,8 @@ fn kill(situation: &Situation<'_>, process: &Process) -> Option<Kill> {
     })
 }
 
-/// Kills that were counted in the last moments of a process that SIGKILL ended.
+/// Kills that were counted around the end of a process which SIGKILL ended, and whether they were
+/// counted in its control group.
 fn counted(situation: &Situation<'_>, process: &Process) -> Option<(u64, bool)> {
     let Ending::Died(exit) = situation.model.ending_of(process) else {
         return None;
@@ -226,7 +228,7 @@ fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     draft.fact = Some(ProcessFact {
         rank,
         at: end.at,
-        // No launcher sent it.
+        // A signal would let the judge attribute the end to the launcher.
         signal: None,
         from_communication: false,
     });
@@ -259,13 +261,12 @@ fn killed(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
         "on its host"
     };
     draft.why = vec![format!(
-        "In its last moments the kernel's count of processes killed for want of memory {place} rose \
-         by {}.",
+        "Around its end the kernel's count of processes killed for want of memory {place} rose by {}.",
         kill.kills
     )];
     if kill.ranks > kill.kills {
         draft.why.push(format!(
-            "{} ranks were killed in these moments: which of them by the kernel is not known.",
+            "{} ranks were killed at that time; which of them the kernel killed is unknown.",
             kill.ranks
         ));
     }
@@ -318,7 +319,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_rose_tells_it_from_another_sigkill() {
+    fn sigkill_with_a_counted_oom_kill_is_proved() {
         holds(
             r#"
             world = 2
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_did_not_rise_leaves_it_a_death() {
+    fn sigkill_without_an_oom_kill_is_a_death() {
         holds(
             r#"
             world = 2
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_count_alone_is_no_proof() {
+    fn oom_kill_counted_on_the_host_is_supported() {
         holds(
             r#"
             world = 2
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn another_signal_is_none_of_the_kernels() {
+    fn other_signal_is_not_an_oom_kill() {
         holds(
             r#"
             world = 2
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_ended_after_the_one_that_was_killed_is_a_victim() {
+    fn rank_ended_after_the_oom_kill_is_a_cascade() {
         holds(
             r#"
             world = 3
@@ -438,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kill_of_two_that_ended_together_is_nobodys_for_sure() {
+    fn one_kill_of_two_ranks_is_not_proved() {
         holds(
             r#"
             world = 2
@@ -455,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_that_fills_is_told_before_it_is_full() {
+    fn filling_shared_memory_is_forecast() {
         holds(
             r#"
             world = 2
@@ -478,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_beside_a_rank_whose_own_memory_goes_up_and_down() {
+    fn forecast_stands_beside_ranks_of_varying_memory() {
         holds(
             r#"
             world = 2
@@ -498,7 +499,7 @@ mod tests {
         );
     }
 
-    /// Rank 1 maps 5 MiB more of /dev/shm in every step, in epochs of one.
+    /// A scenario in which /dev/shm and the control group grow by 5 MiB a step; a step is an epoch.
     fn mapped(rank_1: &str) -> String {
         format!(
             r#"
@@ -518,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_that_a_rank_maps_is_that_of_the_host() {
+    fn rank_that_maps_filling_shared_memory_is_the_root() {
         holds(&format!(
             r#"{}
             [[expect]]
@@ -535,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_whose_end_is_far_away_creeps() {
+    fn shared_memory_far_from_its_limit_is_memory_creep() {
         let slow = mapped("rss=500M+5M*$ shared=1M+5M*$")
             .replace("/1000M", "/30G")
             .replace("/9G", "/90G");
@@ -550,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_grows_by_itself_does_not_hide_shared_memory() {
+    fn growing_rank_does_not_hide_filling_shared_memory() {
         let grows = mapped("rss=500M+9M*$ shared=1M virtual=8G+9M*$/9800M");
         holds(&format!(
             r#"{}
@@ -568,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_that_another_limit_ends_is_the_ranks() {
+    fn mapping_rank_near_another_limit_is_an_oom_forecast() {
         let tight = mapped("rss=500M+5M*$ shared=1M+5M*$").replace("5M*$/9G", "5M*$/2900M");
         holds(&format!(
             r#"{}
@@ -582,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_knows_what_is_shared_a_rank_that_grows_is_the_one() {
+    fn growing_rank_of_unknown_sharing_is_an_oom_forecast() {
         let unknown = mapped("rss=500M+5M*$ virtual=8G+5M*$/9100M");
         holds(&format!(
             r#"{}
@@ -595,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_ranks_group_says_how_often_it_was_held() {
+    fn throttling_of_the_control_group_is_reported() {
         holds(
             r#"
             world = 2
@@ -614,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_filling_when_a_job_was_over_stays_told() {
+    fn forecast_stays_after_a_normal_end() {
         let fills_until = |end: &str| {
             format!(
                 r#"
@@ -643,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_group_that_fills_by_something_else_is_told() {
+    fn control_group_filled_by_other_processes_is_forecast() {
         holds(
             r#"
             world = 2
@@ -662,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_ranks_grow_it_is_theirs() {
+    fn growth_of_the_ranks_themselves_is_an_oom_forecast() {
         holds(
             r#"
             world = 2
@@ -681,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_do_with_the_host_for_a_moment_is_none() {
+    fn short_rise_of_host_memory_is_ignored() {
         holds(
             r#"
             world = 2

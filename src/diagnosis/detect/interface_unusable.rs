@@ -1,4 +1,5 @@
-//! DD308 interface-unusable: the configured network interface is missing, down or unreachable.
+//! DD308 interface-unusable: the configured network interface is missing, down, without an address,
+//! or a loopback between several hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, ranks, worlds};
 use crate::diagnosis::words::{self, Ranks};
 
-/// The setting that lists the interfaces that a process sees.
+/// Setting with the list of interfaces that a process sees.
 const SEEN: &str = "interfaces";
 
 static ABOUT: About = About {
@@ -22,7 +23,7 @@ static ABOUT: About = About {
     order: order::START,
 };
 
-/// DD308: an interface that is configured cannot be used.
+/// DD308: configured interfaces that cannot be used.
 pub(super) struct InterfaceUnusable;
 
 impl Detector for InterfaceUnusable {
@@ -60,7 +61,7 @@ impl Detector for InterfaceUnusable {
     }
 }
 
-/// The interfaces that a joiner is told to use and cannot.
+/// Variables of a joiner that name an unusable interface, with their values.
 fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<(&'static str, Arc<str>, Unusable)> {
     let settings = &joiner.process.settings;
     let Some(seen) = settings.get(SEEN) else {
@@ -73,7 +74,7 @@ fn unusable(joiner: &Joiner<'_>, several_hosts: bool) -> Vec<(&'static str, Arc<
     interfaces::VARIABLES
         .iter()
         .filter(|variable| uses(variable.backend))
-        // Gloo has used its interface by the time that it comes back, NCCL has not.
+        // If Gloo has returned, it could use its interface; NCCL connects later.
         .filter(|variable| variable.backend == "nccl" || joiner.process.is_joining())
         .filter_map(|variable| {
             let value = settings.get(format!("env.{}", variable.name).as_str())?;
@@ -103,15 +104,13 @@ fn draft(
     let hosts: BTreeSet<&str> = joiners.iter().map(|it| &*it.process.host).collect();
     let hosts: Vec<&str> = hosts.into_iter().collect();
     let what = match unusable {
-        Unusable::Missing => format!("there is none on {}", hosts.join(", ")),
-        Unusable::Down => format!("it is down on {}", hosts.join(", ")),
-        Unusable::NoAddress => format!("it has no address on {}", hosts.join(", ")),
-        Unusable::Loopback => {
-            "it leads nowhere but to its own host, and the world has others".into()
-        }
+        Unusable::Missing => format!("which does not exist on {}", hosts.join(", ")),
+        Unusable::Down => format!("which is down on {}", hosts.join(", ")),
+        Unusable::NoAddress => format!("which has no address on {}", hosts.join(", ")),
+        Unusable::Loopback => "which does not reach the other hosts of the world".into(),
     };
     draft.summary = format!(
-        "{} {} told to use the network interface {value} ({variable}), and {what}",
+        "{} {} configured to use the network interface {value} ({variable}), {what}",
         Ranks(&draft.root),
         words::number(&draft.root, "is", "are"),
     );
@@ -147,7 +146,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -165,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_is_not_there_is_the_cause_of_the_exception() {
+    fn missing_interface_explains_the_exception() {
         holds(
             r#"
             world = 3
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_is_unusable_between_hosts_only() {
+    fn loopback_is_unusable_only_between_hosts() {
         let scenario = |hosts: &str, expect: &str| {
             format!(
                 r#"
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nccl_tells_later_that_there_is_none() {
+    fn missing_interface_is_found_before_nccl_connects() {
         holds(
             r#"
             world = 2
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_gloo_came_back_from_is_usable() {
+    fn interface_that_gloo_connected_with_is_usable() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! What findings about the forming of a world have in common.
+//! Shared by the findings about worlds that are being formed.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Confidence, RankCall};
@@ -10,7 +10,7 @@ use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, ranks};
 use crate::diagnosis::words::{self, Ranks};
 
-/// Fills in who joins, since when, and where each of them is.
+/// Fills in the calls of the joiners, the start of the wait, and the victims.
 pub(super) fn describe_joiners(
     situation: &Situation<'_>,
     forming: &Forming<'_>,
@@ -28,7 +28,7 @@ pub(super) fn describe_joiners(
     draft.victims.retain(|rank| !draft.root.contains(rank));
 }
 
-/// What a joiner does, for the list of ranks.
+/// The row of a joiner: its call of `init_process_group`.
 pub(super) fn joining_call(situation: &Situation<'_>, joiner: &Joiner<'_>) -> RankCall {
     let call = &joiner.init.call;
     let until = joiner.process.end.map_or(situation.now, |end| end.at);
@@ -39,7 +39,7 @@ pub(super) fn joining_call(situation: &Situation<'_>, joiner: &Joiner<'_>) -> Ra
     }
 }
 
-/// Who stands apart, of classes that contradict each other.
+/// Makes the classes outnumbered by another one the root cause, or all of them.
 pub(super) fn blame(draft: &mut Draft, classes: &[Vec<u32>]) {
     let mut classes = classes.to_vec();
     classes.sort_by_key(|ranks| std::cmp::Reverse(ranks.len()));
@@ -71,7 +71,7 @@ pub(super) fn contradiction(one: &Joiner<'_>, other: &Joiner<'_>) -> Certificate
     }
 }
 
-/// Two joiners of different classes who were there at one time, the earliest such.
+/// The earliest two joiners of different classes that were joining at the same time.
 pub(super) fn pair<'a, K>(classes: &[(K, Vec<Joiner<'a>>)]) -> Option<[Joiner<'a>; 2]> {
     let mut found: Option<[Joiner<'a>; 2]> = None;
     let since = |pair: &[Joiner<'a>; 2]| pair[0].init.call.at.max(pair[1].init.call.at);

@@ -1,10 +1,10 @@
-//! DD206 long-phase: long work that will outlive the process group's timeout.
+//! DD206 long-phase: ranks wait for long work, which may take longer than the group's timeout.
 //!
-//! Ranks wait for one that is at work: in a phase that its program marked, or in one that its stacks
-//! show (a checkpoint, a compilation, …). That is healthy as long as it ends before the calls that wait
-//! for it time out. A marked phase is believed until it has taken most of that time, or more than it
-//! can have if it takes as long as the last time; work that is only recognised is told of like any
-//! other wait, at the stall limit.
+//! The work is a phase that the program marked, or one that stacks show (a checkpoint, a
+//! compilation, …). It is healthy if it ends before the waiting calls time out. A marked phase is
+//! reported once three quarters of the timeout have passed, or at the stall limit if a phase as
+//! long as the longest one before would exceed the timeout. Unmarked work is reported at the stall
+//! limit.
 
 use std::time::Duration;
 
@@ -24,12 +24,12 @@ static ABOUT: About = About {
     order: order::TIME,
 };
 
-/// What groups allow their calls where nothing else was asked for (`torch.distributed.constants`).
+/// PyTorch's default timeout of a group (`torch.distributed.constants`).
 const DEFAULT: Duration = Duration::from_secs(30 * 60);
-/// The same for NCCL.
+/// PyTorch's default timeout of a group on NCCL.
 const DEFAULT_NCCL: Duration = Duration::from_secs(10 * 60);
 
-/// DD206: ranks wait for one that works, and may not be able to wait long enough.
+/// DD206: waits for long work that may exceed the group's timeout.
 pub(super) struct LongPhase;
 
 impl Detector for LongPhase {
@@ -49,20 +49,20 @@ impl Detector for LongPhase {
     }
 }
 
-/// How long calls of a group may take.
+/// Timeout of a group's calls.
 struct Timeout {
     length: Duration,
-    /// Nobody has told: it is the default of the backend.
+    /// It was not recorded: the default of the backend.
     assumed: bool,
 }
 
-/// The work that keeps a rank.
+/// Work that a rank does while others wait for it.
 struct Work {
     /// "phase \"checkpoint\"", "a compilation".
     name: String,
-    /// When it began, where that is known.
+    /// Start of a marked phase.
     since: Option<Timestamp>,
-    /// When it will be over if it takes as long as the longest before it.
+    /// Expected end of a marked phase: it takes as long as the longest earlier one of its name.
     ends: Option<Timestamp>,
     /// The program marked it.
     marked: bool,
@@ -76,7 +76,7 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
     let timeout = timeout(situation.model.group(stall.group), &stall.waiting);
     let strikes = stall.since.plus(timeout.length);
 
-    // As long as the last time is too long.
+    // The phase exceeds the timeout if it takes as long as its longest predecessor.
     let too_long = work.ends.is_some_and(|ends| ends > strikes);
     let speaks_at = if stall.timed_out.is_some() || too_long || !work.marked {
         situation.overdue_at(stall)
@@ -104,7 +104,7 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
             ""
         }
     );
-    // What is said must not change while time goes by: moments, not how long ago they were.
+    // A report must not change with time alone: it states times of day, not durations until now.
     let strike = if stall.timed_out.is_some() {
         format!("gave up after {limit}")
     } else if strikes > situation.until {
@@ -144,7 +144,7 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
         last_call_of(process)
     ));
     draft.next = vec![format!(
-        "Let the others not wait for it: do it before the ranks first meet, or on every rank, or \
+        "Make no other rank wait for it: do it before the ranks first meet, or on every rank, or \
              in the background. If all must wait, give the group a longer timeout: {}.",
         if stall.group == situation.model.groups().next()?.id {
             "init_process_group(timeout=…)"
@@ -155,7 +155,7 @@ fn draft(situation: &Situation<'_>, busy: &[u32], stalls: &[&Stall]) -> Option<D
     Some(draft)
 }
 
-/// What a process is busy with.
+/// The marked phase of a process, or the long work that its stacks show.
 fn work_of(process: &Process, timing: &Timing) -> Option<Work> {
     if let Some(phase) = process.phases.first() {
         let longest = process.phase_lengths.get(&phase.name);
@@ -175,7 +175,7 @@ fn work_of(process: &Process, timing: &Timing) -> Option<Work> {
     })
 }
 
-/// How long the waiting ranks' calls in this group may take.
+/// The shortest timeout among the waiting ranks, or the default of the backend.
 fn timeout(group: &Group, waiting: &[u32]) -> Timeout {
     let told = waiting
         .iter()
@@ -198,7 +198,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_is_told_of_when_it_has_taken_most_of_the_timeout() {
+    fn phase_is_reported_after_most_of_the_timeout() {
         holds(
             r#"
             world = 2
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_that_ends_in_time_is_none() {
+    fn phase_that_ends_in_time_is_not_reported() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD503 memory-creep: memory grows steadily with every step.
+//! DD503 memory-creep: the memory of a rank grows steadily with every step.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -10,9 +10,9 @@ use crate::diagnosis::growth::{self, Grower};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
-/// The step in which memory has to be growing still where nobody sees the input come to its end.
+/// Minimum step that the growth must reach if the end of the input is not recorded.
 const LONG: u64 = 200;
-/// Ranks that grow by less than this share of the one that grows most are not named with it.
+/// Minimum slope of further ranks that are named, relative to the steepest.
 const SHARE: f64 = 0.25;
 
 static ABOUT: About = About {
@@ -20,7 +20,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD503: growth whose end is not in sight.
+/// DD503: steady growth, far from the limit of memory.
 pub(super) struct MemoryCreep;
 
 impl Detector for MemoryCreep {
@@ -38,12 +38,12 @@ impl Detector for MemoryCreep {
     }
 }
 
-/// Whether it is more than the first pass over the data.
+/// Whether the growth continues after the first pass over the data, in which caches fill.
 fn lasts(grower: &Grower<'_>) -> bool {
     let process = grower.process;
     let (_, to) = grower.growth.steps;
     match process.input_ended_in_step {
-        // It went on for as many steps after it as were needed to see it at all.
+        // As many steps after the first pass as are needed to detect growth.
         Some(ended) => to.saturating_sub(ended) >= growth::LEAST_STEPS,
         None => to >= LONG,
     }
@@ -89,7 +89,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_once_the_data_has_come_round() {
+    fn growth_is_reported_after_the_first_pass() {
         holds(
             r#"
             world = 2
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_fills_in_the_first_pass_is_none() {
+    fn cache_that_fills_in_the_first_pass_is_ignored() {
         holds(
             r#"
             world = 2
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_of_a_program_that_leaks_are_named() {
+    fn all_leaking_ranks_are_named() {
         holds(
             r#"
             world = 4

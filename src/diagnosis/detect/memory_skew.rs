@@ -1,4 +1,4 @@
-//! DD505 memory-skew: one rank uses far more memory than its peers.
+//! DD505 memory-skew: a rank uses at least twice as much memory as most of its peers.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Timestamp};
@@ -9,11 +9,11 @@ use crate::diagnosis::model::{Ending, Process, Series};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
-/// Steps over which a rank has to have held more than all others.
+/// Number of last steps in which the rank must have held more than its peers.
 const STEPS: u64 = 20;
-/// How much more than most of its peers: so many halves as much, …
+/// Minimum memory of the rank, in halves of the median.
 const HALVES: u64 = 4;
-/// … and so many bytes.
+/// Minimum difference from the median, bytes.
 const BYTES: u64 = 1 << 30;
 
 static ABOUT: About = About {
@@ -21,7 +21,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD505: a rank that holds far more than the others.
+/// DD505: ranks that hold far more memory than the others.
 pub(super) struct MemorySkew;
 
 impl Detector for MemorySkew {
@@ -44,19 +44,19 @@ impl Detector for MemorySkew {
         let on_device: Vec<Held<'_>> = on_device.collect();
         let in_host: Vec<Held<'_>> = in_host.collect();
         let found = draft(&on_device).or_else(|| draft(&in_host));
-        // Of those that grow, that is told.
+        // Growth has findings of its own.
         let growers = &situation.growers;
         let grows = |draft: &Draft| growers.iter().any(|it| draft.root.contains(&it.rank));
         found.filter(|draft| !grows(draft)).into_iter().collect()
     }
 }
 
-/// What a rank held lately.
+/// Memory that a rank held in the last steps.
 struct Held<'a> {
     rank: u32,
     process: &'a Process,
     what: &'static str,
-    /// The least and the most of it in the last steps.
+    /// Minimum and maximum in the last [`STEPS`] steps, bytes.
     least: u64,
     most: u64,
     at: Timestamp,
@@ -66,7 +66,7 @@ impl<'a> Held<'a> {
     fn of(process: &'a Process, what: &'static str, series: &Series) -> Option<Self> {
         let from = process.step.checked_sub(STEPS)?;
         let samples = series.samples();
-        // What stood when those steps began counts as well.
+        // The last sample before these steps counts as well.
         let begin = samples
             .partition_point(|it| it.step <= from)
             .checked_sub(1)?;
@@ -85,11 +85,11 @@ impl<'a> Held<'a> {
 fn draft(held: &[Held<'_>]) -> Option<Draft> {
     let mut by_most: Vec<&Held<'_>> = held.iter().collect();
     by_most.sort_by_key(|it| it.most);
-    // Of two, the one with less.
+    // The lower median.
     let usual = by_most.get(by_most.len().checked_sub(1)? / 2)?.most;
     let far = |it: &&&Held<'_>| it.least >= usual * HALVES / 2 && it.least - usual >= BYTES;
     let mut more: Vec<&Held<'_>> = by_most.iter().filter(far).copied().collect();
-    // Where many differ, that is how the program is.
+    // If many ranks differ, the program is made that way.
     if more.is_empty() || more.len() * 4 > held.len().max(4) {
         return None;
     }
@@ -112,8 +112,8 @@ fn draft(held: &[Held<'_>]) -> Option<Draft> {
         words::bytes(usual)
     );
     draft.why = vec![format!(
-        "For the last {STEPS} steps no other rank came near {}.",
-        number(&ranks, "it", "them")
+        "For the last {STEPS} steps no other rank held nearly as much as {}.",
+        number(&ranks, "it", "they")
     )];
     draft.next = vec![format!(
         "Look for what {} alone {}: an evaluation, the gathering of outputs, a second model, a cache, \
@@ -132,7 +132,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_holds_far_more_is_noted_after_some_steps() {
+    fn rank_with_far_more_memory_is_reported_after_some_steps() {
         holds(
             r#"
             world = 4
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_short_or_small_is_none() {
+    fn small_or_short_differences_are_ignored() {
         for (one, others) in [("3G", "2G"), ("900M", "300M"), ("2G+9G*$%2", "2G")] {
             holds(&format!(
                 r#"
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_that_differ_by_design_are_none() {
+    fn pipeline_stages_of_different_size_are_ignored() {
         holds(
             r#"
             world = 4

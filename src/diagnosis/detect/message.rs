@@ -1,4 +1,4 @@
-//! What the findings about point-to-point calls have in common: their facts, and both sides.
+//! Shared by the findings about point-to-point calls: facts, and the calls of both sides.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Cause, CauseKind, Fact, RankCall, Timestamp};
@@ -12,8 +12,7 @@ use crate::diagnosis::situation::{Situation, Stall};
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words;
 
-/// The calls where ranks wait, and of the ranks that are missing there. Those that wait themselves are
-/// shown with what they wait in.
+/// The calls in which ranks wait in a stall, and the last calls of the missing ranks.
 pub(super) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<RankCall> {
     let Some(lone) = &stall.message else {
         return rank_calls(situation, stall.group, stall.seq);
@@ -30,7 +29,7 @@ pub(super) fn stalled_calls(situation: &Situation<'_>, stall: &Stall) -> Vec<Ran
     calls
 }
 
-/// The fact that a rank made this call, the n-th as messages meet.
+/// The fact that a rank issued this call as its n-th on the channel.
 pub(super) fn posted(rank: u32, call: &Call, nth: u64) -> Option<Fact> {
     let mut fact = issued(rank, call)?;
     if let Fact::Issued { seq, .. } = &mut fact {
@@ -39,7 +38,7 @@ pub(super) fn posted(rank: u32, call: &Call, nth: u64) -> Option<Fact> {
     Some(fact)
 }
 
-/// The fact that a thread waits: for a collective, or for a message, counted as messages meet.
+/// The fact that a thread waits for a collective, or for a message with its number on the channel.
 pub(super) fn waits(situation: &Situation<'_>, wait: &Blocked) -> Fact {
     if let Some(creates) = creates(wait.rank, &wait.call, wait.only_thread) {
         return creates;
@@ -54,7 +53,7 @@ pub(super) fn waits(situation: &Situation<'_>, wait: &Blocked) -> Fact {
     }
 }
 
-/// The fact that a rank has not made the call that another waits for.
+/// The fact that a rank has not issued the call that another one waits for.
 pub(super) fn never_came(situation: &Situation<'_>, wait: &Blocked, absent: u32) -> Fact {
     wait.message.as_ref().map_or_else(
         || never_issued(situation, wait.group, absent),
@@ -62,7 +61,7 @@ pub(super) fn never_came(situation: &Situation<'_>, wait: &Blocked, absent: u32)
     )
 }
 
-/// The fact that a rank's collectives in a group end here, or that it has not even made the group.
+/// The fact of the last collective that a rank issued in a group, or that it has not created it.
 pub(super) fn never_issued(situation: &Situation<'_>, group: GroupId, absent: u32) -> Fact {
     let group = situation.model.group(group);
     match group.members.get(&absent) {
@@ -78,7 +77,7 @@ pub(super) fn never_issued(situation: &Situation<'_>, group: GroupId, absent: u3
     }
 }
 
-/// The fact that a rank's side of a channel ends here.
+/// The fact of the last call that a rank issued on its side of a channel.
 pub(super) fn never_posted(
     situation: &Situation<'_>,
     group: GroupId,
@@ -100,8 +99,8 @@ pub(super) fn never_posted(
     }
 }
 
-/// Why two sides of a channel do not fit. That each stands where only its own rank comes is no reason:
-/// a send and its receive always do.
+/// The hypothesis why two sides of a channel do not match. A condition on the rank explains
+/// nothing: a send and its receive are always on different ranks.
 pub(super) fn cause(
     situation: &Situation<'_>,
     odd: &[u32],
@@ -118,7 +117,7 @@ pub(super) fn cause(
     }
 }
 
-/// Names a stall within its finding.
+/// Identifies a stall within its code.
 pub(super) fn key(stall: &Stall) -> KeyPlace {
     let Some(lone) = &stall.message else {
         return KeyPlace::Join(stall.group, stall.seq);
@@ -129,7 +128,7 @@ pub(super) fn key(stall: &Stall) -> KeyPlace {
     }
 }
 
-/// ", made by the constructor of DistributedDataParallel,": a call at the line where a model was wrapped.
+/// A phrase if the call is at the line where a waiting rank wrapped its model.
 fn made_by_ddp(situation: &Situation<'_>, stall: &Stall, call: &Call) -> Option<&'static str> {
     let place = call.place.as_ref().filter(|_| call.hidden)?;
     let wraps = |rank: &u32| {
@@ -143,7 +142,7 @@ fn made_by_ddp(situation: &Situation<'_>, stall: &Stall, call: &Call) -> Option<
     is_constructor.then_some(", made by the constructor of DistributedDataParallel,")
 }
 
-/// What keeps ranks from going on where some are missing for good: "… needs all its ranks."
+/// What a stalled call needs: "all_reduce #5 of the default group needs all its ranks."
 pub(super) fn needs(situation: &Situation<'_>, stall: &Stall, call: &Call) -> String {
     let text = words::call(call);
     let group = words::group(&situation.model.group(stall.group).info);

@@ -1,5 +1,4 @@
-//! DD101 missing-rank: a rank never entered a collective its group is waiting in; it is alive and
-//! goes on elsewhere.
+//! DD101 missing-rank: a live rank does not reach a collective in which its group waits.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -17,7 +16,7 @@ static ABOUT: About = About {
     order: order::TIME,
 };
 
-/// DD101: ranks have waited too long for one that lives.
+/// DD101: live ranks that others wait for.
 pub(super) struct MissingRank;
 
 impl Detector for MissingRank {
@@ -30,7 +29,7 @@ impl Detector for MissingRank {
         by_origin
             .iter()
             .filter_map(|(origin, stalls)| match origin {
-                // Who waits for a message alone has no partner: that is another finding.
+                // A wait for a message without a partner is DD113.
                 Origin::Elsewhere(ranks) if stalls.first()?.message.is_none() => {
                     draft(situation, ranks, stalls)
                 }
@@ -53,12 +52,12 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     let mut draft = absent.draft(situation, &ABOUT, stalls, situation.overdue_at(stall));
     draft.follows = sequence_slip::of_stall(situation, stall);
     if let [process] = processes[..] {
-        // Whoever has not come back from joining the world comes to no call.
+        // A rank that is still joining the world cannot make the call.
         let joining = rendezvous_incomplete::of(situation, process);
         draft.follows = draft.follows.or(joining);
     }
     let timing = &situation.model.timing;
-    // A wait that cannot be told apart may well be for the very ranks that wait here.
+    // The rank may wait for the very ranks that wait for it.
     let unseen = |process: &&Process| outside::unseen_call(process, timing).is_some();
     if processes
         .iter()
@@ -67,7 +66,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         draft.root_confidence = Confidence::Suspected;
     }
     draft.summary = format!(
-        "{} {} not come to {}; {} {} for {}",
+        "{} {} not reached {}; {} {} for {}",
         Ranks(ranks),
         number(ranks, "has", "have"),
         words::call(absent.call),
@@ -80,11 +79,11 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         absent.needs_all(situation),
         absent.are(),
         if absent.watched && processes.iter().any(unseen) {
-            "alive, and in no call that was seen"
+            "alive, and in no recorded call"
         } else if absent.watched {
             "alive and not in a collective"
         } else {
-            "last seen outside of any collective; whether it lived on is not known"
+            "last seen outside of any collective; its later state is unknown"
         },
     )];
     for process in processes {
@@ -103,12 +102,10 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     if situation.is_cut_short(stall) {
         draft
             .why
-            .push("Somebody ended the job while they waited.".into());
+            .push("The job was interrupted while they waited.".into());
     }
     if stall.failed {
-        draft
-            .why
-            .push("A wait for it has already ended in failure.".into());
+        draft.why.push("A wait for it has already failed.".into());
     }
     let known = processes
         .iter()
@@ -132,7 +129,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     });
     if let Some((rank, called, at)) = unseen {
         draft.next = vec![format!(
-            "Find for whom rank {rank} waits in {called}{at}: that rank may have left out its side.",
+            "Find the peer that rank {rank} waits for in {called}{at}: it may have left out its side.",
         )];
     }
     let place = Some((stall.group, stall.seq));
@@ -141,7 +138,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     Some(draft)
 }
 
-/// The call that the rank is inside of, or what its stacks say of it.
+/// A sentence on the call that the rank is inside, or on the line that its stacks show.
 fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
     let timing = &situation.model.timing;
     let inside = process
@@ -157,7 +154,7 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
     }
     if let Some((called, line)) = outside::unseen_call(process, timing) {
         return format!(
-            " It stands in {} of PyTorch's{}, and for whom it waits there was not seen.",
+            " It is inside {} of PyTorch{}; which rank it waits for is unknown.",
             words::function(called),
             words::at(line),
         );
@@ -168,7 +165,7 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
             moves: true,
             ..
         }) => format!(
-            " It works, in {} at {}.",
+            " It is running {} at {}.",
             words::function(line),
             words::line(line)
         ),
@@ -182,7 +179,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -199,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_one_rank_alone_wraps_is_told_by_its_constructor() {
+    fn call_made_by_ddp_names_the_constructor() {
         holds(
             r#"
             world = 2
@@ -218,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_is_missing_only_after_the_limit() {
+    fn missing_rank_is_reported_at_the_stall_limit() {
         holds(
             r#"
             world = 2
@@ -238,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_nobody_waits_for_keeps_nobody() {
+    fn asynchronous_call_without_a_wait_is_not_a_stall() {
         holds(
             r#"
             world = 2
@@ -251,9 +248,8 @@ mod tests {
         );
     }
 
-    /// For whom it waits is not known, so that it is not sure that it is the one.
     #[test]
-    fn one_that_stands_in_a_call_that_nobody_saw_may_be_kept_itself() {
+    fn rank_in_an_unseen_call_is_a_suspected_root() {
         let stands = "S poll_schedule_timeout cpu=1 @/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:9:recv @/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py:9:wrapper @train.py:20:step";
         holds(&format!(
             r#"
@@ -273,14 +269,14 @@ mod tests {
             confidence = "supported"
             root = [2]
             root-confidence = "suspected"
-            why-has = "It stands in recv() of PyTorch's at train.py:20, and for whom it waits there was not seen."
-            next-has = "Find for whom rank 2 waits in recv() at train.py:20"
+            why-has = "It is inside recv() of PyTorch at train.py:20; which rank it waits for is unknown."
+            next-has = "Find the peer that rank 2 waits for in recv() at train.py:20"
             "#
         ));
     }
 
     #[test]
-    fn one_that_computes_gradients_is_in_no_such_call() {
+    fn rank_that_computes_gradients_is_a_supported_root() {
         let at = |cpu| {
             format!(
                 "R cpu={cpu} @/v/lib/python3.11/site-packages/torch/autograd/graph.py:9:_engine_run_backward @train.py:20:step"

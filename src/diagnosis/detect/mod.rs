@@ -1,10 +1,10 @@
-//! The findings, one file each: what it says, when it holds, its words, its tests.
+//! The detectors, one file per finding: its catalogue entry, conditions, sentences and tests.
 //!
-//! To add a finding: write its page in `docs/findings`, its file here, with an [`About`] and a [`Detector`],
-//! and name it in [`ALL`].
-//! Which finding a stall leads to when several could fit is not decided here but where all of them
-//! are in view: [`super::situation`] finds what a stall comes from, [`super::judge`] puts findings
-//! in their causal order.
+//! To add a finding, write its page in `docs/findings` and its file here, with an [`About`] and a
+//! [`Detector`], and add it to [`ALL`].
+//! Detectors do not decide which of several possible findings explains a stall:
+//! [`super::situation`] determines the origin of each stall, and [`super::judge`] the causal order
+//! of findings.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue::Code;
@@ -85,7 +85,7 @@ mod world_mismatch;
 pub use out_of_memory::lead;
 pub use view::rank_calls;
 
-/// Every detector, by code.
+/// All detectors, ordered by code.
 pub const ALL: &[&dyn Detector] = &[
     &missing_rank::MissingRank,
     &early_exit::EarlyExit,
@@ -141,36 +141,36 @@ pub const ALL: &[&dyn Detector] = &[
     &agent_silent::AgentSilent,
 ];
 
-/// Finds one kind of thing.
+/// Detects the findings of one code.
 pub trait Detector: Sync {
-    /// What it finds.
+    /// The catalogue entry of its findings.
     fn about(&self) -> &'static About;
 
-    /// Everything of that kind that holds in this situation.
+    /// All findings of its code in this situation.
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft>;
 }
 
-/// A finding's entry in the catalogue, and its place among others.
+/// A finding's entry in the catalogue, and its priority.
 #[derive(Debug)]
 pub struct About {
-    /// Code, name, and what they always imply.
+    /// Code, name, severity and effect.
     pub code: &'static Code,
-    /// Its place when several findings could be the initiating one: the lower leads.
+    /// Priority as the initiating finding, one of [`order`]: the lowest value leads.
     pub order: u8,
 }
 
-/// What is known of a code; `None` where this version does not look for it.
+/// The entry of a code; `None` if this version has no detector for it.
 #[must_use]
 pub fn about(code: &str) -> Option<&'static About> {
     let mut abouts = ALL.iter().map(|detector| detector.about());
     abouts.find(|about| about.code.code == code)
 }
 
-/// The places in the order of initiating findings.
+/// Priorities of findings; the lowest one leads.
 pub mod order {
-    /// A rank's memory ran out.
+    /// A rank ran out of memory.
     pub const MEMORY: u8 = 5;
-    /// An exception ended or diverted a rank.
+    /// An exception ended a rank, or made it leave the path of the others.
     pub const EXCEPTION: u8 = 10;
     /// A rank died.
     pub const DIED: u8 = 20;
@@ -178,46 +178,46 @@ pub mod order {
     pub const STOPPED: u8 = 30;
     /// A rank ended in order.
     pub const LEFT: u8 = 40;
-    /// What met on the wire.
+    /// Calls that disagree.
     pub const WIRE: u8 = 50;
     /// Cycles of waits.
     pub const CYCLE: u8 = 60;
-    /// Worlds whose ranks do not agree.
+    /// Ranks that disagree about the world that they form.
     pub const START: u8 = 65;
-    /// The making of groups.
+    /// Incomplete creation of a group or of the world.
     pub const CREATION: u8 = 70;
-    /// Calls without a partner.
+    /// Point-to-point calls without a partner.
     pub const UNMATCHED: u8 = 80;
-    /// What needs time to pass.
+    /// Stalls that are reported once they have lasted long enough.
     pub const TIME: u8 = 90;
-    /// What goes wrong quietly, and is told only while nothing else goes wrong.
+    /// Hints, withheld while a finding with an effect and a higher priority exists.
     pub const HINT: u8 = 95;
-    /// What ranks should have alike, or each for itself: it stands beside whatever else is found, which
-    /// follows from it only where that says so itself.
+    /// Settings that must be equal on all ranks, or different on each. They explain a rank's end
+    /// only if it is among their victims or its finding names them in [`super::Draft::follows`].
     pub const SETTINGS: u8 = 100;
-    /// What is said about the evidence.
+    /// Notes about the evidence.
     pub const EVIDENCE: u8 = 110;
 }
 
-/// Names a finding over time: what has the same key is the same finding, refined.
+/// Identity of a finding over time: two evaluations report the same finding if the keys are equal.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Its code.
+    /// Code of the finding.
     pub code: &'static str,
-    /// Where it is.
+    /// Distinguishes findings of one code.
     pub place: KeyPlace,
 }
 
-/// The part of a key that tells findings of one code apart.
+/// The part of a key that distinguishes findings of one code.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyPlace {
-    /// A place in a group.
+    /// A group and a sequence number in it.
     Join(GroupId, u64),
-    /// A point-to-point call in a group: its sender and its receiver, where they are known.
+    /// A point-to-point call in a group, with its sender and receiver if known.
     Channel(GroupId, Option<u32>, Option<u32>),
     /// A set of ranks.
     Ranks(Vec<u32>),
-    /// A process of a rank.
+    /// A rank and the PID of its process.
     Process(u32, u32),
     /// A line of the program.
     Line(Where),
@@ -225,57 +225,57 @@ pub enum KeyPlace {
     Job,
 }
 
-/// A finding before it has a place in the causal chain.
+/// A finding before [`super::judge`] has determined its role in the causal order.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// Its code and what belongs to that.
+    /// Catalogue entry and priority.
     pub about: &'static About,
-    /// Its name over time.
+    /// Identity over time.
     pub key: Key,
-    /// How bad.
+    /// Severity; that of the code by default.
     pub severity: Severity,
-    /// What it does.
+    /// Effect on the job; that of the code by default.
     pub effect: Effect,
-    /// How sure the fact is, certificate aside.
+    /// Confidence in the facts: `Proved` only with a certificate.
     pub confidence: Confidence,
     /// The proof, if there is one.
     pub certificate: Option<Certificate>,
-    /// Who did it.
+    /// Root cause ranks.
     pub root: Vec<u32>,
-    /// How sure that is.
+    /// Confidence that `root` is right.
     pub root_confidence: Confidence,
-    /// Who suffers.
+    /// Ranks that are affected without having caused it.
     pub victims: Vec<u32>,
-    /// The place in a group it is about.
+    /// Group and sequence number of the call concerned; number 0: none.
     pub place: Option<(GroupId, u64)>,
-    /// The collective at its centre.
+    /// Operation of the call concerned.
     pub op: Option<Op>,
-    /// Both sides.
+    /// Calls of the ranks concerned.
     pub per_rank: Vec<RankCall>,
-    /// The parameters of the model that it is about.
+    /// Parameters of the model concerned.
     pub parameters: Vec<Parameter>,
-    /// One sentence.
+    /// What happened, in one sentence.
     pub summary: String,
-    /// The reasoning.
+    /// The reasoning, one paragraph each.
     pub why: Vec<String>,
-    /// What to do.
+    /// Advice, one paragraph each.
     pub next: Vec<String>,
-    /// Why it happened.
+    /// Hypothesis why it happened.
     pub cause: Option<Cause>,
-    /// When ranks began to wait because of it.
+    /// Time at which the first rank began to wait because of it.
     pub blocked_at: Option<Timestamp>,
-    /// When the evidence sufficed.
+    /// Time from which the evidence sufficed for the finding.
     pub evidence_at: Timestamp,
-    /// A fact about a rank's process that this finding states.
+    /// The fact about a rank's process that this finding states.
     pub fact: Option<ProcessFact>,
-    /// What happened to the rank, as words that follow its name ("raised …"): ranks to which the
-    /// very same happened share a finding.
+    /// Predicate that follows the rank in a sentence ("raised …"). Findings of one code with equal
+    /// events and causes are merged.
     pub event: Option<String>,
-    /// The finding that this one surely follows from, if that stands.
+    /// Key of the finding that this one follows from, if that exists.
     pub follows: Option<Key>,
-    /// Unless something else is found, it means that nothing can be judged.
+    /// Without this evidence the job cannot be judged: an error unless some finding has an effect.
     pub leaves_open: bool,
-    /// It is told only where another finding follows from it.
+    /// Dropped unless another finding follows from it.
     pub only_as_cause: bool,
 }
 
@@ -284,16 +284,16 @@ pub struct Draft {
 pub struct ProcessFact {
     /// The rank.
     pub rank: u32,
-    /// When.
+    /// Time of the event.
     pub at: Timestamp,
-    /// The signal that ended it.
+    /// The signal that ended the process.
     pub signal: Option<i32>,
-    /// It came out of a communication call, as the failure of a peer does.
+    /// A communication call reported it, which it also does if a peer fails.
     pub from_communication: bool,
 }
 
 impl Draft {
-    /// A draft with everything that its code implies.
+    /// A draft with severity and effect of its code; all else is empty.
     #[must_use]
     pub fn new(about: &'static About, place: KeyPlace, evidence_at: Timestamp) -> Self {
         Self {
@@ -327,7 +327,7 @@ impl Draft {
         }
     }
 
-    /// Attaches a proof, and with it the confidence, if the checker accepts it.
+    /// Attaches a certificate and raises the confidence to `Proved`, if the checker accepts it.
     #[must_use]
     pub fn proved_by(mut self, proof: Option<Certificate>) -> Self {
         let proof = proof.filter(|proof| {
@@ -346,8 +346,7 @@ impl Draft {
         self
     }
 
-    /// Says why it happened, what that was concluded from, and what to change, before what else there
-    /// is to change.
+    /// Sets the cause, appends its reason to `why`, and puts its advice first in `next`.
     pub fn explain(&mut self, reading: Reading) {
         self.why.extend(reading.because);
         let advice = cause::advice(reading.cause).map(str::to_owned);
@@ -355,7 +354,7 @@ impl Draft {
         self.cause = Some(reading.cause);
     }
 
-    /// The finding, with its place in the causal chain still to be set.
+    /// The finding; `role` and `caused_by` remain to be set.
     #[must_use]
     pub fn into_finding(mut self, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
         self.why.extend(beneath::why(situation, &self));
@@ -401,7 +400,7 @@ impl Draft {
     }
 }
 
-/// The part of a call that its peers must agree with, for a certificate.
+/// Signature of a call, for a certificate.
 #[must_use]
 pub fn signature(call: &Call) -> CallSignature {
     CallSignature {
@@ -417,7 +416,7 @@ pub fn signature(call: &Call) -> CallSignature {
     }
 }
 
-/// The fact that a rank began to make a group; `None`: the call makes none.
+/// The fact that a rank began to create a group; `None` if the call creates none.
 #[must_use]
 pub fn creates(rank: u32, call: &Call, only_thread: bool) -> Option<Fact> {
     let group = call.group.as_ref().filter(|_| call.op.creates_group())?;

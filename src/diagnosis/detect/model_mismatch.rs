@@ -1,4 +1,5 @@
-//! DD404 model-mismatch: parameter count, shapes, dtypes or order differ between ranks.
+//! DD404 model-mismatch: the parameters of a model differ between ranks in count, shape, dtype or
+//! order.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Effect, Fact, Parameter};
@@ -14,7 +15,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD404: models of one group differ.
+/// DD404: different models in one group.
 pub(super) struct ModelMismatch;
 
 impl Detector for ModelMismatch {
@@ -49,31 +50,31 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
     draft.why =
         vec![match difference.what {
         What::Count | What::Shape => {
-            "DDP matches the parameters of ranks by their order alone, and refuses models of other \
-             numbers or shapes in its constructor."
+            "DDP matches the parameters of ranks by their order alone, and its constructor rejects \
+             models that differ in the number or the shapes of parameters."
                 .to_owned()
         }
         What::DType => "DDP matches the parameters of ranks by their order alone, and sends \
-             those of one type together: other types are other messages."
+             those of one dtype together: different dtypes are different messages."
             .to_owned(),
         What::Order => "DDP matches the parameters of ranks by their order alone. The same ones in \
-             another order get each other's values and gradients, and nothing fails."
+             another order get each other's values and gradients without an error."
             .to_owned(),
     }];
     if breach.is_odd {
         draft.why.push(format!(
-            "{} {} apart from the others, which agree.",
+            "{} {} from the others, which agree.",
             Capital(Ranks(&breach.root)),
-            number(&breach.root, "stands", "stand"),
+            number(&breach.root, "differs", "differ"),
         ));
     }
     draft.next = vec![
-        "Make the model from values that all ranks share: broadcast the configuration from rank 0, \
-         and sort what layers are made from."
+        "Build the model from values that all ranks share: broadcast the configuration from rank 0, \
+         and sort what layers are built from."
             .into(),
     ];
     if difference.what == What::Order {
-        // Nothing fails: it goes on with wrong numbers.
+        // The job continues with wrong results.
         draft.effect = Effect::Corrupts;
     }
     draft.victims = situation
@@ -98,7 +99,7 @@ fn said(side: &SideOfModel, what: What) -> String {
     );
     let there = match &side.parameter {
         Some((dtype, shape, name)) => format!("{name} {dtype}{shape:?}"),
-        None => "no such one".to_owned(),
+        None => "no such parameter".to_owned(),
     };
     match what {
         What::Count => format!("{has} {} parameters, there {there}", side.total),
@@ -126,7 +127,7 @@ fn parameters(difference: &Difference) -> Vec<Parameter> {
     found
 }
 
-/// Two ranks that differ are enough. That an order is another one shows in names, which prove nothing.
+/// The proof: two ranks that differ. `None` for a different order, which only names show.
 fn certificate(
     situation: &Situation<'_>,
     breach: &Breach,
@@ -143,7 +144,7 @@ fn certificate(
         .iter()
         .find(|b| a.total != b.total || signature(a) != signature(b))?;
     let fact = |side: &SideOfModel| {
-        // What was not told of a longer model cannot be said.
+        // The parameter exists, but was not recorded.
         let is_told = side.parameter.is_some() == (difference.index < side.total);
         is_told.then(|| Fact::Wraps {
             rank: side.ranks[0],
@@ -176,7 +177,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!("world = 2\nevents = \"\"\"\n{COUNT}\"\"\"\n"),
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_more_on_one_rank_is_named() {
+    fn additional_layer_on_one_rank_is_proved() {
         holds(&format!(
             r#"
             world = 2
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shape_that_one_of_three_ranks_has_otherwise() {
+    fn rank_with_a_different_shape_is_the_root() {
         holds(
             r#"
             world = 3
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_of_the_same_parameters_corrupts() {
+    fn different_order_of_parameters_corrupts() {
         holds(
             r#"
             world = 2
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_of_the_same_model_are_none() {
+    fn different_parameter_names_are_ignored() {
         holds(
             r#"
             world = 2

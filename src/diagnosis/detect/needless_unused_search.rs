@@ -1,4 +1,4 @@
-//! DD407 needless-unused-search: `find_unused_parameters=True` with nothing unused.
+//! DD407 needless-unused-search: DDP searches for unused parameters and never finds any.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::diagnosis::model::{Group, Process, Replica, Said};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words;
 
-/// Most models of a group that are looked at.
+/// Maximum number of models of a group that are examined.
 const MOST_MODELS: u32 = 64;
 
 static ABOUT: About = About {
@@ -19,7 +19,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD407: every rank searches, and none finds anything.
+/// DD407: searches for unused parameters without a result on any rank.
 pub(super) struct NeedlessUnusedSearch;
 
 impl Detector for NeedlessUnusedSearch {
@@ -71,7 +71,7 @@ fn draft(situation: &Situation<'_>, group: &Group, model: u32) -> Option<Draft> 
         took.as_secs_f64() * 1e3,
     );
     draft.why = vec![format!(
-        "Each step walks through the graph of the forward, and sends one all_reduce of {} numbers \
+        "Each step traverses the graph of the forward, and sends one all_reduce of {} numbers \
          more.",
         first.total.max(replica.total)
     )];
@@ -92,7 +92,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!("world = 2\nevents = \"\"\"\n{NEVER}\n3.0 * never-unused\n\"\"\"\n"),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_has_found_nothing() {
+    fn search_without_a_result_on_all_ranks_is_reported() {
         holds(&format!(
             r#"
             world = 2
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_found_something_needs_the_search() {
+    fn search_is_needed_if_one_rank_finds_a_parameter() {
         holds(&format!(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD406 no-sync-mismatch: gradient accumulation boundaries differ between ranks.
+//! DD406 no-sync-mismatch: ranks leave `no_sync` at different training forwards.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
@@ -15,7 +15,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD406: ranks part at the boundary of an accumulation.
+/// DD406: different boundaries of gradient accumulation.
 pub(super) struct NoSyncMismatch;
 
 impl Detector for NoSyncMismatch {
@@ -60,11 +60,11 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Option<Draft> {
         .collect();
     draft.victims.sort_unstable();
     draft.why = vec![format!(
-        "All of them had made {} training forwards. Under no_sync a backward sends nothing, so that \
-         ranks must leave it at the same forward. {}",
+        "All of them had made {} training forwards. Under no_sync a backward sends nothing, so ranks \
+         must leave it at the same forward. {}",
         boundary.forward,
         if boundary.always {
-            "They never did, from the beginning."
+            "They never did."
         } else {
             "Until then they did."
         }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::diagnosis::testing::{holds, shows};
 
-    /// Two ranks that average after every third of seven micro-batches, rank 1 one earlier.
+    /// Two ranks that average after every third micro-batch, rank 1 one earlier.
     const OFF_BY_ONE: &str = r#"
         1.0 * forward 1 @train.py:17 no-sync
         2.0 0 forward 2 @train.py:17 no-sync
@@ -107,7 +107,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!("world = 2\nevents = \"\"\"\n{OFF_BY_ONE}\n6.5 0 exits 0\n\"\"\"\n"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_boundary_that_one_rank_has_elsewhere_is_found_at_the_end() {
+    fn different_boundary_is_found_when_a_rank_ends() {
         holds(&format!(
             r#"
             world = 2
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn or_where_the_others_make_another_call() {
+    fn different_boundary_is_proved_by_another_call() {
         holds(&format!(
             r#"
             world = 2
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_has_fewer_batches_ends_early() {
+    fn rank_with_fewer_batches_is_an_early_exit() {
         holds(
             r#"
             world = 2
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_with_a_micro_batch_more_that_ends_does_so_for_itself() {
+    fn rank_ahead_by_a_micro_batch_is_an_early_exit() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD502 oom-forecast: this rank runs out of memory in about so many steps.
+//! DD502 oom-forecast: the memory of a rank grows and reaches its limit in a known number of steps.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -12,7 +12,7 @@ use crate::diagnosis::model::{Memory, RoomKind};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
-/// Ranks that run out within so many times the steps of the first belong to it.
+/// Maximum steps left of further ranks that are named, relative to the first.
 const ALONGSIDE: f64 = 4.0;
 
 static ABOUT: About = About {
@@ -20,7 +20,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD502: growth whose end is in sight.
+/// DD502: steady growth, near the limit of memory.
 pub(super) struct OomForecast;
 
 impl Detector for OomForecast {
@@ -66,7 +66,7 @@ fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
     let too = match &others[..] {
         [] => String::new(),
         others => format!(
-            "; {} {} on their way too",
+            "; {} {} running out too",
             Ranks(others),
             number(others, "is", "are")
         ),
@@ -93,7 +93,7 @@ fn draft(ends: &[(&Grower<'_>, Exhausted)]) -> Option<Draft> {
     Some(draft)
 }
 
-/// How a rank's memory went.
+/// A sentence on the growth of a rank's memory.
 pub(super) fn went(grower: &Grower<'_>) -> String {
     let growth = &grower.growth;
     let bytes = |it: f64| words::bytes(it as u64);
@@ -113,14 +113,14 @@ pub(super) fn went(grower: &Grower<'_>) -> String {
     )
 }
 
-/// That it is shared memory by which a rank grows.
+/// A sentence if nearly all growth of a rank is shared memory.
 pub(super) fn shared(grower: &Grower<'_>) -> Option<String> {
     matches!(grower.place, GrowsIn::Shared | GrowsIn::Shm).then(|| {
         "Nearly all of that is shared memory: mapped files of /dev/shm, or the like.".into()
     })
 }
 
-/// How often the control group of a process was held at its limits lately.
+/// A sentence on how often the control group of a process has reached its limits recently.
 pub(super) fn held(memory: &Memory) -> Option<String> {
     let counts = [
         (&memory.cgroup_held, "held at its limit"),
@@ -137,13 +137,12 @@ pub(super) fn held(memory: &Memory) -> Option<String> {
     let (times, lately): (Vec<String>, Vec<Duration>) = risen.unzip();
     let lately = words::seconds(lately.into_iter().max()?);
     Some(format!(
-        "In the last {lately} it was {}: the kernel had to take memory back first, pages of files as a \
-         rule.",
+        "In the last {lately} it was {}: the kernel had to reclaim memory first, mostly pages of files.",
         times.join(", and ")
     ))
 }
 
-/// What to look for.
+/// Advice on growing memory.
 pub(super) fn look_for(ranks: &[u32]) -> String {
     format!(
         "Look for what {} {} from step to step: a loss or an output with its graph, a list of tensors, \
@@ -166,12 +165,12 @@ pub(super) fn steps(end: &Exhausted) -> String {
     format!("{} steps {}", about(end.steps), between(end.between))
 }
 
-/// Two digits of a number of steps: more are not known.
+/// A number of steps, rounded to the two digits that are known.
 fn about(steps: f64) -> u64 {
     rounded(steps, f64::round)
 }
 
-/// "(between 80 and 110)", "(80 at least)": rounded away from each other.
+/// "(between 80 and 110)", "(80 at least)": rounded outwards.
 fn between((least, most): (f64, f64)) -> String {
     let least = rounded(least, f64::floor);
     if most.is_finite() {
@@ -192,7 +191,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_rounded_to_what_is_known() {
+    fn steps_are_rounded_to_two_digits() {
         for (steps, rounded) in [
             (0.4, 0),
             (7.4, 7),
@@ -224,8 +223,8 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_is_told_long_before_its_end() {
-        // 38 steps are left when 25 were seen.
+    fn leak_is_forecast_long_before_its_end() {
+        // 38 steps are left after 25.
         holds(
             r#"
             world = 2
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_group_that_was_held_at_its_limits_is_told_so() {
+    fn throttling_of_the_control_group_is_reported() {
         for (counts, why) in [
             ("held=40+8*$", "it was held at its limit 192 times:"),
             (
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_up_and_down_or_comes_to_rest_is_none() {
+    fn varying_or_constant_memory_is_ignored() {
         for rss in ["500M+40M*$%7", "900M", "500M+20M*$%31"] {
             holds(&format!(
                 r#"
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_whose_end_is_far_away_is_no_forecast() {
+    fn leak_far_from_its_limit_is_not_forecast() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD103 op-mismatch: different collectives meet at one sequence number.
+//! DD103 op-mismatch: ranks issue different collectives at one sequence number of a group.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::CertificateKind;
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD103: the operations of two calls differ.
+/// DD103: different operations at one sequence number.
 pub(super) struct OpMismatch;
 
 impl Detector for OpMismatch {
@@ -43,7 +43,7 @@ mod tests {
     use crate::diagnosis::testing::{agree, differ, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_differ_are_found_where_they_meet() {
+    fn different_calls_are_proved_at_their_lines() {
         differ(
             "DD103",
             "unsatisfiable-join",
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_agree_are_none() {
+    fn matching_calls_are_not_reported() {
         agree("all_reduce f32[8] sum", "all_reduce f32[8] sum");
     }
 }

@@ -1,4 +1,4 @@
-//! DD501 out-of-memory: an allocation failed on this rank.
+//! DD501 out-of-memory: an allocation failed on a rank, or the rank ended when its GPU was full.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::diagnosis::model::{Device, Ending, Exception, Process, libc_signal};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
-/// A device is nearly full with less than that part of it free.
+/// Divisor of a device's memory: with less of it free, the device counts as nearly full.
 const LITTLE: u64 = 8;
-/// What was taken so long before the end of a process has to do with it.
+/// Maximum time from an allocation to the end of a process, or to a sample, that it explains.
 const LATELY: Duration = Duration::from_secs(10);
 
 static ABOUT: About = About {
@@ -27,7 +27,7 @@ static ABOUT: About = About {
     order: order::MEMORY,
 };
 
-/// DD501: an allocation failed, and a rank ended, or left its path, because of it.
+/// DD501: failed allocations that ended a rank or made it leave the path of the others.
 pub(super) struct OutOfMemory;
 
 impl Detector for OutOfMemory {
@@ -50,18 +50,18 @@ impl Detector for OutOfMemory {
     }
 }
 
-/// A device on which there was no room any more for what was taken last.
+/// A device with less free memory than the last increase. All sizes in bytes.
 struct Full {
     total: u64,
     free: u64,
-    /// What was taken last.
+    /// The last increase of used memory.
     rise: u64,
-    /// What NCCL itself held.
+    /// Memory that NCCL itself held.
     nccl: Option<u64>,
 }
 
-/// The device that a process filled in its last moments: it gave up, and said nothing. That is all which is
-/// known of a program whose exceptions are not seen.
+/// The device that a process filled shortly before it ended with a status or an abort. The only
+/// evidence about programs whose exceptions are not recorded.
 fn full(situation: &Situation<'_>, process: &Process) -> Option<Full> {
     let Ending::Died(exit) = situation.model.ending_of(process) else {
         return None;
@@ -85,7 +85,7 @@ fn full(situation: &Situation<'_>, process: &Process) -> Option<Full> {
     })
 }
 
-/// Names the finding that this process filled its device, if it did.
+/// Key of the finding that this process filled its device; `None` if it did not.
 pub(super) fn filled_its_device(situation: &Situation<'_>, process: &Process) -> Option<Key> {
     full(situation, process)?;
     Some(Key {
@@ -94,7 +94,7 @@ pub(super) fn filled_its_device(situation: &Situation<'_>, process: &Process) ->
     })
 }
 
-/// The rank ended by itself when its device was full.
+/// A rank that ended when its device was full, without a recorded exception.
 fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     let Full {
         total,
@@ -112,7 +112,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     draft.summary = format!("{}, when its GPU had no memory left", died.summary);
     draft.why = vec![
         format!(
-            "Of {}, {} were free. What it had taken just before, {}, does not fit in there again.",
+            "Of {}, {} were free, which is less than the last increase of {}.",
             words::bytes(total),
             words::bytes(free),
             words::bytes(rise)
@@ -125,7 +125,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     }
     draft.next = vec![
         need_less(&[rank]),
-        format!("Look at the output of rank {rank} for what it could not get."),
+        format!("Look at the output of rank {rank} for the allocation that failed."),
     ];
     draft.root = vec![rank];
     draft.root_confidence = Confidence::Supported;
@@ -138,7 +138,7 @@ fn of_filled(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     Some(draft)
 }
 
-/// The exception ended the rank, or was in flight at its next call.
+/// A failed allocation whose exception ended the rank, or was in flight at its next call.
 fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: Failed) -> Draft {
     let waits = match &draft.victims[..] {
         [] => String::new(),
@@ -153,14 +153,14 @@ fn of_ended(mut draft: Draft, process: &Process, exception: &Exception, failed: 
     draft.event = Some(ran_out);
     let free = Free::of(process, exception, failed);
     draft.why.splice(0..0, held(process, failed, free.as_ref()));
-    // The exception itself is not what there is to mend.
+    // Replaces the advice to fix the exception.
     let lay_out = free.filter(Free::would_do).map(|_| lay_out());
     let next = lay_out.into_iter().chain([need_less(&draft.root)]);
     draft.next.splice(0..1, next);
     draft
 }
 
-/// It was caught. Whether anything came of that, and what, is known where all findings are in view.
+/// A failed allocation whose exception was caught. [`lead`] keeps it if another finding follows.
 fn of_caught(process: &Process) -> Option<Draft> {
     let rank = process.rank?;
     let (exception, failed) = last_caught(process)?;
@@ -182,7 +182,7 @@ fn of_caught(process: &Process) -> Option<Draft> {
     let free = Free::of(process, exception, failed);
     draft.why = held(process, failed, free.as_ref());
     draft.next = vec![
-        "Have all ranks skip the step together: all_reduce a flag after the `try`, before anybody \
+        "Have all ranks skip the step together: all_reduce a flag after the `try`, before any rank \
          makes the next call. Or let the exception end the rank."
             .into(),
         need_less(&draft.root),
@@ -201,19 +201,19 @@ fn of_caught(process: &Process) -> Option<Draft> {
     })))
 }
 
-/// The last allocation that failed in a process and did not end it.
+/// The last failed allocation of a process that was caught.
 fn last_caught(process: &Process) -> Option<(&Exception, Failed)> {
     let caught = process.exceptions.iter().rev();
     let mut caught = caught.filter(|exception| exception.kind != ExceptionKind::Uncaught);
     let found = caught.find_map(|it| Some((it, allocation::failed(&it.text)?)))?;
     let ended = process.uncaught();
-    // Told of its own where that is what ended it.
+    // A failed allocation that ended the process is a finding of its own.
     let is_told = ended.is_some_and(|it| allocation::failed(&it.text).is_some());
     (!is_told).then_some(found)
 }
 
-/// Puts allocations that failed and were caught before what followed from it, and forgets those from
-/// which nothing did.
+/// Makes caught allocation failures the cause of the findings that follow from them, and drops
+/// failures without consequences.
 pub fn lead(situation: &Situation<'_>, drafts: &mut Vec<Draft>) {
     for at in 0..drafts.len() {
         if !drafts[at].only_as_cause {
@@ -238,8 +238,8 @@ pub fn lead(situation: &Situation<'_>, drafts: &mut Vec<Draft>) {
     drafts.retain(|draft| !draft.only_as_cause);
 }
 
-/// Whether a finding is about what the rank did next after its allocation failed: it ended without
-/// another call, is missed without one, or its first call after it is the one that does not fit.
+/// Whether a finding is about what the rank did next after its allocation failed: it ended or is
+/// missing without another call, or its first call after the failure is the one that disagrees.
 fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
     let Some(fact) = caught.fact else {
         return false;
@@ -280,8 +280,8 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
             .filter(|(it, _)| **it != rank)
             .map(|(_, joined)| joined.call.step)
     };
-    // Forwards are counted as steps, those that fail among them. As many as the others made, of which one
-    // failed: it has made the calls of one less.
+    // A failed forward counts as a step: with as many steps as its peers, the rank has made the
+    // calls of one step less.
     let has_made_one_less = exception.kind == ExceptionKind::LeftForward
         && process.turns.are_forwards()
         && next.id.0 > exception.after_calls
@@ -290,13 +290,13 @@ fn follows(situation: &Situation<'_>, caught: &Draft, other: &Draft) -> bool {
     next.id.0 == exception.after_calls + 1 || has_made_one_less
 }
 
-/// Whether it has called nobody since then.
+/// Whether the process has made no call since the exception.
 fn made_no_call_since(process: &Process, exception: &Exception) -> bool {
     let last = process.last_call.as_ref();
     last.is_none_or(|call| call.id.0 <= exception.after_calls)
 }
 
-/// What followed says who suffers, and where.
+/// Takes victims, place and calls from the finding that follows from this one.
 fn adopt(caught: &mut Draft, follower: Draft) {
     let own = std::mem::take(&mut caught.per_rank);
     caught.only_as_cause = false;
@@ -321,7 +321,7 @@ fn adopt(caught: &mut Draft, follower: Draft) {
         caught.summary = format!("{}, apart from {}", caught.summary, Ranks(&caught.victims));
     }
     caught.why.push(format!(
-        "The program caught it and went on from there, its peers from where they were: {}.",
+        "The program caught it and went on, out of step with its peers: {}.",
         follower.summary
     ));
 }
@@ -343,16 +343,16 @@ fn ran_out(exception: &Exception, failed: Failed) -> String {
     )
 }
 
-/// What the allocator held and had given to nobody when it had to refuse.
+/// Reserved memory of the allocator that was not in use when an allocation failed, in bytes.
 struct Free {
-    /// The largest piece.
+    /// The largest free block.
     largest: u64,
     asked: Option<u64>,
     all: Option<u64>,
 }
 
 impl Free {
-    /// What the rank said of it right behind the exception.
+    /// From the sample that the rank recorded right after the exception.
     fn of(process: &Process, exception: &Exception, failed: Failed) -> Option<Self> {
         let devices = process.memory.devices.values();
         let (device, largest) = devices
@@ -365,7 +365,7 @@ impl Free {
         })
     }
 
-    /// Whether it would have been enough, in one piece.
+    /// Whether it would have been enough without fragmentation.
     fn would_do(&self) -> bool {
         let asked = self.asked.filter(|&asked| asked > self.largest);
         asked.zip(self.all).is_some_and(|(asked, all)| all >= asked)
@@ -375,28 +375,31 @@ impl Free {
 impl fmt::Display for Free {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let largest = words::bytes(self.largest);
-        write!(f, "The largest piece of it that was free had {largest}")?;
+        write!(f, "The largest free block had {largest}")?;
         if let Some(asked) = self.asked {
             write!(f, ", {} were asked for", words::bytes(asked))?;
         }
         f.write_str(match self.would_do() {
-            true => ": in one piece it would have been enough.",
+            true => ": without fragmentation it would have been enough.",
             false => ".",
         })
     }
 }
 
-/// What the allocator holds beyond tensors.
+/// Memory that the allocator holds beyond tensors, in bytes.
 fn beyond(device: &Device) -> Option<u64> {
     let (reserved, allocated) = (device.reserved?.latest, device.allocated?.latest);
     Some(reserved.saturating_sub(allocated))
 }
 
 fn lay_out() -> String {
-    format!("Its GPU's memory is in pieces. {}", fragmentation::REMEDY)
+    format!(
+        "The memory of its GPU is fragmented. {}",
+        fragmentation::REMEDY
+    )
 }
 
-/// What the rank held: by the exception, or as it was measured last.
+/// Sentences on the memory in use, from the exception or from the last sample.
 fn held(process: &Process, failed: Failed, free: Option<&Free>) -> Vec<String> {
     let memory = &process.memory;
     let mut why = Vec::new();
@@ -452,9 +455,10 @@ fn listed(parts: &[String]) -> String {
 
 fn need_less(ranks: &[u32]) -> String {
     format!(
-        "Have {} need less: a smaller batch, a limit on the length of its longest one, activation \
-         checkpointing.",
-        Ranks(ranks)
+        "Reduce the memory that {} {}: a smaller batch, a limit on the length of the longest one, \
+         activation checkpointing.",
+        Ranks(ranks),
+        number(ranks, "needs", "need")
     )
 }
 
@@ -469,7 +473,7 @@ mod tests {
         MiB is reserved by PyTorch but unallocated.";
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!(
@@ -487,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_with_a_full_device_ran_out_of_it() {
+    fn rank_that_ends_with_a_full_device_ran_out_of_memory() {
         let full = |taken: &str, end: &str| {
             format!(
                 r#"
@@ -517,7 +521,7 @@ mod tests {
         "#;
         holds(&(full("750M", "exits 1") + told));
         holds(&(full("750M", "killed 6") + told));
-        // What it took before would fit again; it was killed by somebody else.
+        // The last increase would fit again; and SIGKILL does not come from the process.
         let died = r#"
             [[expect]]
             code = "DD201"
@@ -529,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_a_rank() {
+    fn uncaught_allocation_failure_is_proved() {
         holds(&format!(
             r#"
             world = 2
@@ -555,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_free_in_pieces_is_told() {
+    fn fragmented_free_memory_is_reported() {
         let refused = |free: &str, beyond: &str| {
             format!(
                 r#"
@@ -578,31 +582,31 @@ mod tests {
             "{}{}",
             refused("largest=900M", "8.00"),
             r#"
-                why-has = "free had 900 MiB, 2.0 GiB were asked for: in one piece it would have been enough."
+                why-has = "block had 900 MiB, 2.0 GiB were asked for: without fragmentation it would have been enough."
                 next-has = "expandable_segments:True"
             "#
         ));
-        // Too little, however it lies.
+        // Not enough even without fragmentation.
         holds(&format!(
             "{}{}",
             refused("largest=900M", "1.50"),
             r#"
-                why-has = "free had 900 MiB, 2.0 GiB were asked for."
+                why-has = "block had 900 MiB, 2.0 GiB were asked for."
                 says-not = ["expandable_segments"]
             "#
         ));
-        // What was looked up before is about another time.
+        // A sample from before the exception does not count.
         holds(&format!(
             "{}{}",
             refused("", "8.00"),
             r#"
-                says-not = ["free had", "expandable_segments"]
+                says-not = ["free block had", "expandable_segments"]
             "#
         ));
     }
 
     #[test]
-    fn one_that_was_caught_leads_to_the_hang_that_follows() {
+    fn caught_failure_explains_the_hang_that_follows() {
         holds(&format!(
             r#"
             world = 3
@@ -631,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_was_left_out_is_missing_in_the_end() {
+    fn failed_forward_explains_a_missing_step() {
         holds(&format!(
             r#"
             world = 3
@@ -664,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_was_made_up_for_is_none() {
+    fn repeated_step_after_a_failure_is_ignored() {
         holds(&format!(
             r#"
             world = 2
@@ -683,7 +687,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_steps_later_does_not_follow_from_it() {
+    fn failure_does_not_explain_a_divergence_steps_later() {
         holds(&format!(
             r#"
             world = 3

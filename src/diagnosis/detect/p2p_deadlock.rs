@@ -1,4 +1,4 @@
-//! DD112 p2p-deadlock: a cycle of sends and receives.
+//! DD112 p2p-deadlock: a cycle of waits that includes a send or a receive.
 
 use ddp_doctor_proto::catalogue;
 
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::CYCLE,
 };
 
-/// DD112: ranks wait for each other in a circle that a point-to-point call is part of.
+/// DD112: cycles of waits with a point-to-point call.
 pub(super) struct P2pDeadlock;
 
 impl Detector for P2pDeadlock {
@@ -31,8 +31,8 @@ impl Detector for P2pDeadlock {
     }
 }
 
-/// Whether every wait of the cycle lasts: a send does where the backend's sends wait, and else once it
-/// has waited too long.
+/// Whether no wait of the cycle can end by itself. A send may, unless the backend's sends wait for
+/// their receive: then the cycle counts once it is overdue.
 fn is_believed(situation: &Situation<'_>, index: usize, cycle: &[Blocked]) -> bool {
     let sends_wait = |wait: &Blocked| {
         situation
@@ -86,9 +86,9 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     let met = waits.iter().find(|wait| has_partner(situation, wait));
     if let Some(met) = met {
         draft.why.push(format!(
-            "Rank {} has made what {} needs, in a group (ncclGroupStart) with more that it wants of \
-             rank {}. NCCL connects two ranks for all of a group at a time: both have to group the \
-             same.",
+            "Rank {} has made the call that {} needs, in a group (ncclGroupStart) with further calls \
+             that need rank {}. NCCL connects two ranks for all calls of a group at once: both have to \
+             group the same calls.",
             met.call.peer.unwrap_or_default(),
             words::call(&met.call),
             met.rank,
@@ -98,8 +98,8 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
         "Put the same sends and receives between ncclGroupStart and ncclGroupEnd on both sides."
             .into()
     } else if collectives {
-        "Make the message on both sides, and on both before the collective or behind it: a rank that \
-         waits in one cannot make the other."
+        "Make the calls of the message on both sides before the collective, or on both after it: a \
+         rank that waits in one cannot make the other."
             .into()
     } else {
         "Let one side go first: even ranks send and then receive, odd ranks receive and then send. \
@@ -109,7 +109,7 @@ fn draft(situation: &Situation<'_>, index: usize, waits: &[Blocked]) -> Option<D
     Some(draft)
 }
 
-/// Whether it waits in a message whose partner was made.
+/// Whether the partner of the message that it waits for has been issued.
 fn has_partner(situation: &Situation<'_>, wait: &Blocked) -> bool {
     let Some(waiting) = &wait.message else {
         return false;
@@ -141,7 +141,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn a_group_on_one_side_is_told_once_it_has_lasted() {
+    fn nccl_group_on_one_side_is_reported_at_the_stall_limit() {
         holds(
             r#"
             world = 2
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_met_and_take_long_are_none() {
+    fn slow_matched_messages_are_not_a_deadlock() {
         holds(
             r#"
             world = 2
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_message_that_nobody_receives_is_no_circle() {
+    fn send_without_a_receive_is_not_a_cycle() {
         holds(
             r#"
             world = 2
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_receive_first_are_proved_when_the_second_waits() {
+    fn two_receives_are_proved_when_the_second_waits() {
         holds(
             r#"
             world = 2
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn receives_that_were_all_issued_before_anybody_waits_are_none() {
+    fn asynchronous_receives_with_sends_are_not_a_deadlock() {
         holds(
             r#"
             world = 2
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_across_a_collective_is_a_cycle() {
+    fn receive_and_collective_form_a_cycle() {
         holds(
             r#"
             world = 2
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_sends_is_supported_on_gloo_and_waited_for_elsewhere() {
+    fn cycle_of_sends_is_immediate_only_on_gloo() {
         let sends = r#"
             world = 2
             events = """
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn another_thread_may_still_send() {
+    fn other_thread_may_still_send() {
         holds(
             r#"
             world = 2
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_proves_nothing() {
+    fn cycle_with_lost_records_is_not_proved() {
         holds(
             r#"
             world = 2
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_from_any_rank_waits_for_all_of_them() {
+    fn receive_from_any_rank_needs_all_senders_blocked() {
         let scenario = |third: &str| {
             format!(
                 r#"

@@ -1,4 +1,4 @@
-//! DD113 p2p-unmatched: a send or receive without partner, or with another tag or size.
+//! DD113 p2p-unmatched: a send or receive without a partner, or with a different tag or size.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCall, Timestamp};
@@ -18,13 +18,13 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// Where nothing has met: told by time alone.
+/// The same code for calls without a partner, found by the stall limit alone.
 static ALONE: About = About {
     code: &catalogue::DD113,
     order: order::UNMATCHED,
 };
 
-/// DD113: a point-to-point call and what should be its partner do not fit, or there is none.
+/// DD113: point-to-point calls without a matching partner.
 pub(super) struct P2pUnmatched;
 
 impl Detector for P2pUnmatched {
@@ -50,7 +50,7 @@ impl Detector for P2pUnmatched {
             };
             drafts.extend(draft);
         }
-        // One finding a channel: the first that went wrong there.
+        // One finding per channel.
         let mut keys = Vec::new();
         drafts.retain(|draft| {
             let new = !keys.contains(&draft.key);
@@ -61,7 +61,7 @@ impl Detector for P2pUnmatched {
     }
 }
 
-/// A send and the receive that it meets, whose sizes do not fit.
+/// A send and its receive with different sizes.
 fn other_size(
     situation: &Situation<'_>,
     group: &Group,
@@ -94,7 +94,7 @@ fn other_size(
     );
     draft.why = vec![
         format!(
-            "{} and {} in {} belong together: they are the same in their order between the two ranks{}.",
+            "{} and {} in {} match: they are the same in their order between the two ranks{}.",
             words::call(send),
             words::call(receive),
             words::group(&group.info),
@@ -105,13 +105,15 @@ fn other_size(
             },
         ),
         if group.traffic.transport.sends_wait {
-            "Gloo ends the process of a receiver that gets more than it has room for.".into()
+            "Gloo aborts the process of a receiver whose tensor is too small for the message."
+                .into()
         } else {
-            "Where the sizes differ, the message arrives in part, or never ends.".into()
+            "If the sizes differ, the message arrives incompletely, or its transfer never ends."
+                .into()
         },
     ];
     draft.next = vec![
-        "Receive into a tensor of the shape and dtype that is sent. Where they vary, send them first."
+        "Receive into a tensor of the shape and dtype that is sent. If they vary, send them first."
             .into(),
     ];
     let seen = heard_all(situation, group.id, &[from, to]);
@@ -173,11 +175,11 @@ fn other_tag(
         if gone {
             format!("; rank {from} has ended")
         } else {
-            "; neither can go on".into()
+            "; neither can continue".into()
         },
     )];
     draft.next = vec![format!(
-        "Use one tag on both sides: {} or {}. Where both messages are meant, issue them with isend and \
+        "Use one tag on both sides: {} or {}. If both messages are intended, issue them with isend and \
          irecv and wait after all are issued.",
         tag(&send.joined.call),
         tag(&receive.joined.call),
@@ -191,7 +193,7 @@ fn other_tag(
     Some(draft.proved_by(proof))
 }
 
-/// Both wait, each in the only thread of its process, and neither has what the other waits for.
+/// The proof: each waits in the only thread of its process and has not issued the other's partner.
 fn tags_proof(
     situation: &Situation<'_>,
     group: GroupId,
@@ -224,14 +226,14 @@ fn tags_proof(
     })
 }
 
-/// The circle of waits that a rank is in.
+/// The cycle of waits that contains a rank.
 fn circle<'s>(situation: &'s Situation<'_>, rank: u32) -> Option<&'s [Blocked]> {
     let mut cycles = situation.waits.cycles.iter();
     let found = cycles.find(|cycle| cycle.iter().any(|wait| wait.rank == rank));
     found.map(|cycle| &cycle[..])
 }
 
-/// A call whose partner lives and does something else.
+/// An overdue call whose partner is alive and has not issued its side.
 fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option<Draft> {
     let stall = *stalls
         .iter()
@@ -243,7 +245,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         let members = absent.iter();
         members.filter_map(|&rank| situation.model.member(stall.group, rank))
     };
-    // A phase that the program itself marked as long is not a rank gone astray.
+    // A rank in a phase that the program marked as long is expected to be late.
     if processes().any(|process| !process.phases.is_empty()) {
         return None;
     }
@@ -267,7 +269,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
         Some(other) => sides(situation, stall.group, &[lone, other]),
         None => message::stalled_calls(situation, stall),
     };
-    // It has the message, as it seems, but with another tag.
+    // A call with another tag is evidence; without one the partner may still make the call.
     draft.confidence = match other {
         Some(_) if !situation.is_cut_short(stall) => Confidence::Supported,
         _ => Confidence::Suspected,
@@ -287,7 +289,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     );
     let over = situation.is_cut_short(stall) || processes().all(|process| process.has_ended());
     draft.why = vec![format!(
-        "{} {} alive, and {} made no call that fits: {call} in {} has no partner.",
+        "{} {} alive, and {} made no matching call: {call} in {} has no partner.",
         Capital(Ranks(absent)),
         match over {
             true => number(absent, "was", "were"),
@@ -331,16 +333,14 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     if situation.is_cut_short(stall) {
         draft
             .why
-            .push("Somebody ended the job while it waited.".into());
+            .push("The job was interrupted while it waited.".into());
     }
     if stall.failed {
-        draft
-            .why
-            .push("The wait has already ended in failure.".into());
+        draft.why.push("The wait has already failed.".into());
     }
     let general = format!(
-        "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or none of \
-         the two.",
+        "Look at what {} {} after that call, and let {} make the {} that rank {} waits for, or neither \
+         of the two.",
         Ranks(absent),
         number(absent, "does", "do"),
         number(absent, "it", "them"),
@@ -355,7 +355,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
     Some(draft)
 }
 
-/// Both sides, as their ranks made and wait for them.
+/// The calls of both sides, ordered by rank.
 fn sides(situation: &Situation<'_>, group: GroupId, lones: &[&Lone]) -> Vec<RankCall> {
     let mut calls: Vec<RankCall> = lones
         .iter()
@@ -372,7 +372,7 @@ fn both(from: u32, to: u32) -> Vec<u32> {
     vec![from.min(to), from.max(to)]
 }
 
-/// When a rank began to wait for a call, or made it.
+/// Time at which a rank began to wait for its call, or issued it.
 fn since(lone: &Lone) -> Timestamp {
     match lone.joined.wait {
         Wait::Since(at) => at,
@@ -413,7 +413,7 @@ mod tests {
     use crate::diagnosis::testing::shows;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tag_is_proved_once_both_wait() {
+    fn different_tags_are_proved_once_both_ranks_wait() {
         holds(
             r#"
             world = 2
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tag_is_no_cycle_where_the_sender_waits_elsewhere() {
+    fn different_tag_is_proved_by_a_cycle_with_a_collective() {
         holds(
             r#"
             world = 3
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tag_of_a_rank_that_ended_is_proved() {
+    fn different_tag_of_an_ended_rank_is_proved() {
         holds(
             r#"
             world = 2
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_in_another_order_are_none_while_nobody_waits_for_the_sends() {
+    fn tags_in_another_order_match_with_asynchronous_sends() {
         holds(
             r#"
             world = 2
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_mean_nothing_to_nccl() {
+    fn tags_are_ignored_on_nccl() {
         holds(
             r#"
             world = 2
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_too_large_is_proved_when_it_meets_its_receive() {
+    fn different_size_is_proved_when_the_message_is_matched() {
         let sizes = |backend: &str, sent: &str, room: &str| {
             format!(
                 r#"
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partner_that_does_something_else_is_suspected_after_the_limit() {
+    fn missing_partner_is_suspected_at_the_stall_limit() {
         holds(
             r#"
             world = 2
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_or_receive_that_nobody_waits_for_is_none() {
+    fn asynchronous_message_without_a_wait_is_ignored() {
         holds(
             r#"
             world = 2
@@ -623,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_not_compared() {
+    fn messages_after_an_unmatched_one_are_not_compared() {
         holds(
             r#"
             world = 2

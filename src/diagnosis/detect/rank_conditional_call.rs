@@ -1,4 +1,4 @@
-//! DD117 rank-conditional-call: the diverging call stands under a condition on the rank.
+//! DD117 rank-conditional-call: a condition on the rank keeps some ranks from a call of the group.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, CertificateKind, Confidence};
@@ -16,7 +16,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD117: a test on the rank keeps some ranks from a call that needs all.
+/// DD117: calls under a condition on the rank.
 pub(super) struct RankConditionalCall;
 
 impl Detector for RankConditionalCall {
@@ -42,12 +42,12 @@ impl Detector for RankConditionalCall {
     }
 }
 
-/// The call met another one.
+/// The other ranks issue a different call at the same sequence number.
 fn met(situation: &Situation<'_>, divergence: &Divergence, parting: &Parting) -> Option<Draft> {
     let join = situation.join(divergence.group, divergence.seq)?;
     let proof = CertificateKind::UnsatisfiableJoin;
     let (mut draft, classes) = divergence::parted(situation, divergence, join, &ABOUT, proof);
-    // That the calls cannot match is proved; that the test is why, is read from the source.
+    // The certificate proves the mismatch, but not its reason, which is read from the source.
     draft.certificate = None;
     let everybody = classes.concat();
     let sides: Vec<String> = classes
@@ -84,7 +84,7 @@ fn met(situation: &Situation<'_>, divergence: &Divergence, parting: &Parting) ->
     Some(draft)
 }
 
-/// The call met nothing: the others go on elsewhere.
+/// The other ranks do not issue a call at the sequence number.
 fn missed(
     situation: &Situation<'_>,
     stall: &Stall,
@@ -104,7 +104,7 @@ fn missed(
     draft.per_rank = rank_calls(situation, stall.group, stall.seq);
     draft.blocked_at = Some(stall.since);
     draft.summary = format!(
-        "{} {} for {} in {}{}, which {} {} not come to",
+        "{} {} for {} in {}{}, which {} {} not reach",
         Ranks(&parting.inside),
         number(&parting.inside, "waits", "wait"),
         Ranks(&parting.outside),
@@ -126,7 +126,7 @@ fn missed(
     Some(draft)
 }
 
-/// Root are the ranks on the branch that few take.
+/// Makes the smaller branch the root cause, and all other ranks victims.
 fn blame(
     draft: &mut Draft,
     situation: &Situation<'_>,
@@ -135,7 +135,7 @@ fn blame(
     everybody: &[u32],
 ) {
     draft.root = parting.few().to_vec();
-    // Of whom records were lost may have been there all the same.
+    // A rank with lost records may have made the call.
     let ranks = parting.inside.iter().chain(&parting.outside);
     let mut processes = ranks.filter_map(|&rank| situation.model.member(group, rank));
     draft.confidence = if processes.all(|process| process.lost == 0) {
@@ -157,11 +157,11 @@ fn explain(draft: &mut Draft, parting: &Parting) {
         format!(", from where {} is called,", words::line(&parting.place))
     };
     draft.why.push(format!(
-        "The line {}{through} {}: {} {} there, {} {}.",
+        "The line {}{through} {}: {} {} it, {} {}.",
         words::line(&parting.line),
         guards::sentence(&parting.guard),
         Ranks(&parting.inside),
-        number(&parting.inside, "comes", "come"),
+        number(&parting.inside, "reaches", "reach"),
         Ranks(&parting.outside),
         number(&parting.outside, "does not", "do not"),
     ));
@@ -180,7 +180,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_under_a_test_on_the_rank_is_found_where_it_meets_another() {
+    fn rank_condition_explains_different_calls() {
         holds(
             r#"
             world = 2
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn both_branches_may_make_the_call() {
+    fn call_on_both_branches_is_not_reported() {
         holds(
             r#"
             world = 2

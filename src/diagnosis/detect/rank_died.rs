@@ -1,4 +1,4 @@
-//! DD201 rank-died: a signal, an abort, a non-zero exit without an exception.
+//! DD201 rank-died: a rank was killed by a signal, aborted, or exited with an error status.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
@@ -17,7 +17,7 @@ static ABOUT: About = About {
     order: order::DIED,
 };
 
-/// DD201: a process ended in a way that no program means to.
+/// DD201: abnormal ends of processes without an exception.
 pub(super) struct RankDied;
 
 impl Detector for RankDied {
@@ -38,8 +38,8 @@ impl Detector for RankDied {
     }
 }
 
-/// Whether a process that aborted on its way out, when all its work was done, had others ended by
-/// whoever started them. Where it did not, it harmed nobody.
+/// Whether a process that aborted during interpreter exit, after its work, made the launcher kill
+/// others. Such an abort is harmless otherwise.
 fn ended_others(situation: &Situation<'_>, process: &Process) -> bool {
     let Some(end) = process.end.filter(|_| process.aborted_on_its_way_out()) else {
         return false;
@@ -56,7 +56,7 @@ fn ended_others(situation: &Situation<'_>, process: &Process) -> bool {
     })
 }
 
-/// Whether this very process, not an earlier or later one of the same rank, is what a stall misses.
+/// Whether the stall misses this process, not an earlier or later one of the same rank.
 pub(super) fn is_process(
     situation: &Situation<'_>,
     stall: &Stall,
@@ -69,7 +69,7 @@ pub(super) fn is_process(
         .is_none_or(|member| member.id == process.id)
 }
 
-/// What is told of a process that died; `None`: it did not.
+/// The finding about a process that died; `None` if it did not.
 pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draft> {
     let exit = match situation.model.ending_of(process) {
         Ending::Died(exit) => exit,
@@ -116,7 +116,7 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
         }
         (Some(signal), _) => format!("was killed by {}", libc_signal::name(signal)),
         (None, Some(code)) => format!("ended with status {code}"),
-        (None, None) => "vanished; nobody saw its status".into(),
+        (None, None) => "ended with an unknown status".into(),
     };
     let last = process.last_call.as_ref().map_or_else(
         || "before its first call".to_owned(),
@@ -137,9 +137,9 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
             number(&draft.victims, "waits", "wait")
         )
     };
-    // Asked to end, before everybody had come: whoever asked did so because of one that never came.
+    // A kill before all ranks have joined: the launcher does so if one of them failed.
     let mut unseen = situation.model.unseen();
-    // Of those whose processes were seen to end, the end is known.
+    // Ranks whose processes were seen have a known end.
     unseen.retain(|&rank| situation.model.not_joined(rank).is_empty());
     let asked = matches!(exit.signal, Some(libc_signal::TERM | libc_signal::KILL));
     let is_inferred = asked && !unseen.is_empty() && draft.victims.is_empty();
@@ -157,19 +157,19 @@ pub(super) fn draft(situation: &Situation<'_>, process: &Process) -> Option<Draf
     )];
     draft.next = vec![match exit.signal {
         Some(libc_signal::KILL) => format!(
-            "Look for who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person. Host of the process: {}.",
+            "Find out who sent SIGKILL: the kernel's out-of-memory killer (dmesg), a batch system's limit, a person. Host of the process: {}.",
             process.host
         ),
         Some(libc_signal::TERM | libc_signal::INT | libc_signal::HUP | libc_signal::QUIT) => {
-            "Look for who asked it to end: the launcher after another rank failed, a batch system, a person.".into()
+            "Find out who sent the signal: the launcher after another rank failed, a batch system, a person.".into()
         }
         Some(_) if on_its_way_out => {
-            "Its program had ended, and its work was done: a thread of PyTorch's was still busy when the interpreter went away. If that comes back, flush what is buffered after destroy_process_group() and leave by os._exit(0).".into()
+            "Its program had ended, and its work was done: a thread of PyTorch was still running when the interpreter shut down. If this recurs, flush what is buffered after destroy_process_group() and exit by os._exit(0).".into()
         }
         Some(_) => "Run the rank under a debugger or with core dumps on: a native library crashed.".into(),
-        None => format!("Look at the output of rank {rank}: it chose to end with that status."),
+        None => format!("Look at the output of rank {rank}: it exited with that status by itself."),
     }];
-    // What nobody saw, or what is inferred from the end of another rank, is not proved.
+    // An unknown status, or an end inferred from that of another rank, is not proved.
     if is_inferred || exit.signal.is_none() && exit.code.is_none() {
         draft.confidence = Confidence::Supported;
         return Some(draft);
@@ -192,7 +192,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_found_at_once_and_an_end_in_order_is_none() {
+    fn death_by_a_signal_is_proved_at_once() {
         holds(
             r#"
             world = 2
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_in_order_are_none() {
+    fn normal_exits_are_not_reported() {
         holds(
             r#"
             world = 2

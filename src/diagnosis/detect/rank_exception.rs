@@ -1,4 +1,4 @@
-//! DD202 rank-exception: an exception ended or diverted a rank.
+//! DD202 rank-exception: an exception ended a rank, or made it leave the path of the others.
 
 use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::catalogue;
@@ -21,10 +21,10 @@ static ABOUT: About = About {
     order: order::EXCEPTION,
 };
 
-/// DD202: an exception took a rank off its path.
+/// DD202: exceptions that ended a rank or led it to another call.
 pub(super) struct RankException;
 
-/// Names the finding about a process that this exception ended, for those that follow from it.
+/// Key of the finding about a process that this exception ended.
 pub(super) fn key(rank: u32, pid: u32, exception: &Exception) -> Key {
     let about = match allocation::failed(&exception.text) {
         Some(_) => &catalogue::DD501,
@@ -48,18 +48,18 @@ impl Detector for RankException {
     }
 }
 
-/// A process that an exception ended, or took off its path.
+/// A process that an exception ended or diverted.
 pub(super) struct Ended<'a> {
     pub(super) process: &'a Process,
     pub(super) rank: u32,
     pub(super) exception: &'a Exception,
-    /// Where its next call met others because of it.
+    /// The divergence that its call during the exception caused.
     diverted: Option<&'a Divergence>,
-    /// Where others wait because of it.
+    /// The stalls that it caused.
     stalls: Vec<&'a Stall>,
 }
 
-/// Everybody whom an exception ended, or took off the path.
+/// All processes that an exception ended or diverted.
 pub(super) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
     situation
         .model
@@ -94,8 +94,8 @@ pub(super) fn ended<'a>(situation: &'a Situation<'_>) -> Vec<Ended<'a>> {
         .collect()
 }
 
-/// The exception that took the rank off its path: one that nobody caught, or one that was in flight
-/// at the call which met the wrong peers or none. An interrupt by a person is none.
+/// The exception that explains the end or the calls of a rank: one that was in flight at a call
+/// which its peers did not make, or else an uncaught one. A `KeyboardInterrupt` does not count.
 fn decisive<'a>(
     situation: &Situation<'_>,
     process: &'a Process,
@@ -121,7 +121,7 @@ fn decisive<'a>(
         .filter(|exception| !exception.text.starts_with("KeyboardInterrupt"))
 }
 
-/// What is told of it, as the finding `about`.
+/// The finding about the process, with the code of `about`.
 pub(super) fn draft(about: &'static About, situation: &Situation<'_>, ended: &Ended<'_>) -> Draft {
     let &Ended {
         process,
@@ -215,17 +215,17 @@ pub(super) fn draft(about: &'static About, situation: &Situation<'_>, ended: &En
                 ))
                 .unwrap_or_default()
         ),
-        _ => format!("Nobody caught it: it ended rank {rank}, which makes no further call."),
+        _ => format!("It was not caught, and ended rank {rank}, which makes no further call."),
     }];
     let from_communication = draft.fact.is_some_and(|fact| fact.from_communication);
     draft.next = vec![if from_communication {
-        // What failed may well be somebody else, whom nothing else names.
+        // The origin may be another rank that no finding names.
         draft.root_confidence = Confidence::Suspected;
-        "The error came out of the communication with other ranks: look for one that ended or \
-         left, or for the network between them."
+        "The error occurred in the communication with other ranks: look for one that ended or \
+         left, or for a fault of the network between them."
             .into()
     } else {
-        format!("Mend the exception{at}.")
+        format!("Fix the exception{at}.")
     }];
     if exception.kind == ExceptionKind::InFlight {
         draft.next.push(
@@ -245,8 +245,8 @@ pub(super) fn draft(about: &'static About, situation: &Situation<'_>, ended: &En
     }))
 }
 
-/// Whether the exception looks like the failure of a peer: it left a collective, or speaks the
-/// words of a transport.
+/// Whether the exception may be due to the failure of a peer: it left a collective, or its text
+/// comes from a transport.
 fn is_from_communication(process: &Process, exception: &Exception) -> bool {
     const TRANSPORT: [&str; 8] = [
         "gloo",
@@ -271,7 +271,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn an_uncaught_exception_leads() {
+    fn uncaught_exception_is_proved_at_once() {
         holds(
             r#"
             world = 2
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_that_was_caught_is_none() {
+    fn caught_exception_is_not_reported() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,5 @@
-//! DD203 rank-stopped: SIGSTOP, a debugger, a frozen container.
+//! DD203 rank-stopped: ranks wait for a process that is stopped by a signal, a debugger or a frozen
+//! container.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
@@ -15,7 +16,7 @@ static ABOUT: About = About {
     order: order::STOPPED,
 };
 
-/// DD203: ranks wait for one that the operating system does not let run.
+/// DD203: stopped processes that others wait for.
 pub(super) struct RankStopped;
 
 impl Detector for RankStopped {
@@ -43,8 +44,8 @@ impl Detector for RankStopped {
     }
 }
 
-/// The members that are stopped while others wait inside a collective that all have entered, and from
-/// when on that counts: it may still complete in the next moment, if they have done their part before.
+/// The stopped members of a collective that all ranks have entered, the stall that they cause, and
+/// the time from which it counts: the collective may complete if they had done their part before.
 fn stopped_inside(situation: &Situation<'_>, inside: &Inside) -> (Vec<u32>, Stall, Timestamp) {
     let model = situation.model;
     let members = model.group(inside.group).members.keys();
@@ -80,7 +81,7 @@ fn draft(
     let stall = *stalls.first()?;
     let first = *stopped.first()?;
     let process = situation.model.member(stall.group, first)?;
-    // Stopped and continued again and again is DD603, unless this time it lasts.
+    // A process that is stopped and continued repeatedly is DD603, unless this stop lasts.
     let goes_on_at = |rank: &u32| {
         let process = situation.model.member(stall.group, *rank)?;
         process.pace.goes_on_at()
@@ -105,7 +106,7 @@ fn draft(
         process.state_at.max(stall.since).max(due),
     );
     if all_stopped {
-        // Somebody stopped the whole job, and knows it.
+        // All ranks are stopped, most likely on purpose.
         draft.severity = Severity::Note;
     }
     draft.root = stopped.to_vec();
@@ -132,7 +133,7 @@ fn draft(
         process.pid
     )];
     draft.next = vec![format!(
-        "Let it go on: kill -CONT {}, or detach the debugger, or thaw the container. Host: {}.",
+        "Resume it: kill -CONT {}, or detach the debugger, or thaw the container. Host: {}.",
         process.pid, process.host
     )];
     let facts = vec![Fact::Stopped {
@@ -151,7 +152,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_rank_is_found_once_somebody_waits() {
+    fn stopped_rank_is_proved_once_another_rank_waits() {
         holds(
             r#"
             world = 2
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_stopped_and_continued_is_waited_for_a_little_longer() {
+    fn repeatedly_stopped_rank_is_reported_later() {
         let again = r#"
             world = 2
             events = """
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_that_keeps_nobody_is_none() {
+    fn stopped_rank_without_a_waiter_is_ignored() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD403 ready-twice: a parameter marked ready twice; static graph changed.
+//! DD403 ready-twice: a gradient was ready twice in one backward, or a static graph changed.
 
 use ddp_doctor_proto::catalogue;
 
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD403: a reducer raised in the backward.
+/// DD403: errors that DDP's reducer raises in the backward.
 pub(super) struct ReadyTwice;
 
 impl Detector for ReadyTwice {
@@ -39,8 +39,8 @@ impl Detector for ReadyTwice {
                     draft.summary =
                         format!("{named} was ready twice in one backward{at}, on {who}");
                     draft.why = vec![
-                        "DDP counts each gradient once in a backward: a second time, the bucket \
-                         that it is in may be on its way already."
+                        "DDP counts each gradient once in a backward: the second time, its bucket \
+                         may have been sent already."
                             .into(),
                     ];
                     draft.next = vec![
@@ -63,8 +63,8 @@ impl Detector for ReadyTwice {
                          promised that it would not{named}"
                     );
                     draft.why = vec![
-                        "With static_graph=True DDP learns in the first step which gradients come, \
-                         and how often, and relies on it."
+                        "With static_graph=True DDP records in the first step which gradients are \
+                         computed, and how often, and relies on it."
                             .into(),
                     ];
                     let left_out = uses::left_out(situation, it.breach);
@@ -96,7 +96,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!("world = 2\nevents = \"\"\"\n{TWICE}\"\"\"\n"),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_that_is_ready_twice_is_named() {
+    fn gradient_ready_twice_is_named() {
         holds(&format!(
             r#"
             world = 2
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_caught_and_held_up_nobody_is_none() {
+    fn caught_error_without_a_stall_is_ignored() {
         holds(
             r#"
             world = 2
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_that_changed_on_one_rank_has_the_others_wait() {
+    fn changed_graph_on_one_rank_blocks_the_others() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD902 records-lost: the ring was overwritten, or messages were dropped, before they were read.
+//! DD902 records-lost: records of ranks were overwritten or dropped before they were read.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, Fact};
@@ -14,7 +14,7 @@ static ABOUT: About = About {
     order: order::EVIDENCE,
 };
 
-/// DD902: what was seen for a while, and then had gaps.
+/// DD902: gaps in the records of ranks.
 pub(super) struct RecordsLost;
 
 impl Detector for RecordsLost {
@@ -36,7 +36,7 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
     lossy.sort_by_key(|(rank, process)| (*rank, process.pid));
     let (_, first) = lossy.first()?;
     let since = lossy.iter().map(|(_, process)| process.lost_at).min()?;
-    // One that lost its very first records has said nothing before.
+    // A process that lost its first records has no earlier time.
     let since = since.max(situation.model.started.unwrap_or_default());
     let lost: u64 = lossy.iter().map(|(_, process)| process.lost).sum();
     let mut ranks: Vec<u32> = lossy.iter().map(|(rank, _)| *rank).collect();
@@ -48,7 +48,7 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
         .filter_map(|&rank| Some(last_call(rank, situation.model.process_of(rank)?)))
         .collect();
     draft.summary = format!(
-        "{lost} {} of {} {} lost before anybody read them: what {} did then is not known",
+        "{lost} {} of {} {} lost before they were read: what {} did then is unknown",
         if lost == 1 { "record" } else { "records" },
         Ranks(&ranks),
         if lost == 1 { "was" } else { "were" },
@@ -65,14 +65,14 @@ fn draft(situation: &Situation<'_>) -> Option<Draft> {
             each.join(", ")
         ),
         format!(
-            "How far {} came in each group is counted apart and loses nothing. Findings that rest on \
-             what {} did in between are told with less confidence, and none of them as proved.",
+            "How far {} came in each group is counted separately and is not lost. Findings that depend \
+             on what {} did in between have less confidence, and none of them is proved.",
             number(&ranks, "it", "they"),
             number(&ranks, "it", "they"),
         ),
     ];
     draft.next = vec![
-        "Give whoever reads the boxes (ddp-doctor run) a chance to run: a core that the ranks leave \
+        "Give ddp-doctor, which reads the black boxes, time to run: a core that the ranks leave \
          free, or less load on the node."
             .into(),
     ];
@@ -95,7 +95,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_records_are_a_note_that_names_ranks_and_numbers() {
+    fn lost_records_are_a_note_with_ranks_and_counts() {
         holds(
             r#"
             world = 3
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_lost_records_is_blamed_with_less_confidence() {
+    fn missing_rank_with_lost_records_is_suspected() {
         holds(
             r#"
             world = 2

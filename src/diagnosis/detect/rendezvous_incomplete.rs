@@ -1,4 +1,4 @@
-//! DD301 rendezvous-incomplete: ranks that never reached initialisation.
+//! DD301 rendezvous-incomplete: ranks wait in `init_process_group` for others that do not join.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use crate::diagnosis::startup::{Forming, Joiner, by_launch, by_place};
 use crate::diagnosis::timing::Timing;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
-/// Whoever starts ranks may start one that has ended again, or the program proper after a check: its
-/// process is seen within that time.
+/// Time in which a launcher starts the next process of a rank: a restart, or the program after a
+/// check.
 const STARTED_AGAIN: Duration = Duration::from_secs(5);
-/// Ranks of a world that are counted through.
+/// Maximum number of ranks of a world that are examined.
 const MOST_RANKS: u32 = 1 << 16;
-/// Ranks of whose processes it is said what they do.
+/// Maximum number of missing ranks that get a sentence of their own.
 const SHOWN: usize = 4;
 
 static ABOUT: About = About {
@@ -30,7 +30,7 @@ static ABOUT: About = About {
     order: order::CREATION,
 };
 
-/// DD301: ranks wait for others to join the world.
+/// DD301: waits for ranks that do not join the world.
 pub(super) struct RendezvousIncomplete;
 
 impl Detector for RendezvousIncomplete {
@@ -43,14 +43,14 @@ impl Detector for RendezvousIncomplete {
     }
 }
 
-/// The findings of this kind.
+/// The findings about all worlds that are incomplete.
 pub(super) fn drafts(situation: &Situation<'_>) -> Vec<Draft> {
     let forming = by_place(situation.model);
     let drafts = forming.iter().filter_map(|it| draft(situation, it));
     drafts.collect()
 }
 
-/// The finding about the world that a process has not come back from joining, if there is that one.
+/// Key of the finding about the world that a process is joining.
 pub(super) fn of(situation: &Situation<'_>, process: &Process) -> Option<Key> {
     let forming = by_place(situation.model);
     let is_it = |joiner: &Joiner<'_>| joiner.process.id == process.id;
@@ -61,20 +61,20 @@ pub(super) fn of(situation: &Situation<'_>, process: &Process) -> Option<Key> {
     })
 }
 
-/// What names the finding about a world.
+/// Identifies the finding about a world.
 fn place(forming: &Forming<'_>) -> KeyPlace {
     KeyPlace::Ranks(vec![forming.joiners[0].rank])
 }
 
-/// Where a rank is that has not come.
+/// State of a rank that has not joined.
 enum Whereabouts<'a> {
-    /// It lives, and is at work.
+    /// Its process is alive.
     AtWork(&'a StartedRank),
-    /// It ended before it joined.
+    /// Its process ended before it joined, at this time.
     Ended(&'a StartedRank, Timestamp, Exit),
-    /// It joins another world, or has joined it.
+    /// It has joined another world or is joining it.
     JoinedElsewhere(&'a Process),
-    /// No process of it was seen.
+    /// No process of the rank was seen.
     NeverSeen,
 }
 
@@ -90,7 +90,7 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let size = forming.joiners[0].init.world_size?.min(MOST_RANKS);
     let came: BTreeSet<u32> = forming.joiners.iter().map(|joiner| joiner.rank).collect();
     let absent: Vec<u32> = (0..size).filter(|rank| !came.contains(rank)).collect();
-    // A rank that somebody else's finding is about has a reason of its own.
+    // A rank that raised an exception has a finding of its own.
     let has_reason = |rank: &u32| {
         let process = situation.model.process_of(*rank);
         let raised = process.and_then(|process| process.uncaught());
@@ -129,7 +129,8 @@ fn draft(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     Some(draft)
 }
 
-/// Whether those who look at this place agree on what they look for, so that only time is to blame.
+/// Whether the joiners at this address agree on size and ranks of the world, and no other finding
+/// explains why they do not meet.
 fn is_one_world(situation: &Situation<'_>, forming: &Forming<'_>) -> bool {
     let joiners = &forming.joiners;
     let ranks: BTreeSet<u32> = joiners.iter().map(|joiner| joiner.rank).collect();
@@ -148,8 +149,7 @@ fn whereabouts<'a>(situation: &Situation<'a>, forming: &Forming<'_>, rank: u32) 
     if let Some(living) = started.iter().find(|it| it.end.is_none()) {
         return Whereabouts::AtWork(living);
     }
-    // One that ended before the others began may be of an earlier launch, whose process was seen long
-    // before.
+    // A process that ended long before the others began belongs to an earlier launch.
     let is_recent = |at: Timestamp| at.plus(situation.config.stall_after) >= forming.begun();
     let ended = started.iter().find_map(|it| {
         let (at, exit) = it.end.filter(|(at, _)| is_recent(*at))?;
@@ -162,13 +162,13 @@ fn whereabouts<'a>(situation: &Situation<'a>, forming: &Forming<'_>, rank: u32) 
     ended.or_else(elsewhere).unwrap_or(Whereabouts::NeverSeen)
 }
 
-/// From when on the wait is a finding; `None`: never.
+/// Time from which the wait is a finding; `None`: never.
 fn due(
     situation: &Situation<'_>,
     forming: &Forming<'_>,
     missing: &[Missing<'_>],
 ) -> Option<Timestamp> {
-    // They gave up waiting.
+    // A joiner timed out.
     let gave_up = |joiner: &Joiner<'_>| {
         let failed = joiner.process.init_failed()?;
         let text = failed.text.to_ascii_lowercase();
@@ -176,7 +176,7 @@ fn due(
         timed_out.then_some(failed.at)
     };
     let gave_up = forming.joiners.iter().filter_map(gave_up).min();
-    // Those that ended can come no more, unless they are started again.
+    // Ended ranks cannot join, unless they are restarted.
     let grace = match situation.model.over() {
         Some(_) => Duration::ZERO,
         None => STARTED_AGAIN,
@@ -189,7 +189,7 @@ fn due(
         })
         .collect();
     let gone = gone.and_then(|gone| gone.into_iter().max());
-    // Whoever starts ranks ends all of them when one has failed.
+    // After a failure the launcher ends all ranks, so the end of the waiting ones does not matter.
     let failed = missing.iter().any(Missing::has_failed);
     let gone = gone.filter(|&at| failed || !ended_before(forming, at));
     let overdue = forming.all_begun().plus(situation.config.stall_after);
@@ -212,36 +212,36 @@ fn due(
         .min()
 }
 
-/// Whether all that wait had ended by then.
+/// Whether all waiting joiners had ended before this time.
 fn ended_before(forming: &Forming<'_>, at: Timestamp) -> bool {
     let mut waiting = forming.joiners.iter().filter(|it| it.process.is_joining());
     waiting.all(|joiner| joiner.process.end.is_some_and(|end| end.at < at))
 }
 
-/// All are there, and do not get any further.
+/// Fills in the draft if all ranks have begun to join and some do not return.
 fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &mut Draft) {
     draft.confidence = Confidence::Suspected;
     draft.root = forming.waiting();
     draft.root_confidence = Confidence::Suspected;
     describe_joiners(situation, forming, draft);
     draft.summary = format!(
-        "all ranks of the world have come to {}, and {} {} not come back from joining it",
+        "all ranks of the world have come to {}, and {} {} not returned from joining it",
         words::place(forming.joiners[0].place),
         Ranks(&draft.root),
         number(&draft.root, "has", "have"),
     );
     draft.why = vec![
-        "They agree on the size of the world and on where they meet: nobody is missing.".to_owned(),
+        "They agree on the size of the world and on its address: no rank is missing.".to_owned(),
     ];
     if let Some(store) = store_elsewhere(forming) {
         draft.confidence = Confidence::Supported;
         draft.why.push(format!(
-            "The launcher keeps their store at {store} and has told them to make none of their own: \
-             where they look, nobody answers."
+            "The launcher keeps their store at {store}, so none of them creates one: there is no store \
+             at the address that they use."
         ));
         draft.next = vec![
-            "Do not set MASTER_ADDR or MASTER_PORT in the program: the launcher has set them. For a \
-             port of your own, tell the launcher (--master-port, --rdzv-endpoint), or use \
+            "Do not set MASTER_ADDR or MASTER_PORT in the program: the launcher has set them. To \
+             choose the port, pass it to the launcher (--master-port, --rdzv-endpoint), or use \
              init_method=\"tcp://…\"."
                 .into(),
         ];
@@ -253,20 +253,19 @@ fn nobody_is_missing(situation: &Situation<'_>, forming: &Forming<'_>, draft: &m
     });
     if draft.follows.is_some() {
         draft.why.push(
-            "They wait there for ranks with other settings, which have gone on without them."
-                .into(),
+            "They wait there for ranks with other settings, which continue without them.".into(),
         );
         draft.next = vec!["Give all ranks the same settings.".into()];
         return;
     }
     draft.next = vec![
         "Check that the ranks reach each other: the interface that is used (GLOO_SOCKET_IFNAME, \
-         NCCL_SOCKET_IFNAME), firewalls between the hosts, names that lead to 127.0.0.1."
+         NCCL_SOCKET_IFNAME), firewalls between the hosts, host names that resolve to 127.0.0.1."
             .into(),
     ];
 }
 
-/// Where the launcher keeps a store for these ranks, if they look elsewhere as if it were there.
+/// Address of the launcher's store, if all joiners expect one and use a different address.
 fn store_elsewhere<'a>(forming: &Forming<'a>) -> Option<&'a str> {
     let first = &forming.joiners[0];
     let store = first.init.launchers_store.as_deref()?;
@@ -357,14 +356,15 @@ fn tell(
         .find_map(|it| it.init.launched_world_size);
     if let Some(launched) = launched.filter(|&launched| launched != size) {
         draft.why.push(format!(
-            "WORLD_SIZE is {launched} in the environment of these ranks: the program asks for {size}."
+            "WORLD_SIZE is {launched} in the environment of these ranks, but the program uses {size}."
         ));
     }
     if !never_seen.is_empty() {
         let hosts: Vec<&str> = situation.model.hosts.iter().map(|host| &**host).collect();
         draft.why.push(format!(
-            "{} would have been seen on the {} watched ({}), other hosts not.",
+            "{} {} not on the {} watched ({}); other hosts are not watched.",
             Capital(Ranks(&never_seen)),
+            number(&never_seen, "is", "are"),
             if hosts.len() == 1 {
                 "host that is"
             } else {
@@ -373,14 +373,14 @@ fn tell(
             hosts.join(", ")
         ));
         draft.next.push(
-            "Compare what was launched (nodes × processes per node) with the size of the world; \
-             look at nodes that did not start."
+            "Compare what was launched (nodes × processes per node) with the size of the world, and \
+             check for nodes that did not start."
                 .into(),
         );
     }
     if !at_work.is_empty() {
         draft.next.push(
-            "Look at what keeps the rank at that line, or let all ranks join before they do it."
+            "Find out what keeps the rank at that line, or let all ranks join before they run it."
                 .into(),
         );
     }
@@ -395,7 +395,7 @@ fn tell(
 }
 
 impl Missing<'_> {
-    /// What it did, where it was looked at.
+    /// What its process does outside of calls, if its stacks were captured.
     fn outside(&self, timing: &Timing) -> Option<Outside<'_>> {
         match self.is {
             Whereabouts::AtWork(started) => outside::of_looks(&started.looks, Timestamp(0), timing),
@@ -403,7 +403,7 @@ impl Missing<'_> {
         }
     }
 
-    /// The user's line where it was last seen.
+    /// The user's line of its last stack.
     fn line(&self) -> Option<&Where> {
         match self.is {
             Whereabouts::AtWork(started) => outside::line_of(started.looks.last()?),
@@ -411,7 +411,7 @@ impl Missing<'_> {
         }
     }
 
-    /// Its entry in the list of ranks, where anything is known of it.
+    /// Its row in the list of ranks; `None` if no process was seen.
     fn call(&self) -> Option<RankCall> {
         if matches!(self.is, Whereabouts::NeverSeen) {
             return None;
@@ -422,7 +422,7 @@ impl Missing<'_> {
         })
     }
 
-    /// It ended by itself, and not in order.
+    /// Whether it ended with an error status, an abort, or a signal that is no request to end.
     fn has_failed(&self) -> bool {
         match self.is {
             Whereabouts::Ended(_, _, exit) => match (exit.signal, exit.code) {
@@ -476,12 +476,12 @@ impl Missing<'_> {
     }
 }
 
-/// "sleeps at train.py:14, in sleep (…)", or that it makes progress.
+/// "stands still in main() at train.py:14, there in sleep() (…)".
 fn what_it_does(outside: &Outside<'_>) -> String {
     let line = outside
         .line
         .map(|line| format!(" in {} at {}", words::function(line), words::line(line)));
-    let line = line.unwrap_or_else(|| " in code of libraries".into());
+    let line = line.unwrap_or_else(|| " in library code".into());
     let inner = outside.inner.map(|inner| {
         format!(
             ", there in {} ({})",
@@ -490,7 +490,7 @@ fn what_it_does(outside: &Outside<'_>) -> String {
         )
     });
     let moves = if outside.moves {
-        "is at work"
+        "is running"
     } else {
         "stands still"
     };
@@ -503,7 +503,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_was_never_started_is_named_after_the_stall_limit() {
+    fn rank_never_started_is_reported_at_the_stall_limit() {
         holds(
             r#"
             world = 3
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_does_something_else_is_shown_where_it_is() {
+    fn live_rank_is_shown_at_its_line() {
         holds(
             r#"
             world = 2
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_ended_before_it_joined_needs_no_limit() {
+    fn rank_that_ended_is_reported_before_the_stall_limit() {
         holds(
             r#"
             world = 2
@@ -592,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_that_runs_before_the_program_is_none() {
+    fn failed_check_before_the_program_is_ignored() {
         holds(
             r#"
             world = 2
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn those_whom_the_launcher_ends_for_it_follow_from_it() {
+    fn ranks_that_the_launcher_ends_are_a_cascade() {
         holds(
             r#"
             world = 2
@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gave_up_waiting_follows_from_whom_it_waited_for() {
+    fn timeout_of_a_joiner_is_a_cascade() {
         holds(
             r#"
             world = 3
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_start_is_none() {
+    fn slow_start_is_not_reported() {
         holds(
             r#"
             world = 2
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_that_is_formed_again_is_none() {
+    fn second_initialisation_is_not_reported() {
         holds(
             r#"
             world = 2
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_raised_before_it_joined_is_told_by_its_exception() {
+    fn exception_before_joining_is_the_finding() {
         holds(
             r#"
             world = 2
@@ -714,7 +714,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_came_and_do_not_get_further_are_suspected() {
+    fn complete_world_that_does_not_form_is_suspected() {
         holds(
             r#"
             world = 2
@@ -734,7 +734,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ends_a_start_that_hangs_wants_to_know_why() {
+    fn interrupted_start_is_suspected() {
         holds(
             r#"
             world = 2

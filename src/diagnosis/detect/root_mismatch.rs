@@ -1,4 +1,4 @@
-//! DD107 root-mismatch: the src, dst or root of a collective differs.
+//! DD107 root-mismatch: ranks pass different `src` or `dst` ranks to a rooted collective.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::CertificateKind;
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD107: the roots of two calls of one collective differ.
+/// DD107: calls of one collective with different roots.
 pub(super) struct RootMismatch;
 
 impl Detector for RootMismatch {
@@ -24,7 +24,7 @@ impl Detector for RootMismatch {
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let words = Words {
             what: "Different roots",
-            why: "Each side waits for, or sends to, another rank than the other side thinks.",
+            why: "Each side waits for, or sends to, a rank that the other side does not expect.",
             next: "Pass the same src or dst on every rank. It is the global rank, not the rank in the group, and must not be computed from the caller's own rank.",
         };
         divergence::drafts(
@@ -43,7 +43,7 @@ mod tests {
     use crate::diagnosis::testing::{agree, differ, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_differ_are_found_where_they_meet() {
+    fn different_calls_are_proved_at_their_lines() {
         differ(
             "DD107",
             "unsatisfiable-join",
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_agree_are_none() {
+    fn matching_calls_are_not_reported() {
         agree("broadcast f32[8] root=1", "broadcast f32[8] root=1");
     }
 }

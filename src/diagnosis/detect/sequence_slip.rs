@@ -1,5 +1,4 @@
-//! DD110 sequence-slip: ranks pair calls of different steps: the relation of lines or steps changed
-//! and stays shifted; the job may run on with wrong gradients.
+//! DD110 sequence-slip: calls of different steps match, and the job continues with wrong results.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Cause, CauseKind, Confidence, RankCall};
@@ -19,10 +18,10 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD110: steps of ranks have come apart.
+/// DD110: ranks that are permanently apart by steps or calls.
 pub(super) struct SequenceSlip;
 
-/// Names the slip of a group that began before this call, for what follows from it.
+/// Key of the slip of a group that began before this call.
 pub(super) fn before(situation: &Situation<'_>, group: GroupId, seq: u64) -> Option<Key> {
     let slip = situation.slip_before(group, seq)?;
     Some(Key {
@@ -31,7 +30,7 @@ pub(super) fn before(situation: &Situation<'_>, group: GroupId, seq: u64) -> Opt
     })
 }
 
-/// The same for a stall. Messages are counted apart from what slips.
+/// The same for a stall. Point-to-point calls are not part of the sequence.
 pub(super) fn of_stall(situation: &Situation<'_>, stall: &Stall) -> Option<Key> {
     match stall.message {
         None => before(situation, stall.group, stall.seq),
@@ -56,7 +55,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     let mut draft = Draft::new(&ABOUT, KeyPlace::Join(group.id, slip.seq), slip.at);
     let everybody: Vec<u32> = slip.calls.iter().map(|(rank, _)| *rank).collect();
     let classes = slip.classes();
-    // Who passed a step in silence has left the common path, whatever the numbers on each side.
+    // A rank that omitted the calls of a step is the root cause, even if it is in the majority.
     let skipped: Vec<u32> = slip.skipped.keys().copied().collect();
     (draft.root, draft.root_confidence) = match odd_ones(&classes) {
         _ if !skipped.is_empty() && skipped.len() < everybody.len() => {
@@ -87,12 +86,12 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     let named = words::group(&group.info);
     draft.summary = match slip.skipped.iter().next() {
         Some((rank, turn)) if skipped.len() == 1 => format!(
-            "rank {rank} left out the calls of its step {turn}; since {call} of {named} it pairs \
-             each step with an earlier one of {}",
+            "rank {rank} left out the calls of its step {turn}; since {call} of {named} each of its \
+             steps is matched with an earlier one of {}",
             Ranks(&draft.victims)
         ),
         _ => format!(
-            "since {call} of {named}, {} pair calls that do not belong together",
+            "since {call} of {named}, calls of {} are matched that do not belong together",
             Ranks(&everybody)
         ),
     };
@@ -118,7 +117,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
         ));
     }
     draft.next = vec![
-        "Go on from a checkpoint that was written before that step: what was averaged since then \
+        "Continue from a checkpoint that was written before that step: what was averaged since then \
          belongs to different steps."
             .into(),
     ];
@@ -127,7 +126,7 @@ fn draft(situation: &Situation<'_>, group: &Group, slip: &Slip) -> Draft {
     draft
 }
 
-/// How far the ranks are apart, and for how long they had not been.
+/// A sentence on how far the ranks are apart.
 fn distance(slip: &Slip, everybody: &[u32]) -> String {
     let mut apart: Vec<u64> = slip
         .shifted
@@ -148,13 +147,13 @@ fn distance(slip: &Slip, everybody: &[u32]) -> String {
         (false, _) => "some calls".to_owned(),
     };
     format!(
-        "{} had gone together step by step; since then they are {what} apart, and stay so. \
-         Operations and sizes match, so that nothing fails: it is what they belong to that does not.",
+        "{} were in step before; since then they stay {what} apart. Operations and sizes match, so \
+         nothing fails, but the matched calls do not belong together.",
         Capital(Ranks(everybody))
     )
 }
 
-/// Why a rank left out its calls.
+/// The hypothesis why a rank omitted its calls.
 fn reading(situation: &Situation<'_>, group: &Group, slip: &Slip, skipped: &[u32]) -> Reading {
     let at = slip
         .calls
@@ -206,7 +205,7 @@ mod tests {
     use super::*;
     use crate::diagnosis::testing::{holds, shows};
 
-    /// Steps 1 to 12 of three ranks, of which rank 1 leaves out the calls of its step 6.
+    /// Steps of three ranks; rank 1 omits the calls of its step 6.
     const SKIPS: &str = r#"
         loop 1-5 from 1.0 every 1.0
         0.0 * forward $ @train.py:17
@@ -221,7 +220,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!(
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_calls_is_found_two_steps_later() {
+    fn omitted_calls_are_found_two_steps_later() {
         holds(&format!(
             r#"
             world = 3
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_all_ranks_leave_out_are_none() {
+    fn step_omitted_by_all_ranks_is_ignored() {
         holds(
             r#"
             world = 2

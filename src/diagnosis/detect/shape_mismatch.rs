@@ -1,4 +1,4 @@
-//! DD104 shape-mismatch: sizes that must agree do not.
+//! DD104 shape-mismatch: tensors of a collective differ in size where it needs equal sizes.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::CertificateKind;
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD104: the element counts of two calls of one collective differ.
+/// DD104: calls of one collective with different element counts.
 pub(super) struct ShapeMismatch;
 
 impl Detector for ShapeMismatch {
@@ -43,7 +43,7 @@ mod tests {
     use crate::diagnosis::testing::{agree, differ, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_differ_are_found_where_they_meet() {
+    fn different_calls_are_proved_at_their_lines() {
         differ(
             "DD104",
             "unsatisfiable-join",
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_agree_are_none() {
+    fn matching_calls_are_not_reported() {
         agree("all_reduce f32[2,4] sum", "all_reduce f32[8] sum");
     }
 }

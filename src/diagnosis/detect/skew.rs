@@ -1,4 +1,4 @@
-//! What findings about versions, settings and devices have in common.
+//! Shared by the findings about versions, settings and devices.
 
 use ddp_doctor_proto::report::{CallState, Certificate, CertificateKind, Fact, RankCall};
 
@@ -10,11 +10,10 @@ use crate::diagnosis::settings::{Peers, Side, Skew};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{Ranks, number};
 
-/// Most things that a sentence names of one rank.
+/// Maximum number of differences that a sentence names per side.
 const NAMED: usize = 4;
 
-/// A draft about what ranks have otherwise than others, with everything but its words; `None`: nobody is
-/// known to stand on another side.
+/// A draft without sentences about settings that differ; `None` unless two sides are known.
 pub(super) fn draft(
     situation: &Situation<'_>,
     about: &'static About,
@@ -30,7 +29,7 @@ pub(super) fn draft(
     Some(draft.proved_by(proof(&skew.proof)))
 }
 
-/// The finding about the world that a process is of.
+/// Key of the finding about the world of a process.
 pub(super) fn key(
     situation: &Situation<'_>,
     about: &'static About,
@@ -45,7 +44,7 @@ pub(super) fn key(
     })
 }
 
-/// How these ranks joined the world.
+/// Rows of these ranks: their calls of `init_process_group`.
 pub(super) fn per_rank(
     situation: &Situation<'_>,
     peers: &Peers<'_>,
@@ -69,7 +68,7 @@ fn joined(situation: &Situation<'_>, rank: u32, process: &Process) -> RankCall {
     describe(rank, CallState::Waiting, Some(waited), &init.call)
 }
 
-/// The proof that these facts contradict each other, where they are known.
+/// The proof that these facts contradict each other; `None` if there are none.
 pub(super) fn proof(facts: &[Fact]) -> Option<Certificate> {
     (!facts.is_empty()).then(|| Certificate {
         kind: CertificateKind::Contradiction,

@@ -1,4 +1,4 @@
-//! DD604 slow-communication: all arrive together, and the collective itself is slow.
+//! DD604 slow-communication: a collective has become slow although no rank enters it late.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall};
@@ -15,7 +15,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD604: a collective has become slow.
+/// DD604: collectives that have become slow.
 pub(super) struct SlowCommunication;
 
 impl Detector for SlowCommunication {
@@ -52,7 +52,7 @@ fn draft(slow: &Slow) -> Draft {
     let what = what(slow);
     let times = slow.now.as_secs_f64() / slow.before.as_secs_f64().max(1e-6);
     draft.summary = format!(
-        "{what} takes about {} though all ranks have come, {} times as long as before: communication is \
+        "{what} takes about {} although no rank is late, {} times as long as before: communication is \
          slow",
         words::short_time(now),
         if times < 10.0 { "several" } else { "many" },
@@ -64,21 +64,21 @@ fn draft(slow: &Slow) -> Draft {
     );
     let takes = match slow.buckets {
         Some(_) => format!(
-            "Since {since} at least DDP waits about {now} for them, from when all ranks have sent the \
-             last and have nothing left to compute; before, it was {before}."
+            "Since {since} at least DDP waits about {now} for them after all ranks have sent the last \
+             one and have nothing left to compute; before, it was {before}."
         ),
         None => format!(
-            "Since {since} at least it takes about {now} from when the last rank has come to it; \
-             before, it took {before}."
+            "Since {since} at least it takes about {now} after the last rank has entered it; before, \
+             it took {before}."
         ),
     };
     let share = percent(slow.share);
+    draft
+        .why
+        .push(format!("{takes} About {share} of the time is lost."));
     draft.why.push(format!(
-        "{takes} About {share} of the time is lost by that."
-    ));
-    draft.why.push(format!(
-        "It is not the hosts: all that kept threads of the ranks from running makes up for {} of the \
-         time, and what ranks do between their calls takes as long as before.",
+        "The hosts are not the cause: threads of the ranks were kept from running for {} of the time, \
+         and what ranks do between their calls takes as long as before.",
         percent(slow.kept),
     ));
     if slow.others > 0 {
@@ -115,7 +115,7 @@ mod tests {
     use super::ABOUT;
     use crate::diagnosis::testing::{holds, shows};
 
-    /// Steps of 0.1 s with a call that takes 10 ms; then some of another length, in which it takes longer.
+    /// Steps of 0.1 s with a call that takes 10 ms, then steps of `every` seconds with a slow call.
     fn slows(host: &str, every: f64, at: f64, done: f64) -> String {
         format!(
             r#"
@@ -142,12 +142,12 @@ mod tests {
     const IDLE: &str = "ran=200 queued=0 threads=50 stolen=0";
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(&ABOUT, &slows(IDLE, 0.3, 0.05, 0.26));
     }
 
     #[test]
-    fn a_call_that_takes_many_times_as_long_as_before_is_told() {
+    fn much_slower_collective_is_reported() {
         holds(&format!(
             r#"{}
             silent-until = 11.0
@@ -168,7 +168,7 @@ mod tests {
         ));
     }
 
-    /// The same of two buckets of DDP's, of which the first is sent while the backward goes on.
+    /// The same with two buckets of DDP, of which the first is sent during the backward.
     fn buckets_slow(every: f64, at: f64, wait: f64, more: &str) -> String {
         let over = at + wait;
         let first = at - 0.02;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_that_take_many_times_as_long_are_told_together() {
+    fn much_slower_buckets_are_reported_together() {
         holds(&format!(
             r#"{}
             silent-until = 11.0
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_on_a_busy_host_are_nothing() {
+    fn slow_buckets_on_a_busy_host_are_ignored() {
         let slow = buckets_slow(0.3, 0.05, 0.2, "");
         let busy = slow.replace("threads=50", "threads=600");
         assert_ne!(slow, busy);
@@ -226,8 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn a_backward_that_computes_longer_behind_its_last_bucket_is_no_slow_network() {
-        // Both ranks come to wait much later than their last bucket was sent.
+    fn computation_after_the_last_bucket_is_ignored() {
+        // Both ranks begin to wait long after they have sent their last bucket.
         let soon = buckets_slow(0.3, 0.05, 0.01, "");
         let late = soon.replace(
             "0.06 * buckets 0.01\n            end\n            \"",
@@ -238,13 +238,13 @@ mod tests {
     }
 
     #[test]
-    fn buckets_of_which_there_are_more_than_before_are_not_compared() {
+    fn changed_number_of_buckets_is_not_compared() {
         let more = "0.05 * all_reduce f32[524288] sum hidden @train.py:9";
         holds(&buckets_slow(0.3, 0.05, 0.2, more));
     }
 
     #[test]
-    fn a_wait_for_buckets_that_one_rank_alone_has_is_its_own() {
+    fn slow_buckets_on_one_rank_are_ignored() {
         let slow = buckets_slow(0.3, 0.05, 0.2, "");
         let one = slow.replace(
             "0.25 * buckets 0.2",
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_sends_its_last_bucket_late_is_no_matter_of_communication() {
+    fn late_bucket_is_a_straggler() {
         holds(
             r#"
             world = 2
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_whose_threads_wait_for_processors_is_busy() {
+    fn host_with_runnable_threads_is_busy() {
         holds(&slows(
             "ran=200 queued=0 threads=600 stolen=0",
             0.3,
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_whose_processors_others_get_is_busy() {
+    fn host_with_stolen_time_is_busy() {
         holds(&slows(
             "ran=200 queued=0 threads=0 stolen=500",
             0.3,
@@ -303,12 +303,12 @@ mod tests {
     }
 
     #[test]
-    fn where_threads_are_not_known_pressure_tells() {
+    fn host_with_cpu_pressure_is_busy() {
         holds(&slows("ran=200 stolen=0 cpu=700", 0.3, 0.05, 0.26));
     }
 
     #[test]
-    fn a_host_that_is_not_known_may_be_busy() {
+    fn host_without_samples_may_be_busy() {
         holds(
             &slows(IDLE, 0.3, 0.05, 0.26)
                 .replace(" threads=0 stolen=0", "")
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_wants_memory_is_slow_in_everything() {
+    fn host_short_of_memory_is_ignored() {
         holds(&slows(
             "ran=200 threads=0 stolen=0 memory=500",
             0.3,
@@ -333,17 +333,17 @@ mod tests {
     }
 
     #[test]
-    fn where_everything_takes_longer_it_is_not_the_network() {
+    fn uniform_slowdown_is_not_the_network() {
         holds(&slows(IDLE, 0.9, 0.40, 0.70));
     }
 
     #[test]
-    fn what_takes_twice_as_long_is_nothing() {
+    fn slowdown_by_a_factor_of_two_is_ignored() {
         holds(&slows(IDLE, 0.1, 0.05, 0.07));
     }
 
     #[test]
-    fn a_few_long_calls_are_nothing() {
+    fn alternating_durations_are_not_a_slowdown() {
         holds(
             r#"
             world = 2
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_comes_late_is_no_matter_of_communication() {
+    fn late_rank_is_a_straggler() {
         holds(
             r#"
             world = 2

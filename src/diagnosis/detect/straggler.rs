@@ -1,4 +1,4 @@
-//! What the findings about a rank that comes late have in common.
+//! Shared by the findings about stragglers.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::diagnosis::lateness::Straggler;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
-/// The finding that ranks keep the others waiting. `because` ends the sentence that says so; `place`: the
-/// line that takes the late ones so long, where it is known.
+/// A draft about ranks that keep the others waiting. `because` ends the summary; `place` is the
+/// line at which the late ranks lose time, if known.
 pub(super) fn draft(
     about: &'static About,
     situation: &Situation<'_>,
@@ -35,7 +35,7 @@ pub(super) fn draft(
     draft.op = Some(straggler.call.op);
     draft.blocked_at = Some(straggler.since);
     let typical = about_so_long(straggler.typical);
-    // Without what changes from call to call.
+    // Without fields that differ from call to call.
     let call = |rank, state, waited_ms| RankCall {
         state,
         waited_ms,
@@ -65,22 +65,21 @@ pub(super) fn draft(
         words::short_time(typical),
     );
     draft.why.push(format!(
-        "{} last again and again, since {} at least: nearly all that the others lose by waiting, they \
+        "{} repeatedly the last, since {} at least: nearly all that the others lose by waiting, they \
          lose by waiting for {}.",
-        Capital(Ranks(ranks)).to_string() + number(ranks, " comes", " come"),
+        Capital(Ranks(ranks)).to_string() + number(ranks, " is", " are"),
         words::clock(straggler.since),
         number(ranks, "it", "them"),
     ));
     if straggler.is_guessed {
         draft.why.push(
-            "Waits on a device are not seen: that ranks wait is concluded from what they do next."
-                .into(),
+            "Waits on a device are not recorded: they are inferred from what ranks do next.".into(),
         );
     }
     if straggler.in_turn {
-        draft.why.push(
-            "Now the one is late for some rounds, and now the other: the culprit changes.".into(),
-        );
+        draft
+            .why
+            .push("They are late in turn, each for some rounds: the culprit changes.".into());
     }
     if let Some(rank) = straggler.before {
         draft.why.push(format!(
@@ -90,7 +89,7 @@ pub(super) fn draft(
     draft
 }
 
-/// "60 %": so coarse that it does not change from look to look.
+/// "60 %": rounded to tens, so that a report does not change with every evaluation.
 pub(super) fn percent(share: f64) -> String {
     if share < 0.05 {
         return "less than 5 %".into();
@@ -98,7 +97,7 @@ pub(super) fn percent(share: f64) -> String {
     format!("{:.0} %", (share * 10.0).round() * 10.0)
 }
 
-/// A time that does not change from look to look.
+/// A duration rounded to one digit, so that a report does not change with every evaluation.
 pub(super) fn about_so_long(time: Duration) -> Duration {
     const DIGITS: [f64; 8] = [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0];
     let micros = time.as_secs_f64() * 1e6;

@@ -1,4 +1,4 @@
-//! DD601 straggler-compute: one rank arrives late because its own work takes longer.
+//! DD601 straggler-compute: a rank keeps the others waiting because its own work takes longer.
 
 use ddp_doctor_proto::catalogue;
 
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD601: a rank is late, and nothing but its own work explains it.
+/// DD601: stragglers whose own work takes longer.
 pub(super) struct StragglerCompute;
 
 impl Detector for StragglerCompute {
@@ -60,7 +60,7 @@ mod tests {
     use super::ABOUT;
     use crate::diagnosis::testing::{holds, shows};
 
-    /// Rank 1 takes three times as long as the others from the beginning on.
+    /// Rank 1 takes three times as long as the others.
     const SLOW: &str = r#"
         world = 3
         events = """
@@ -74,11 +74,11 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(&ABOUT, SLOW);
     }
 
-    /// Rank 1 sends its buckets later than rank 0, and both have something to compute behind them.
+    /// Rank 1 sends its buckets later than rank 0, and both compute afterwards.
     fn apart(waits: &str) -> String {
         format!(
             r#"
@@ -100,20 +100,20 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_apart_behind_their_buckets_do_not_wait() {
+    fn ranks_that_compute_after_their_buckets_do_not_wait() {
         holds(&apart("0.20 0 buckets 0.001\n0.29 1 buckets 0.001"));
     }
 
     #[test]
-    fn ranks_that_wait_for_their_buckets_do() {
+    fn rank_whose_buckets_are_awaited_is_a_straggler() {
         let told = "[[expect]]\ncode = \"DD601\"\nroot = [1]";
         let waits = "0.12 0 buckets 0.085\n0.12 1 buckets 0.005";
         holds(&format!("{}{told}", apart(waits)));
-        // Nobody sees it: they wait until they do something else, as far as is known.
+        // Without recorded waits, ranks are assumed to wait until their next record.
         holds(&format!("{}{told}", apart("")));
     }
 
-    /// Three ranks, one of which is late in each round: these, in turn, for so many rounds each.
+    /// Three ranks, of which the `late` ones are late in turn, for `rounds` rounds each.
     fn in_turn(late: &[u32], rounds: usize) -> String {
         let mut events = String::new();
         for round in 0..60 {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_take_turns_are_named_both() {
+    fn two_stragglers_in_turn_are_both_named() {
         holds(&format!(
             r#"{}
             silent-until = 8.0
@@ -152,17 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn where_everybody_has_a_turn_nobody_is_named() {
+    fn ranks_late_in_turn_are_not_stragglers() {
         holds(&in_turn(&[0, 1, 2], 4));
     }
 
     #[test]
-    fn two_that_are_late_without_order_may_have_longer_batches() {
+    fn ranks_late_in_every_other_round_are_not_stragglers() {
         holds(&in_turn(&[1, 2], 1));
     }
 
     #[test]
-    fn the_last_to_come_again_and_again_is_named() {
+    fn rank_that_is_always_last_is_a_straggler() {
         holds(&format!(
             r#"{SLOW}
             verdict = "slow"
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn after_calm_it_is_named_within_five_seconds() {
+    fn new_straggler_is_reported_within_five_seconds() {
         holds(
             r#"
             world = 3
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_withdrawn_when_it_stops() {
+    fn straggler_is_withdrawn_when_it_keeps_up() {
         holds(
             r#"
             world = 3
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn long_steps_take_three_of_them_after_calm() {
+    fn new_straggler_with_long_steps_needs_three_steps() {
         holds(
             r#"
             world = 2
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_little_uneven_work_is_nothing() {
+    fn slightly_uneven_work_is_ignored() {
         holds(
             r#"
             world = 3
@@ -272,8 +272,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_late_now_and_then_is_none() {
-        // A checkpoint of a second every four.
+    fn occasionally_late_rank_is_ignored() {
+        // One second in four, as for a checkpoint.
         holds(
             r#"
             world = 2
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_late_in_turn_are_even() {
+    fn alternating_late_ranks_are_not_stragglers() {
         holds(
             r#"
             world = 2
@@ -315,8 +315,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_elsewhere_is_not_to_blame() {
-        // Rank 1 comes last to the world, since it waits for rank 2 in another group.
+    fn rank_late_because_of_another_group_is_a_victim() {
+        // Rank 1 is the last one in the world because it waits for rank 2 in another group.
         holds(
             r#"
             world = 3
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slow_stage_of_a_pipeline_is_found() {
+    fn slow_pipeline_stage_is_a_straggler() {
         holds(
             r#"
             world = 3
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_that_is_marked_does_not_count() {
+    fn time_in_a_marked_phase_does_not_count() {
         holds(
             r#"
             world = 2
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_a_slow_host_are_named_together() {
+    fn ranks_of_one_slow_host_are_named_together() {
         holds(
             r#"
             world = 4
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_device_it_is_suspected() {
+    fn straggler_on_a_device_is_suspected() {
         holds(
             r#"
             world = 2
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn who_it_was_before_is_said() {
+    fn new_straggler_replaces_the_earlier_one() {
         holds(
             r#"
             world = 3

@@ -1,4 +1,4 @@
-//! DD603 straggler-host: one rank arrives late because of its host.
+//! DD603 straggler-host: a rank keeps the others waiting because its host or interpreter delays it.
 
 use ddp_doctor_proto::catalogue;
 
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD603: a rank is late, and its host explains it.
+/// DD603: stragglers delayed by their host or interpreter.
 pub(super) struct StragglerHost;
 
 impl Detector for StragglerHost {
@@ -41,7 +41,7 @@ impl Detector for StragglerHost {
     }
 }
 
-/// The end of the sentence, what is known, and what to do.
+/// End of the summary, reason and advice.
 fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
     let ranks_are = |one, several| Capital(Ranks(ranks)).to_string() + number(ranks, one, several);
     match host {
@@ -52,7 +52,7 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 ranks_are(" was", " were"),
                 straggler::percent(*share),
             ),
-            "Find out who stops the process, and let it run.".into(),
+            "Find out what stops the process, and let it run.".into(),
         ),
         Host::Throttled(share) => (
             "because its container has used up its quota",
@@ -76,7 +76,7 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 straggler::percent(*own),
                 straggler::percent(*others),
                 processors.as_ref().map_or_else(String::new, |processors| format!(
-                    " It may run on {processors} alone."
+                    " Its CPU affinity is {processors}."
                 )),
                 pressure.map_or_else(String::new, |pressure| format!(
                     " Its host was short of CPU: something there waited for a processor about {} of \
@@ -84,8 +84,8 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                     straggler::percent(pressure),
                 )),
             ),
-            "Look who else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one of \
-             them."
+            "Find out what else runs on its processors (top, ps -eLo pid,psr,pcpu,comm), and move one \
+             of them."
                 .into(),
         ),
         Host::Stolen(share) => (
@@ -95,8 +95,8 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 Ranks(ranks),
                 straggler::percent(*share),
             ),
-            "Its virtual machine shares processors with others (st in top): move it, or have processors \
-             of its own."
+            "Its virtual machine shares processors with others (st in top): move it, or give it \
+             dedicated processors."
                 .into(),
         ),
         Host::Garbage(share) => (
@@ -117,7 +117,7 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 (rate / 100.0).round() * 100.0,
                 Ranks(ranks),
             ),
-            "Its host has too little memory for what runs there: look at swap and at who uses it."
+            "Its host has too little memory for what runs there: look at swap and at what uses it."
                 .into(),
         ),
         Host::Memory(share) => (
@@ -129,7 +129,7 @@ fn words(host: &Host, ranks: &[u32]) -> (&'static str, String, String) {
                 straggler::percent(*share),
             ),
             "Its host, or its container, has too little memory for what runs there: look at swap, at \
-             memory.high and at who uses it."
+             memory.high and at what uses it."
                 .into(),
         ),
     }
@@ -140,7 +140,7 @@ mod tests {
     use super::ABOUT;
     use crate::diagnosis::testing::{holds, shows};
 
-    /// Rank 1 is late, and what its host says of it and of rank 0.
+    /// A scenario in which rank 1 is late, with samples of both hosts.
     fn late(host: &str) -> String {
         format!(
             r#"
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &late("0.9 0 host ran=300 queued=0 on=0\n0.9 1 host ran=300 queued=600 on=1"),
@@ -181,37 +181,37 @@ mod tests {
     }
 
     #[test]
-    fn others_on_its_processors() {
+    fn processors_used_by_others_explain_a_straggler() {
         let hog = late("0.9 0 host ran=300 queued=0 on=0-1\n0.9 1 host ran=300 queued=600 on=0-1");
         is_host(&hog, "others use its processors");
     }
 
     #[test]
-    fn a_quota() {
+    fn exhausted_quota_explains_a_straggler() {
         let quota = late("0.9 0 host ran=300 throttled=0\n0.9 1 host ran=300 throttled=600");
         is_host(&quota, "quota");
     }
 
     #[test]
-    fn memory_on_a_disk() {
+    fn page_faults_explain_a_straggler() {
         let swap = late("0.9 0 host ran=300 faults=0\n0.9 1 host ran=300 faults=900");
         is_host(&swap, "read from a disk");
     }
 
     #[test]
-    fn a_hypervisor_that_gives_its_processors_to_others() {
+    fn stolen_time_explains_a_straggler() {
         let host = "0.9 0 host ran=300 stolen=0\n0.9 1 host ran=300 stolen=600";
         is_host(&late(host), "given to others");
     }
 
     #[test]
-    fn a_host_that_is_short_of_memory() {
+    fn memory_pressure_explains_a_straggler() {
         let host = "0.9 0 host ran=300 memory=0\n0.9 1 host ran=300 memory=600";
         is_host(&late(host), "short of memory");
     }
 
     #[test]
-    fn pressure_is_in_the_words() {
+    fn cpu_pressure_is_reported() {
         let host =
             "0.9 0 host ran=300 queued=0 on=0 cpu=0\n0.9 1 host ran=300 queued=600 on=1 cpu=700";
         holds(&format!(
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_and_go() {
+    fn repeated_stops_explain_a_straggler() {
         is_host(
             r#"
             world = 2
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage() {
+    fn garbage_collection_explains_a_straggler() {
         is_host(
             r#"
             world = 2
@@ -265,21 +265,21 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_runs_a_little_more_on_a_busy_host_has_no_more_work() {
+    fn slightly_more_work_on_a_busy_host_is_ignored() {
         holds(&late(
             "0.9 0 host ran=200 queued=300 on=0-1\n0.9 1 host ran=300 queued=400 on=0-1",
         ));
     }
 
     #[test]
-    fn a_host_that_lets_nobody_run_has_no_straggler() {
+    fn host_that_is_busy_for_all_ranks_is_ignored() {
         holds(&late(
             "0.9 0 host ran=300 queued=300 on=0-1\n0.9 1 host ran=300 queued=700 on=0-1",
         ));
     }
 
     #[test]
-    fn one_that_has_its_processors_to_share_is_one_all_the_same() {
+    fn own_processors_shared_with_others_explain_a_straggler() {
         is_host(
             &late("0.9 0 host ran=300 queued=200 on=0\n0.9 1 host ran=300 queued=700 on=1"),
             "others use its processors",
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn more_work_on_a_busy_host_is_more_work() {
+    fn much_more_work_on_a_busy_host_is_a_compute_straggler() {
         holds(&format!(
             r#"{}
             [[expect]]

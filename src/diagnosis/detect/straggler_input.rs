@@ -1,4 +1,4 @@
-//! DD602 straggler-input: one rank arrives late because its data loader is slow.
+//! DD602 straggler-input: a rank keeps the others waiting because its data loader is slow.
 
 use ddp_doctor_proto::catalogue;
 
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD602: a rank is late, and its loader explains it.
+/// DD602: stragglers with a slow data loader.
 pub(super) struct StragglerInput;
 
 impl Detector for StragglerInput {
@@ -45,8 +45,8 @@ impl Detector for StragglerInput {
                     straggler::percent(others),
                 ));
                 draft.next = vec![format!(
-                    "Give the DataLoader of {} more workers (num_workers, prefetch_factor), or look at \
-                     where its data comes from.",
+                    "Give the DataLoader of {} more workers (num_workers, prefetch_factor), or check \
+                     the storage that its data comes from.",
                     Ranks(ranks),
                 )];
                 Some(draft)
@@ -76,12 +76,12 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(&ABOUT, SLOW);
     }
 
     #[test]
-    fn a_rank_whose_loader_is_slow_is_named_with_its_line() {
+    fn straggler_with_a_slow_loader_is_shown_at_its_line() {
         holds(&format!(
             r#"{SLOW}
             verdict = "slow"
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loader_that_is_as_slow_everywhere_explains_nothing() {
+    fn equally_slow_loaders_do_not_explain_a_straggler() {
         holds(
             r#"
             world = 2

@@ -1,9 +1,9 @@
-//! DD205 stuck-in-teardown: an exit path that itself waits for peers.
+//! DD205 stuck-in-teardown: a rank blocks in a call on its exit path.
 //!
-//! A call on the way out of the program (`atexit`, `finally`, after `sys.exit`) or out of an exception
-//! is one that the peers know nothing of: it meets another call of theirs, finds them gone, or keeps
-//! the rank while they wait for it elsewhere. Where an exception is what led there, the finding
-//! follows from that.
+//! A call on the exit path of a program (`atexit`, `finally`, after `sys.exit`) or of an exception
+//! is one that the peers do not make: it meets a different call, waits for ended peers, or blocks
+//! the rank while they wait for it elsewhere. If an exception led there, the finding follows from
+//! that.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
@@ -25,7 +25,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD205: a clean-up call that nobody else makes.
+/// DD205: clean-up calls that the peers do not make.
 pub(super) struct StuckInTeardown;
 
 impl Detector for StuckInTeardown {
@@ -58,14 +58,14 @@ impl Detector for StuckInTeardown {
     }
 }
 
-/// The exception that the finding follows from, if one led the rank there.
+/// Key of the finding about the exception that led the rank to this call.
 fn exception(situation: &Situation<'_>, group: GroupId, rank: u32, call: &Call) -> Option<Key> {
     let process = situation.model.member(group, rank)?;
     let exception = process.raised_before(call)?;
     Some(rank_exception::key(rank, process.pid, exception))
 }
 
-/// The call on the way out meets another one of the peers.
+/// A clean-up call meets a different call of the peers.
 fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<Draft> {
     let (Origin::Raised(ranks) | Origin::Leaving(ranks)) = &divergence.origin else {
         return None;
@@ -75,7 +75,7 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     let first = *ranks.first()?;
     let call = &join.calls.get(&first)?.call;
     let met = join.mismatched_at?;
-    // Whoever is asked to end cleans up wherever it is.
+    // After a request to end, ranks clean up wherever they are.
     if !situation.model.is_own_doing(met) {
         return None;
     }
@@ -104,13 +104,13 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
         Ranks(&draft.victims),
     );
     draft.why = vec![if draft.follows.is_some() {
-        "The other ranks know nothing of the exception and go on with the next call of the loop; the \
-         two calls can never match."
+        "The exception does not affect the other ranks, which continue with the next call of the loop; \
+         the two calls can never match."
             .into()
     } else {
         format!(
-            "{} made this call on the way out of the program; the other ranks are not on theirs and go \
-             on with another call. The two can never match.",
+            "{} made this call on the way out of the program; the other ranks do not exit and continue \
+             with another call. The two can never match.",
             Capital(Ranks(ranks))
         )
     }];
@@ -128,9 +128,9 @@ fn meets_another(situation: &Situation<'_>, divergence: &Divergence) -> Option<D
     Some(draft.proved_by(provable.then(proof).flatten()))
 }
 
-/// The call on the way out waits for peers that have ended, or that go on without it.
+/// A clean-up call waits for peers that have ended or continue without it.
 fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<Draft> {
-    // Peers that wait elsewhere themselves wait for these ranks.
+    // Peers that wait elsewhere may be waiting for these ranks.
     let free = |absent: &Absent| {
         use Absence::{Blocked, Leaving, Unpartnered};
         !matches!(absent.why, Blocked(..) | Unpartnered(_) | Leaving)
@@ -156,7 +156,7 @@ fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> 
     draft.place = Some((stall.group, stall.seq));
     draft.op = Some(call.op);
     draft.root = ranks.to_vec();
-    // One word against the other where half of the ranks make the call and half do not.
+    // Unless more ranks omit the call than make it, either side may be wrong.
     draft.root_confidence = if ranks.len() < missing.len() {
         Confidence::Supported
     } else {
@@ -167,7 +167,11 @@ fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> 
     let peers = if gone.is_some() {
         number(&missing, "which has ended", "which have ended")
     } else {
-        number(&missing, "which goes on elsewhere", "which go on elsewhere")
+        number(
+            &missing,
+            "which continues elsewhere",
+            "which continue elsewhere",
+        )
     };
     draft.summary = format!(
         "{} {} stuck in {} clean-up: {}{} waits for {}, {peers}",
@@ -179,7 +183,7 @@ fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> 
         Ranks(&missing),
     );
     draft.why = vec![format!(
-        "{} made this call on the way out; {} {} made none like it.",
+        "{} made this call on the way out; {} {} not made it.",
         Capital(Ranks(ranks)),
         Ranks(&missing),
         number(&missing, "has", "have"),
@@ -192,8 +196,8 @@ fn finds_nobody(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> 
     Some(draft.proved_by(proof))
 }
 
-/// Peers wait for ranks that hang on their way out: at once where nothing can release these, after a
-/// while otherwise.
+/// Peers wait for ranks that are blocked on their exit path. Found at once if no rank can release
+/// them, otherwise when the stall is overdue.
 fn keeps_others_waiting(
     situation: &Situation<'_>,
     ranks: &[u32],
@@ -236,17 +240,16 @@ fn keeps_others_waiting(
         number(ranks, "it", "them"),
     );
     draft.why = vec![format!(
-        "{} {} said that {}, and {} not ended.",
+        "{} {} begun to exit, and {} not ended.",
         Capital(Ranks(ranks)),
         number(ranks, "has", "have"),
-        number(ranks, "it ends", "they end"),
         number(ranks, "has", "have"),
     )];
     draft.next = advice(&draft);
     Some(draft)
 }
 
-/// Ranks that nobody waits for, and that do not come out of the destruction of a group.
+/// Ranks that do not return from `destroy_process_group`, and that no stall is waiting for.
 fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
     let limit = situation.config.stall_after;
     let told = |rank: u32| {
@@ -290,27 +293,27 @@ fn destroys_for_ever(situation: &Situation<'_>) -> Option<Draft> {
         .filter_map(|process| Some(destruction(process)?.at))
         .min();
     draft.summary = format!(
-        "{} {} not come out of destroy_process_group{}",
+        "{} {} not returned from destroy_process_group{}",
         Ranks(&ranks),
-        number(&ranks, "does", "do"),
+        number(&ranks, "has", "have"),
         words::at(destruction(processes.first()?)?.place.as_deref()),
     );
     draft.why = vec![
         "Destroying a group waits for the calls that are under way in it, and those wait for peers \
-         that may have left."
+         that may have ended."
             .into(),
     ];
     draft.root = ranks;
     draft.next = vec![
-        "Wait for every asynchronous call before the group is destroyed, and let all ranks meet \
-         (barrier) first. Where a rank has failed, end the process with os._exit instead."
+        "Wait for every asynchronous call before the group is destroyed, and synchronise all ranks \
+         (barrier) first. If a rank has failed, end the process with os._exit instead."
             .into(),
     ];
     Some(draft)
 }
 
-/// Whether a process that destroys an NCCL communicator, which takes all its ranks, is kept by one of them
-/// that is held up, or missed, elsewhere.
+/// Whether a process that destroys an NCCL communicator, which needs all its ranks, waits for one
+/// that is blocked or missing elsewhere.
 fn is_kept(situation: &Situation<'_>, process: &Process, call: &Call) -> bool {
     let Some(group) = call.group.as_ref().filter(|it| it.key.layer == "nccl") else {
         return false;
@@ -327,7 +330,7 @@ fn is_kept(situation: &Situation<'_>, process: &Process, call: &Call) -> bool {
     stalled || diverged
 }
 
-/// The destruction of a group that a process is in the middle of.
+/// The call of `destroy_process_group` that a process is inside.
 fn destruction(process: &Process) -> Option<&Call> {
     process
         .threads
@@ -338,7 +341,7 @@ fn destruction(process: &Process) -> Option<&Call> {
         })
 }
 
-/// What a process on its way out is in the middle of.
+/// "in barrier #3 at train.py:40": the call that a process on its exit path is inside.
 fn inside(process: &Process) -> Option<String> {
     process.threads.values().find_map(|thread| {
         let (call, place) = match &thread.doing {
@@ -363,7 +366,7 @@ fn advice(draft: &Draft) -> Vec<String> {
             .into()
     } else {
         "Make no collective call on the way out (atexit, `finally`, `__del__`), unless every rank \
-         surely makes it at the same point: meet (barrier) and destroy the group at the end of the \
+         makes it at the same point: synchronise (barrier) and destroy the group at the end of the \
          training itself."
             .into()
     }]
@@ -375,7 +378,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -390,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_up_call_follows_from_its_exception() {
+    fn clean_up_call_is_a_cascade_of_its_exception() {
         holds(
             r#"
             world = 2
@@ -418,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_up_call_that_all_ranks_make_is_none() {
+    fn clean_up_call_of_all_ranks_is_not_reported() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD116 stuck-inside: every member entered, none completes: network, device or kernel.
+//! DD116 stuck-inside: a collective that all members have entered does not complete.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence};
@@ -16,7 +16,7 @@ static ABOUT: About = About {
     order: order::TIME,
 };
 
-/// DD116: a collective that all its ranks have entered does not complete.
+/// DD116: collectives that do not complete although all members have entered.
 pub(super) struct StuckInside;
 
 impl Detector for StuckInside {
@@ -44,7 +44,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         .map(|&rank| situation.model.member(inside.group, rank))
         .collect();
     let members = members?;
-    // Whoever has ended or is stopped is what the others wait for; of whom nothing is heard may be.
+    // Ranks that have ended or are stopped are the cause; ranks that stopped reporting may be.
     let moves = |process: &&Process| {
         let ended = process.uncaught().map(|exception| exception.at);
         let ended = ended.or(process.end.map(|end| end.at));
@@ -86,7 +86,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     }
     draft.blocked_at = Some(inside.since);
     let on_device = inside.on_device;
-    // From a call that is put on a stream everybody comes back.
+    // A call on a stream returns at once on every rank.
     let is_back = |state: CallState| match state {
         CallState::Completed => true,
         CallState::Returned => !on_device,
@@ -98,7 +98,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
         .filter(|it| is_back(it.state) && !inside.waiting.contains(&it.rank))
         .map(|it| it.rank)
         .collect();
-    // Where most came back, the others are the odd ones; where none did, nobody is.
+    // If most ranks have returned, the others are the root cause; if none has, no rank is.
     if back.len() > inside.waiting.len() {
         draft.root.clone_from(&inside.waiting);
     }
@@ -109,7 +109,7 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.victims.dedup();
     draft.victims.retain(|rank| !draft.root.contains(rank));
     let standing = standing(situation, inside);
-    // Where nobody tells what is complete, a long computation looks the same.
+    // Without completion events, a long computation cannot be excluded.
     let is_everybody = inside.waiting.len() + back.len() == members.len();
     let is_told = !on_device
         || is_everybody
@@ -139,12 +139,12 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.why = vec![
         match on_device {
             false => {
-                "Nobody is missing and the calls agree: what does not move is below them, the \
-                 network, a device or its driver."
+                "No rank is missing and the calls agree: the fault is below them, in the network, a \
+                 device or its driver."
             }
             true => {
-                "Nobody is missing and the calls agree: what does not move is below them, the \
-                 network, a device, or a kernel that is before the call on its stream."
+                "No rank is missing and the calls agree: the fault is below them, in the network, a \
+                 device, or a kernel before the call on its stream."
             }
         }
         .into(),
@@ -152,38 +152,37 @@ fn draft(situation: &Situation<'_>, inside: &Inside) -> Option<Draft> {
     draft.why.extend(standing);
     if !busy.is_empty() {
         draft.why.push(format!(
-            "All transfers of {} that stand wait for {} own GPU, which may still be at work on what is before \
-             the call on its stream.",
+            "All stalled transfers of {} are waiting for {} local GPU, which may still be executing \
+             earlier work on the stream of the call.",
             Ranks(&busy),
             number(&busy, "its", "their"),
         ));
     }
     if !is_told && is_everybody {
         draft.why.push(
-            "Nobody tells when calls are complete. Since they made this one, the last of theirs, all \
-             of them have stood in the driver, and waited for their devices."
+            "Completion events are not available. Since this call, the last one of each rank, all \
+             ranks have been inside the driver, waiting for their devices."
                 .into(),
         );
     }
     if !back.is_empty() {
         draft.why.push(format!(
-            "{} got what {} needed; look at what is between {} and the others.",
+            "{} got what {} needed; check the connection between {} and the others.",
             Capital(Ranks(&back)),
             number(&back, "it", "they"),
             Ranks(&inside.waiting),
         ));
     }
     if inside.timed_out.is_some() {
-        draft.why.push(
-            "A wait for it has been given up: it lasted longer than the group allows.".into(),
-        );
+        draft
+            .why
+            .push("A wait for it has timed out: it lasted longer than the group allows.".into());
     }
     draft.next = next_steps(&members, &group.info.backend);
     if !is_told && is_everybody {
-        draft.next.push(
-            "With DDP_DOCTOR_NCCL_COMPLETION=1 in the environment it is told which call is not complete."
-                .into(),
-        );
+        draft
+            .next
+            .push("Set DDP_DOCTOR_NCCL_COMPLETION=1 to record which calls complete.".into());
     }
     Some(draft)
 }
@@ -194,15 +193,15 @@ fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u3
     match (inside.on_device, back) {
         (false, []) => {
             format!(
-                "all {members} ranks have entered {name} of {group}, and none comes back from it"
+                "all {members} ranks have entered {name} of {group}, and none has returned from it"
             )
         }
         (false, back) => format!(
-            "all {members} ranks have entered {name} of {group}; {} {} back from it, {} {} not",
+            "all {members} ranks have entered {name} of {group}; {} {} returned from it, {} {} not",
             Ranks(back),
-            number(back, "is", "are"),
+            number(back, "has", "have"),
             Ranks(waiting),
-            number(waiting, "is", "are"),
+            number(waiting, "has", "have"),
         ),
         (true, []) if waiting.len() < members => format!(
             "all {members} ranks have put {name} of {group} on their streams, and on {} it does not complete",
@@ -220,7 +219,7 @@ fn summary(inside: &Inside, call: &Call, group: &str, members: usize, back: &[u3
     }
 }
 
-/// Ranks whose transfers wait for nothing but their own device.
+/// Ranks whose stalled transfers all wait for their own device.
 fn busy(situation: &Situation<'_>, inside: &Inside) -> Vec<u32> {
     let group = situation.model.group(inside.group);
     let calls = group.entered.get(&inside.seq).map(|join| &join.calls);
@@ -235,9 +234,9 @@ fn busy(situation: &Situation<'_>, inside: &Inside) -> Vec<u32> {
     waiting.filter(|rank| is_busy(rank) == Some(true)).collect()
 }
 
-/// What is known of the network's part in it.
+/// Sentences on the stalled transfers of the collective.
 fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
-    /// Enough to see where to look.
+    /// Maximum number of transfers that are listed.
     const TOLD: usize = 4;
     let group = situation.model.group(inside.group);
     let Some(join) = group.entered.get(&inside.seq) else {
@@ -267,8 +266,8 @@ fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
                 false => "receive from",
             };
             format!(
-                "Rank {rank}'s {way} rank {peer} on channel {} had not moved for {} when this was told, after \
-                 {} of {} steps: {}.",
+                "Rank {rank}'s {way} rank {peer} on channel {} had not moved for {} when this was \
+                 reported, after {} of {} steps: {}.",
                 transfer.channel,
                 words::seconds(inside.overdue_at.since(at)),
                 it.done,
@@ -278,21 +277,19 @@ fn standing(situation: &Situation<'_>, inside: &Inside) -> Vec<String> {
         })
         .collect();
     if more > 0 {
-        told.push(format!("So had {more} more."));
+        told.push(format!("{more} more had not moved either."));
     }
     told
 }
 
 const fn waited_for(what: WaitsFor, is_send: bool) -> &'static str {
     match (what, is_send) {
-        (WaitsFor::Network, true) => {
-            "the network was given the next, and does not say that it has it"
-        }
-        (WaitsFor::Network, false) => "nothing comes over the network",
-        (WaitsFor::Peer, _) => "the other end is not ready for it",
-        (WaitsFor::Device, true) => "its own GPU has nothing for it yet",
-        (WaitsFor::Device, false) => "its own GPU has not taken what has come",
-        (WaitsFor::Unknown, _) => "what for is not known",
+        (WaitsFor::Network, true) => "the next one is posted, but not acknowledged by the network",
+        (WaitsFor::Network, false) => "no data arrives from the network",
+        (WaitsFor::Peer, _) => "the peer is not ready for it",
+        (WaitsFor::Device, true) => "the local GPU has not produced the data yet",
+        (WaitsFor::Device, false) => "the local GPU has not taken the data that arrived",
+        (WaitsFor::Unknown, _) => "the reason is unknown",
     }
 }
 
@@ -303,7 +300,7 @@ fn next_steps(members: &[&Process], backend: &str) -> Vec<String> {
     let pid = members.first().map_or(0, |process| process.pid);
     let mut next = vec![format!(
         "Look at the connections of the ranks: ss -tinp | grep -A1 pid={pid} shows what was sent and \
-         is not acknowledged. Does the interface that is used ({}) lead to every host ({})?",
+         is not acknowledged. Check that the interface that is used ({}) reaches every host ({}).",
         if backend.contains("nccl") {
             "NCCL_SOCKET_IFNAME, NCCL_IB_HCA"
         } else {
@@ -327,7 +324,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -344,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collective_that_all_entered_is_found_at_the_limit_after_the_last_came() {
+    fn stuck_collective_is_reported_at_the_stall_limit() {
         holds(
             r#"
             world = 3
@@ -368,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_does_not_move_is_told_of() {
+    fn stalled_transfer_is_reported() {
         let of = |ranks: &str, more: &str| {
             format!(
                 r#"
@@ -403,12 +400,12 @@ mod tests {
         };
         let both = "5.0 1 halts receive network peer=0 channel=2";
         holds(&of(both, &told("supported", "[0, 1]")));
-        // It may be at work on something else.
+        // Its device may be busy with other work.
         let at_work = "5.0 1 halts receive device peer=0 channel=2";
         holds(&of(at_work, &told("suspected", "[0, 1]")));
-        // Of rank 1 nothing is known.
+        // The transfers of rank 1 are unknown.
         holds(&of("", &told("suspected", "[0]")));
-        // It goes on again; another one does not.
+        // It moves again; another transfer does not.
         let other = "6.0 0 moves send peer=1 channel=2\n7.0 0 halts receive peer=1 channel=3";
         let later = told("suspected", "[0]").replace("35", "37");
         holds(&of(other, &later));
@@ -417,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_no_stream_completes_is_found_where_that_is_told() {
+    fn call_without_completion_on_any_stream_is_reported() {
         holds(
             r#"
             world = 2
@@ -448,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_complete_is_told_from_where_it_is_not() {
+    fn rank_without_completion_is_a_suspected_root() {
         holds(
             r#"
             world = 3
@@ -470,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_goes_on_slowly_is_none() {
+    fn slow_stream_is_not_reported() {
         holds(
             r#"
             world = 2
@@ -491,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_a_rank_that_has_not_come_is_none() {
+    fn stream_blocked_by_a_missing_rank_is_not_stuck_inside() {
         holds(
             r#"
             world = 3
@@ -512,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_followed_may_be_complete() {
+    fn call_without_completion_events_may_be_complete() {
         holds(
             r#"
             world = 2
@@ -532,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_run_ahead_of_a_call_that_no_stream_completes_miss_nobody() {
+    fn later_call_behind_a_stuck_one_misses_no_rank() {
         holds(
             r#"
             world = 2
@@ -552,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn that_all_stand_in_the_driver_is_a_reason_to_suspect_it() {
+    fn ranks_blocked_in_the_driver_are_suspected() {
         let job = |stands: &str| {
             format!(
                 r#"
@@ -587,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_came_back_is_told_from_those_who_did_not() {
+    fn rank_that_has_not_returned_is_a_suspected_root() {
         holds(
             r#"
             world = 3
@@ -607,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_long_and_completes_is_none() {
+    fn slow_collective_that_completes_is_not_reported() {
         holds(
             r#"
             world = 2
@@ -624,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_withdrawn_when_it_completes() {
+    fn finding_is_withdrawn_when_the_collective_completes() {
         holds(
             r#"
             world = 2
@@ -639,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_the_cause_when_the_transport_gives_up() {
+    fn finding_stays_the_cause_after_a_transport_timeout() {
         holds(
             r#"
             world = 2
@@ -671,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_has_not_come_is_never_it() {
+    fn missing_rank_is_not_stuck_inside() {
         holds(
             r#"
             world = 3
@@ -688,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn asynchronous_work_is_inside_once_somebody_waits_for_it() {
+    fn asynchronous_collective_counts_once_a_rank_waits() {
         holds(
             r#"
             world = 2
@@ -709,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_for_a_rank_that_is_stuck_inside_are_its_victims() {
+    fn ranks_waiting_for_a_stuck_rank_are_victims() {
         holds(
             r#"
             world = 3
@@ -731,7 +728,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_stopped_inside_is_what_the_others_wait_for() {
+    fn rank_stopped_inside_is_the_root() {
         holds(
             r#"
             world = 2
@@ -751,7 +748,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_died_inside_is_no_network() {
+    fn rank_that_died_inside_is_the_root() {
         holds(
             r#"
             world = 2

@@ -1,7 +1,7 @@
-//! DD204 stuck-outside: a rank is alive outside any collective and does not move.
+//! DD204 stuck-outside: a live rank makes no progress outside of collectives.
 //!
-//! Two looks at its stacks, some time apart, show it at the same place and idle. What it waits for
-//! there is told from its frames ([`crate::diagnosis::outside`]).
+//! Two captures of its stacks, some time apart, show it idle at one line. Its frames show what it
+//! waits for ([`crate::diagnosis::outside`]).
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -18,7 +18,7 @@ static ABOUT: About = About {
     order: order::TIME,
 };
 
-/// DD204: ranks have waited too long for one that stands still outside of any collective.
+/// DD204: ranks without progress that others wait for.
 pub(super) struct StuckOutside;
 
 impl Detector for StuckOutside {
@@ -55,7 +55,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
     let evidence_at = situation.overdue_at(stall).max(seen_at);
 
     let mut draft = absent.draft(situation, &ABOUT, stalls, evidence_at);
-    // It may take very long, and be none the worse for it.
+    // Such work may legitimately take long.
     if stuck
         .iter()
         .any(|(_, outside)| outside.what.long_work().is_some())
@@ -77,7 +77,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
         absent.awaited(&draft.victims),
     );
     draft.why = vec![format!(
-        "{} {} alive, not in a collective, and {} not move: two looks at {} stacks, some time \
+        "{} {} alive, not in a collective, and {} not move: two dumps of {} stacks, some time \
          apart, show the same place and no processor time used.",
         absent.needs_all(situation),
         absent.are(),
@@ -91,7 +91,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
     Some(draft)
 }
 
-/// A rank's place and what the system says of it, in a sentence.
+/// A sentence on a rank's line and the state of its thread.
 pub(super) fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<String> {
     let mut text = format!("Rank {}", process.rank?);
     match outside.line {
@@ -100,7 +100,7 @@ pub(super) fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<St
             words::function(line),
             words::line(line)
         )),
-        None => text.push_str(" is in code of libraries"),
+        None => text.push_str(" is in library code"),
     }
     if let Some(inner) = outside.inner {
         text.push_str(&format!(
@@ -136,7 +136,7 @@ pub(super) fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<St
     Some(text)
 }
 
-/// What it does there, as words that follow "it".
+/// What the rank does, as a predicate of "it".
 const fn waits_for(what: What) -> &'static str {
     match what {
         What::DataLoader => "waits for a data-loader worker",
@@ -151,14 +151,14 @@ const fn waits_for(what: What) -> &'static str {
         What::Gpu => "waits for the GPU",
         What::Sleep => "sleeps",
         What::Compilation => "waits for a compiler",
-        What::Checkpoint => "has come to a stop in a checkpoint",
-        What::Preparation => "has come to a stop in preparing its data",
-        What::Import => "has come to a stop in an import",
+        What::Checkpoint => "makes no progress in a checkpoint",
+        What::Preparation => "makes no progress in preparing its data",
+        What::Import => "makes no progress in an import",
         What::Unknown => "stands still",
     }
 }
 
-/// What to do about it.
+/// Advice by what the rank waits for.
 pub(super) fn advice(what: What, process: &Process) -> Vec<String> {
     let pid = process.pid;
     let host = &process.host;
@@ -182,11 +182,11 @@ pub(super) fn advice(what: What, process: &Process) -> Vec<String> {
             "A build that was killed leaves its lock behind. If no build runs, delete the file `lock` in the extension's build folder (TORCH_EXTENSIONS_DIR, ~/.cache/torch_extensions).",
         )],
         What::FileLock => vec![text(
-            "Find who holds the lock (lslocks, fuser) and whether it still runs; take file locks with a timeout. A process that was killed may leave a lock file behind, and locks on network file systems outlive their holders.",
+            "Find the process that holds the lock (lslocks, fuser) and check whether it still runs; take file locks with a timeout. A process that was killed may leave a lock file behind, and locks on network file systems outlive their holders.",
         )],
         What::Lock => vec![
             text(
-                "Find who should release what it waits for: another thread that has ended or waits itself, a queue that nobody fills.",
+                "Find out what should release it: another thread that has ended or is waiting itself, a queue that is never filled.",
             ),
             text(
                 "A lock that some thread held at the moment of a fork is never released in the child: start processes by \"spawn\" or \"forkserver\". Take locks with a timeout.",
@@ -199,19 +199,19 @@ pub(super) fn advice(what: What, process: &Process) -> Vec<String> {
             "Give the request a timeout, and do without its answer where training does not need it. If only some ranks need it, let them fetch it before the others wait.",
         )],
         What::File => vec![format!(
-            "Look at the file system on {host} (mount, df, dmesg): a network file system whose server does not answer keeps every process that touches it."
+            "Look at the file system on {host} (mount, df, dmesg): a network file system whose server does not respond blocks every process that uses it."
         )],
         What::Gpu => vec![text(
             "Look at the GPU (nvidia-smi, dmesg for Xid): work that was queued before this line does not end.",
         )],
         What::Sleep => vec![text(
-            "If the program waits for something by sleeping (a file, a flag, a service), look why it does not come, and give up after a while.",
+            "If the program waits for something by sleeping (a file, a flag, a service), find out why it is absent, and give up after a while.",
         )],
         What::Compilation => vec![text(
             "If it is only slow: compile before the ranks meet, on every rank or with a shared cache, and give the group a longer timeout. If it stays here, look at its compiler processes.",
         )],
         What::Checkpoint => vec![format!(
-            "If it is only slow: let the others not wait for it, or give their group a longer timeout. If it stays here, look at the file system on {host} (mount, df, dmesg)."
+            "If it is only slow: make no other rank wait for it, or give their group a longer timeout. If it stays here, look at the file system on {host} (mount, df, dmesg)."
         )],
         What::Preparation => vec![text(
             "Prepare the data before the job, or give the group a longer timeout while it is prepared. If it stays here, look at the network and at its worker processes.",
@@ -231,7 +231,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_at_the_same_place_twice_is_stuck_there() {
+    fn idle_rank_at_one_line_is_stuck() {
         holds(
             r#"
             world = 2
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_computes_is_not() {
+    fn rank_that_computes_at_one_line_is_not_stuck() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD605 sync-bound: many small collectives dominate the step.
+//! DD605 sync-bound: many small collectives take a large part of each step.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
@@ -15,7 +15,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD605: small calls that could have been one.
+/// DD605: small calls that could be combined.
 pub(super) struct SyncBound;
 
 impl Detector for SyncBound {
@@ -32,7 +32,7 @@ impl Detector for SyncBound {
 fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     let key = KeyPlace::Join(small.group, 0);
     let mut draft = Draft::new(&ABOUT, key, small.known_at);
-    // It is the same on all of them.
+    // All ranks make these calls.
     draft.root.clone_from(&small.ranks);
     (draft.confidence, draft.root_confidence) = (Confidence::Supported, Confidence::Supported);
     draft.place = Some((small.group, 0));
@@ -63,15 +63,15 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
         words::bytes(small.bytes),
     );
     draft.why.push(format!(
-        "Each takes about {} from when all ranks have come to it: for {} that is the price of a call, \
-         not of its data. Nothing much is computed between them.",
+        "Each takes about {} after all ranks have entered it: for {} that is the cost of a call, not of \
+         its data. Little is computed between them.",
         words::short_time(each),
         words::bytes(small.bytes),
     ));
     if !small.are_steps {
-        draft
-            .why
-            .push("The program marks no steps: a round is what comes back again and again.".into());
+        draft.why.push(
+            "The program marks no steps: a round is a sequence of calls that repeats.".into(),
+        );
     }
     draft.why.push(promise(small, round, &share));
     draft.next = vec![
@@ -82,7 +82,7 @@ fn draft(situation: &Situation<'_>, small: &Small) -> Draft {
     draft
 }
 
-/// What it would give to put them together.
+/// A sentence on the time that combined calls would save.
 fn promise(small: &Small, round: &str, share: &str) -> String {
     let together = words::bytes(small.together);
     match small.bucketed {
@@ -103,12 +103,12 @@ fn promise(small: &Small, round: &str, share: &str) -> String {
         }
         None => format!(
             "Those of a {round} move {together} together. In one call a {round} could be up to {share} \
-             shorter; what it costs to move data is not seen here."
+             shorter; the cost of moving the data is unknown."
         ),
     }
 }
 
-/// Whether a rank was at a line as well: of all but one, calls are not known by their lines.
+/// Whether a rank has made a call at this line. The lines are those of one rank.
 fn was_at(situation: &Situation<'_>, rank: u32, place: &Where) -> bool {
     let process = situation.model.process_of(rank);
     process.is_some_and(|process| process.places.contains_key(place))
@@ -121,8 +121,7 @@ mod tests {
     use super::ABOUT;
     use crate::diagnosis::testing::{holds, shows};
 
-    /// Rounds of 0.4 s with so many calls like this; each takes so many of the milliseconds from one to the
-    /// next.
+    /// Rounds of 0.4 s with `number` calls, one every `of` ms; each takes `took` ms.
     fn rounds(
         number: usize,
         call: &str,
@@ -145,12 +144,12 @@ mod tests {
     const BUCKET: &str = "0.380 * all_reduce f32[1000000] sum @train.py:12\n0.390 * done";
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(&ABOUT, &rounds(18, SMALL, (9, 15), STEP, BUCKET));
     }
 
     #[test]
-    fn many_small_calls_in_a_row_are_told_with_their_line() {
+    fn many_small_calls_are_reported_with_their_line() {
         holds(&format!(
             r#"{}
             silent-until = 9.0
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn without_steps_rounds_are_told_by_the_pauses_between_them() {
+    fn rounds_without_steps_are_separated_by_pauses() {
         holds(&format!(
             r#"{}
             [[expect]]
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn larger_calls_show_what_a_bucket_would_take() {
+    fn larger_calls_give_the_cost_of_a_bucket() {
         holds(&format!(
             r#"{}
             [[expect]]
@@ -199,34 +198,34 @@ mod tests {
     }
 
     #[test]
-    fn a_few_metrics_are_what_every_program_reduces() {
+    fn few_small_calls_are_ignored() {
         holds(&rounds(12, SMALL, (14, 15), STEP, ""));
     }
 
     #[test]
-    fn many_calls_of_a_decent_size_are_nothing() {
+    fn many_large_calls_are_ignored() {
         let shard = "all_reduce f32[262144] sum @train.py:9";
         holds(&rounds(18, shard, (9, 15), STEP, ""));
     }
 
     #[test]
-    fn small_calls_that_take_little_of_a_step_are_nothing() {
+    fn small_share_of_the_step_is_ignored() {
         holds(&rounds(18, SMALL, (5, 8), STEP, ""));
     }
 
     #[test]
-    fn buckets_of_ddp_are_not_the_programs_own() {
+    fn buckets_of_ddp_are_ignored() {
         let hidden = "all_reduce hidden f32[1024] sum @train.py:9";
         holds(&rounds(18, hidden, (9, 15), STEP, ""));
     }
 
     #[test]
-    fn calls_with_work_between_them_may_depend_on_one_another() {
+    fn calls_with_work_between_them_are_ignored() {
         holds(&rounds(18, SMALL, (9, 21), STEP, ""));
     }
 
     #[test]
-    fn an_evaluation_between_steps_is_none() {
+    fn evaluation_between_steps_is_ignored() {
         holds(
             r#"
             world = 2

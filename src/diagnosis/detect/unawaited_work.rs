@@ -1,10 +1,10 @@
-//! DD115 unawaited-work: an asynchronous collective never waited for, or two threads racing on one
-//! group.
+//! DD115 unawaited-work: an asynchronous collective is never waited for, or two threads of a rank
+//! race on one group.
 //!
-//! Told only while nothing is blocked. That a program gets away without waiting cannot be excluded
-//! from outside, so only what leaves no other way is taken for it: a Work that was freed though nobody
-//! had waited for it, asked how it fares or taken its future, several times at one line of which no
-//! Work was ever waited for, and on a backend that orders nothing by itself.
+//! Reported only while nothing is blocked. A program may be correct without a wait, so the evidence
+//! must leave no other way: several `Work` objects of one line were freed without a wait, a query
+//! of their state or use of their future, no `Work` of that line was ever waited for, and the
+//! backend does not order work by itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::diagnosis::model::{Crossing, Group, Process, Unawaited};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::{self, Ranks, number};
 
-/// Calls of one line before it is no accident.
+/// Minimum number of such calls at one line.
 const SEVERAL: usize = 3;
 
 static ABOUT: About = About {
@@ -29,7 +29,7 @@ static ABOUT: About = About {
     order: order::HINT,
 };
 
-/// DD115: results that are used before they are there, or that are another thread's.
+/// DD115: results that are used before they are complete, or go to another thread.
 pub(super) struct UnawaitedWork;
 
 impl Detector for UnawaitedWork {
@@ -61,8 +61,8 @@ impl Detector for UnawaitedWork {
     }
 }
 
-/// Whether every rank that makes such a call gets a result which is there only after a wait. On a
-/// device, a later call or a synchronisation of the stream may wait for it as well.
+/// Whether every rank that makes such a call gets a result that is complete only after a wait. On a
+/// device, a later call or a synchronisation of the stream may wait for it instead.
 fn is_lost_without(unawaited: &Unawaited) -> bool {
     matches!(&*unawaited.group.backend, "gloo" | "cpu:gloo")
         && matches!(
@@ -101,7 +101,7 @@ fn never_waited(
     draft.place = group_of(situation, &first.group).map(|group| (group.id, 0));
     draft.cause = Some(cause::of(situation, &draft.root, &[], draft.evidence_at));
     draft.summary = format!(
-        "nobody waits for {} at {}: {} {} made such calls and never waited for one",
+        "asynchronous {} at {} is never waited for: {} {} made such calls without a wait",
         first.op,
         words::line(place),
         Ranks(&draft.root),
@@ -109,9 +109,9 @@ fn never_waited(
     );
     let most = ranks.iter().map(|(.., it)| it.count).max()?;
     draft.why = vec![format!(
-        "With async_op=True the call comes back at once, and its result is there only after \
-         wait(). At least {most} Works of that line were freed without a wait, a look at how they \
-         fare, or their future taken."
+        "With async_op=True the call returns at once, and its result is complete only after \
+         wait(). At least {most} Works of that line were freed without a wait, a query of their \
+         state, or use of their future."
     )];
     draft.next = vec![
         "Keep what the call returns, and call wait() on it before the tensor is used or changed; or \
@@ -121,7 +121,7 @@ fn never_waited(
     Some(draft)
 }
 
-/// Lines of two threads that met in both orders: which of them comes first is left to chance.
+/// A finding if the calls of two threads match in both orders, depending on which one is first.
 fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     group.crossings.iter().nth(1)?;
     let crossings: Vec<&Crossing> = group.crossings.iter().collect();
@@ -145,14 +145,14 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
         .collect();
     draft.cause = Some(cause::of(situation, &draft.root, &[], at));
     draft.summary = format!(
-        "two threads of each rank race on {}: {} and {} meet now this way, now that",
+        "two threads of each rank race on {}: the calls at {} and {} match in changing order",
         words::group(&group.info),
         words::line(x),
         words::line(y),
     );
     draft.why = vec![format!(
-        "At #{} rank {a} came from {} and rank {b} from {}; at #{} it was the other way round. Calls of \
-         one group pair up in the order in which they are made, and each line has a thread of its own \
+        "At #{} rank {a} made its call at {} and rank {b} at {}; at #{} it was the other way round. Calls \
+         of one group match in the order in which they are made, and each line has a thread of its own \
          on these ranks: results go to the wrong thread.",
         one.seq,
         words::line(x),
@@ -167,7 +167,7 @@ fn race(situation: &Situation<'_>, group: &Group) -> Option<Draft> {
     Some(draft)
 }
 
-/// The thread that stands at a line of a rank; `None`: several do.
+/// The thread that makes the calls of a rank at a line; `None`: several threads.
 type ThreadsOf<'a> = BTreeMap<(u32, &'a Where), Option<ThreadId>>;
 
 fn threads_of<'a>(crossings: &[&'a Crossing]) -> ThreadsOf<'a> {
@@ -183,7 +183,7 @@ fn threads_of<'a>(crossings: &[&'a Crossing]) -> ThreadsOf<'a> {
     threads
 }
 
-/// Two ranks whose lines met in both orders, where each line has a thread of its own on both.
+/// Two ranks whose lines matched in both orders, if each line has its own thread on both ranks.
 fn swapped(one: &Crossing, other: &Crossing, threads: &ThreadsOf<'_>) -> Option<[u32; 2]> {
     let own = |rank: u32, x: &Where, y: &Where| {
         let of = |place| threads.get(&(rank, place)).copied().flatten();
@@ -230,7 +230,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn several_works_of_one_line_that_nobody_waited_for_are_found() {
+    fn repeatedly_unawaited_work_is_reported() {
         holds(
             r#"
             world = 2
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_one_may_be_meant() {
+    fn work_unawaited_twice_is_ignored() {
         holds(
             r#"
             world = 2
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_device_the_stream_may_wait_for_it() {
+    fn unawaited_work_on_a_device_is_ignored() {
         holds(
             r#"
             world = 2
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_not_told_beside_what_blocks() {
+    fn unawaited_work_is_withheld_beside_a_hang() {
         holds(
             r#"
             world = 2
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_that_meet_now_this_way_now_that_race() {
+    fn threads_that_match_in_both_orders_race() {
         holds(
             r#"
             world = 2
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_may_stand_at_two_lines_by_turns() {
+    fn one_thread_at_two_lines_does_not_race() {
         holds(
             r#"
             world = 2
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_may_take_turns_at_both_lines() {
+    fn two_threads_sharing_both_lines_do_not_race() {
         holds(
             r#"
             world = 2

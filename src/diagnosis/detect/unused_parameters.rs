@@ -1,4 +1,4 @@
-//! DD401 unused-parameters: parameters without gradient, the same on all ranks.
+//! DD401 unused-parameters: the same parameters have no gradient on any rank.
 
 use ddp_doctor_proto::catalogue;
 
@@ -13,7 +13,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD401: every rank lacks the same gradients.
+/// DD401: gradients missing on all ranks.
 pub(super) struct UnusedParameters;
 
 impl Detector for UnusedParameters {
@@ -43,8 +43,8 @@ impl Detector for UnusedParameters {
                 };
                 draft.why = vec![format!(
                     "DDP averages gradients once it has all of them. {parameters} of the model had \
-                     none when the backward was over, the same on every rank: nothing was averaged \
-                     to its end, and DDP raises at the next forward."
+                     none when the backward was over, the same on every rank: averaging did not \
+                     complete, and DDP raises at the next forward."
                 )];
                 let left_out = uses::left_out(situation, it.breach);
                 draft.why.extend(left_out.iter().map(Use::sentence));
@@ -74,7 +74,7 @@ mod tests {
     "#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!(
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_parameters_on_every_rank_lead() {
+    fn parameters_unused_on_all_ranks_explain_the_crash() {
         holds(&format!(
             r#"
             world = 3
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_the_launcher_ended_before_it_raised_is_one_of_them() {
+    fn rank_ended_before_it_raised_is_included() {
         holds(&format!(
             r#"
             world = 2
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn gradients_that_nobody_missed_are_none() {
+    fn missing_gradients_without_an_error_are_ignored() {
         holds(&format!(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! DD402 unused-parameters-differ: parameters without gradient on some ranks only.
+//! DD402 unused-parameters-differ: parameters have no gradient on some ranks only.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
@@ -16,7 +16,7 @@ static ABOUT: About = About {
     order: order::WIRE,
 };
 
-/// DD402: ranks lack different gradients, or some ranks lack some.
+/// DD402: gradients missing on some ranks, or different ones on each.
 pub(super) struct UnusedParametersDiffer;
 
 impl Detector for UnusedParametersDiffer {
@@ -72,8 +72,8 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
     ];
     if !draft.victims.is_empty() {
         draft.why.push(format!(
-            "{} had them all. On {} the backward was over without these: the bucket that they are \
-             in never came.",
+            "{} had them all. On {} the backward was over without these: their bucket was never \
+             sent.",
             Capital(Ranks(&draft.victims)),
             Ranks(&breach.root)
         ));
@@ -104,7 +104,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
     draft
 }
 
-/// Ranks that had all gradients in steps before: what they use is not the same in each.
+/// A sentence on ranks that had all gradients in earlier steps: their used parameters change.
 fn changes(situation: &Situation<'_>, breach: &Breach) -> Option<String> {
     let before = |rank: &u32| {
         let said = contract::said_of(situation, breach, *rank)?;
@@ -141,7 +141,7 @@ mod tests {
     const RAISES: &str = r#"1.2 1 raises uncaught "RuntimeError: Expected to have finished reduction in the prior iteration before" @train.py:17"#;
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             &format!(
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_lacks_them_raises() {
+    fn rank_without_gradients_explains_its_exception() {
         holds(&format!(
             r#"
             world = 2
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_branch_that_was_not_taken_is_named() {
+    fn skipped_branch_is_named() {
         holds(&format!(
             r#"
             world = 2
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_may_change_from_step_to_step() {
+    fn change_of_used_parameters_is_reported() {
         let later = SKIPS.replace("without-gradient", "without-gradient after=5");
         holds(&format!(
             r#"
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_to_another_call() {
+    fn missing_gradients_are_proved_by_another_call() {
         holds(&format!(
             r#"
             world = 2
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends() {
+    fn missing_gradients_explain_an_early_exit() {
         holds(&format!(
             r#"
             world = 2
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_nowhere() {
+    fn missing_gradients_are_reported_at_the_stall_limit() {
         holds(&format!(
             r#"
             world = 2
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_lack_different_ones() {
+    fn different_missing_gradients_are_listed_by_rank() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,5 @@
-//! DD305 version-skew: NCCL, CUDA driver, PyTorch or ddp-doctor versions differ.
+//! DD305 version-skew: versions of NCCL, CUDA, its driver, PyTorch or ddp-doctor differ between
+//! ranks.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{Confidence, Effect};
@@ -9,7 +10,7 @@ use crate::diagnosis::settings::{self, Peers};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::words::Ranks;
 
-/// What NCCL says where it finds that out itself, from 2.23.4 on.
+/// Part of NCCL's error message about different versions, since 2.23.4.
 const NCCLS_WORDS: &str = "Mismatched NCCL version";
 
 static ABOUT: About = About {
@@ -17,7 +18,7 @@ static ABOUT: About = About {
     order: order::SETTINGS,
 };
 
-/// DD305: versions differ.
+/// DD305: different versions of libraries or the driver.
 pub(super) struct VersionSkew;
 
 impl Detector for VersionSkew {
@@ -42,15 +43,14 @@ fn draft(situation: &Situation<'_>, peers: &Peers<'_>) -> Option<Draft> {
     let differs = |name: &str| versions.sides[0].has.iter().any(|(it, _)| *it == name);
     if differs("NCCL") {
         draft.why.push(
-            "Ranks with different versions of NCCL do not understand each other: since 2.23.4 it \
-             refuses to connect them, before that it hangs or fails later."
+            "Ranks with different versions of NCCL cannot communicate: since 2.23.4 it refuses to \
+             connect them, before that it hangs or fails later."
                 .into(),
         );
     }
     if differs("PyTorch") {
         draft.why.push(
-            "Which calls DDP and others make, and in which order, changes from one PyTorch to the \
-             next."
+            "Versions of PyTorch differ in the calls that DDP and others make, and in their order."
                 .into(),
         );
     }
@@ -75,7 +75,7 @@ fn is_nccls(exception: &Exception) -> bool {
     exception.text.contains(NCCLS_WORDS)
 }
 
-/// The finding that an exception follows from, if there is that one.
+/// Key of the finding that an exception follows from: NCCL raised it because of different versions.
 pub(super) fn follows(
     situation: &Situation<'_>,
     process: &Process,
@@ -91,7 +91,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn another_nccl_on_one_rank_is_proved_when_it_begins_to_join() {
+    fn different_nccl_version_is_proved_when_the_rank_joins() {
         holds(
             r#"
             world = 3
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn nccl_that_refuses_to_connect_them_crashes_because_of_it() {
+    fn nccl_error_is_a_cascade_of_different_versions() {
         holds(
             r#"
             world = 2
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_no_rank_heeds_is_none() {
+    fn version_of_an_unused_library_is_ignored() {
         holds(
             r#"
             world = 2
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_one_rank_has_not_said_is_none() {
+    fn unknown_version_is_not_compared() {
         holds(
             r#"
             world = 2
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_beside_it_leads() {
+    fn hang_is_independent_of_different_versions() {
         holds(
             r#"
             world = 2

@@ -1,4 +1,4 @@
-//! What each rank did at one place of a group: the `per_rank` part of findings.
+//! Calls of each rank at one sequence number of a group: the `per_rank` part of findings.
 
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
@@ -10,8 +10,8 @@ use crate::diagnosis::situation::Situation;
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words::{Capital, Ranks, number};
 
-/// Every seen member of the group at this sequence number. A rank that has not come is shown with
-/// the call it made last.
+/// Rows of all members of the group that are known. A member that has not issued this call is shown
+/// with its last call.
 #[must_use]
 pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<RankCall> {
     let of = situation.model.group(group);
@@ -43,7 +43,7 @@ pub fn rank_calls(situation: &Situation<'_>, group: GroupId, seq: u64) -> Vec<Ra
     calls
 }
 
-/// A call that a rank made, and what became of the wait for it.
+/// Row of a call that a rank issued, with its state and the time waited.
 #[must_use]
 pub(super) fn waiting_call(
     situation: &Situation<'_>,
@@ -56,12 +56,12 @@ pub(super) fn waiting_call(
     let timing = &situation.model.timing;
     let (state, until) = match joined.wait {
         _ if further_on => (CallState::Waiting, situation.now),
-        // It waited until somebody ended the job.
+        // It waited until the job was interrupted.
         Wait::Over(at) if !situation.model.is_own_doing(at) => {
             (CallState::Waiting, situation.until)
         }
         Wait::Over(at) if joined.is_complete_on_device() => (CallState::Completed, at),
-        // The thread went on, and its device has not.
+        // The thread has returned, but its device has not completed the call.
         Wait::Over(_) if joined.is_under_way() => (CallState::Issued, situation.now),
         Wait::Over(at) => (CallState::Returned, at),
         Wait::Since(_) => (CallState::Waiting, situation.now),
@@ -72,7 +72,7 @@ pub(super) fn waiting_call(
         }
         Wait::NotSeen => (CallState::Issued, situation.now),
     };
-    // A dead process waits no longer.
+    // A wait ends with its process.
     let until = process.end.map_or(until, |end| until.min(end.at));
     let waited = until.since(joined.call.at).as_millis() as u64;
     let call = describe(rank, state, Some(waited), &joined.call);
@@ -82,7 +82,7 @@ pub(super) fn waiting_call(
     }
 }
 
-/// The line at which a rank waits in a call whose own line nobody knows, by its stacks.
+/// The line of a rank's stack while it waits in a call whose line was not recorded.
 fn standing_at<'a>(process: &'a Process, joined: &JoinedCall) -> Option<&'a Where> {
     if joined.call.place.is_some() {
         return None;
@@ -90,7 +90,7 @@ fn standing_at<'a>(process: &'a Process, joined: &JoinedCall) -> Option<&'a Wher
     line_since(process, joined.call.at)
 }
 
-/// The line at which a rank stands, if it was looked at since then and since it was last heard of.
+/// The line of a rank's latest stack, if it was captured after `since` and after its last record.
 #[must_use]
 pub(super) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> {
     let since = process.last_at.max(since);
@@ -98,7 +98,7 @@ pub(super) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> 
     outside::line_of(latest)
 }
 
-/// Says of which ranks' calls the line is the one at which they wait.
+/// A sentence on the ranks whose line is taken from their stacks.
 #[must_use]
 pub(super) fn where_lines_are_from(
     situation: &Situation<'_>,
@@ -117,14 +117,14 @@ pub(super) fn where_lines_are_from(
     let ranks: Vec<u32> = by_stacks.map(|it| it.rank).collect();
     (!ranks.is_empty()).then(|| {
         format!(
-            "{} {} at the line that is shown: which line made the call was not seen.",
+            "{} {} at the line that is shown: which line made the call was not recorded.",
             Capital(Ranks(&ranks)),
             number(&ranks, "waits", "wait"),
         )
     })
 }
 
-/// A call that a rank made, of which nothing more is known than whether it is inside it.
+/// Row of a call of which it is only known whether the rank is still inside it.
 #[must_use]
 pub(super) fn made_call(
     situation: &Situation<'_>,
@@ -146,7 +146,7 @@ pub(super) fn made_call(
     }
 }
 
-/// The call that a blocked rank waits in.
+/// Row of the call that a blocked rank waits in.
 #[must_use]
 pub(super) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<RankCall> {
     let group = situation.model.group(wait.group);
@@ -154,7 +154,7 @@ pub(super) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<
     match &wait.message {
         Some(lone) => Some(waiting_call(situation, wait.rank, process, &lone.joined)),
         None => {
-            // All may have come to it, and no device to its end.
+            // All members may have entered it without completion on any device.
             let join = group.join(wait.seq);
             let join = join.or_else(|| group.entered.get(&wait.seq))?;
             let joined = join.calls.get(&wait.rank)?;
@@ -163,7 +163,7 @@ pub(super) fn blocked_call(situation: &Situation<'_>, wait: &Blocked) -> Option<
     }
 }
 
-/// A rank that has not made the call, with the one it made last.
+/// Row of a rank that has not issued the call, with its last call.
 #[must_use]
 pub(super) fn last_call(rank: u32, process: &Process) -> RankCall {
     process.last_call.as_ref().map_or_else(
@@ -172,7 +172,7 @@ pub(super) fn last_call(rank: u32, process: &Process) -> RankCall {
     )
 }
 
-/// A rank's line, where an exception names a better one than its last call.
+/// The row with another line, if there is one.
 #[must_use]
 pub(super) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall {
     if let Some(place) = place {
@@ -181,7 +181,7 @@ pub(super) fn with_place(mut call: RankCall, place: Option<&Where>) -> RankCall 
     call
 }
 
-/// A call as reports show it.
+/// The row of a call.
 #[must_use]
 pub(crate) fn describe(
     rank: u32,
@@ -222,7 +222,7 @@ fn unknown(rank: u32, process: &Process) -> RankCall {
     }
 }
 
-/// A rank of which no call is known.
+/// The row of a rank without a known call.
 #[must_use]
 pub(super) const fn no_call(rank: u32) -> RankCall {
     RankCall {

@@ -1,4 +1,4 @@
-//! DD303 world-mismatch: ranks disagree on world size, master address or port.
+//! DD303 world-mismatch: ranks disagree on the size of the world, or the master address or port.
 
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::Confidence;
@@ -14,7 +14,7 @@ static ABOUT: About = About {
     order: order::START,
 };
 
-/// DD303: ranks do not mean the same world.
+/// DD303: ranks that form different worlds.
 pub(super) struct WorldMismatch;
 
 impl Detector for WorldMismatch {
@@ -31,7 +31,7 @@ impl Detector for WorldMismatch {
     }
 }
 
-/// Ranks meet at one place and expect different numbers of ranks.
+/// Ranks use one address and expect different numbers of ranks.
 fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let classes = forming.classes(|joiner| joiner.init.world_size);
     let [one, other] = pair(&classes)?;
@@ -46,7 +46,7 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         parts.join(", ")
     );
     draft.why = vec![format!(
-        "All of them meet at {}. Whoever expects more ranks than there are waits for ever, and whoever \
+        "All of them meet at {}. A rank that expects more ranks than there are waits for ever; one that \
          expects fewer begins without the others.",
         words::place(one.place)
     )];
@@ -54,14 +54,14 @@ fn of_sizes(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
         &classes.iter().flat_map(|(_, it)| it).collect::<Vec<_>>(),
     ));
     draft.next = vec![
-        "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; look \
-         for what changes it on these ranks."
+        "Let the launcher set WORLD_SIZE, and do not pass world_size to init_process_group; find \
+         out what changes it on these ranks."
             .into(),
     ];
     Some(draft.proved_by(Some(contradiction(&one, &other))))
 }
 
-/// Together they are one world, and look for each other at several places.
+/// Ranks that are each rank of one world once, but use different addresses.
 fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> {
     let classes = forming.classes(|joiner| {
         let host = joiner.place.is_loopback().then_some(&joiner.process.host);
@@ -96,22 +96,22 @@ fn of_places(situation: &Situation<'_>, forming: &Forming<'_>) -> Option<Draft> 
     let parts: Vec<String> = classes
         .iter()
         .map(|((place, host), joiners)| {
-            let verb = words::number(&ranks(joiners), "looks", "look");
+            let verb = words::number(&ranks(joiners), "uses", "use");
             let host = host.filter(|_| several_hosts);
             let host = host.map(|host| format!(" on {host}")).unwrap_or_default();
-            format!("{} {verb} at {}{host}", who(joiners), words::place(place))
+            format!("{} {verb} {}{host}", who(joiners), words::place(place))
         })
         .collect();
     draft.summary = format!("ranks disagree on the {what}: {}", parts.join(", "));
     let size = first.init.world_size.unwrap_or(0);
     draft.why = vec![format!(
-        "Together these processes are ranks 0–{} of a world of {size}, each of them once, and nowhere do all of them meet.",
+        "Together these processes are ranks 0–{} of a world of {size}, each of them once, but they do not meet at one address.",
         size.saturating_sub(1)
     )];
     draft.next = vec![match several_hosts {
         true => "Use an address of the host of rank 0 that the other hosts reach, not localhost.",
         false => {
-            "Let the launcher set MASTER_ADDR and MASTER_PORT; look for what changes them on these \
+            "Let the launcher set MASTER_ADDR and MASTER_PORT; find out what changes them on these \
              ranks."
         }
     }
@@ -138,7 +138,7 @@ fn begun<K>(
     draft
 }
 
-/// Of two sides as strong as each other, the one that goes by its launcher's word is not to blame.
+/// If no side outnumbers the others, makes those the root cause that contradict their launcher.
 fn one_against_the_launcher<K>(draft: &mut Draft, classes: &[(K, Vec<Joiner<'_>>)]) {
     let obeys = |joiner: &Joiner<'_>| {
         let launched = joiner.init.launched_world_size;
@@ -154,14 +154,14 @@ fn one_against_the_launcher<K>(draft: &mut Draft, classes: &[(K, Vec<Joiner<'_>>
     }
 }
 
-/// What whoever started the ranks says of their number, where that is another one.
+/// A sentence if the launcher has set a different world size than a joiner uses.
 fn launched(joiners: &[&Joiner<'_>]) -> Option<String> {
     let own = joiners.iter().find(|joiner| {
         let launched = joiner.init.launched_world_size;
         launched.is_some() && launched != joiner.init.world_size
     })?;
     Some(format!(
-        "WORLD_SIZE is {} in the environment of rank {}: the program asks for {}.",
+        "WORLD_SIZE is {} in the environment of rank {}, but the program uses {}.",
         own.init.launched_world_size?, own.rank, own.init.world_size?
     ))
 }
@@ -176,7 +176,7 @@ mod tests {
     use crate::diagnosis::testing::{holds, shows};
 
     #[test]
-    fn the_example_is_what_it_prints() {
+    fn example_matches_output() {
         shows(
             &ABOUT,
             r#"
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sizes_contradict_each_other_at_once() {
+    fn different_world_sizes_are_proved_at_once() {
         holds(
             r#"
             world = 4
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_ranks_the_one_that_overrules_its_launcher_is_suspected() {
+    fn rank_that_contradicts_its_launcher_is_the_root() {
         holds(
             r#"
             world = 3
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_one_launcher_that_look_at_two_ports_never_meet() {
+    fn different_ports_of_one_launcher_are_proved() {
         holds(
             r#"
             world = 2
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_launcher_time_has_to_tell() {
+    fn different_ports_without_a_launcher_need_time() {
         holds(
             r#"
             world = 3
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_that_looks_at_itself_is_found() {
+    fn localhost_on_several_nodes_is_found() {
         holds(
             r#"
             world = 4
@@ -294,13 +294,13 @@ mod tests {
             confidence = "supported"
             root = [0, 1, 2, 3]
             root-confidence = "suspected"
-            summary-has = "look at localhost:29500 on a"
+            summary-has = "use localhost:29500 on a"
             "#,
         );
     }
 
     #[test]
-    fn another_name_of_the_same_host_is_none() {
+    fn different_name_of_one_host_is_ignored() {
         holds(
             r#"
             world = 2
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn worlds_of_several_launchers_at_a_time_are_none() {
+    fn worlds_of_several_launchers_are_not_compared() {
         holds(
             r#"
             world = 2

@@ -94,7 +94,7 @@ impl Scenario {
 /// Whether the finding reports that the end of ranks was not seen, as most scenarios do not have
 /// it.
 fn says_nobody_watched(finding: &ddp_doctor_proto::report::Finding) -> bool {
-    finding.code == "DD901" && finding.summary.starts_with("nobody saw how")
+    finding.code == "DD901" && finding.summary.starts_with("it is unknown how")
 }
 
 /// Encodes events as the protocol messages of a node.
