@@ -456,6 +456,21 @@ fn job_without_a_coordinator_runs_and_leaves_its_boxes() {
 }
 
 #[test]
+fn missing_box_is_one_line() {
+    let taken = tempfile::NamedTempFile::new().unwrap();
+    let environment = [("DDP_DOCTOR_BOX_DIR", taken.path().to_str().unwrap())];
+    let command = [training().to_str().unwrap(), "4"];
+    let mut bare = Bare::start_with("none", "127.0.0.1:1", &command, &environment);
+    assert_eq!(bare.wait(), Some(0));
+    let said = bare.said();
+    assert!(
+        said.starts_with("ddp-doctor: nothing is captured: no room for a black box"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
 fn reporting_failure_is_one_line() {
     let training = training().to_str().unwrap();
     for (name, value, because) in [

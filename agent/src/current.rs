@@ -70,7 +70,10 @@ fn open_own(place: &Place, options: &Options) -> Result<Opened, CreateError> {
             HANDLER.store(false, Ordering::Release);
             return Err(CreateError::NoForkHandler(error));
         }
-        let writer = Box::new(Writer::create(place, options)?);
+        let created = Writer::create(place, options);
+        let writer = Box::new(
+            created.inspect_err(|error| reporter::no_box(error, place, options.local_rank))?,
+        );
         reporter::start(writer.path(), place, options.local_rank);
         OWN.store(Box::into_raw(writer), Ordering::Release);
     }

@@ -12,8 +12,9 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::blackbox::{FollowedBy, Following, Place, RUN_DIR};
+use crate::blackbox::{CreateError, FollowedBy, Following, Place, RUN_DIR};
 use crate::trust::{self, Origin};
 use crate::{detach, sys};
 
@@ -37,6 +38,9 @@ const INHERITED: [&str; 5] = [
 /// Maximum number of folders on PATH that are searched.
 const MAX_PATHS: usize = 256;
 
+/// Whether this process has printed that it has no box.
+static PRINTED: AtomicBool = AtomicBool::new(false);
+
 /// Starts the reporter for a new box, if a coordinator is set and `ddp-doctor run` does not follow
 /// the box.
 ///
@@ -47,8 +51,7 @@ pub(crate) fn start(path: &Path, place: &Place, local_rank: Option<u32>) {
     let Some(coordinator) = env::var_os(COORDINATOR).filter(|it| !it.is_empty()) else {
         return;
     };
-    let mut directories = place.directories();
-    if directories.any(|it| Following::found(it) == Some(FollowedBy::Run)) {
+    if is_under_run(place) {
         return;
     }
     if let Err(error) = start_program(path, place)
@@ -61,6 +64,26 @@ pub(crate) fn start(path: &Path, place: &Place, local_rank: Option<u32>) {
             coordinator.display()
         ));
     }
+}
+
+/// Prints why there is no box, once per launch and node, if a coordinator is set. Under `ddp-doctor run`
+/// the marker file that the rank leaves is reported instead.
+pub(crate) fn no_box(error: &CreateError, place: &Place, local_rank: Option<u32>) {
+    let is_set = env::var_os(COORDINATOR).is_some_and(|it| !it.is_empty());
+    let is_first = local_rank.unwrap_or(0) == 0 && !PRINTED.swap(true, Ordering::Relaxed);
+    if is_set && is_first && !is_under_run(place) {
+        // A failed write to standard error is ignored.
+        drop(writeln!(
+            io::stderr(),
+            "ddp-doctor: nothing is captured: {error}"
+        ));
+    }
+}
+
+/// Whether `ddp-doctor run` follows the boxes of this launch.
+fn is_under_run(place: &Place) -> bool {
+    let mut directories = place.directories();
+    directories.any(|it| Following::found(it) == Some(FollowedBy::Run))
 }
 
 fn start_program(path: &Path, place: &Place) -> io::Result<()> {

@@ -27,6 +27,12 @@ impl Code {
     }
 }
 
+/// Whether the finding reports missing evidence, which may hide what went wrong.
+#[must_use]
+pub fn is_gap(code: &str) -> bool {
+    [DD901.code, DD902.code, DD904.code].contains(&code)
+}
+
 macro_rules! codes {
     ($($code:ident $name:literal $severity:ident $effect:ident;)*) => {
         $(

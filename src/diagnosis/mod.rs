@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ddp_doctor_proto::catalogue::{DD902, DD904};
+use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{
     Confidence, Effect, Evidence, Finding, Job, Rank, RankState, Report, Role, Severity, Timestamp,
     Tool, Verdict, WaitingIn,
@@ -284,12 +284,12 @@ impl Engine {
             Some(Effect::Corrupts) => Verdict::Wrong,
             Some(Effect::Slows) => Verdict::Slow,
             Some(Effect::None) | None => {
-                // What was lost may be what went wrong. Other gaps in the evidence are errors if
-                // they leave the verdict open.
+                // DD901 may also concern a process that is no rank. It is an error if it leaves the
+                // verdict open.
                 let is_gap = |finding: &Finding| {
-                    let code = finding.code.as_str();
-                    let is_loss = [DD902.code, DD904.code].contains(&code);
-                    is_loss || (code.starts_with("DD9") && finding.severity >= Severity::Error)
+                    catalogue::is_gap(&finding.code)
+                        && (finding.code != catalogue::DD901.code
+                            || finding.severity >= Severity::Error)
                 };
                 let blind = self.findings.iter().any(is_gap);
                 if blind {

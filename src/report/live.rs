@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ddp_doctor_proto::catalogue::is_gap;
 use ddp_doctor_proto::report::{Finding, Job, Report, Role, Severity};
 use ddp_doctor_proto::v1;
 
@@ -17,10 +18,6 @@ const SETTLE_AT_MOST: Duration = Duration::from_secs(1);
 
 /// Age at which a printed finding is printed again at the end: other output has followed it.
 const BURIED: Duration = Duration::from_secs(1);
-
-/// Code of the finding about missing evidence, which is always printed: silence would read as
-/// "nothing is wrong".
-const CAPTURE_LOST: &str = "DD901";
 
 /// Amount of output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,7 +145,7 @@ impl Live {
         if !std::mem::replace(&mut self.is_over, true) && self.verbosity.verbose == 0 {
             // Findings printed as a one-line note that are errors by now: print them in full.
             let mut grown = self.worth_printing();
-            grown.retain(|finding| finding.code == CAPTURE_LOST && !self.is_brief(finding));
+            grown.retain(|finding| is_gap(&finding.code) && !self.is_brief(finding));
             let has_grown = |said: &Finding| {
                 let same = |it: &Finding| it.code == said.code && it.ranks.root == said.ranks.root;
                 grown.iter().any(same)
@@ -169,7 +166,8 @@ impl Live {
     fn worth_printing(&self) -> Vec<Finding> {
         let findings = self.assembler.findings().iter();
         findings
-            .filter(|finding| !self.is_for_those_who_ask(finding) || finding.code == CAPTURE_LOST)
+            // Silence about missing evidence would read as "nothing is wrong".
+            .filter(|finding| !self.is_for_those_who_ask(finding) || is_gap(&finding.code))
             .cloned()
             .collect()
     }
@@ -191,7 +189,7 @@ impl Live {
     /// final and therefore not printed as an error.
     fn is_brief(&self, finding: &Finding) -> bool {
         self.is_for_those_who_ask(finding)
-            || (finding.code == CAPTURE_LOST && self.verbosity.verbose == 0 && !self.is_over)
+            || (is_gap(&finding.code) && self.verbosity.verbose == 0 && !self.is_over)
     }
 
     fn finding(&mut self, finding: &Finding) {
