@@ -619,6 +619,44 @@ fn boxes_remain_in_shared_memory_if_the_run_directory_is_full() {
 }
 
 #[test]
+fn records_lost_while_run_is_stopped_are_reported() {
+    let flood = compile("tests/support/flood.c");
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name);
+    let mut run = program(dir.path())
+        .args(["run", "--report", "r.json", "--"])
+        .arg(&flood.program)
+        .stderr(fs::File::create(file("said")).unwrap())
+        .spawn()
+        .unwrap();
+    let report =
+        || -> Option<Report> { serde_json::from_slice(&fs::read(file("r.json")).ok()?).ok() };
+    let signal = |signal: &str| {
+        let status = Command::new("kill")
+            .args([signal, &run.id().to_string()])
+            .status();
+        assert!(status.unwrap().success());
+    };
+    eventually("the rank is followed", || {
+        report().is_some_and(|it| it.evidence.records > 0)
+    });
+    signal("-STOP");
+    fs::write(file("flood"), "").unwrap();
+    eventually("the records are written", || file("flooded").exists());
+    signal("-CONT");
+    fs::write(file("stop"), "").unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(0));
+    let report = report().unwrap();
+    assert!(report.evidence.records_lost > 0, "{report:#?}");
+    assert_eq!(report.verdict, Verdict::Insufficient);
+    let said = fs::read_to_string(file("said")).unwrap();
+    assert!(
+        said.contains("note[DD902]") && said.contains("insufficient"),
+        "{said}"
+    );
+}
+
+#[test]
 fn reporter_ends_on_sigterm() {
     let coordinator = Coordinator::start();
     let training = training().to_str().unwrap();

@@ -669,6 +669,46 @@ fn finding_is_in_the_report_while_the_job_hangs() {
 }
 
 #[test]
+fn invalid_variable_does_not_stop_the_job() {
+    let dir = dir();
+    let output = program(dir.path())
+        .env("DDP_DOCTOR_STALL_AFTER", "soon")
+        .env("DDP_DOCTOR_COLOR", "maybe")
+        .args(["run", "--", "sh", "-c", "exit 5"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    let said = stderr(&output);
+    for variable in ["DDP_DOCTOR_STALL_AFTER=soon", "DDP_DOCTOR_COLOR=maybe"] {
+        let line = format!("ddp-doctor: {variable} is ignored: not a valid value\n");
+        assert_eq!(said.matches(&line).count(), 1, "{said}");
+    }
+    // On the command line it is a usage error.
+    let output = program(dir.path())
+        .args(["run", "--stall-after", "soon", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn options_of_a_nested_run_are_reported_as_ignored() {
+    let dir = dir();
+    for (options, lines) in [("", 0), ("--report inner.json", 1)] {
+        let script = format!("{PROGRAM} run {options} -- sh -c 'exit 6'");
+        let output = run(&dir, &["sh", "-c", &script]);
+        assert_eq!(output.status.code(), Some(6));
+        let said = stderr(&output);
+        assert_eq!(
+            said.matches("options of this run are ignored").count(),
+            lines,
+            "{said}"
+        );
+        assert!(!dir.path().join("inner.json").exists());
+    }
+}
+
+#[test]
 fn process_states_of_ranks_are_in_the_report() {
     let dir = dir();
     let mut job = Running::start(

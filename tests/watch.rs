@@ -175,6 +175,10 @@ fn dashboard_replays_an_ended_run() {
         screen.contains("recorded") || screen.contains("ended")
     });
     terminal.key("q");
+    // What is typed before the shell has the terminal again is lost.
+    terminal.until("the shell", |screen| {
+        screen.matches("bash-").count() > 1 && !screen.contains("q quit")
+    });
     terminal.line(&format!("clear; {PROGRAM} watch {}", job.run_dir()));
     terminal.until("a recording", |screen| screen.contains("recorded"));
     terminal.key("N");

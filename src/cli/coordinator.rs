@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -40,12 +40,21 @@ pub(super) struct Coordinator {
         long,
         value_name = "ADDRESS",
         default_value = "127.0.0.1:7077",
+        value_parser = address,
         env = "DDP_DOCTOR_LISTEN"
     )]
     listen: SocketAddr,
     /// Write the report of each job to DIR/<job>-<time>.json, updated at every change
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_REPORT_DIR")]
     report_dir: Option<PathBuf>,
+}
+
+/// Resolves `HOST:PORT`, preferably to an IPv4 address.
+fn address(text: &str) -> io::Result<SocketAddr> {
+    let addresses: Vec<SocketAddr> = text.to_socket_addrs()?.collect();
+    let ipv4 = addresses.iter().find(|it| it.is_ipv4());
+    let found = ipv4.or(addresses.first()).copied();
+    found.ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 impl Coordinator {
@@ -233,5 +242,20 @@ impl Write for Labelled {
 
     fn flush(&mut self) -> io::Result<()> {
         io::stderr().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_names_are_resolved() {
+        assert_eq!(
+            address("localhost:7077").unwrap(),
+            ([127, 0, 0, 1], 7077).into()
+        );
+        assert_eq!(address("[::1]:7077").unwrap().to_string(), "[::1]:7077");
+        assert!(address("localhost").is_err());
     }
 }

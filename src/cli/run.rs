@@ -1,7 +1,7 @@
 //! `ddp-doctor run`
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -153,8 +153,16 @@ impl Run {
             let torchrun = ["torchrun".into(), "--nproc-per-node".into(), count.into()];
             command.splice(0..0, torchrun);
         }
-        // Capture is switched off, or an outer `run` watches this job.
-        if environment::is_switched_off() || environment::is_watched_already() {
+        if environment::is_switched_off() {
+            return job::become_command(&command, &mut io::stderr());
+        }
+        if environment::is_watched_already() {
+            let given = std::env::args_os().skip_while(|it| it != "run").skip(1);
+            let mut given = given.take_while(|it| it != "--" && Some(it) != command.first());
+            if given.any(|it| it.as_encoded_bytes().starts_with(b"--")) {
+                let line = "the options of this run are ignored: an outer run watches the job";
+                writeln!(io::stderr(), "ddp-doctor: {line}").ok();
+            }
             return job::become_command(&command, &mut io::stderr());
         }
         let timing = Timing::default().scaled(self.time_scale);

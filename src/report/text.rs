@@ -15,6 +15,8 @@ use crate::diagnosis::{cause, detect};
 
 /// Width at which text is wrapped, in columns.
 pub(super) const WIDTH: usize = 100;
+/// Maximum number of culprits in the table of a finding, and usual maximum of its rows.
+const MAX_ROWS: usize = 12;
 /// Width of the label and indentation of wrapped text.
 const INDENT: usize = 11;
 /// Maximum size of a source file that is read, in bytes.
@@ -150,9 +152,10 @@ pub fn finding(
     if !context.is_empty() {
         writeln!(out, "    {context}")?;
     }
-    let rows = rows(finding, ranks);
+    let mut rows = rows(finding, ranks);
     if !rows.is_empty() {
         writeln!(out)?;
+        let omitted = omit(&mut rows);
         let width = |column: usize| {
             rows.iter()
                 .map(|row| row[column].chars().count())
@@ -167,6 +170,12 @@ pub fn finding(
             }
             line.push_str(&row[4]);
             writeln!(out, "{}", line.trim_end())?;
+        }
+        if omitted > 0 {
+            writeln!(
+                out,
+                "      … {omitted} more lines: ddp-doctor watch shows every rank"
+            )?;
         }
     }
     writeln!(out)?;
@@ -200,6 +209,27 @@ pub(super) fn rows(finding: &Finding, ranks: &[Rank]) -> Vec<[String; 5]> {
     let mut sources = Sources::default();
     let rank = |number| ranks.iter().find(|rank| rank.rank == number);
     sides(finding, rank, short_path, |place| sources.line(place))
+}
+
+/// Shortens a long table to the rows of culprits and the first of the others. Returns how many rows it
+/// removed.
+fn omit(rows: &mut Vec<[String; 5]>) -> usize {
+    let all = rows.len();
+    let is_culprit = |row: &[String; 5]| row[0].starts_with('▸');
+    let culprits = rows.iter().filter(|row| is_culprit(row)).count();
+    let mut others = MAX_ROWS.saturating_sub(culprits).max(MAX_ROWS / 4);
+    let mut culprits = MAX_ROWS;
+    rows.retain(|row| {
+        let left = if is_culprit(row) {
+            &mut culprits
+        } else {
+            &mut others
+        };
+        let keeps = *left > 0;
+        *left = left.saturating_sub(1);
+        keeps
+    });
+    all - rows.len()
 }
 
 fn labelled(out: &mut dyn Write, label: &str, text: &str, style: Style) -> io::Result<()> {
@@ -277,6 +307,25 @@ error[DD102] early-exit: rank 1 has ended; ranks 0 and 2 wait for it in all_redu
     more   ddp-doctor explain DD102
 ";
         assert_eq!(render(&early_exit()), expected);
+    }
+
+    #[test]
+    fn table_of_many_ranks_is_shortened() {
+        let mut finding = early_exit();
+        let call = finding.per_rank.last().unwrap().clone();
+        for rank in 10..70 {
+            let mut call = call.clone();
+            call.rank = rank;
+            call.place.as_mut().unwrap().line = rank;
+            finding.per_rank.push(call);
+        }
+        let text = render(&finding);
+        assert!(text.lines().count() < 30, "{text}");
+        assert!(text.contains("▸ rank 1"), "{text}");
+        assert!(
+            text.contains("more lines: ddp-doctor watch shows every rank"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -143,7 +143,7 @@ mod tests {
         victims = [2]
         cause = "unknown"
         states = { 0 = "waiting", 1 = "waiting" }
-        why-has = "that is waited for by rank 0 at train.py:30 and by rank 1 at train.py:30"
+        why-has = "their completion is awaited by rank 0 at train.py:30 and by rank 1 at train.py:30"
         "#;
 
     #[test]

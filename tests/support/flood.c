@@ -1,0 +1,41 @@
+/* A rank that makes more calls than its black box can hold: when the file `flood` appears, until it has
+ * made the file `flooded`; exits when the file `stop` appears. */
+
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ddp_doctor.h"
+
+#define CALLS 200000
+
+static void wait_for(const char *file)
+{
+    struct timespec a_while = {0, 10 * 1000 * 1000};
+    while (access(file, F_OK) != 0)
+        nanosleep(&a_while, NULL);
+}
+
+int main(void)
+{
+    ddp_doctor_identity identity = {0, 1, 0};
+    uint32_t members[1] = {0}, world;
+    ddp_doctor_call call;
+
+    ddp_doctor_open(ddp_doctor_text_of("c"), &identity);
+    world = ddp_doctor_group(ddp_doctor_text_of("world"), ddp_doctor_text_of("all ranks"),
+                             ddp_doctor_text_of("none"), 0, members, 1);
+    memset(&call, 0, sizeof call);
+    call.op = DDP_DOCTOR_OP_BARRIER;
+    call.group = world;
+    ddp_doctor_returned(ddp_doctor_issued(&call));
+    wait_for("flood");
+    for (int i = 0; i < CALLS; ++i)
+        ddp_doctor_returned(ddp_doctor_issued(&call));
+    close(open("flooded", O_CREAT | O_WRONLY, 0600));
+    wait_for("stop");
+    ddp_doctor_exit(0, ddp_doctor_text_of("main returned"));
+    return 0;
+}
