@@ -70,9 +70,16 @@ impl Drop for Job {
     }
 }
 
+/// Waits until the dashboard has left the terminal: what is typed earlier is lost.
+#[track_caller]
+fn is_left(terminal: &Terminal) {
+    eventually("the main screen", || terminal.asked("#{alternate_on}") == "0");
+}
+
 /// Checks that the terminal is back in the shell's settings.
 #[track_caller]
 fn is_given_back(terminal: &Terminal) {
+    is_left(terminal);
     // The quotes in `'e'nd` keep the echo of the typed line from matching.
     let settings = r"stty -a | grep -ow -e -icanon -e icanon -e -echo -e echo | tr '\n' ' '";
     terminal.line(&format!("{settings}; echo 'e'nd"));
@@ -175,10 +182,7 @@ fn dashboard_replays_an_ended_run() {
         screen.contains("recorded") || screen.contains("ended")
     });
     terminal.key("q");
-    // What is typed before the shell has the terminal again is lost.
-    terminal.until("the shell", |screen| {
-        screen.matches("bash-").count() > 1 && !screen.contains("q quit")
-    });
+    is_left(&terminal);
     terminal.line(&format!("clear; {PROGRAM} watch {}", job.run_dir()));
     terminal.until("a recording", |screen| screen.contains("recorded"));
     terminal.key("N");
