@@ -73,7 +73,7 @@ impl Writer {
         })
     }
 
-    /// Appends one report with a single write.
+    /// Appends one report with a single write, unless it has no content.
     ///
     /// # Errors
     ///
@@ -88,6 +88,9 @@ impl Writer {
         let length = self.frame.len() - FRAME_HEADER;
         if length > MAX_FRAME {
             return Err(io::Error::from(io::ErrorKind::FileTooLarge).into());
+        }
+        if length == 0 {
+            return Ok(());
         }
         let crc = crc32fast::hash(&self.frame[FRAME_HEADER..]);
         self.frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
@@ -197,6 +200,10 @@ impl<R: Read> Reader<R> {
             _ => return Ok(self.end(Some("the last frame is cut off"))),
         }
         let length = word(&header, 0) as usize;
+        if length == 0 {
+            // Blocks that the file system never wrote: they would pass for frames without content.
+            return Ok(self.end(Some("a frame is empty")));
+        }
         if length > MAX_FRAME {
             return Ok(self.end(Some("a frame claims to be longer than frames are")));
         }
@@ -331,6 +338,16 @@ mod tests {
                 assert_eq!(skipped.at as usize, ends[whole]);
             }
         }
+    }
+
+    #[test]
+    fn zeros_are_no_frames() {
+        let mut bytes = journal();
+        let end = bytes.len();
+        bytes.resize(end + 4096, 0);
+        let (found, skipped) = read_all(&bytes).unwrap();
+        assert_eq!(found, reports());
+        assert_eq!(skipped.unwrap().at as usize, end);
     }
 
     #[test]
