@@ -669,6 +669,42 @@ fn finding_is_in_the_report_while_the_job_hangs() {
 }
 
 #[test]
+fn ranks_that_outlive_run_can_be_inspected() {
+    let dir = dir();
+    let mut job = Running::start(
+        program(dir.path())
+            .args(["run", "--report", "r.json", "--"])
+            .args([PROGRAM, "demo-rank", "early-exit"]),
+    );
+    let path = dir.path().join("r.json");
+    eventually("the hang is found", || {
+        path.exists() && report(&path).verdict == Verdict::Hang
+    });
+    let ranks = report(&path).ranks;
+    job.signal("KILL");
+    assert_eq!(job.0.wait().unwrap().signal(), Some(9));
+    let run_dir = run_dir(dir.path());
+    let ask = |command: &str| {
+        let output = program(dir.path()).arg(command).arg(&run_dir).output();
+        let output = output.unwrap();
+        let said = stderr(&output);
+        let is_said = said.contains("Ranks 0, 2 and 3 are alive, but the run in");
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.code(), is_said, text, said)
+    };
+    let (code, is_said, text, said) = ask("dump");
+    assert_eq!((code, is_said), (Some(0), true), "{text}{said}");
+    assert!(text.contains("rank 0") && text.contains("rank 3"), "{text}");
+    let (code, is_said, text, said) = ask("status");
+    assert_eq!((code, is_said), (Some(0), true), "{text}{said}");
+    assert!(text.contains("finding DD102"), "{text}");
+    for rank in ranks.iter().filter(|it| it.rank != 1) {
+        send("KILL", &rank.pid.to_string());
+    }
+    eventually("the ranks are gone", || !ask("status").1);
+}
+
+#[test]
 fn invalid_variable_does_not_stop_the_job() {
     let dir = dir();
     let output = program(dir.path())

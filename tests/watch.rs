@@ -73,7 +73,9 @@ impl Drop for Job {
 /// Waits until the dashboard has left the terminal: what is typed earlier is lost.
 #[track_caller]
 fn is_left(terminal: &Terminal) {
-    eventually("the main screen", || terminal.asked("#{alternate_on}") == "0");
+    eventually("the main screen", || {
+        terminal.asked("#{alternate_on}") == "0"
+    });
 }
 
 /// Checks that the terminal is back in the shell's settings.

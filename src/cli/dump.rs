@@ -9,9 +9,10 @@ use ddp_doctor_proto::dump::Dump;
 use ddp_doctor_proto::v1;
 use v1::viewer_service_client::ViewerServiceClient;
 
-use super::target::Live;
+use super::target::{self, Live};
 use super::{Global, INSUFFICIENT};
 use crate::coordinator::MAX_MESSAGE;
+use crate::node::orphans::Orphan;
 use crate::node::stacks::native::Known;
 use crate::node::{attach, proc, stacks, sys};
 use crate::report::dump;
@@ -70,13 +71,16 @@ impl ShowStacks {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let dump = match self.pid {
             Some(pid) => of_process(pid)?,
-            None => {
-                let mut live = Live::find(self.target.as_deref())?;
-                if let Some(job) = &self.job {
-                    live.job.clone_from(job);
+            None => match target::orphans(self.target.as_deref()) {
+                Some((_, ranks)) => of_orphans(&ranks),
+                None => {
+                    let mut live = Live::find(self.target.as_deref())?;
+                    if let Some(job) = &self.job {
+                        live.job.clone_from(job);
+                    }
+                    of_job(&live)?
                 }
-                of_job(&live)?
-            }
+            },
         };
         // For a single process all threads are shown: there is nothing to compare it with.
         let all_threads = self.all_threads || self.pid.is_some();
@@ -106,7 +110,20 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
     if stacks.threads.is_empty() {
         bail!("process {pid}: {}", stacks.trouble);
     }
-    Ok(dump::of_process(sys::host_name(), pid, stacks))
+    Ok(dump::of_processes(
+        &sys::host_name(),
+        vec![(None, pid, stacks)],
+    ))
+}
+
+/// Stacks of ranks that no `run` watches any more.
+fn of_orphans(ranks: &[Orphan]) -> Dump {
+    let known = Known::default();
+    let take = |it: &Orphan| {
+        let stacks = stacks::take(it.pid, it.start_ticks, &known);
+        (Some(it.rank), it.pid, stacks)
+    };
+    dump::of_processes(&sys::host_name(), ranks.iter().map(take).collect())
 }
 
 fn of_job(live: &Live) -> anyhow::Result<Dump> {

@@ -7,7 +7,7 @@ use ddp_doctor_proto::report::{Job, Report};
 
 use super::Global;
 use super::fail_on::FailOn;
-use super::viewing;
+use super::{target, viewing};
 use crate::report::json::{self, Assembler};
 use crate::report::status;
 
@@ -55,6 +55,7 @@ enum Format {
 impl ShowStatus {
     pub(super) fn run(self, global: &Global) -> anyhow::Result<u8> {
         let target = viewing::find(self.target.as_deref(), self.job.as_deref())?;
+        target::orphans(self.target.as_deref());
         let update = viewing::now(&target)?;
         let mut assembler = Assembler::new(Job::default());
         assembler.apply(update);

@@ -1,13 +1,16 @@
 //! Resolves TARGET of a command line to a coordinator and a job, or to evidence.
 
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
+use crate::diagnosis::words::{Capital, Ranks, number};
 use crate::node::boxes::{self, BoxDir};
 use crate::node::environment;
+use crate::node::orphans::{self, Orphan};
 use crate::node::rundir::Description;
 use crate::node::{names, socket, sys};
 
@@ -72,6 +75,25 @@ impl Target {
 /// Whether the run in a directory has certainly ended.
 pub(super) fn is_over(dir: &Path) -> bool {
     matches!(Description::of(dir), Ok(Some(run)) if run.is_over())
+}
+
+/// The run directory that the target names, or that of the newest run, and its living ranks, if its `run`
+/// was killed and ranks outlive it. Prints that in one line.
+pub(super) fn orphans(target: Option<&str>) -> Option<(PathBuf, Vec<Orphan>)> {
+    let Ok(Target::Left(dir)) = Target::find(target) else {
+        return None;
+    };
+    let ranks = orphans::of(Path::new(boxes::SHARED_MEMORY), &dir);
+    let numbers: Vec<u32> = ranks.iter().map(|it| it.rank).collect();
+    if numbers.is_empty() || !is_over(&dir) {
+        return None;
+    }
+    let (ranks_are, shown) = (Capital(Ranks(&numbers)), dir.display());
+    let are = number(&numbers, "is", "are");
+    let line =
+        format!("{ranks_are} {are} alive, but the run in {shown} was killed: nothing is diagnosed");
+    writeln!(io::stderr(), "ddp-doctor: {line}").ok();
+    Some((dir, ranks))
 }
 
 /// Address of an active job.

@@ -17,6 +17,7 @@ pub mod kill;
 pub mod launch;
 pub mod memory;
 pub mod names;
+pub mod orphans;
 pub mod outbox;
 pub mod places;
 pub mod proc;

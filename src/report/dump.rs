@@ -34,30 +34,32 @@ pub fn of_job(parts: Vec<v1::DumpPart>) -> Dump {
     grouped(dump)
 }
 
-/// Assembles a dump of a single process.
+/// Assembles a dump of processes of one host, given by rank, pid and stacks.
 #[must_use]
-pub fn of_process(host: String, pid: u32, stacks: v1::Stacks) -> Dump {
+pub fn of_processes(host: &str, processes: Vec<(Option<u32>, u32, v1::Stacks)>) -> Dump {
     let mut dump = empty();
-    dump.taken_at = Timestamp(stacks.unix_ns);
-    let state = match stacks.threads.first().map(|main| main.state.as_str()) {
-        None | Some("Z") => RankState::Unknown,
-        Some("T" | "t") => RankState::Stopped,
-        Some(_) => RankState::Running,
-    };
-    let mut process = Process {
-        rank: None,
-        host,
-        pid,
-        state,
-        exit: ddp_doctor_proto::report::Exit::default(),
-        step: None,
-        waiting_in: None,
-        taken_at: None,
-        trouble: None,
-        threads: Vec::new(),
-    };
-    add(&mut process, stacks);
-    dump.processes.push(process);
+    for (rank, pid, stacks) in processes {
+        dump.taken_at = Timestamp(stacks.unix_ns).max(dump.taken_at);
+        let state = match stacks.threads.first().map(|main| main.state.as_str()) {
+            None | Some("Z") => RankState::Unknown,
+            Some("T" | "t") => RankState::Stopped,
+            Some(_) => RankState::Running,
+        };
+        let mut process = Process {
+            rank,
+            host: host.to_owned(),
+            pid,
+            state,
+            exit: ddp_doctor_proto::report::Exit::default(),
+            step: None,
+            waiting_in: None,
+            taken_at: None,
+            trouble: None,
+            threads: Vec::new(),
+        };
+        add(&mut process, stacks);
+        dump.processes.push(process);
+    }
     grouped(dump)
 }
 
