@@ -657,6 +657,45 @@ fn records_lost_while_run_is_stopped_are_reported() {
 }
 
 #[test]
+fn job_in_a_time_namespace_is_diagnosed() {
+    let training = training().to_str().unwrap();
+    for (bug, verdict) in [("", Verdict::Healthy), ("early-exit", Verdict::Hang)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut run = program(dir.path());
+        run.args([
+            "run",
+            "--report",
+            "r.json",
+            "--on-hang",
+            "kill",
+            "--kill-after",
+            "1",
+        ]);
+        run.args([
+            "--",
+            "unshare",
+            "--map-current-user",
+            "--keep-caps",
+            "--time",
+        ]);
+        run.args([
+            "--boottime",
+            "100000",
+            "--monotonic",
+            "100000",
+            training,
+            "4",
+            bug,
+        ]);
+        let output = run.output().unwrap();
+        let report = fs::read(dir.path().join("r.json")).unwrap();
+        let report: Report = serde_json::from_slice(&report).unwrap();
+        assert_eq!(report.verdict, verdict, "{output:?}");
+        assert_eq!(report.ranks.len(), 4);
+    }
+}
+
+#[test]
 fn reporter_ends_on_sigterm() {
     let coordinator = Coordinator::start();
     let training = training().to_str().unwrap();

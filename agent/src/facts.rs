@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::sync::OnceLock;
 
 use crate::blackbox::{JOB, Options};
 
@@ -56,10 +57,40 @@ fn world() -> String {
 }
 
 /// Start time of a process in clock ticks since boot, which distinguishes reused pids; `None`: no
-/// such process, or it is hidden.
+/// such process, or it is hidden. It is the same in every time namespace.
 #[must_use]
 pub fn start_ticks_of(pid: u32) -> Option<u64> {
-    start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    start_ticks(&fs::read(format!("/proc/{pid}/stat")).ok()?).map(host_ticks)
+}
+
+/// Converts a start time that this process reads in `/proc` to the initial time namespace
+/// (time_namespaces(7)).
+#[must_use]
+pub fn host_ticks(ticks: u64) -> u64 {
+    static OFFSET: OnceLock<i64> = OnceLock::new();
+    let offset = OFFSET.get_or_init(|| {
+        let namespace = |name| fs::read_link(format!("/proc/self/ns/{name}")).ok();
+        // The offsets are those of children. They apply to this process if it is in their namespace.
+        if namespace("time") != namespace("time_for_children") {
+            return 0;
+        }
+        let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+        boottime_offset(&offsets)
+    });
+    ticks.saturating_add_signed(offset.saturating_neg())
+}
+
+/// The offset of the boot-time clock in `/proc/PID/timens_offsets`, in clock ticks.
+fn boottime_offset(offsets: &str) -> i64 {
+    /// Clock ticks in a second (`USER_HZ`).
+    const HZ: i64 = 100;
+    let line = offsets
+        .lines()
+        .find_map(|line| line.strip_prefix("boottime"));
+    let mut numbers = line.unwrap_or_default().split_ascii_whitespace();
+    let mut number = || numbers.next()?.parse::<i64>().ok();
+    let (seconds, nanoseconds) = (number().unwrap_or(0), number().unwrap_or(0));
+    seconds.saturating_mul(HZ) + nanoseconds / (1_000_000_000 / HZ)
 }
 
 /// Facts about this process for the header of its black box.
@@ -81,7 +112,7 @@ impl Process {
         Self {
             pid: std::process::id(),
             parent: std::os::unix::process::parent_id(),
-            start_ticks: start_ticks(&stat).unwrap_or(0),
+            start_ticks: start_ticks(&stat).map_or(0, host_ticks),
             boot_id: parse_boot_id(&boot_id),
             host: host.trim_end().to_owned(),
         }
@@ -120,6 +151,16 @@ mod tests {
         assert_eq!(start_ticks(b""), None);
         assert_eq!(start_ticks(b"7 (a) S 1"), None);
         assert!(Process::this().start_ticks > 0);
+    }
+
+    #[test]
+    fn offset_of_a_time_namespace_is_in_ticks() {
+        assert_eq!(
+            boottime_offset("monotonic  5 0\nboottime  100 500000000\n"),
+            10_050
+        );
+        assert_eq!(boottime_offset("monotonic  0 0\nboottime  -7 0\n"), -700);
+        assert_eq!(boottime_offset(""), 0);
     }
 
     #[test]

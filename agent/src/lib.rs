@@ -64,6 +64,6 @@ pub use call::{CallBuilder, CallGuard, CallId, WaitGuard};
 pub use current::{Opened, close, current, open};
 pub use ddp_doctor_proto::blackbox::memory::Sample as MemorySample;
 pub use ddp_doctor_proto::{DType, ExceptionKind, NoteKind, Op, ReduceOp, Spending};
-pub use facts::{is_disabled, options_from_env, start_ticks_of};
+pub use facts::{host_ticks, is_disabled, options_from_env, start_ticks_of};
 #[cfg(feature = "cuda")]
 pub use gpu::{GpuError, gpu_memory};

@@ -17,7 +17,8 @@ pub struct Stat {
     pub letter: u8,
     /// Process id of the parent.
     pub parent: u32,
-    /// Start time in clock ticks since boot, which distinguishes processes with the same pid.
+    /// Start time in clock ticks since boot, which distinguishes processes with the same pid. It is the
+    /// same in every time namespace.
     pub start_ticks: u64,
     /// Wait status of a zombie; 0 if this process may not read it.
     pub exit_code: i32,
@@ -307,7 +308,7 @@ fn parse(bytes: &[u8]) -> Option<Stat> {
     Some(Stat {
         letter: *field(3)?.as_bytes().first()?,
         parent: field(4)?.parse().ok()?,
-        start_ticks: field(22)?.parse().ok()?,
+        start_ticks: ddp_doctor_agent::host_ticks(field(22)?.parse().ok()?),
         exit_code: field(52)?.parse().ok()?,
     })
 }
