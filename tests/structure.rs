@@ -133,7 +133,7 @@ fn unsafe_code_is_limited_to_listed_files() {
         "agent/nccl/src/caller.rs",
         "agent/nccl/src/comms.rs",
         "agent/nccl/src/driver.rs",
-        "agent/nccl/src/held.rs",
+        "agent/nccl/src/comm_memory.rs",
         "agent/nccl/src/hooks.rs",
         "agent/nccl/src/init.rs",
         "agent/nccl/src/profiler/layout.rs",

@@ -46,7 +46,7 @@ impl From<&[u8]> for Bytes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 #[expect(missing_docs, reason = "the fields are those of `blackbox::Call`")]
-pub struct Asked {
+pub struct CallArguments {
     pub op: u8,
     pub dtype: u8,
     pub reduce_op: u8,
@@ -62,7 +62,7 @@ pub struct Asked {
     pub returns_to: usize,
 }
 
-impl Asked {
+impl CallArguments {
     /// Converts to a call of the black box.
     #[inline]
     #[must_use]
@@ -114,13 +114,13 @@ pub struct Services {
     pub current: extern "C" fn() -> usize,
     /// [`INSIDE_NOTHING`], [`INSIDE_OTHER`] or the id of a call.
     pub inside: extern "C" fn() -> u64,
-    pub beneath: extern "C" fn(asked: &Asked, ranks: u32),
+    pub beneath: extern "C" fn(arguments: &CallArguments, ranks: u32),
     pub within: extern "C" fn(function: Bytes),
     pub follow: extern "C" fn(call: u64) -> bool,
     pub part_done: extern "C" fn(call: u64),
     pub communicator: extern "C" fn(communicator: &Named) -> u32,
     pub creating: extern "C" fn(communicator: &Named) -> u64,
-    pub issued: extern "C" fn(asked: &Asked) -> u64,
+    pub issued: extern "C" fn(arguments: &CallArguments) -> u64,
     pub returned: extern "C" fn(call: u64, followed: bool),
     pub completed: extern "C" fn(call: u64),
     pub destroyed: extern "C" fn(group: u32),

@@ -14,7 +14,7 @@ use loom::thread;
 
 use protocol::ring::{self, Copied, Cursor};
 use protocol::strings::Strings;
-use recent::{Known, RecentCalls};
+use recent::{CallFacts, RecentCalls};
 use sync::{AtomicU64, Ordering};
 
 #[path = "../src/blackbox/protocol/mod.rs"]
@@ -298,7 +298,7 @@ fn reused_entry_belongs_to_exactly_one_thread() {
 #[test]
 fn recalled_facts_belong_to_the_call() {
     model(3, || {
-        let known = |call: u64| Known {
+        let known = |call: u64| CallFacts {
             group: call as u32,
             op: Op::AllReduce,
             seq: call,
@@ -310,7 +310,10 @@ fn recalled_facts_belong_to_the_call() {
         let recalls = Arc::clone(&calls);
         let reader = thread::spawn(move || {
             let found = recalls.recall(1);
-            assert!(found == known(1) || found == Known::default(), "{found:?}");
+            assert!(
+                found == known(1) || found == CallFacts::default(),
+                "{found:?}"
+            );
         });
         writer.join().unwrap();
         reader.join().unwrap();

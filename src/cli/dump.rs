@@ -13,7 +13,7 @@ use super::target::{self, Live};
 use super::{Global, INSUFFICIENT};
 use crate::coordinator::MAX_MESSAGE;
 use crate::node::orphans::Orphan;
-use crate::node::stacks::native::Known;
+use crate::node::stacks::native::FunctionCache;
 use crate::node::{attach, proc, stacks, sys};
 use crate::report::dump;
 
@@ -106,7 +106,7 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
     let Ok(stat) = proc::Stat::of(pid) else {
         bail!("there is no process {pid}");
     };
-    let stacks = stacks::take(pid, stat.start_ticks, &Known::default());
+    let stacks = stacks::take(pid, stat.start_ticks, &FunctionCache::default());
     if stacks.threads.is_empty() {
         bail!("process {pid}: {}", stacks.trouble);
     }
@@ -118,7 +118,7 @@ fn of_process(pid: u32) -> anyhow::Result<Dump> {
 
 /// Stacks of ranks that no `run` watches any more.
 fn of_orphans(ranks: &[Orphan]) -> Dump {
-    let known = Known::default();
+    let known = FunctionCache::default();
     let take = |it: &Orphan| {
         let stacks = stacks::take(it.pid, it.start_ticks, &known);
         (Some(it.rank), it.pid, stacks)

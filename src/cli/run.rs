@@ -118,7 +118,7 @@ impl From<Nccl> for job::Nccl {
         match nccl {
             Nccl::Auto => Self::Auto,
             Nccl::Always => Self::Always,
-            Nccl::Soname => Self::InItsPlace,
+            Nccl::Soname => Self::Soname,
             Nccl::Profiler => Self::Profiler,
             Nccl::Never => Self::Never,
         }

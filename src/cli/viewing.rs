@@ -48,7 +48,7 @@ fn last_update(path: &Path) -> anyhow::Result<v1::Update> {
         bail!("no evidence of a job in {}", path.display());
     };
     let at = report.job.ended_at.or(report.job.started_at);
-    let mut told = crate::report::viewer::Told::default();
+    let mut told = crate::report::viewer::Sent::default();
     Ok(told.update(report, None, at.unwrap_or_default(), true))
 }
 

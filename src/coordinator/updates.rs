@@ -7,14 +7,14 @@ use ddp_doctor_proto::v1;
 use tokio::sync::watch;
 
 use super::session::Published;
-use crate::report::viewer::Told;
+use crate::report::viewer::Sent;
 
 /// Updates of one job for one viewer.
 #[derive(Debug)]
 pub struct Updates {
     published: watch::Receiver<Arc<Published>>,
     /// State that was sent to this viewer.
-    told: Told,
+    told: Sent,
     ended: bool,
     /// Counters that include this viewer.
     counters: Vec<Arc<AtomicUsize>>,
@@ -31,7 +31,7 @@ impl Updates {
         published.mark_changed();
         Self {
             published,
-            told: Told::default(),
+            told: Sent::default(),
             ended: false,
             counters,
         }

@@ -22,17 +22,17 @@ const OFTEN: (u32, u32) = (8, 3);
 
 /// The captures requested so far, by process.
 #[derive(Debug, Default)]
-pub struct Asked(BTreeMap<ProcessId, Asking>);
+pub struct CaptureRequests(BTreeMap<ProcessId, CaptureRequest>);
 
 #[derive(Clone, Copy, Debug)]
-struct Asking {
+struct CaptureRequest {
     /// Time of the latest request.
     at: Timestamp,
     /// Number of distinct waits in which captures were requested.
     stands: u32,
 }
 
-impl Asked {
+impl CaptureRequests {
     /// Processes to capture now; they count as requested.
     pub fn wanted(&mut self, situation: &Situation<'_>) -> Vec<ProcessId> {
         let model = situation.model;
@@ -43,7 +43,7 @@ impl Asked {
             let process = &model.processes[&id];
             if let Some(stands) = self.due(process, since, situation) {
                 let at = situation.now;
-                self.0.insert(id, Asking { at, stands });
+                self.0.insert(id, CaptureRequest { at, stands });
                 wanted.push(id);
             }
         }

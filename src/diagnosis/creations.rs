@@ -6,7 +6,7 @@ use ddp_doctor_proto::ExceptionKind;
 use ddp_doctor_proto::report::Timestamp;
 
 use super::model::{
-    Asked, GroupId, Meeting, MeetingPoint, Model, Process, Request, World, is_inside,
+    CreationRequest, GroupId, Meeting, MeetingPoint, Model, Process, Request, World, is_inside,
 };
 use super::situation::{Origin, Situation, Stall};
 use super::waits::Blocked;
@@ -111,7 +111,7 @@ fn collision<'a>(
 }
 
 /// When a creator failed: it raised, or did not return in time.
-fn trouble(situation: &Situation<'_>, rank: u32, asked: &Asked) -> Option<Timestamp> {
+fn trouble(situation: &Situation<'_>, rank: u32, asked: &CreationRequest) -> Option<Timestamp> {
     let process = situation.model.processes.get(&asked.process)?;
     let raised = process.exceptions.iter().find(|exception| {
         exception.kind == ExceptionKind::LeftCollective && exception.after_calls == asked.call.id.0
@@ -133,7 +133,7 @@ fn trouble(situation: &Situation<'_>, rank: u32, asked: &Asked) -> Option<Timest
 }
 
 /// The earliest request by such a rank.
-fn earliest(request: &Request, of: impl Fn(u32) -> bool) -> Option<(u32, &Asked)> {
+fn earliest(request: &Request, of: impl Fn(u32) -> bool) -> Option<(u32, &CreationRequest)> {
     let asked = request.ranks.iter().filter(|(rank, _)| of(**rank));
     asked
         .map(|(&rank, asked)| (rank, asked))
@@ -182,6 +182,6 @@ pub fn place_of(model: &Model, group: GroupId) -> (&World, u32) {
 
 /// The process of a creator.
 #[must_use]
-pub fn process_of<'a>(model: &'a Model, asked: &Asked) -> Option<&'a Process> {
+pub fn process_of<'a>(model: &'a Model, asked: &CreationRequest) -> Option<&'a Process> {
     model.processes.get(&asked.process)
 }

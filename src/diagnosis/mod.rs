@@ -56,7 +56,7 @@ pub mod words;
 
 pub use event::Event;
 
-use capture::Asked;
+use capture::CaptureRequests;
 use detect::Key;
 use event::ProcessId;
 use judge::Judged;
@@ -110,9 +110,9 @@ pub struct Engine {
     /// Cached analysis of stragglers.
     late: lateness::Review,
     /// Cached analysis of the duration of collectives.
-    took: communication::Review,
+    communication: communication::Review,
     /// Stack captures requested so far, and those to request next.
-    asked: Asked,
+    asked: CaptureRequests,
     wanted: Vec<ProcessId>,
 }
 
@@ -131,8 +131,8 @@ impl Engine {
             ranks: Vec::new(),
             timeout: None,
             late: lateness::Review::default(),
-            took: communication::Review::default(),
-            asked: Asked::default(),
+            communication: communication::Review::default(),
+            asked: CaptureRequests::default(),
             wanted: Vec::new(),
         }
     }
@@ -181,7 +181,7 @@ impl Engine {
         self.apply(understood);
         let mut situation = Situation::of(&self.model, &self.config, now);
         situation.straggler = self.late.look(&self.model, now).cloned();
-        situation.took = self.took.look(&self.model, now).clone();
+        situation.communication = self.communication.look(&self.model, now).clone();
         let drafts = detect::ALL
             .iter()
             .flat_map(|detector| detector.detect(&situation))

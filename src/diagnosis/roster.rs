@@ -37,7 +37,7 @@ pub struct Roster {
     waiting: BTreeSet<ProcessId>,
     communicators: BTreeMap<Key, Communicator>,
     /// Groups with known members, by the address of their description.
-    groups: BTreeMap<usize, Known>,
+    groups: BTreeMap<usize, KnownGroup>,
     /// Groups whose assumed members were wrong.
     mistaken: Vec<Arc<GroupInfo>>,
 }
@@ -52,7 +52,7 @@ struct Process {
 
 /// A group with known members. Keeps its description alive, so that the address stays valid.
 #[derive(Debug)]
-struct Known {
+struct KnownGroup {
     told: Arc<GroupInfo>,
     is: Arc<GroupInfo>,
 }
@@ -354,7 +354,7 @@ impl Roster {
             seat: None,
             ..GroupInfo::clone(group)
         });
-        let known = Known {
+        let known = KnownGroup {
             told: Arc::clone(group),
             is: Arc::clone(&is),
         };

@@ -29,7 +29,7 @@ const MAX_NAME: usize = 256;
 
 /// A decoder's knowledge of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct KnownProcess<'a> {
     /// Number of the process in the node's stream.
     pub number: u64,
     /// Identifies the process in the job.
@@ -128,11 +128,11 @@ impl Decoder {
     }
 
     /// All processes, by number.
-    pub fn processes(&self) -> impl Iterator<Item = Known<'_>> {
-        let mut known: Vec<Known<'_>> = self
+    pub fn processes(&self) -> impl Iterator<Item = KnownProcess<'_>> {
+        let mut known: Vec<KnownProcess<'_>> = self
             .processes
             .iter()
-            .map(|(&number, process)| Known {
+            .map(|(&number, process)| KnownProcess {
                 number: u64::from(number),
                 id: ProcessId::of(self.node, number),
                 identity: process.identity(),

@@ -57,14 +57,14 @@ pub struct ToBeRank {
 pub struct Descendants {
     root: u32,
     activation: Option<PathBuf>,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, ProcessEntry>,
     /// Found since the last [`Self::take_ranks`].
     ranks: Vec<ToBeRank>,
 }
 
 /// What is known about a process of this host.
 #[derive(Debug)]
-struct Known {
+struct ProcessEntry {
     start_ticks: u64,
     parent: u32,
     is_below: bool,
@@ -130,7 +130,7 @@ impl Descendants {
                 .known
                 .get(&stat.parent)
                 .is_some_and(|parent| parent.is_below);
-        let known = Known {
+        let known = ProcessEntry {
             start_ticks: stat.start_ticks,
             parent: stat.parent,
             is_below,
@@ -214,7 +214,7 @@ impl Descendants {
     }
 
     /// Whether the condition holds for a process between this one and the root.
-    fn descends_from(&self, pid: u32, is: impl Fn(&Known) -> bool) -> bool {
+    fn descends_from(&self, pid: u32, is: impl Fn(&ProcessEntry) -> bool) -> bool {
         let mut at = self.known.get(&pid).map(|known| known.parent);
         while let Some(known) = at
             .and_then(|pid| self.known.get(&pid))

@@ -61,11 +61,11 @@ pub fn is_watched_already() -> bool {
 
 /// How the library that traces NCCL calls is loaded into the job's processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SeesNccl {
+pub enum NcclLoading {
     /// The loader loads it before all other libraries.
     Preloaded(PathBuf),
     /// The loader also loads it for programs that load NCCL by its name.
-    InItsPlace {
+    Soname {
         /// The library.
         library: PathBuf,
         /// Directory with the library under NCCL's names, which the loader searches first.
@@ -75,7 +75,7 @@ pub enum SeesNccl {
     Profiler(PathBuf),
 }
 
-impl SeesNccl {
+impl NcclLoading {
     /// Names and values of the variables to set. `inherited` returns the current value of a
     /// variable.
     fn variables(
@@ -87,7 +87,7 @@ impl SeesNccl {
                 let before = inherited(PRELOAD);
                 vec![(PRELOAD, first(library, before.as_deref()))]
             }
-            Self::InItsPlace { library, folder } => {
+            Self::Soname { library, folder } => {
                 let (before, path) = (inherited(PRELOAD), inherited(LIBRARY_PATH));
                 vec![
                     (PRELOAD, first(library, before.as_deref())),
@@ -123,7 +123,7 @@ pub struct Environment {
     /// The directory of the Python package, if it was found.
     pub python: Option<PathBuf>,
     /// How NCCL calls are traced; `None` if they are not.
-    pub nccl: Option<SeesNccl>,
+    pub nccl: Option<NcclLoading>,
 }
 
 impl Environment {
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn nccl_replacement_is_preloaded_and_found_first() {
-        let named = SeesNccl::InItsPlace {
+        let named = NcclLoading::Soname {
             library: "/l/named.so".into(),
             folder: "/b/nccl".into(),
         };
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn inherited_profiler_becomes_the_next_one() {
         let library = Path::new("/l/libddp_doctor_nccl.so");
-        let profiler = SeesNccl::Profiler(library.to_owned());
+        let profiler = NcclLoading::Profiler(library.to_owned());
         let with = |plugin: Option<&'static str>, next: Option<&'static str>| {
             let values = [(PROFILER, plugin), (NEXT_PROFILER, next)];
             let value = |name: &str| values.iter().find(|it| it.0 == name)?.1.map(OsString::from);

@@ -168,7 +168,7 @@ pub struct Follower {
     stacks: Taker,
     sources: Sources,
     /// Lines of native programs.
-    known_places: Arc<places::Known>,
+    known_places: Arc<places::LineCache>,
     ranks: Vec<Rank>,
     /// Processes that will become ranks and have no box.
     started: StartedRanks,

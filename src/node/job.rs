@@ -27,7 +27,7 @@ use tokio::sync::{oneshot, watch};
 use super::attach::{self, Concluded, Coordinator, Diagnosis};
 use super::boxes::{self, BoxDir, NCCL_FOLDER};
 use super::descendants::Descendants;
-use super::environment::{self, Environment, SeesNccl};
+use super::environment::{self, Environment, NcclLoading};
 use super::follow::{self, Commander, Follower};
 use super::kill::Patience;
 use super::outbox::{Journal, Outbox};
@@ -89,7 +89,7 @@ pub enum Nccl {
     /// Every process's.
     Always,
     /// Every process's, also of those that load it by its name.
-    InItsPlace,
+    Soname,
     /// Every process's whose NCCL loads a profiler.
     Profiler,
     /// Nobody's.
@@ -260,27 +260,27 @@ pub fn become_command(command: &[OsString], out: &mut dyn Write) -> u8 {
 }
 
 /// What sees calls of NCCL in the job's processes. What has to be made for it goes with the boxes.
-fn sees_nccl(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<SeesNccl> {
+fn sees_nccl(when: Nccl, boxes: &BoxDir, live: &mut Live) -> Option<NcclLoading> {
     let mut refused = |why: &str| live.say(why);
     let sees = match when {
         Nccl::Auto => {
             let has_driver = environment::has_nvidia_driver();
             let found = has_driver.then(|| environment::find_nccl(&mut refused));
-            return found.flatten().map(SeesNccl::Preloaded);
+            return found.flatten().map(NcclLoading::Preloaded);
         }
         Nccl::Never => return None,
-        Nccl::Always => environment::find_nccl(&mut refused).map(SeesNccl::Preloaded),
-        Nccl::Profiler => environment::find_nccl(&mut refused).map(SeesNccl::Profiler),
-        Nccl::InItsPlace => environment::find_nccl_by_name(&mut refused).and_then(|library| {
+        Nccl::Always => environment::find_nccl(&mut refused).map(NcclLoading::Preloaded),
+        Nccl::Profiler => environment::find_nccl(&mut refused).map(NcclLoading::Profiler),
+        Nccl::Soname => environment::find_nccl_by_name(&mut refused).and_then(|library| {
             let folder = boxes.path().join(NCCL_FOLDER);
             let made = environment::name_nccl(&folder, &library);
             made.is_ok()
-                .then_some(SeesNccl::InItsPlace { library, folder })
+                .then_some(NcclLoading::Soname { library, folder })
         }),
     };
     if sees.is_none() {
         let library = match when {
-            Nccl::InItsPlace => "libddp_doctor_nccl_soname.so",
+            Nccl::Soname => "libddp_doctor_nccl_soname.so",
             _ => "libddp_doctor_nccl.so",
         };
         live.say(&format!(

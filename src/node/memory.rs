@@ -34,7 +34,7 @@ const CPU_STEP: u32 = 250;
 pub struct Memory {
     timing: Timing,
     system: System,
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, Sampled>,
     /// Recent values of the host's count of out-of-memory kills.
     on_host: Counts,
 }
@@ -91,7 +91,7 @@ struct Seen {
 
 /// State of a sampled process.
 #[derive(Debug)]
-struct Known {
+struct Sampled {
     at: Instant,
     cpu_ms: u64,
     /// Its control group and the previous one, since a process that is about to end is already
@@ -189,7 +189,7 @@ impl Memory {
             return None;
         }
         let cpu_ms = measured.accumulated_cpu_time();
-        let known = self.known.entry(process).or_insert_with(|| Known {
+        let known = self.known.entry(process).or_insert_with(|| Sampled {
             at: now,
             cpu_ms,
             groups: VecDeque::new(),

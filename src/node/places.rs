@@ -44,7 +44,7 @@ type Slice = EndianArcSlice<LittleEndian>;
 
 /// Cache of the lines of files, shared by all ranks of a node, which run the same program.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<Vec<(FileId, Option<Arc<Lines>>)>>);
+pub struct LineCache(Mutex<Vec<(FileId, Option<Arc<Lines>>)>>);
 
 /// Debug information of a file.
 struct Lines {
@@ -57,7 +57,7 @@ struct Lines {
 #[derive(Debug)]
 pub struct Places {
     pid: u32,
-    known: Arc<Known>,
+    known: Arc<LineCache>,
     /// By address in the notation of the box; `None` for an address without a line.
     found: HashMap<String, Option<Where>>,
 }
@@ -65,7 +65,7 @@ pub struct Places {
 impl Places {
     /// The places of this process.
     #[must_use]
-    pub fn of(pid: u32, known: Arc<Known>) -> Self {
+    pub fn of(pid: u32, known: Arc<LineCache>) -> Self {
         Self {
             pid,
             known,
@@ -108,7 +108,7 @@ impl Places {
     }
 }
 
-impl Known {
+impl LineCache {
     fn lines(&self, pid: u32, loaded: &Loaded) -> Option<Arc<Lines>> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, lines)) = files.iter().find(|(id, _)| *id == loaded.id) {

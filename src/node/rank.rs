@@ -9,7 +9,7 @@ use ddp_doctor_proto::{NoteKind, ProcessState, RecordKind, v1};
 use v1::event::Kind;
 
 use super::outbox::Outbox;
-use super::places::{Known, Places};
+use super::places::{LineCache, Places};
 use super::proc::{self, Watched};
 use super::source::Sources;
 use super::stacks::taker::Wanted;
@@ -32,7 +32,7 @@ pub struct Rank {
     identity: Identity,
     /// `None` if the process was gone when its box was found.
     watched: Option<Watched>,
-    told: Told,
+    told: Reported,
     last_change: Option<v1::ProcessChanged>,
     /// The first and the latest captured stacks.
     stacks: Vec<v1::Stacks>,
@@ -51,7 +51,11 @@ impl Rank {
     /// # Errors
     ///
     /// If the file is no box, or not complete yet.
-    pub fn open(process: u64, path: &Path, known: &Arc<Known>) -> Result<Option<Self>, OpenError> {
+    pub fn open(
+        process: u64,
+        path: &Path,
+        known: &Arc<LineCache>,
+    ) -> Result<Option<Self>, OpenError> {
         let reader = Reader::open_own(path)?;
         let identity = reader.identity();
         if reader.is_damaged() {
@@ -71,7 +75,7 @@ impl Rank {
             watched: Watched::new(identity.pid, identity.start_ticks),
             reader,
             identity: identity.clone(),
-            told: Told {
+            told: Reported {
                 process,
                 places: Places::of(identity.pid, Arc::clone(known)),
                 sites: Vec::new(),
@@ -323,7 +327,7 @@ fn damage(note: &v1::Note) -> [Kind; 2] {
 
 /// State of reporting the contents of a box.
 #[derive(Debug)]
-struct Told {
+struct Reported {
     process: u64,
     /// Lines of its native code.
     places: Places,
@@ -335,7 +339,7 @@ struct Told {
     announced: Option<i32>,
 }
 
-impl Told {
+impl Reported {
     /// Reports one item. Items that are already in the journal go only to the coordinator.
     fn pass(&mut self, item: Item, out: &mut Outbox) {
         if let Item::Record(read) = &item

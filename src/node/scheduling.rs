@@ -32,12 +32,12 @@ const LEAST_PART: u32 = 5;
 #[derive(Debug)]
 pub struct Scheduling {
     timing: Timing,
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, Sampled>,
 }
 
 /// State of a sampled process.
 #[derive(Debug)]
-struct Known {
+struct Sampled {
     /// Time and counters of the latest scan.
     last: (Instant, Counters),
     /// `cpu.stat` of its cgroup, if there is one.
@@ -145,7 +145,7 @@ impl Scheduling {
             let counters = Counters::of(pid, cgroup.as_deref(), &pressure, shared);
             self.known.insert(
                 process,
-                Known {
+                Sampled {
                     last: (now, counters),
                     cgroup,
                     pressure,

@@ -23,7 +23,7 @@ const HEAD: usize = 4096;
 
 /// The evidence found in the paths.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Collected {
     pub(super) journals: Vec<JournalFile>,
     pub(super) boxes: Vec<BoxFile>,
     pub(super) no_boxes: Vec<NoBoxFile>,
@@ -84,8 +84,8 @@ enum FileKind {
 }
 
 /// Finds the evidence in these paths.
-pub(super) fn collect(paths: &[PathBuf]) -> Found {
-    let mut found = Found::default();
+pub(super) fn collect(paths: &[PathBuf]) -> Collected {
+    let mut found = Collected::default();
     for (place, path) in paths.iter().enumerate() {
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => found.directory(path, place),
@@ -96,7 +96,7 @@ pub(super) fn collect(paths: &[PathBuf]) -> Found {
     found
 }
 
-impl Found {
+impl Collected {
     fn remark(&mut self, path: &Path, text: impl Into<String>) {
         self.remarks.push(Remark {
             path: path.to_owned(),

@@ -6,7 +6,7 @@ use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
 use super::Remark;
-use super::collect::{BoxFile, Found, JournalFile, NoBoxFile};
+use super::collect::{BoxFile, Collected, JournalFile, NoBoxFile};
 use crate::evidence::journal;
 
 /// The evidence of one job.
@@ -28,7 +28,7 @@ pub(super) struct Node {
 }
 
 /// Groups evidence into jobs, the oldest first.
-pub(super) fn of(found: Found, remarks: &mut Vec<Remark>) -> Vec<Job> {
+pub(super) fn of(found: Collected, remarks: &mut Vec<Remark>) -> Vec<Job> {
     let mut nodes: Vec<Node> = Vec::new();
     let mut journals = found.journals;
     journals.sort_by_key(|journal| journal.hello.started_unix_ns);

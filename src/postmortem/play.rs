@@ -17,7 +17,7 @@ use super::jobs::{Job, Node};
 use crate::diagnosis::event::OomKills;
 use crate::diagnosis::{Engine, Event};
 use crate::evidence::blackbox;
-use crate::evidence::decode::{Decoder, Known};
+use crate::evidence::decode::{Decoder, KnownProcess};
 use crate::evidence::journal::Reader;
 use crate::evidence::settings;
 use crate::node::proc::{self, Watched};
@@ -244,7 +244,7 @@ impl Part {
     fn play_box(&mut self, it: &BoxFile, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
         let identity = &it.identity;
         // A process may create several boxes, one after each `exec`.
-        let is_its = |known: &Known<'_>| {
+        let is_its = |known: &KnownProcess<'_>| {
             known.identity.pid == identity.pid
                 && known.identity.start_ticks == identity.start_ticks
                 && known.identity.anchor_mono_ns == identity.anchor_mono_ns
@@ -311,7 +311,7 @@ impl Part {
     }
 
     /// Processes without a recorded end, and their fates.
-    fn open_ends(&self) -> Vec<(Known<'_>, Fate)> {
+    fn open_ends(&self) -> Vec<(KnownProcess<'_>, Fate)> {
         self.decoder
             .processes()
             .filter(|process| !process.has_ended)
@@ -319,7 +319,7 @@ impl Part {
             .collect()
     }
 
-    fn fate(&self, process: &Known<'_>) -> Fate {
+    fn fate(&self, process: &KnownProcess<'_>) -> Fate {
         if self.ended || self.goes_on() {
             return Fate::Watched;
         }
@@ -344,7 +344,7 @@ impl Part {
 
     /// Announced exit status and its time, if the process can be assumed to have exited: it made no
     /// call afterwards, and was not seen alive for long after it.
-    fn left(&self, process: &Known<'_>) -> Option<(i32, Timestamp)> {
+    fn left(&self, process: &KnownProcess<'_>) -> Option<(i32, Timestamp)> {
         let (code, at) = process.announced?;
         let lived_on = self.watched.is_some_and(|until| until > at.plus(TEARDOWN));
         let knows_its_status = code >= 0;
@@ -379,7 +379,7 @@ fn state_of(watched: &Watched) -> ProcessState {
 
 /// Reports the ends of processes to the engine, and advances the time to the end of the evidence.
 fn conclude(parts: Vec<Part>, stage: &mut Stage<'_>, remarks: &mut Vec<Remark>) {
-    let fates: Vec<Vec<(Known<'_>, Fate)>> = parts.iter().map(Part::open_ends).collect();
+    let fates: Vec<Vec<(KnownProcess<'_>, Fate)>> = parts.iter().map(Part::open_ends).collect();
     let lives = fates
         .iter()
         .flatten()

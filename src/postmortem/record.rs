@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::{Remark, collect, jobs, play};
 use crate::diagnosis::Engine;
-use crate::report::viewer::{Detail, Told};
+use crate::report::viewer::{Detail, Sent};
 
 /// Minimum time between two updates, unless the number of findings changes.
 const EVERY: Duration = Duration::from_millis(250);
@@ -50,7 +50,7 @@ pub fn record(paths: &[PathBuf]) -> Option<Recording> {
 
 #[derive(Default)]
 struct Recorder {
-    told: Told,
+    told: Sent,
     updates: Vec<v1::Update>,
     taken: Timestamp,
     findings: usize,

@@ -147,7 +147,7 @@ fn single_process_is_named_by_its_pid() {
         trouble: "its memory may not be read".into(),
         ..Default::default()
     };
-    let dump = of_process("h".into(), 123, stacks);
+    let dump = of_processes("h", vec![(None, 123, stacks)]);
     let expected = "
 process 123
     no frames

@@ -59,14 +59,14 @@ impl Detail {
 
 /// State that was sent to one viewer.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Sent {
     /// `None`: not sent yet.
     findings: Option<Vec<Finding>>,
     ranks: BTreeMap<u32, Rank>,
     detail: Detail,
 }
 
-impl Told {
+impl Sent {
     /// The changes since the previous update, recorded as sent. Without `detail` the update has no
     /// details.
     pub fn update(
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn viewer_gets_everything_once_and_then_changes() {
         let mut report = report();
-        let mut told = Told::default();
+        let mut told = Sent::default();
         let first = told.update(&report, None, Timestamp(1), false);
         assert!(first.findings_changed && first.findings.len() == 1 && first.ranks.len() == 3);
         let second = told.update(&report, None, Timestamp(2), false);
@@ -467,7 +467,7 @@ mod tests {
             ranks: [(3, detail(records))].into(),
             groups: [(0, v1::GroupStatus::default())].into(),
         };
-        let mut told = Told::default();
+        let mut told = Sent::default();
         let mut counts = |detail: &Detail| {
             let update = told.update(&report(), Some(detail), Timestamp(1), false);
             (update.details.len(), update.groups.len())

@@ -5,7 +5,7 @@
 use ddp_doctor_agent::blackbox::{Creation, Outer, Seat, Writer};
 use ddp_doctor_agent::current;
 use ddp_doctor_agent::shared::{
-    Asked, Bytes, INSIDE_NOTHING, INSIDE_OTHER, Named, Services, VERSION,
+    Bytes, CallArguments, INSIDE_NOTHING, INSIDE_OTHER, Named, Services, VERSION,
 };
 use ddp_doctor_proto::blackbox::memory::Sample;
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
@@ -66,8 +66,8 @@ extern "C" fn inside() -> u64 {
     })
 }
 
-extern "C" fn beneath(asked: &Asked, ranks: u32) {
-    on_box(|writer| writer.beneath(&asked.on(writer), ranks));
+extern "C" fn beneath(arguments: &CallArguments, ranks: u32) {
+    on_box(|writer| writer.beneath(&arguments.on(writer), ranks));
 }
 
 extern "C" fn within(function: Bytes) {
@@ -108,8 +108,8 @@ extern "C" fn creating(named: &Named) -> u64 {
     })
 }
 
-extern "C" fn issued(asked: &Asked) -> u64 {
-    on_box(|writer| writer.issued(&asked.on(writer)))
+extern "C" fn issued(arguments: &CallArguments) -> u64 {
+    on_box(|writer| writer.issued(&arguments.on(writer)))
 }
 
 extern "C" fn returned(call: u64, followed: bool) {

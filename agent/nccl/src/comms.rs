@@ -20,7 +20,7 @@ use ddp_doctor_agent::identity;
 use ddp_doctor_proto::Op;
 
 use crate::abi::Comm;
-use crate::held::Held;
+use crate::comm_memory::CommMemory;
 use crate::sink::{self, Outer, Sink};
 
 /// Maximum number of communicators at a time. More than any program has, since NCCL allocates
@@ -83,7 +83,7 @@ pub(crate) struct Communicator {
     /// NCCL's handle, while it is in the table.
     pub(crate) handle: Comm,
     /// Device memory that NCCL holds for it.
-    pub(crate) held: Held,
+    pub(crate) held: CommMemory,
 }
 
 // SAFETY: the handle is used as a name; code that passes it to NCCL ensures that it is valid.
@@ -105,7 +105,7 @@ impl Communicator {
             divisions: AtomicU32::new(0),
             whose: AtomicU8::new(whose::UNKNOWN),
             handle: ptr::null_mut(),
-            held: Held::new(),
+            held: CommMemory::new(),
         }
     }
 
@@ -292,7 +292,7 @@ mod tests {
             divisions: AtomicU32::new(0),
             whose: AtomicU8::new(whose::UNKNOWN),
             handle: ptr::null_mut(),
-            held: Held::new(),
+            held: CommMemory::new(),
         }
     }
 

@@ -22,13 +22,13 @@ use ddp_doctor_proto::{NoteKind, Op};
 
 use crate::abi::{Comm, Configured, IN_PROGRESS, NO_COLOR, Status, UniqueId, is_taken};
 use crate::caller::returns_to;
+use crate::comm_memory::Before;
 use crate::comms::{self, Communicator, Name};
-use crate::held::Before;
 use crate::real::{self, Function};
 use crate::records;
 use crate::sink::{self, Outer, Sink};
 use crate::watch::guarded;
-use crate::{done, driver, held, memory};
+use crate::{comm_memory, done, driver, memory};
 
 /// Maximum number of unique ids that are remembered, to distinguish communicators with the same id.
 const MOST_IDS: usize = 1024;
@@ -145,18 +145,18 @@ pub(crate) fn with_id(
         magic: identity::magic_of(&id.bytes),
     };
     let non_blocking = configured.non_blocking;
-    let known = Known { sink, seat, name };
+    let known = PendingComm { sink, seat, name };
     Some(known.making(function, handle, configured, non_blocking))
 }
 
 /// A communicator whose rank and size are known before it is created.
-struct Known {
+struct PendingComm {
     sink: Sink,
     seat: Seat,
     name: Name,
 }
 
-impl Known {
+impl PendingComm {
     /// Records that the communicator is about to be created.
     fn making(
         self,
@@ -254,7 +254,7 @@ pub(crate) fn split(
                 seat: None,
             }
         }),
-        parent: held::before_division(parent),
+        parent: comm_memory::before_division(parent),
     })
 }
 
@@ -293,10 +293,10 @@ pub(crate) fn shrink(
         magic: in_nccl,
     };
     let non_blocking = parent.non_blocking || configured.non_blocking;
-    let known = Known { sink, seat, name };
+    let known = PendingComm { sink, seat, name };
     let making = known.making(function, handle, configured, non_blocking);
     Some(Making {
-        parent: held::before_division(parent),
+        parent: comm_memory::before_division(parent),
         ..making
     })
 }
@@ -324,7 +324,7 @@ pub(crate) fn grow(
         let sink = open_box(Some(seat))?;
         let name = name(identity::magic_of(&id?.bytes), seat.size, 0);
         let non_blocking = configured.non_blocking;
-        let known = Known { sink, seat, name };
+        let known = PendingComm { sink, seat, name };
         return Some(known.making(function, handle, configured, non_blocking));
     }
     let (sink, parent) = records::of(comms::find(parent))?;
@@ -332,7 +332,7 @@ pub(crate) fn grow(
     let growth = identity::of_growth(parent.name.magic, parent.divide());
     let name = name(growth, seat.size, parent.name.occurrence);
     let non_blocking = parent.non_blocking || configured.non_blocking;
-    let known = Known { sink, seat, name };
+    let known = PendingComm { sink, seat, name };
     Some(known.making(function, handle, configured, non_blocking))
 }
 
@@ -391,7 +391,7 @@ impl Made {
         let known = comms::insert(comm, communicator);
         done::prepare();
         if let Some(known) = known {
-            held::made(sink, known, parent);
+            comm_memory::made(sink, known, parent);
         }
         // A framework's own box already has samples of its allocator.
         if let Sink::Own(writer) = sink {

@@ -26,10 +26,10 @@
 
 mod abi;
 mod caller;
+mod comm_memory;
 mod comms;
 mod done;
 mod driver;
-mod held;
 pub mod hooks;
 mod init;
 mod memory;

@@ -165,7 +165,7 @@ pub(crate) fn loaded() -> Vec<CString> {
         found: *mut c_void,
     ) -> c_int {
         // SAFETY: the loader passes a valid description, and the pointer that it was given below.
-        let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
+        let (info, found) = unsafe { (&*info, &mut *found.cast::<OtherCopies>()) };
         if !info.dlpi_name.is_null() && info.dlpi_addr as usize != found.own {
             // SAFETY: the loader's name of an object is NUL-terminated.
             let name = unsafe { CStr::from_ptr(info.dlpi_name.cast::<c_char>()) };
@@ -175,12 +175,12 @@ pub(crate) fn loaded() -> Vec<CString> {
         }
         0
     }
-    struct Found {
+    struct OtherCopies {
         /// Base address of this library.
         own: usize,
         paths: Vec<CString>,
     }
-    let mut found = Found {
+    let mut found = OtherCopies {
         own: object_of(own_address()),
         paths: Vec::new(),
     };

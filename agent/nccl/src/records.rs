@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use ddp_doctor_agent::shared::Asked;
+use ddp_doctor_agent::shared::CallArguments;
 use ddp_doctor_proto::blackbox::flags;
 use ddp_doctor_proto::{DType, Op, ReduceOp};
 
@@ -40,7 +40,7 @@ impl Work {
     }
 
     #[inline]
-    fn asked(&self, launch: u32) -> Asked {
+    fn asked(&self, launch: u32) -> CallArguments {
         let mut flags = flags::NUMEL | flags::STREAM;
         let captured = self.capture == Capture::Yes;
         for (is, flag) in [
@@ -52,7 +52,7 @@ impl Work {
         ] {
             flags |= if is { flag } else { 0 };
         }
-        Asked {
+        CallArguments {
             op: self.op.number(),
             dtype: self.dtype.number(),
             reduce_op: self.reduce_op.number(),
@@ -79,7 +79,7 @@ pub(crate) fn issued(
     if group == 0 {
         return 0;
     }
-    sink.issued(&Asked {
+    sink.issued(&CallArguments {
         group,
         ..work.asked(launch)
     })
@@ -88,7 +88,7 @@ pub(crate) fn issued(
 /// Records the NCCL call inside the framework's call of this thread.
 #[inline]
 pub(crate) fn beneath(sink: Sink, communicator: &Communicator, work: &Work, launch: u32) {
-    let asked = Asked {
+    let asked = CallArguments {
         // The framework's call already has a source line.
         returns_to: 0,
         ..work.asked(launch)
@@ -98,11 +98,11 @@ pub(crate) fn beneath(sink: Sink, communicator: &Communicator, work: &Work, laun
 
 /// Records that a call other than a collective or a message is about to be made. Returns its id.
 pub(crate) fn other(sink: Sink, op: Op, group: u32) -> u64 {
-    sink.issued(&Asked {
+    sink.issued(&CallArguments {
         op: op.number(),
         group,
         returns_to: returns_to(),
-        ..Asked::default()
+        ..CallArguments::default()
     })
 }
 

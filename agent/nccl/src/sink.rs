@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use ddp_doctor_agent::blackbox::{Creation, Seat, Writer};
 use ddp_doctor_agent::shared::{
-    Asked, INSIDE_NOTHING, INSIDE_OTHER, Named, SYMBOL, Services, VERSION,
+    CallArguments, INSIDE_NOTHING, INSIDE_OTHER, Named, SYMBOL, Services, VERSION,
 };
 use ddp_doctor_proto::blackbox::memory::Sample;
 use ddp_doctor_proto::{ExceptionKind, NoteKind, Op};
@@ -134,7 +134,7 @@ impl Sink {
     }
 
     #[inline]
-    pub(crate) fn issued(self, asked: &Asked) -> u64 {
+    pub(crate) fn issued(self, asked: &CallArguments) -> u64 {
         match self {
             Self::Own(writer) => writer.issued(&asked.on(writer)),
             Self::Shared(services) => (services.issued)(asked),
@@ -230,7 +230,7 @@ impl Sink {
 
     /// Records the NCCL call inside this thread's call, on a communicator with `ranks` ranks.
     #[inline]
-    pub(crate) fn beneath(self, asked: &Asked, ranks: u32) {
+    pub(crate) fn beneath(self, asked: &CallArguments, ranks: u32) {
         if let Self::Shared(services) = self {
             (services.beneath)(asked, ranks);
         }

@@ -19,7 +19,7 @@ use crate::comms::{self, Communicator};
 use crate::init::{self, Making};
 use crate::records::{self, Work};
 use crate::sink::{self, Outer, Sink};
-use crate::{done, held};
+use crate::{comm_memory, done};
 
 /// Maximum number of calls of a group that are sorted together; larger groups are recorded in
 /// pieces.
@@ -150,7 +150,7 @@ pub(crate) fn work(
             } else {
                 records::returned(sink, call, function, status);
             }
-            held::after(sink, communicator, status);
+            comm_memory::after(sink, communicator, status);
         });
         status
     })
@@ -204,7 +204,7 @@ pub(crate) fn leaving(
 ) -> Status {
     outermost(real, |_, real| {
         let known = guarded(|| {
-            comms::find(comm).inspect(|it| held::leaves(it));
+            comms::find(comm).inspect(|it| comm_memory::leaves(it));
             records::of(comms::remove(comm))
         });
         // The framework records the destruction of its groups itself.
@@ -212,7 +212,7 @@ pub(crate) fn leaving(
         let own = own.and_then(|(sink, it)| Some((sink, it.told()?)));
         let Some((sink, group)) = own else {
             let status = real();
-            guarded(|| known.inspect(|(sink, it)| held::left(*sink, it)));
+            guarded(|| known.inspect(|(sink, it)| comm_memory::left(*sink, it)));
             return status;
         };
         let op = ddp_doctor_proto::Op::DestroyProcessGroup;
@@ -221,7 +221,7 @@ pub(crate) fn leaving(
         guarded(|| {
             sink.destroyed(group);
             records::returned(sink, call, function, status);
-            known.inspect(|(sink, it)| held::left(*sink, it));
+            known.inspect(|(sink, it)| comm_memory::left(*sink, it));
         });
         status
     })
@@ -316,7 +316,7 @@ impl Thread {
                 true => self.group.borrow_mut().part(call, communicator, *work),
                 false => {
                     done::after_part(sink, communicator, work, call);
-                    held::after(sink, communicator, status);
+                    comm_memory::after(sink, communicator, status);
                 }
             }
         });
@@ -377,13 +377,13 @@ impl Thread {
                 }
                 let followed = is_taken(status) && done::after(sink, communicator, work, call);
                 sink.returned(call, followed);
-                held::after(sink, communicator, status);
+                comm_memory::after(sink, communicator, status);
             }
             if is_taken(status) && !*parts_cut {
                 for (call, communicator, work) in parts.iter() {
                     if let Some((sink, communicator)) = records::of(Some(communicator)) {
                         done::after_part(sink, communicator, work, *call);
-                        held::after(sink, communicator, status);
+                        comm_memory::after(sink, communicator, status);
                     }
                 }
             }

@@ -23,7 +23,7 @@ const TRIES: usize = 64;
 
 /// Facts about a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct CallFacts {
     pub(super) group: u32,
     pub(super) op: Op,
     pub(super) seq: u64,
@@ -66,7 +66,7 @@ impl RecentCalls {
         self.entries.get(index)
     }
 
-    pub(super) fn remember(&self, call: u64, known: Known) {
+    pub(super) fn remember(&self, call: u64, known: CallFacts) {
         let Some(entry) = self.entry(call) else {
             return;
         };
@@ -78,7 +78,7 @@ impl RecentCalls {
         entry.call.store(call, Ordering::Release);
     }
 
-    pub(super) fn recall(&self, call: u64) -> Known {
+    pub(super) fn recall(&self, call: u64) -> CallFacts {
         let find = || {
             let entry = self.entry(call).filter(|_| call != 0)?;
             if entry.call.load(Ordering::Acquire) != call {
@@ -87,7 +87,7 @@ impl RecentCalls {
             let facts = entry.facts.load(Ordering::Relaxed);
             let seq = entry.seq.load(Ordering::Relaxed);
             fence(Ordering::Acquire);
-            let known = Known {
+            let known = CallFacts {
                 group: facts as u32,
                 op: Op::from_number((facts >> 32) as u8),
                 seq,

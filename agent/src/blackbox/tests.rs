@@ -4,7 +4,7 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::WORD;
 
-use super::recent::{Known, REMEMBERED, RecentCalls};
+use super::recent::{CallFacts, REMEMBERED, RecentCalls};
 use super::text::{cut, equal, load, store, words_for};
 use crate::sync::AtomicU64;
 
@@ -41,18 +41,18 @@ fn bytes_survive_words() {
 #[test]
 fn call_is_known_until_its_entry_is_reused() {
     let calls = RecentCalls::new();
-    let known = Known {
+    let known = CallFacts {
         group: u32::MAX,
         op: Op::Broadcast,
         seq: 9,
     };
     calls.remember(5, known);
     assert_eq!(calls.recall(5), known);
-    assert_eq!(calls.recall(0), Known::default());
+    assert_eq!(calls.recall(0), CallFacts::default());
     assert!(calls.complete(5) && !calls.complete(5));
     assert_eq!(calls.recall(5), known);
-    calls.remember(5 + REMEMBERED as u64, Known::default());
-    assert_eq!(calls.recall(5), Known::default());
+    calls.remember(5 + REMEMBERED as u64, CallFacts::default());
+    assert_eq!(calls.recall(5), CallFacts::default());
     assert!(!calls.complete(5));
 }
 
@@ -60,7 +60,7 @@ fn calls(op: Op) -> RecentCalls {
     let calls = RecentCalls::new();
     calls.remember(
         5,
-        Known {
+        CallFacts {
             group: u32::MAX,
             op,
             seq: 9,

@@ -10,7 +10,7 @@ use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::{flags, on_stream};
 
 use super::group::Group;
-use super::{Asked, NcclError, is_available, told};
+use super::{CallArguments, NcclError, is_available, told};
 use crate::agent::is_current;
 use crate::blackbox::{Call, Creation, Seat, Writer};
 use crate::{current, identity};
@@ -92,8 +92,8 @@ impl Comm {
     /// See [`cudarc::nccl::Comm::send`].
     #[track_caller]
     pub fn send<S: DevicePtr<T>, T: NcclType>(&self, data: &S, peer: i32) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
-        self.call(asked, Location::caller(), |comm| comm.send(data, peer))
+        let arguments = CallArguments::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
+        self.call(arguments, Location::caller(), |comm| comm.send(data, peer))
     }
 
     /// See [`cudarc::nccl::Comm::recv`].
@@ -103,8 +103,8 @@ impl Comm {
         buff: &mut R,
         peer: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
-        self.call(asked, Location::caller(), |comm| comm.recv(buff, peer))
+        let arguments = CallArguments::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
+        self.call(arguments, Location::caller(), |comm| comm.recv(buff, peer))
     }
 
     /// See [`cudarc::nccl::Comm::broadcast`].
@@ -115,8 +115,9 @@ impl Comm {
         recvbuff: &mut R,
         root: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
-        self.call(asked, Location::caller(), |comm| {
+        let arguments =
+            CallArguments::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
+        self.call(arguments, Location::caller(), |comm| {
             comm.broadcast(sendbuff, recvbuff, root)
         })
     }
@@ -128,9 +129,9 @@ impl Comm {
         recvbuff: &mut R,
         root: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len());
-        let asked = asked.with(root).in_place();
-        self.call(asked, Location::caller(), |comm| {
+        let arguments = CallArguments::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len());
+        let arguments = arguments.with(root).in_place();
+        self.call(arguments, Location::caller(), |comm| {
             comm.broadcast_in_place(recvbuff, root)
         })
     }
@@ -142,8 +143,8 @@ impl Comm {
         sendbuff: &S,
         recvbuff: &mut R,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
-        self.call(asked, Location::caller(), |comm| {
+        let arguments = CallArguments::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
+        self.call(arguments, Location::caller(), |comm| {
             comm.all_gather(sendbuff, recvbuff)
         })
     }
@@ -156,8 +157,8 @@ impl Comm {
         recvbuff: &mut R,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len());
-        self.call(asked.reducing(reduce_op), Location::caller(), |comm| {
+        let arguments = CallArguments::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len());
+        self.call(arguments.reducing(reduce_op), Location::caller(), |comm| {
             comm.all_reduce(sendbuff, recvbuff, reduce_op)
         })
     }
@@ -169,9 +170,9 @@ impl Comm {
         buff: &mut R,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclAllReduce", Op::AllReduce, buff.len());
-        let asked = asked.reducing(reduce_op).in_place();
-        self.call(asked, Location::caller(), |comm| {
+        let arguments = CallArguments::new::<T>("ncclAllReduce", Op::AllReduce, buff.len());
+        let arguments = arguments.reducing(reduce_op).in_place();
+        self.call(arguments, Location::caller(), |comm| {
             comm.all_reduce_in_place(buff, reduce_op)
         })
     }
@@ -185,9 +186,9 @@ impl Comm {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclReduce", Op::Reduce, sendbuff.len());
-        let asked = asked.reducing(reduce_op).with(root);
-        self.call(asked, Location::caller(), |comm| {
+        let arguments = CallArguments::new::<T>("ncclReduce", Op::Reduce, sendbuff.len());
+        let arguments = arguments.reducing(reduce_op).with(root);
+        self.call(arguments, Location::caller(), |comm| {
             comm.reduce(sendbuff, recvbuff, reduce_op, root)
         })
     }
@@ -200,9 +201,9 @@ impl Comm {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclReduce", Op::Reduce, recvbuff.len());
-        let asked = asked.reducing(reduce_op).with(root).in_place();
-        self.call(asked, Location::caller(), |comm| {
+        let arguments = CallArguments::new::<T>("ncclReduce", Op::Reduce, recvbuff.len());
+        let arguments = arguments.reducing(reduce_op).with(root).in_place();
+        self.call(arguments, Location::caller(), |comm| {
             comm.reduce_in_place(recvbuff, reduce_op, root)
         })
     }
@@ -215,8 +216,9 @@ impl Comm {
         recvbuff: &mut R,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len());
-        self.call(asked.reducing(reduce_op), Location::caller(), |comm| {
+        let arguments =
+            CallArguments::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len());
+        self.call(arguments.reducing(reduce_op), Location::caller(), |comm| {
             comm.reduce_scatter(sendbuff, recvbuff, reduce_op)
         })
     }
@@ -235,15 +237,15 @@ impl Comm {
 
     fn call<T>(
         &self,
-        asked: Asked,
+        arguments: CallArguments,
         place: &'static Location<'static>,
         make: impl FnOnce(&of::Comm) -> Result<T, result::NcclError>,
     ) -> Result<(), NcclError> {
-        let issued = self.described(asked, place).map(|(writer, mut call)| {
+        let issued = self.described(arguments, place).map(|(writer, mut call)| {
             call.dims = on_stream::pack(self.stream_name(), 0);
             (writer, writer.issued(&call))
         });
-        let made = make(&self.comm).map_err(|error| NcclError::of(asked.function, &error));
+        let made = make(&self.comm).map_err(|error| NcclError::of(arguments.function, &error));
         if let Some((writer, call)) = issued {
             told(writer, &made, place);
             writer.returned(call);
@@ -255,33 +257,33 @@ impl Comm {
     /// ignores it.
     pub(super) fn described(
         &self,
-        asked: Asked,
+        arguments: CallArguments,
         place: &'static Location<'static>,
     ) -> Option<(&'static Writer, Call)> {
         let (writer, group) = self.known()?;
-        if asked.count == 0 && !asked.op.is_point_to_point() {
+        if arguments.count == 0 && !arguments.op.is_point_to_point() {
             return None;
         }
         let captured = self.is_captured();
         let mut bits = flags::NUMEL | flags::STREAM;
         for (is, flag) in [
-            (asked.partner.is_some(), flags::ROOT),
-            (asked.in_place, flags::IN_PLACE),
+            (arguments.partner.is_some(), flags::ROOT),
+            (arguments.in_place, flags::IN_PLACE),
             (captured, flags::CAPTURED),
-            (captured || asked.count == 0, flags::ASYNC),
+            (captured || arguments.count == 0, flags::ASYNC),
         ] {
             bits |= if is { flag } else { 0 };
         }
         let call = Call {
-            op: asked.op,
-            dtype: asked.dtype,
-            reduce_op: asked.reduce_op,
+            op: arguments.op,
+            dtype: arguments.dtype,
+            reduce_op: arguments.reduce_op,
             flags: bits,
             group,
             site: writer.rust_site(place),
             tensors: 1,
-            root_or_peer: asked.partner.unwrap_or(0),
-            numel: asked.count as u64,
+            root_or_peer: arguments.partner.unwrap_or(0),
+            numel: arguments.count as u64,
             ..Call::default()
         };
         Some((writer, call))

@@ -15,7 +15,7 @@ use cudarc::nccl::{self as of, NcclType, ReduceOp as Reduction, result};
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::blackbox::on_stream;
 
-use super::{Asked, Comm, NcclError};
+use super::{CallArguments, Comm, NcclError};
 use crate::agent::is_current;
 use crate::blackbox::{Call, Writer};
 
@@ -73,8 +73,10 @@ impl<'g> Group<'g> {
         data: CudaView<'s, T>,
         peer: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
-        self.call(asked, Location::caller(), |group| group.send(data, peer))
+        let arguments = CallArguments::new::<T>("ncclSend", Op::Send, data.len()).with(peer);
+        self.call(arguments, Location::caller(), |group| {
+            group.send(data, peer)
+        })
     }
 
     /// See [`cudarc::nccl::Group::recv`].
@@ -84,8 +86,10 @@ impl<'g> Group<'g> {
         buff: CudaViewMut<'r, T>,
         peer: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
-        self.call(asked, Location::caller(), |group| group.recv(buff, peer))
+        let arguments = CallArguments::new::<T>("ncclRecv", Op::Recv, buff.len()).with(peer);
+        self.call(arguments, Location::caller(), |group| {
+            group.recv(buff, peer)
+        })
     }
 
     /// See [`cudarc::nccl::Group::broadcast`].
@@ -96,8 +100,9 @@ impl<'g> Group<'g> {
         recvbuff: CudaViewMut<'r, T>,
         root: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
-        self.call(asked, Location::caller(), |group| {
+        let arguments =
+            CallArguments::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len()).with(root);
+        self.call(arguments, Location::caller(), |group| {
             group.broadcast(sendbuff, recvbuff, root)
         })
     }
@@ -109,10 +114,10 @@ impl<'g> Group<'g> {
         recvbuff: CudaViewMut<'r, T>,
         root: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len())
+        let arguments = CallArguments::new::<T>("ncclBroadcast", Op::Broadcast, recvbuff.len())
             .with(root)
             .in_place();
-        self.call(asked, Location::caller(), |group| {
+        self.call(arguments, Location::caller(), |group| {
             group.broadcast_in_place(recvbuff, root)
         })
     }
@@ -124,8 +129,8 @@ impl<'g> Group<'g> {
         sendbuff: CudaView<'s, T>,
         recvbuff: CudaViewMut<'r, T>,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
-        self.call(asked, Location::caller(), |group| {
+        let arguments = CallArguments::new::<T>("ncclAllGather", Op::AllGather, sendbuff.len());
+        self.call(arguments, Location::caller(), |group| {
             group.all_gather(sendbuff, recvbuff)
         })
     }
@@ -138,9 +143,9 @@ impl<'g> Group<'g> {
         recvbuff: CudaViewMut<'r, T>,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let asked =
-            Asked::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len()).reducing(reduce_op);
-        self.call(asked, Location::caller(), |group| {
+        let arguments = CallArguments::new::<T>("ncclAllReduce", Op::AllReduce, sendbuff.len())
+            .reducing(reduce_op);
+        self.call(arguments, Location::caller(), |group| {
             group.all_reduce(sendbuff, recvbuff, reduce_op)
         })
     }
@@ -152,10 +157,10 @@ impl<'g> Group<'g> {
         buff: CudaViewMut<'r, T>,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclAllReduce", Op::AllReduce, buff.len())
+        let arguments = CallArguments::new::<T>("ncclAllReduce", Op::AllReduce, buff.len())
             .reducing(reduce_op)
             .in_place();
-        self.call(asked, Location::caller(), |group| {
+        self.call(arguments, Location::caller(), |group| {
             group.all_reduce_in_place(buff, reduce_op)
         })
     }
@@ -169,10 +174,10 @@ impl<'g> Group<'g> {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclReduce", Op::Reduce, sendbuff.len())
+        let arguments = CallArguments::new::<T>("ncclReduce", Op::Reduce, sendbuff.len())
             .reducing(reduce_op)
             .with(root);
-        self.call(asked, Location::caller(), |group| {
+        self.call(arguments, Location::caller(), |group| {
             group.reduce(sendbuff, recvbuff, reduce_op, root)
         })
     }
@@ -185,11 +190,11 @@ impl<'g> Group<'g> {
         reduce_op: &Reduction,
         root: i32,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclReduce", Op::Reduce, recvbuff.len())
+        let arguments = CallArguments::new::<T>("ncclReduce", Op::Reduce, recvbuff.len())
             .reducing(reduce_op)
             .with(root)
             .in_place();
-        self.call(asked, Location::caller(), |group| {
+        self.call(arguments, Location::caller(), |group| {
             group.reduce_in_place(recvbuff, reduce_op, root)
         })
     }
@@ -202,23 +207,24 @@ impl<'g> Group<'g> {
         recvbuff: CudaViewMut<'r, T>,
         reduce_op: &Reduction,
     ) -> Result<(), NcclError> {
-        let asked = Asked::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len())
-            .reducing(reduce_op);
-        self.call(asked, Location::caller(), |group| {
+        let arguments =
+            CallArguments::new::<T>("ncclReduceScatter", Op::ReduceScatter, recvbuff.len())
+                .reducing(reduce_op);
+        self.call(arguments, Location::caller(), |group| {
             group.reduce_scatter(sendbuff, recvbuff, reduce_op)
         })
     }
 
     fn call<T>(
         &mut self,
-        asked: Asked,
+        arguments: CallArguments,
         place: &'static Location<'static>,
         make: impl FnOnce(&mut of::Group<'g>) -> Result<T, result::NcclError>,
     ) -> Result<(), NcclError> {
-        let described = self.comm.described(asked, place);
+        let described = self.comm.described(arguments, place);
         // Present until `end` or `drop` takes it.
         if let Some(group) = &mut self.group {
-            make(group).map_err(|error| NcclError::of(asked.function, &error))?;
+            make(group).map_err(|error| NcclError::of(arguments.function, &error))?;
         }
         if let Some((writer, call)) = described {
             let stream = self.comm.stream_name();

@@ -110,7 +110,7 @@ pub fn unique_id() -> Result<Id, NcclError> {
 
 /// Arguments of a call that are recorded.
 #[derive(Clone, Copy)]
-struct Asked {
+struct CallArguments {
     function: &'static str,
     op: Op,
     dtype: DType,
@@ -121,7 +121,7 @@ struct Asked {
     in_place: bool,
 }
 
-impl Asked {
+impl CallArguments {
     fn new<T: NcclType>(function: &'static str, op: Op, count: usize) -> Self {
         Self {
             function,

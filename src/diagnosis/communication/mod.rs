@@ -23,12 +23,12 @@ pub use small::{Bucketed, Small, small};
 #[derive(Debug, Default)]
 pub struct Review {
     looked_at: Option<Timestamp>,
-    found: Found,
+    found: CommunicationFindings,
 }
 
 /// Findings about the duration of collectives.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct CommunicationFindings {
     /// A collective that has become slow.
     pub slow: Option<Slow>,
     /// Small collectives that take much of the time.
@@ -37,7 +37,7 @@ pub struct Found {
 
 impl Review {
     /// The result of an evaluation at most a moment ago; up to three seconds in large jobs.
-    pub fn look(&mut self, model: &Model, now: Timestamp) -> &Found {
+    pub fn look(&mut self, model: &Model, now: Timestamp) -> &CommunicationFindings {
         /// Number of kept arrivals above which evaluations become less frequent.
         const MANY: usize = 4096;
         let patience = match model.arrivals.kept() {
@@ -48,7 +48,7 @@ impl Review {
         let is_fresh = |at: Timestamp| now.since(at) < patience && model.over().is_none();
         if !self.looked_at.is_some_and(is_fresh) {
             self.looked_at = Some(now);
-            self.found = Found {
+            self.found = CommunicationFindings {
                 slow: slow(model),
                 small: small(model),
             };
@@ -59,7 +59,7 @@ impl Review {
 
 /// The duration of one collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Took {
+struct CollectiveTime {
     /// When the first rank arrived …
     first: Timestamp,
     /// … and the last one.
@@ -74,7 +74,7 @@ struct Took {
 
 /// The duration of a collective; the last of DDP's buckets stands for all of them. `None`: not
 /// recorded.
-fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
+fn collective_time(model: &Model, encounter: &Encounter) -> Option<CollectiveTime> {
     let group = model.group(encounter.group);
     let is_seen =
         encounter.direction == Direction::Symmetric && group.holds_threads(encounter.call.op);
@@ -98,7 +98,7 @@ fn took(model: &Model, encounter: &Encounter) -> Option<Took> {
             (least, end) = (kept, until);
         }
     }
-    Some(Took {
+    Some(CollectiveTime {
         first: encounter.first_at()?,
         last: last.at,
         end,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::Timestamp;
 
-use super::{Took, quantile, took};
+use super::{CollectiveTime, collective_time, quantile};
 use crate::diagnosis::event::{Call, SchedulingSample};
 use crate::diagnosis::lateness;
 use crate::diagnosis::model::{Buckets, Encounter, GroupId, Model, Process};
@@ -80,7 +80,7 @@ struct Kind {
 }
 
 /// A call and its duration.
-type Timed = (Took, Arc<Call>);
+type Timed = (CollectiveTime, Arc<Call>);
 
 /// Consecutive calls of one kind, and the time in which they were made.
 struct Stretch<'a> {
@@ -96,7 +96,7 @@ pub fn slow(model: &Model) -> Option<Slow> {
     let mut kinds: BTreeMap<Kind, Vec<Timed>> = BTreeMap::new();
     for encounter in model.arrivals.latest() {
         let call = &encounter.call;
-        let took = took(model, encounter).filter(|took| took.first >= begin);
+        let took = collective_time(model, encounter).filter(|took| took.first >= begin);
         if let Some(took) = took.filter(|_| call.phase.is_none()) {
             let kind = Kind {
                 group: encounter.group,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{Timestamp, Where};
 
-use super::{Took, quantile, took};
+use super::{CollectiveTime, collective_time, quantile};
 use crate::diagnosis::event::Call;
 use crate::diagnosis::lateness;
 use crate::diagnosis::model::{GroupId, Model};
@@ -76,7 +76,7 @@ pub struct Bucketed {
 /// The relevant properties of a call.
 #[derive(Debug)]
 struct One {
-    took: Took,
+    time: CollectiveTime,
     bytes: u64,
     step: u64,
     is_async: bool,
@@ -95,13 +95,13 @@ pub fn small(model: &Model) -> Vec<Small> {
         if encounter.buckets.is_some() || !may_be_bucketed(call) {
             continue;
         }
-        let (Some(took), Some(bytes)) = (took(model, encounter), call.bytes()) else {
+        let (Some(time), Some(bytes)) = (collective_time(model, encounter), call.bytes()) else {
             continue;
         };
-        if took.first >= begin {
+        if time.first >= begin {
             let of = calls.entry((encounter.group, call.op)).or_default();
             of.push(One {
-                took,
+                time,
                 bytes,
                 step: call.step,
                 is_async: call.is_async,
@@ -110,7 +110,7 @@ pub fn small(model: &Model) -> Vec<Small> {
         }
     }
     let found = calls.into_iter().filter_map(|((group, op), mut calls)| {
-        calls.sort_by_key(|one| one.took.first);
+        calls.sort_by_key(|one| one.time.first);
         find(model, group, op, &calls)
     });
     found.collect()
@@ -135,10 +135,10 @@ fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
     // The first round may be incomplete because older calls were dropped; the last one may not be
     // over.
     let next = rounds.pop()?;
-    let known_since = calls[rounds.first()?.start].took.first;
+    let known_since = calls[rounds.first()?.start].time.first;
     rounds.remove(0);
-    let end = calls[next.start].took.first;
-    let begins = |round: &std::ops::Range<usize>| calls[round.start].took.first;
+    let end = calls[next.start].time.first;
+    let begins = |round: &std::ops::Range<usize>| calls[round.start].time.first;
     let shortest = model.timing.small_calls;
     let enough = |latest: &[std::ops::Range<usize>]| {
         latest.len() >= ROUNDS && end.since(begins(&latest[0])) >= shortest
@@ -154,8 +154,8 @@ fn find(model: &Model, group: GroupId, op: Op, all: &[One]) -> Option<Small> {
     let length = end.since(window.0).as_nanos() as u64 / SLICES;
     let slice = |i: u64| (window.0.0 + length * i, window.0.0 + length * (i + 1));
     let good = (0..SLICES).map(slice).filter(|&(from, to)| {
-        let first = calls.partition_point(|one| one.took.first.0 < from);
-        let last = calls.partition_point(|one| one.took.first.0 < to);
+        let first = calls.partition_point(|one| one.time.first.0 < from);
+        let last = calls.partition_point(|one| one.time.first.0 < to);
         let slice = (Timestamp(from), Timestamp(to));
         self::share(&calls[first..last], slice) >= SHARE_OF_SLICE
     });
@@ -247,11 +247,11 @@ fn split(calls: &[&One], is_apart: impl Fn(&One, &One) -> bool) -> Vec<std::ops:
 /// Time between two calls. An asynchronous call counts as over once every rank has issued it.
 fn pause(one: &One, next: &One) -> Duration {
     let over = if one.is_async {
-        one.took.last
+        one.time.last
     } else {
-        one.took.end
+        one.time.end
     };
-    next.took.first.since(over)
+    next.time.first.since(over)
 }
 
 /// Whether hardly anything is computed between the calls, so that they could be one call.
@@ -264,12 +264,12 @@ fn follow_at_once(calls: &[&One]) -> bool {
 
 /// Share of a window that the calls take.
 fn share(calls: &[&One], (from, to): (Timestamp, Timestamp)) -> f64 {
-    let sum: Duration = calls.iter().map(|one| one.took.mean).sum();
+    let sum: Duration = calls.iter().map(|one| one.time.mean).sum();
     sum.as_secs_f64() / to.since(from).as_secs_f64().max(1e-9)
 }
 
 fn means<'a>(calls: impl Iterator<Item = &'a One>) -> Vec<Duration> {
-    calls.map(|one| one.took.mean).collect()
+    calls.map(|one| one.time.mean).collect()
 }
 
 fn sizes_of(calls: &[&One]) -> Vec<u64> {

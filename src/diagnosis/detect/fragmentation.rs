@@ -33,7 +33,7 @@ impl Detector for Fragmentation {
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
         let processes = situation.model.processes.values();
-        let mut found: Vec<Found<'_>> = processes
+        let mut found: Vec<Fragmented<'_>> = processes
             .filter(|process| !process.has_ended())
             .flat_map(|process| {
                 let devices = process.memory.devices.iter();
@@ -45,7 +45,7 @@ impl Detector for Fragmentation {
     }
 }
 
-struct Found<'a> {
+struct Fragmented<'a> {
     rank: u32,
     process: &'a Process,
     number: u32,
@@ -60,7 +60,7 @@ struct Found<'a> {
     at: Timestamp,
 }
 
-fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Found<'a>> {
+fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Fragmented<'a>> {
     let total = device.total?;
     let (allocated, reserved) = (device.allocated?.latest, device.reserved?.latest);
     // Without a count of split blocks, all reserved memory beyond tensors may consist of them.
@@ -75,7 +75,7 @@ fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Found
     let (first, last) = (samples.first()?, samples.last()?);
     let retries = last.value.saturating_sub(first.value);
     let is_much = split >= total / SHARE;
-    (retries >= RETRIES && rises().nth(1).is_some() && is_much).then_some(Found {
+    (retries >= RETRIES && rises().nth(1).is_some() && is_much).then_some(Fragmented {
         rank: process.rank?,
         process,
         number,
@@ -90,7 +90,7 @@ fn found<'a>(process: &'a Process, number: u32, device: &Device) -> Option<Found
     })
 }
 
-fn draft(found: &[Found<'_>]) -> Option<Draft> {
+fn draft(found: &[Fragmented<'_>]) -> Option<Draft> {
     let worst = found.iter().max_by_key(|it| it.retries)?;
     let mut draft = Draft::new(&ABOUT, KeyPlace::Job, worst.at);
     draft.confidence = Confidence::Supported;
@@ -149,7 +149,7 @@ fn draft(found: &[Found<'_>]) -> Option<Draft> {
 }
 
 /// A sentence on the largest free block and the size of the last allocation that failed.
-fn largest(found: &Found<'_>) -> String {
+fn largest(found: &Fragmented<'_>) -> String {
     let Some(largest) = found.largest else {
         return String::new();
     };

@@ -37,12 +37,12 @@ impl Detector for MemorySkew {
         };
         let on_device = living().filter_map(|process| {
             let mut devices = process.memory.devices.values();
-            Held::of(process, "GPU memory", &devices.next()?.allocated_by_step)
+            Usage::of(process, "GPU memory", &devices.next()?.allocated_by_step)
         });
-        let in_host =
-            living().filter_map(|process| Held::of(process, "memory", &process.memory.rss_by_step));
-        let on_device: Vec<Held<'_>> = on_device.collect();
-        let in_host: Vec<Held<'_>> = in_host.collect();
+        let in_host = living()
+            .filter_map(|process| Usage::of(process, "memory", &process.memory.rss_by_step));
+        let on_device: Vec<Usage<'_>> = on_device.collect();
+        let in_host: Vec<Usage<'_>> = in_host.collect();
         let found = draft(&on_device).or_else(|| draft(&in_host));
         // Growth has findings of its own.
         let growers = &situation.growers;
@@ -52,7 +52,7 @@ impl Detector for MemorySkew {
 }
 
 /// Memory that a rank held in the last steps.
-struct Held<'a> {
+struct Usage<'a> {
     rank: u32,
     process: &'a Process,
     what: &'static str,
@@ -62,7 +62,7 @@ struct Held<'a> {
     at: Timestamp,
 }
 
-impl<'a> Held<'a> {
+impl<'a> Usage<'a> {
     fn of(process: &'a Process, what: &'static str, series: &Series) -> Option<Self> {
         let from = process.step.checked_sub(STEPS)?;
         let samples = series.samples();
@@ -82,13 +82,13 @@ impl<'a> Held<'a> {
     }
 }
 
-fn draft(held: &[Held<'_>]) -> Option<Draft> {
-    let mut by_most: Vec<&Held<'_>> = held.iter().collect();
+fn draft(held: &[Usage<'_>]) -> Option<Draft> {
+    let mut by_most: Vec<&Usage<'_>> = held.iter().collect();
     by_most.sort_by_key(|it| it.most);
     // The lower median.
     let usual = by_most.get(by_most.len().checked_sub(1)? / 2)?.most;
-    let far = |it: &&&Held<'_>| it.least >= usual * HALVES / 2 && it.least - usual >= BYTES;
-    let mut more: Vec<&Held<'_>> = by_most.iter().filter(far).copied().collect();
+    let far = |it: &&&Usage<'_>| it.least >= usual * HALVES / 2 && it.least - usual >= BYTES;
+    let mut more: Vec<&Usage<'_>> = by_most.iter().filter(far).copied().collect();
     // If many ranks differ, the program is made that way.
     if more.is_empty() || more.len() * 4 > held.len().max(4) {
         return None;

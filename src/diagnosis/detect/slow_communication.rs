@@ -24,7 +24,7 @@ impl Detector for SlowCommunication {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let slow = situation.took.slow.iter();
+        let slow = situation.communication.slow.iter();
         slow.map(draft).collect()
     }
 }

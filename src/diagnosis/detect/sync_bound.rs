@@ -24,7 +24,7 @@ impl Detector for SyncBound {
     }
 
     fn detect(&self, situation: &Situation<'_>) -> Vec<Draft> {
-        let small = situation.took.small.iter();
+        let small = situation.communication.small.iter();
         small.map(|small| draft(situation, small)).collect()
     }
 }

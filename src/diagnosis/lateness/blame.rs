@@ -21,7 +21,7 @@ const FURTHEST: usize = 16;
 
 /// Time in which a rank waited for another rank that was not waiting.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blame {
+pub struct LostTime {
     /// The waiting rank.
     pub waiting: u32,
     /// The rank that it waited for in the end.
@@ -38,7 +38,7 @@ pub struct Blame {
 
 /// A wait for another rank.
 #[derive(Clone, Copy, Debug)]
-struct Held<'a> {
+struct WaitFor<'a> {
     on: u32,
     from: Timestamp,
     to: Timestamp,
@@ -46,11 +46,11 @@ struct Held<'a> {
 }
 
 /// Waits of each rank, ordered by time, without overlaps.
-type Waits<'a> = BTreeMap<u32, Vec<Held<'a>>>;
+type Waits<'a> = BTreeMap<u32, Vec<WaitFor<'a>>>;
 
 /// All waits that ended after `since`, by rank and time.
 #[must_use]
-pub fn blame(model: &Model, since: Timestamp) -> Vec<Blame> {
+pub fn blame(model: &Model, since: Timestamp) -> Vec<LostTime> {
     let waits = waits(model, since);
     let mut blames = Vec::new();
     for (&waiting, held) in &waits {
@@ -75,11 +75,11 @@ struct Piece<'a> {
     to: Timestamp,
 }
 
-fn follow(waits: &Waits<'_>, piece: Piece<'_>, on: u32, depth: usize, blames: &mut Vec<Blame>) {
+fn follow(waits: &Waits<'_>, piece: Piece<'_>, on: u32, depth: usize, blames: &mut Vec<LostTime>) {
     let mut at = piece.from;
     let mut own = |from, to| {
         if from < to {
-            blames.push(Blame {
+            blames.push(LostTime {
                 waiting: piece.waiting,
                 late: on,
                 from,
@@ -137,7 +137,7 @@ fn waits(model: &Model, since: Timestamp) -> Waits<'_> {
             let apart = apart(model, came.rank, on.rank).as_nanos() as u64;
             let to = Timestamp(on.at.0.saturating_sub(apart));
             if from < to {
-                waits.entry(came.rank).or_default().push(Held {
+                waits.entry(came.rank).or_default().push(WaitFor {
                     on: on.rank,
                     from,
                     to,

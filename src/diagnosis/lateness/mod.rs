@@ -27,7 +27,7 @@ use super::timing::Timing;
 mod blame;
 mod why;
 
-pub use blame::{Blame, apart, blame};
+pub use blame::{LostTime, apart, blame};
 pub use why::{Host, Why};
 
 /// Maximum number of doublings of the shortest slice to reach the length of a round.
@@ -224,7 +224,7 @@ struct Losses {
     to: Timestamp,
     /// Ranks that arrived anywhere.
     ranks: BTreeSet<u32>,
-    blames: Vec<Blame>,
+    blames: Vec<LostTime>,
 }
 
 impl Losses {
@@ -527,8 +527,8 @@ impl Losses {
     }
 
     /// A wait at the place where most is lost by waiting for these ranks.
-    fn place(&self, late: &[u32], (from, to): (Timestamp, Timestamp)) -> Option<&Blame> {
-        let mut lost: BTreeMap<_, (Duration, &Blame)> = BTreeMap::new();
+    fn place(&self, late: &[u32], (from, to): (Timestamp, Timestamp)) -> Option<&LostTime> {
+        let mut lost: BTreeMap<_, (Duration, &LostTime)> = BTreeMap::new();
         for blame in self.blames.iter().filter(|it| late.contains(&it.late)) {
             let place = (blame.group, blame.call.op, blame.call.place.as_deref());
             let known = lost.entry(place).or_insert((Duration::ZERO, blame));
@@ -576,7 +576,7 @@ fn slices(
 }
 
 /// Whether the late rank was in a phase that the program marked. Such phases may be long.
-fn is_in_phase(model: &Model, blame: &Blame) -> bool {
+fn is_in_phase(model: &Model, blame: &LostTime) -> bool {
     let Some(process) = model.process_of(blame.late) else {
         return false;
     };

@@ -8,8 +8,8 @@ use ddp_doctor_proto::report::{GroupRef, Timestamp};
 use ddp_doctor_proto::{Op, ProcessState, Spending};
 
 use super::{
-    Announced, Asked, Averaged, Clock, Doing, End, Ending, Exception, Group, GroupId, MeetingPoint,
-    Member, Model, Note, Process, Target, Thread, Wait, World,
+    Announced, Averaged, Clock, CreationRequest, Doing, End, Ending, Exception, Group, GroupId,
+    MeetingPoint, Member, Model, Note, Process, Target, Thread, Wait, World,
 };
 use crate::diagnosis::event::{Call, Event, GroupInfo, ProcessId};
 
@@ -585,7 +585,7 @@ impl Model {
             return;
         };
         process.groups_made += 1;
-        let asked = Asked {
+        let asked = CreationRequest {
             process: id,
             call: Arc::clone(call),
             nth: process.groups_made,

@@ -38,12 +38,12 @@ pub struct Request {
     /// The requested group.
     pub group: Arc<GroupInfo>,
     /// Requesting ranks, members or not.
-    pub ranks: BTreeMap<u32, Asked>,
+    pub ranks: BTreeMap<u32, CreationRequest>,
 }
 
 /// The request of one rank.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct CreationRequest {
     /// Process of the rank.
     pub process: ProcessId,
     /// The call that creates the group.
@@ -82,7 +82,7 @@ impl Creations {
         at: MeetingPoint,
         rank: u32,
         group: &Arc<GroupInfo>,
-        asked: Asked,
+        asked: CreationRequest,
         world_size: Option<u32>,
     ) {
         if !self.meetings.contains_key(&at) {

@@ -31,7 +31,7 @@ mod worlds;
 pub use accumulation::Accumulation;
 pub use arrivals::{Arrivals, Averaged, Buckets, Came, Encounter};
 pub use channel::{Clash, Lone, Post, Side, Traffic};
-pub use creation::{Asked, Creations, Meeting, MeetingPoint, Request};
+pub use creation::{CreationRequest, Creations, Meeting, MeetingPoint, Request};
 pub use group::{Group, GroupId, Join, JoinedCall, KEPT_AFTER, Member, Wait};
 pub use history::{By, History, Slip};
 pub use init::{Init, Place};

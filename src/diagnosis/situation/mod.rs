@@ -62,7 +62,7 @@ pub struct Situation<'a> {
     /// Ranks that repeatedly keep the others waiting.
     pub straggler: Option<Straggler>,
     /// Analysis of the duration of collectives.
-    pub took: communication::Found,
+    pub communication: communication::CommunicationFindings,
     /// Ranks whose memory grows with every step.
     pub growers: Vec<Grower<'a>>,
 }
@@ -83,7 +83,7 @@ impl<'a> Situation<'a> {
             breaches: Vec::new(),
             mismatches: Vec::new(),
             straggler: None,
-            took: communication::Found::default(),
+            communication: communication::CommunicationFindings::default(),
             growers: growth::growers(model),
         };
         situation.inside = inside::all(&situation);

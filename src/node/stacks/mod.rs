@@ -26,7 +26,7 @@ pub mod unwind;
 use super::proc;
 use maps::Loaded;
 use memory::{Memory, Pages, ProcessMemory};
-use native::{Known, Native};
+use native::{FunctionCache, Native};
 use python::{Gap, Interpreter, MOST_FRAMES, NoInterpreter, PythonThread};
 use tasks::Task;
 
@@ -39,7 +39,7 @@ const MOST_BYTES: usize = 2 << 20;
 /// `trouble`; the field `process` is left 0. `known` caches the functions of files across
 /// processes.
 #[must_use]
-pub fn take(pid: u32, start_ticks: u64, known: &Known) -> v1::Stacks {
+pub fn take(pid: u32, start_ticks: u64, known: &FunctionCache) -> v1::Stacks {
     let unix_ns = Timestamp::now().0;
     let mut seen = Seen::default();
     if let Err(error) = seen.look(pid, start_ticks, known) {
@@ -68,7 +68,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn look(&mut self, pid: u32, start_ticks: u64, known: &Known) -> io::Result<()> {
+    fn look(&mut self, pid: u32, start_ticks: u64, known: &FunctionCache) -> io::Result<()> {
         // Opened before the start time is checked, so that it is the memory of the checked process.
         let memory = ProcessMemory::open(pid);
         let (tasks, left_out) = tasks::of(pid)?;

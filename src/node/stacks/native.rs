@@ -21,9 +21,9 @@ const MOST_FRAMES: usize = 64;
 
 /// Cache of the functions of files, since ranks load the same files.
 #[derive(Debug, Default)]
-pub struct Known(Mutex<HashMap<FileId, Arc<Functions>>>);
+pub struct FunctionCache(Mutex<HashMap<FileId, Arc<Functions>>>);
 
-impl Known {
+impl FunctionCache {
     /// Maximum number of files; a process uses some dozen.
     const MOST: usize = 256;
 
@@ -47,14 +47,14 @@ impl Known {
 pub struct Native<'a, M> {
     pages: Pages<'a, M>,
     loaded: &'a [Loaded],
-    known: &'a Known,
+    known: &'a FunctionCache,
     /// By the index of the loaded file; `None` if it cannot be read.
     images: HashMap<usize, Option<(Image, Arc<Functions>)>>,
 }
 
 impl<'a, M: Memory> Native<'a, M> {
     /// The code of a process with this memory and these files.
-    pub fn new(memory: &'a M, loaded: &'a [Loaded], known: &'a Known) -> Self {
+    pub fn new(memory: &'a M, loaded: &'a [Loaded], known: &'a FunctionCache) -> Self {
         Self {
             pages: Pages::new(memory),
             loaded,

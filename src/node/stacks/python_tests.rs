@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ddp_doctor_proto::v1;
 
-use super::super::native::Known;
+use super::super::native::FunctionCache;
 use super::*;
 use crate::node::proc::Stat;
 
@@ -61,7 +61,8 @@ impl Drop for Program {
 }
 
 fn take(pid: u32, start_ticks: u64) -> v1::Stacks {
-    static KNOWN: std::sync::LazyLock<Known> = std::sync::LazyLock::new(Known::default);
+    static KNOWN: std::sync::LazyLock<FunctionCache> =
+        std::sync::LazyLock::new(FunctionCache::default);
     super::super::take(pid, start_ticks, &KNOWN)
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ddp_doctor_proto::report::Timestamp;
 use ddp_doctor_proto::v1;
 
-use super::native::Known;
+use super::native::FunctionCache;
 
 /// Time limit of a capture.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -44,12 +44,12 @@ pub struct Wanted {
 }
 
 /// Captures the stacks of the process with this pid and start time.
-type Look = dyn Fn(u32, u64) -> v1::Stacks + Send + Sync;
+type Capture = dyn Fn(u32, u64) -> v1::Stacks + Send + Sync;
 
 /// Captures stacks in a separate thread.
 pub struct Taker {
     when: When,
-    look: Arc<Look>,
+    look: Arc<Capture>,
     worker: Option<Worker>,
     /// Unanswered requests, in order.
     awaited: VecDeque<Wanted>,
@@ -85,12 +85,12 @@ impl Taker {
     /// Creates a taker without a thread, which starts with the first request.
     #[must_use]
     pub fn new(when: When) -> Self {
-        let known = Known::default();
+        let known = FunctionCache::default();
         let look = move |pid, start_ticks| super::take(pid, start_ticks, &known);
         Self::with(when, Arc::new(look))
     }
 
-    fn with(when: When, look: Arc<Look>) -> Self {
+    fn with(when: When, look: Arc<Capture>) -> Self {
         Self {
             when,
             look,
@@ -189,7 +189,7 @@ impl Taker {
 }
 
 impl Worker {
-    fn start(look: Arc<Look>) -> Option<Self> {
+    fn start(look: Arc<Capture>) -> Option<Self> {
         let (orders, receiver) = channel::<Wanted>();
         let (sender, answers) = channel();
         let work = move || {

@@ -152,7 +152,7 @@ fn with_transfer(step: &Event, work: impl FnOnce(&Moving)) {
 // --- Recording -----------------------------------------------------------------------------------
 
 /// A stalled transfer that was recorded.
-struct Told {
+struct RecordedStall {
     /// Number of its event.
     number: usize,
     /// Time of its last progress when it was recorded.
@@ -160,7 +160,7 @@ struct Told {
     standing: Standing,
 }
 
-fn look(told: &mut Vec<Told>) {
+fn look(told: &mut Vec<RecordedStall>) {
     told.retain(|it| {
         let still = moved_at(it.number) == Some(it.moved_at);
         if !still {
@@ -188,7 +188,7 @@ fn look(told: &mut Vec<Told>) {
         // The values are consistent only if there was no progress while they were read.
         if self::moved_at(number) == Some(moved_at) {
             record(&standing);
-            told.push(Told {
+            told.push(RecordedStall {
                 number,
                 moved_at,
                 standing,

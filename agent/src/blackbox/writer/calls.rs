@@ -10,7 +10,7 @@ use ddp_doctor_proto::{DType, Op, RecordKind, ReduceOp};
 
 use super::{Change, Writer, index};
 use crate::blackbox::nesting::Frame;
-use crate::blackbox::recent::Known;
+use crate::blackbox::recent::CallFacts;
 use crate::blackbox::threads::Local;
 use crate::sys;
 
@@ -71,7 +71,7 @@ impl Writer {
         let site = self.count_at_site(call.site, now);
         self.calls.remember(
             id,
-            Known {
+            CallFacts {
                 group: group_id,
                 op: call.op,
                 seq,
@@ -254,7 +254,7 @@ impl Writer {
 
     /// A record about an issued call.
     #[inline]
-    fn of_call(kind: RecordKind, call: u64, known: Known, now: u64) -> Record {
+    fn of_call(kind: RecordKind, call: u64, known: CallFacts, now: u64) -> Record {
         let p2p = known.op.is_point_to_point();
         Record {
             mono_ns: now,

@@ -8,7 +8,7 @@ use ddp_doctor_proto::{Op, RecordKind};
 use super::{Change, Writer};
 use crate::blackbox::MAX_MEMBERS;
 use crate::blackbox::nesting::Frame;
-use crate::blackbox::recent::Known;
+use crate::blackbox::recent::CallFacts;
 use crate::sys;
 
 /// Rank and size in a group whose members the process does not know.
@@ -53,7 +53,7 @@ impl Writer {
         let now = sys::monotonic_ns();
         let id = self.next_call.fetch_add(1, Ordering::Relaxed);
         let site = self.count_at_site(group.site, now);
-        let known = Known {
+        let known = CallFacts {
             group: 0,
             op: group.op,
             seq: 0,

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::process;
 
 use crate::bootstrap::UniqueId;
-use crate::calls::{self, Asked, What};
+use crate::calls::{self, CallArguments, What};
 use crate::comm::{COMMS, Comm};
 use crate::handles::Handles;
 use crate::lifecycle::{self, Config};
@@ -170,7 +170,7 @@ exports! {
         stream: Handle,
     ) {
         let function = "AllReduce";
-        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        let asked = CallArguments { function, input, output, count, dtype, comm, stream };
         calls::collective(What::AllReduce { by }, &asked)
     }
 
@@ -179,7 +179,7 @@ exports! {
         stream: Handle,
     ) {
         let function = "Broadcast";
-        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        let asked = CallArguments { function, input, output, count, dtype, comm, stream };
         calls::collective(What::Broadcast { root }, &asked)
     }
 
@@ -198,7 +198,7 @@ exports! {
         comm: Handle, stream: Handle,
     ) {
         let function = "Reduce";
-        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        let asked = CallArguments { function, input, output, count, dtype, comm, stream };
         calls::collective(What::Reduce { by, root }, &asked)
     }
 
@@ -206,7 +206,7 @@ exports! {
         input: Buffer, output: Buffer, count: usize, dtype: c_int, comm: Handle, stream: Handle,
     ) {
         let function = "AllGather";
-        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        let asked = CallArguments { function, input, output, count, dtype, comm, stream };
         calls::collective(What::AllGather, &asked)
     }
 
@@ -215,7 +215,7 @@ exports! {
         stream: Handle,
     ) {
         let function = "ReduceScatter";
-        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        let asked = CallArguments { function, input, output, count, dtype, comm, stream };
         calls::collective(What::ReduceScatter { by }, &asked)
     }
 
@@ -223,7 +223,7 @@ exports! {
         input: Buffer, output: Buffer, count: usize, dtype: c_int, comm: Handle, stream: Handle,
     ) {
         let function = "AlltoAll";
-        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        let asked = CallArguments { function, input, output, count, dtype, comm, stream };
         calls::collective(What::AllToAll, &asked)
     }
 
@@ -232,7 +232,7 @@ exports! {
         stream: Handle,
     ) {
         let function = "Gather";
-        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        let asked = CallArguments { function, input, output, count, dtype, comm, stream };
         calls::collective(What::Gather { root }, &asked)
     }
 
@@ -241,7 +241,7 @@ exports! {
         stream: Handle,
     ) {
         let function = "Scatter";
-        let asked = Asked { function, input, output, count, dtype, comm, stream };
+        let asked = CallArguments { function, input, output, count, dtype, comm, stream };
         calls::collective(What::Scatter { root }, &asked)
     }
 
@@ -261,7 +261,7 @@ exports! {
         input: Buffer, count: usize, dtype: c_int, peer: c_int, comm: Handle, stream: Handle,
     ) {
         let function = "Send";
-        let asked = Asked { function, input, output: input, count, dtype, comm, stream };
+        let asked = CallArguments { function, input, output: input, count, dtype, comm, stream };
         calls::transfer(true, peer, &asked)
     }
 
@@ -269,7 +269,7 @@ exports! {
         output: Buffer, count: usize, dtype: c_int, peer: c_int, comm: Handle, stream: Handle,
     ) {
         let function = "Recv";
-        let asked = Asked { function, input: output, output, count, dtype, comm, stream };
+        let asked = CallArguments { function, input: output, output, count, dtype, comm, stream };
         calls::transfer(false, peer, &asked)
     }
 

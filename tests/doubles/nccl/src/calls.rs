@@ -8,7 +8,7 @@ use crate::work::{Call, Collective, Kind, Transfer};
 use crate::{Result, Status, driver, fault, refuse};
 
 /// Arguments of a call.
-pub(crate) struct Asked {
+pub(crate) struct CallArguments {
     pub(crate) function: &'static str,
     pub(crate) input: Buffer,
     pub(crate) output: Buffer,
@@ -31,7 +31,7 @@ pub(crate) enum What {
     Scatter { root: i32 },
 }
 
-pub(crate) fn collective(what: What, asked: &Asked) -> Result<()> {
+pub(crate) fn collective(what: What, asked: &CallArguments) -> Result<()> {
     group::within(|| {
         let function = asked.function;
         let comm = Comm::of(asked.comm, function)?;
@@ -94,7 +94,7 @@ pub(crate) fn collective(what: What, asked: &Asked) -> Result<()> {
 }
 
 /// Queues a send or a receive.
-pub(crate) fn transfer(is_sent: bool, peer: i32, asked: &Asked) -> Result<()> {
+pub(crate) fn transfer(is_sent: bool, peer: i32, asked: &CallArguments) -> Result<()> {
     group::within(|| {
         let function = asked.function;
         let comm = Comm::of(asked.comm, function)?;

@@ -31,9 +31,9 @@ const NOT_COUNTED: &str = "NCCL_DISABLE_MEM_MANAGER";
 const EVERY: u32 = 1024;
 /// Minimum change of the held bytes that is recorded.
 const STEP: u64 = 1 << 20;
-/// Interval at which [`Held::close`] checks for running queries.
+/// Interval at which [`CommMemory::close`] checks for running queries.
 const SHORTLY: Duration = Duration::from_micros(50);
-/// Set in [`Held::asking`] once no more queries may start.
+/// Set in [`CommMemory::asking`] once no more queries may start.
 const GONE: u32 = 1 << 31;
 /// How long the release of a communicator waits for running queries. A query takes less than a
 /// microsecond unless its thread is descheduled; only in a forked child it may never end.
@@ -53,7 +53,7 @@ static TOLD: AtomicU64 = AtomicU64::new(0);
 
 /// Memory held by one communicator.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct CommMemory {
     /// Number of running queries, and [`GONE`].
     asking: AtomicU32,
     /// Number of successful calls.
@@ -63,7 +63,7 @@ pub(crate) struct Held {
     is_anothers: AtomicBool,
 }
 
-impl Held {
+impl CommMemory {
     pub(crate) const fn new() -> Self {
         Self {
             asking: AtomicU32::new(0),
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn closed_communicator_is_not_queried() {
-        let held = Held::new();
+        let held = CommMemory::new();
         assert_eq!(held.ask(|| Some(7)), Some(7));
         held.close();
         assert_eq!(held.ask(|| unreachable!("it is gone")), None);
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn close_waits_for_running_queries() {
         for _ in 0..200 {
-            let held = Held::new();
+            let held = CommMemory::new();
             let is_there = AtomicBool::new(true);
             thread::scope(|scope| {
                 for _ in 0..2 {
