@@ -2,7 +2,7 @@
 //! the doubles in `doubles/`.
 
 mod bystanders;
-mod held;
+mod comm_memory;
 mod layers;
 mod profiler;
 mod real;
@@ -90,7 +90,7 @@ fn job(rank: &[PathBuf], scenario: &str, kind: &str, environment: &[(&str, &str)
         finished,
         report: serde_json::from_slice(&report).unwrap(),
         records: records(&kept.join("journal.ddpj")),
-        held: held::told(&kept.join("journal.ddpj")),
+        held: comm_memory::told(&kept.join("journal.ddpj")),
     })
 }
 

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use ddp_doctor_proto::report::{Timestamp, Where};
 
+use super::activity::{self, What};
 use super::event::{Call, Stacks, ThreadStack};
 use super::model::{Group, Model, Process};
-use super::outside::{self, What};
 use super::timing::Timing;
 
 /// A thread that uses less than this fraction of the time (its inverse) is waiting.
@@ -92,7 +92,7 @@ pub fn rests_on_device(process: &Process, timing: &Timing) -> Option<Timestamp> 
 #[must_use]
 pub fn is_waited_for(process: &Process, timing: &Timing) -> bool {
     rests_on_device(process, timing).is_some()
-        || outside::of(process, timing).is_some_and(|outside| {
+        || activity::of(process, timing).is_some_and(|outside| {
             let unknown = outside.inner.is_none() && outside.thread.native.is_empty();
             outside.stays
                 && match outside.what {

@@ -20,9 +20,11 @@ use ddp_doctor_proto::report::{
     Tool, Verdict, WaitingIn,
 };
 
+pub mod activity;
 pub mod align;
 pub mod allocation;
 pub mod backends;
+pub mod branches;
 pub mod capture;
 pub mod cause;
 pub mod certificate;
@@ -39,7 +41,6 @@ pub mod judge;
 pub mod lateness;
 pub mod model;
 pub mod order;
-pub mod outside;
 pub mod place;
 pub mod roster;
 pub mod settings;
@@ -50,7 +51,6 @@ pub mod streams;
 pub(crate) mod testing;
 pub mod timing;
 pub mod trend;
-pub mod uses;
 pub mod waits;
 pub mod words;
 

@@ -282,7 +282,10 @@ mod tests {
                 ],
                 pong: None,
             },
-            Report::default(),
+            Report {
+                sent_unix_ns: 6,
+                ..Report::default()
+            },
             Report {
                 sent_unix_ns: 7,
                 ..Report::default()

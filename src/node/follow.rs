@@ -27,7 +27,7 @@ use super::rank::Rank;
 use super::scheduling::Scheduling;
 use super::source::Sources;
 use super::stacks::taker::Taker;
-use super::started::StartedRanks;
+use super::started_ranks::StartedRanks;
 use super::sys;
 use super::timing::Timing;
 use crate::evidence::settings;

@@ -29,7 +29,7 @@ pub mod screen;
 pub mod socket;
 pub mod source;
 pub mod stacks;
-pub mod started;
+pub mod started_ranks;
 pub mod sys;
 pub mod timing;
 

@@ -30,7 +30,7 @@ pub fn of(shared_memory: &Path, run_dir: &Path) -> Vec<Orphan> {
     let mut ranks: Vec<Orphan> = files
         .flatten()
         .filter_map(|file| {
-            let identity = Reader::open_own(&file).ok()?.identity().clone();
+            let identity = Reader::open_own(&file).ok()?.identity();
             let (pid, start_ticks) = (identity.pid, identity.start_ticks);
             proc::is_alive(pid, start_ticks).then_some(())?;
             Some(Orphan {

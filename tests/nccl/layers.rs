@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::{Ran, held, library, records};
+use super::{Ran, comm_memory, library, records};
 use crate::doubles::Doubles;
 use crate::support::jobs::venv;
 use crate::support::process::{program, run_to_end};
@@ -47,7 +47,7 @@ fn job_seen(nccl: &str, scenario: &str, kind: &str, environment: &[(&str, &str)]
         finished,
         report: serde_json::from_slice(&report).unwrap(),
         records: records(&kept.join("journal.ddpj")),
-        held: held::told(&kept.join("journal.ddpj")),
+        held: comm_memory::told(&kept.join("journal.ddpj")),
     })
 }
 
@@ -55,7 +55,7 @@ fn job_seen(nccl: &str, scenario: &str, kind: &str, environment: &[(&str, &str)]
 #[test]
 #[ignore = "live: part of make test-all"]
 fn nccl_memory_of_c10d_jobs_is_reported() {
-    let Some(ran) = job("missing", "healthy", &[held::ON]) else {
+    let Some(ran) = job("missing", "healthy", &[comm_memory::ON]) else {
         return;
     };
     assert_eq!(ran.finished.status, Some(0), "{}", ran.finished.stderr);

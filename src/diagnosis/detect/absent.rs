@@ -5,9 +5,9 @@ use ddp_doctor_proto::report::{Confidence, RankCall, Timestamp};
 use super::early_exit::victims;
 use super::view::with_place;
 use super::{About, Draft, message};
+use crate::diagnosis::activity;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::Process;
-use crate::diagnosis::outside;
 use crate::diagnosis::situation::{Situation, Stall};
 use crate::diagnosis::timing::Timing;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
@@ -103,7 +103,7 @@ impl<'a> Absent<'a> {
         let mut processes = self.processes.iter();
         match processes.find(|process| process.rank == Some(call.rank)) {
             Some(process) => {
-                let line = outside::of(process, timing).and_then(|outside| outside.line);
+                let line = activity::of(process, timing).and_then(|outside| outside.line);
                 with_place(call, line)
             }
             None => call,

@@ -15,11 +15,11 @@ use super::early_exit::victims;
 use super::stuck_outside::where_it_is;
 use super::view::{blocked_call, describe, with_place};
 use super::{About, Detector, Draft, KeyPlace, creates, cycle, order, rank_calls};
+use crate::diagnosis::activity;
 use crate::diagnosis::align::{self, OddOnes};
 use crate::diagnosis::cause;
 use crate::diagnosis::creations::{self, Mismatch};
 use crate::diagnosis::model::{Group, GroupId, Request, Wait, World, is_inside};
-use crate::diagnosis::outside;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words::{self, Ranks, number};
@@ -348,7 +348,7 @@ fn of_stall(
         let Some(process) = model.member(stall.group, rank) else {
             continue;
         };
-        let still = outside::of(process, &situation.model.timing).filter(|it| !it.moves);
+        let still = activity::of(process, &situation.model.timing).filter(|it| !it.moves);
         if let Some(still) = still
             && let Some(place) = where_it_is(process, &still)
         {

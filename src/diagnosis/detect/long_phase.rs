@@ -13,8 +13,8 @@ use ddp_doctor_proto::report::{Confidence, Timestamp};
 
 use super::absent::{Absent, last_call_of};
 use super::{About, Detector, Draft, order};
+use crate::diagnosis::activity;
 use crate::diagnosis::model::{Group, Process};
-use crate::diagnosis::outside;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::timing::Timing;
 use crate::diagnosis::words::{self, Ranks, number};
@@ -166,7 +166,7 @@ fn work_of(process: &Process, timing: &Timing) -> Option<Work> {
             marked: true,
         });
     }
-    let outside = outside::of(process, timing)?;
+    let outside = activity::of(process, timing)?;
     Some(Work {
         name: outside.what.long_work()?.to_owned(),
         since: None,

@@ -5,9 +5,9 @@ use ddp_doctor_proto::report::Confidence;
 
 use super::absent::{Absent, last_call_of};
 use super::{About, Detector, Draft, order, rendezvous_incomplete, sequence_slip};
+use crate::diagnosis::activity::{self, Activity};
 use crate::diagnosis::cause;
 use crate::diagnosis::model::Process;
-use crate::diagnosis::outside::{self, Outside};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
@@ -58,7 +58,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     }
     let timing = &situation.model.timing;
     // The rank may wait for the very ranks that wait for it.
-    let unseen = |process: &&Process| outside::unseen_call(process, timing).is_some();
+    let unseen = |process: &&Process| activity::unseen_call(process, timing).is_some();
     if processes
         .iter()
         .any(|process| process.is_inside_a_call() || unseen(process))
@@ -109,7 +109,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
     }
     let known = processes
         .iter()
-        .any(|process| outside::of(process, timing).is_some());
+        .any(|process| activity::of(process, timing).is_some());
     draft.next = vec![format!(
         "{}, and let {} reach the same calls as the others.",
         if absent.is_past || known {
@@ -124,7 +124,7 @@ fn draft(situation: &Situation<'_>, ranks: &[u32], stalls: &[&Stall]) -> Option<
         number(ranks, "it", "them"),
     )];
     let unseen = processes.iter().find_map(|process| {
-        let (called, line) = outside::unseen_call(process, timing)?;
+        let (called, line) = activity::unseen_call(process, timing)?;
         Some((process.rank?, words::function(called), words::at(line)))
     });
     if let Some((rank, called, at)) = unseen {
@@ -152,15 +152,15 @@ fn whereabouts(process: &Process, situation: &Situation<'_>) -> String {
             words::at(call.place.as_deref())
         );
     }
-    if let Some((called, line)) = outside::unseen_call(process, timing) {
+    if let Some((called, line)) = activity::unseen_call(process, timing) {
         return format!(
             " It is inside {} of PyTorch{}; which rank it waits for is unknown.",
             words::function(called),
             words::at(line),
         );
     }
-    match outside::of(process, timing) {
-        Some(Outside {
+    match activity::of(process, timing) {
+        Some(Activity {
             line: Some(line),
             moves: true,
             ..

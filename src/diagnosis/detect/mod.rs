@@ -22,7 +22,6 @@ use super::situation::Situation;
 mod absent;
 mod agent_silent;
 mod backend_mismatch;
-mod beneath;
 mod breach;
 mod call_order;
 mod clock_skew;
@@ -42,6 +41,7 @@ mod host_memory;
 mod interface_unusable;
 mod joining;
 mod long_phase;
+mod lower_layer;
 mod memory_creep;
 mod memory_skew;
 mod message;
@@ -357,7 +357,7 @@ impl Draft {
     /// The finding; `role` and `caused_by` remain to be set.
     #[must_use]
     pub fn into_finding(mut self, situation: &Situation<'_>, detected_at: Timestamp) -> Finding {
-        self.why.extend(beneath::why(situation, &self));
+        self.why.extend(lower_layer::why(situation, &self));
         let place = self.place.filter(|&(_, seq)| seq > 0);
         let lines = place.and_then(|it| view::where_lines_are_from(situation, it, &self.per_rank));
         self.why.extend(lines);

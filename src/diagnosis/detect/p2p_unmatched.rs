@@ -6,9 +6,9 @@ use ddp_doctor_proto::report::{Certificate, CertificateKind, Confidence, RankCal
 use super::early_exit::{self, victims};
 use super::view::{made_call, waiting_call};
 use super::{About, Detector, Draft, KeyPlace, cycle, message, order, stuck_outside};
+use crate::diagnosis::activity;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Clash, Ending, Group, GroupId, Lone, Side, Wait};
-use crate::diagnosis::outside;
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words::{self, Capital, Ranks, number};
@@ -319,7 +319,7 @@ fn alone(situation: &Situation<'_>, absent: &[u32], stalls: &[&Stall]) -> Option
                 format!("its last call was {}{at}", words::call(call))
             },
         );
-        let still = outside::of(process, &situation.model.timing).filter(|outside| !outside.moves);
+        let still = activity::of(process, &situation.model.timing).filter(|outside| !outside.moves);
         let told = still.and_then(|outside| {
             draft
                 .next

@@ -3,9 +3,9 @@
 use ddp_doctor_proto::catalogue;
 
 use super::{About, Detector, Draft, breach, order};
+use crate::diagnosis::branches::{self, Use};
 use crate::diagnosis::contract::{self, Kind};
 use crate::diagnosis::situation::Situation;
-use crate::diagnosis::uses::{self, Use};
 use crate::diagnosis::words::{self, Ranks};
 
 static ABOUT: About = About {
@@ -67,7 +67,7 @@ impl Detector for ReadyTwice {
                          computed, and how often, and relies on it."
                             .into(),
                     ];
-                    let left_out = uses::left_out(situation, it.breach);
+                    let left_out = branches::left_out(situation, it.breach);
                     draft.why.extend(left_out.iter().map(Use::sentence));
                     draft.next = vec![
                         "Wrap the model without static_graph=True, with find_unused_parameters=True \

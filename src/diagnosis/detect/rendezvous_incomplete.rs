@@ -9,9 +9,9 @@ use ddp_doctor_proto::report::{Confidence, Exit, RankCall, Timestamp, Where};
 use super::joining::{describe_joiners, who};
 use super::view::no_call;
 use super::{About, Detector, Draft, Key, KeyPlace, environment_skew, order};
+use crate::diagnosis::activity::{self, Activity};
 use crate::diagnosis::event::StartedRank;
 use crate::diagnosis::model::{Process, libc_signal};
-use crate::diagnosis::outside::{self, Outside};
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::startup::{Forming, Joiner, by_launch, by_place};
 use crate::diagnosis::timing::Timing;
@@ -396,9 +396,11 @@ fn tell(
 
 impl Missing<'_> {
     /// What its process does outside of calls, if its stacks were captured.
-    fn outside(&self, timing: &Timing) -> Option<Outside<'_>> {
+    fn outside(&self, timing: &Timing) -> Option<Activity<'_>> {
         match self.is {
-            Whereabouts::AtWork(started) => outside::of_looks(&started.looks, Timestamp(0), timing),
+            Whereabouts::AtWork(started) => {
+                activity::of_looks(&started.looks, Timestamp(0), timing)
+            }
             _ => None,
         }
     }
@@ -406,7 +408,7 @@ impl Missing<'_> {
     /// The user's line of its last stack.
     fn line(&self) -> Option<&Where> {
         match self.is {
-            Whereabouts::AtWork(started) => outside::line_of(started.looks.last()?),
+            Whereabouts::AtWork(started) => activity::line_of(started.looks.last()?),
             _ => None,
         }
     }
@@ -477,7 +479,7 @@ impl Missing<'_> {
 }
 
 /// "stands still in main() at train.py:14, there in sleep() (…)".
-fn what_it_does(outside: &Outside<'_>) -> String {
+fn what_it_does(outside: &Activity<'_>) -> String {
     let line = outside
         .line
         .map(|line| format!(" in {} at {}", words::function(line), words::line(line)));

@@ -8,8 +8,8 @@ use ddp_doctor_proto::report::Confidence;
 
 use super::absent::{Absent, last_call_of};
 use super::{About, Detector, Draft, order};
+use crate::diagnosis::activity::{self, Activity, What};
 use crate::diagnosis::model::Process;
-use crate::diagnosis::outside::{self, Outside, What};
 use crate::diagnosis::situation::{Origin, Situation, Stall};
 use crate::diagnosis::words::{self, Ranks, number};
 
@@ -45,10 +45,10 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
         return None;
     }
     let absent = Absent::of(situation, still, stall)?;
-    let stuck: Vec<(&Process, Outside<'_>)> = absent
+    let stuck: Vec<(&Process, Activity<'_>)> = absent
         .processes
         .iter()
-        .filter_map(|process| Some((*process, outside::of(process, &situation.model.timing)?)))
+        .filter_map(|process| Some((*process, activity::of(process, &situation.model.timing)?)))
         .collect();
     let (first, what) = stuck.first().map(|(p, outside)| (*p, outside.what))?;
     let seen_at = stuck.iter().map(|(_, outside)| outside.looks[1]).max()?;
@@ -92,7 +92,7 @@ fn draft(situation: &Situation<'_>, still: &[u32], stalls: &[&Stall]) -> Option<
 }
 
 /// A sentence on a rank's line and the state of its thread.
-pub(super) fn where_it_is(process: &Process, outside: &Outside<'_>) -> Option<String> {
+pub(super) fn where_it_is(process: &Process, outside: &Activity<'_>) -> Option<String> {
     let mut text = format!("Rank {}", process.rank?);
     match outside.line {
         Some(line) => text.push_str(&format!(

@@ -3,9 +3,9 @@
 use ddp_doctor_proto::catalogue;
 
 use super::{About, Detector, Draft, breach, order};
+use crate::diagnosis::branches::{self, Use};
 use crate::diagnosis::contract::{self, Kind};
 use crate::diagnosis::situation::Situation;
-use crate::diagnosis::uses::{self, Use};
 use crate::diagnosis::words;
 
 static ABOUT: About = About {
@@ -46,7 +46,7 @@ impl Detector for UnusedParameters {
                      none when the backward was over, the same on every rank: averaging did not \
                      complete, and DDP raises at the next forward."
                 )];
-                let left_out = uses::left_out(situation, it.breach);
+                let left_out = branches::left_out(situation, it.breach);
                 draft.why.extend(left_out.iter().map(Use::sentence));
                 draft.next = vec![
                     "Delete these parameters, or freeze them before the model is wrapped; or let \

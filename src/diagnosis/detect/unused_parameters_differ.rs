@@ -5,10 +5,10 @@ use ddp_doctor_proto::report::{Cause, CauseKind, Confidence};
 
 use super::breach::{self, Consequence};
 use super::{About, Detector, Draft, order};
+use crate::diagnosis::branches::{self, Use};
 use crate::diagnosis::cause;
 use crate::diagnosis::contract::{self, Breach, Kind};
 use crate::diagnosis::situation::Situation;
-use crate::diagnosis::uses::{self, Use};
 use crate::diagnosis::words::{self, Capital, Ranks, number};
 
 static ABOUT: About = About {
@@ -79,7 +79,7 @@ fn draft(situation: &Situation<'_>, it: Consequence<'_>) -> Draft {
         ));
     }
     draft.why.extend(changes(situation, breach));
-    let left_out = uses::left_out(situation, breach);
+    let left_out = branches::left_out(situation, breach);
     draft.why.extend(left_out.iter().map(Use::sentence));
     draft.next = vec![
         "DistributedDataParallel(…, find_unused_parameters=True), if which parts are used depends \

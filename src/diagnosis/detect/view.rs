@@ -3,9 +3,9 @@
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::report::{CallState, RankCall, Timestamp, Where};
 
+use crate::diagnosis::activity;
 use crate::diagnosis::event::Call;
 use crate::diagnosis::model::{Doing, GroupId, JoinedCall, Process, Wait};
-use crate::diagnosis::outside;
 use crate::diagnosis::situation::Situation;
 use crate::diagnosis::waits::Blocked;
 use crate::diagnosis::words::{Capital, Ranks, number};
@@ -95,7 +95,7 @@ fn standing_at<'a>(process: &'a Process, joined: &JoinedCall) -> Option<&'a Wher
 pub(super) fn line_since(process: &Process, since: Timestamp) -> Option<&Where> {
     let since = process.last_at.max(since);
     let latest = process.stacks.last().filter(|it| it.at >= since)?;
-    outside::line_of(latest)
+    activity::line_of(latest)
 }
 
 /// A sentence on the ranks whose line is taken from their stacks.

@@ -6,7 +6,7 @@ use super::{Inside, Situation, is_last_call};
 
 use crate::diagnosis::event::ThreadId;
 use crate::diagnosis::model::{Doing, Ending, Group, GroupId, Join, Process, Target, Thread};
-use crate::diagnosis::{outside, waits};
+use crate::diagnosis::{activity, waits};
 
 /// A member that has not arrived.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ impl Situation<'_> {
         let outside = || {
             let nothing = !process.is_inside_a_call();
             nothing
-                .then(|| outside::of(process, &self.model.timing))
+                .then(|| activity::of(process, &self.model.timing))
                 .flatten()
         };
         if process.is_leaving() && outside().is_none() {

@@ -8,10 +8,10 @@
 
 use ddp_doctor_proto::report::Timestamp;
 
+use super::super::activity;
 use super::super::device;
 use super::super::event::CallId;
 use super::super::model::{Model, Process, Side};
-use super::super::outside;
 use super::{Blocked, for_message, for_others, launches};
 
 /// The wait of a process that is inside no recorded call or wait.
@@ -30,7 +30,7 @@ pub(super) fn blocked(
         .threads
         .values()
         .find_map(|it| it.within_since(now, timing.uncertain_wait));
-    let inside = within.or_else(|| outside::unseen_call(process, timing).map(|_| process.last_at));
+    let inside = within.or_else(|| activity::unseen_call(process, timing).map(|_| process.last_at));
     if inside.is_none() && !device::is_waited_for(process, timing) {
         return None;
     }

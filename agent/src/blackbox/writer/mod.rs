@@ -5,12 +5,12 @@
 //! ring. The records are created in [`calls`] and [`events`], the definitions they refer to in
 //! [`definitions`].
 
-mod beneath;
 mod calls;
 mod create;
 mod creation;
 mod definitions;
 mod events;
+mod lower_layer;
 mod peers;
 
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ use ddp_doctor_proto::blackbox::{
     box_flags, group, header, site,
 };
 
-pub use beneath::{Outer, Standing};
 pub use calls::Call;
 pub use create::{CreateError, Options};
 pub use creation::{Creation, Seat};
 pub use events::{Forward, Parameters};
+pub use lower_layer::{Outer, Standing};
 
 use self::events::Phases;
 use self::peers::Peers;

@@ -28,7 +28,7 @@ const IDLE: u32 = 20;
 
 /// Activity of a process outside collectives.
 #[derive(Debug)]
-pub struct Outside<'a> {
+pub struct Activity<'a> {
     /// The thread that runs the program, in the latest capture.
     pub thread: &'a ThreadStack,
     /// What it does or waits for.
@@ -51,7 +51,7 @@ pub struct Outside<'a> {
 /// The activity of a process, from two captures after its latest record; `None` if there are no
 /// two, or if they show it inside a collective that was not recorded.
 #[must_use]
-pub fn of<'a>(process: &'a Process, timing: &Timing) -> Option<Outside<'a>> {
+pub fn of<'a>(process: &'a Process, timing: &Timing) -> Option<Activity<'a>> {
     of_looks(&process.stacks, process.last_at, timing)
 }
 
@@ -61,14 +61,14 @@ pub fn of_looks<'a>(
     looks: &'a [Arc<Stacks>],
     since: Timestamp,
     timing: &Timing,
-) -> Option<Outside<'a>> {
+) -> Option<Activity<'a>> {
     let mut looks = looks.iter().rev().filter(|stacks| stacks.at >= since);
     let last = looks.next()?;
     let first = looks.find(|first| last.at.since(first.at) >= timing.capture_separation)?;
     let thread = program_thread(last)?;
     let frames = code::Frames::of(thread);
     let what = sort::what([first, last], thread, &frames)?;
-    Some(Outside {
+    Some(Activity {
         thread,
         what,
         line: frames.line,
