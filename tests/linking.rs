@@ -696,6 +696,39 @@ fn job_in_a_time_namespace_is_diagnosed() {
 }
 
 #[test]
+fn directory_on_a_stuck_mount_blocks_no_command() {
+    if fs::File::open("/dev/fuse").is_err() {
+        eprintln!("skipped: /dev/fuse cannot be opened");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // A mount whose server never answers, and on it the directory of a dead run.
+    let server = "
+import ctypes, os, sys, time
+device = os.open('/dev/fuse', os.O_RDWR)
+options = 'fd=%d,rootmode=40000,user_id=%d,group_id=%d' % (device, os.getuid(), os.getgid())
+mounted = ctypes.CDLL(None).mount(b'stuck', b'stuck', b'fuse', 0, options.encode())
+open('mounted', 'w').write(str(mounted))
+time.sleep(600)
+";
+    fs::write(dir.path().join("server.py"), server).unwrap();
+    let script = format!(
+        "mount -t tmpfs none /dev/shm && mkdir stuck
+        python3 server.py & server=$!
+        until [ -s mounted ]; do sleep 0.05; done
+        [ $(cat mounted) = 0 ] || exit 99
+        mkdir -m 700 /dev/shm/ddp-doctor-$(id -u) /dev/shm/ddp-doctor-$(id -u)/dead
+        printf '4194304 1 gone\\n%s/stuck/run\\n' $PWD >/dev/shm/ddp-doctor-$(id -u)/dead/owner
+        timeout -k 1 20 {PROGRAM} run -- sh -c 'exit 7'; ran=$?
+        timeout -k 1 20 {PROGRAM} status; asked=$?
+        kill $server; echo $ran $asked"
+    );
+    let output = in_namespace(dir.path(), &script);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.trim_end().ends_with("7 4"), "{output:?}");
+}
+
+#[test]
 fn reporter_ends_on_sigterm() {
     let coordinator = Coordinator::start();
     let training = training().to_str().unwrap();

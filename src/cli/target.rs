@@ -3,16 +3,21 @@
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::diagnosis::words::{Capital, Ranks, number};
+use crate::files;
 use crate::node::boxes::{self, BoxDir};
 use crate::node::environment;
 use crate::node::orphans::{self, Orphan};
 use crate::node::rundir::Description;
 use crate::node::{names, socket, sys};
+
+/// Time limit for the file system of a run directory.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// What a viewer shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,8 +182,11 @@ fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
     let here = std::fs::read_dir(runs).into_iter().flatten();
     dirs.extend(here.flatten().map(|entry| entry.path()));
     let user = sys::user_id();
-    let owner = |path: &Path| std::fs::symlink_metadata(path).ok().map(|it| it.uid());
-    dirs.retain(|dir| owner(dir) == Some(user));
+    dirs.retain(|dir| {
+        let dir = dir.clone();
+        let owner = move || std::fs::symlink_metadata(&dir).ok().map(|it| it.uid());
+        files::within(ANSWER, owner).flatten() == Some(user)
+    });
     dirs
 }
 

@@ -27,6 +27,9 @@ const MAX_OWNER: u64 = 64 << 10;
 pub const NCCL_FOLDER: &str = "nccl";
 /// How long boxes lie that nobody has taken: ranks that no `run` started left them.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+/// Time limit for the cleanup of dead runs before a run: their directories may be on a mount that does
+/// not answer.
+const SWEEP: Duration = Duration::from_secs(1);
 /// End of the name of a black box.
 const BOX: &str = ".box";
 
@@ -102,7 +105,8 @@ impl BoxDir {
 
     /// Puts what dead runs of this user left in shared memory where it belongs.
     pub fn sweep(shared_memory: &Path) {
-        sweep(&user_dir(shared_memory));
+        let user = user_dir(shared_memory);
+        files::within(SWEEP, move || sweep(&user));
     }
 
     /// Whether boxes in shared memory still have to go to this run directory.
@@ -249,7 +253,7 @@ fn in_shared_memory(base: &Path, job: &str, run_dir: Option<&Path>) -> io::Resul
     }
     let user = user_dir(base);
     socket::ensure_private(&user)?;
-    sweep(&user);
+    BoxDir::sweep(base);
     let pid = std::process::id();
     // Two runs of one job on one node (two tasks of one batch job, say) have one directory each.
     for name in [job.to_owned(), format!("{job}.{pid}")] {
