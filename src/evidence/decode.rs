@@ -121,7 +121,7 @@ impl Decoder {
                 kind: NoteKind::Unreadable,
                 rank: None,
                 pid: None,
-                text: "some of what a node sent made no sense and was left out".into(),
+                text: "a node sent invalid events, which were left out".into(),
                 at: self.time(report.sent_unix_ns),
             });
         }

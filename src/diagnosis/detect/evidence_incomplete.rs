@@ -68,6 +68,9 @@ fn of_note(situation: &Situation<'_>, note: &Note) -> Draft {
     draft.summary = match (note.rank, note.pid) {
         (None, None) => note.text.to_string(),
         _ if note.kind == NoteKind::SeveralRanks => format!("{who} {}", note.text),
+        _ if note.kind == NoteKind::Unreadable => {
+            format!("later calls of {who} are unknown: {}", note.text)
+        }
         _ => format!("the collectives of {who} are not recorded: {}", note.text),
     };
     draft.why = vec![match note.kind {
