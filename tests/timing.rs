@@ -59,8 +59,7 @@ fn invalid_time_scale_is_a_usage_error() {
     for scale in ["fast", "0", "-1"] {
         let dir = tempfile::tempdir().unwrap();
         let output = program(dir.path())
-            .args(["run", "--", "true"])
-            .env("DDP_DOCTOR_TIME_SCALE", scale)
+            .args(["run", &format!("--time-scale={scale}"), "--", "true"])
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

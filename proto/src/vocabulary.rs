@@ -59,50 +59,89 @@ macro_rules! words {
     };
 }
 
-words! {
-    /// Operation of a call. Variants that interoperate on the wire are one op.
-    Op {
-        /// Every rank contributes and every rank receives the reduction.
-        AllReduce = 1, "all_reduce";
-        /// Also `all_gather_into_tensor`.
-        AllGather = 2, "all_gather";
-        /// Also `reduce_scatter_tensor`.
-        ReduceScatter = 3, "reduce_scatter";
-        /// Also `all_to_all_single`.
-        AllToAll = 4, "all_to_all";
-        /// No rank leaves before all ranks have entered.
-        Barrier = 5, "barrier";
-        /// From the root to all.
-        Broadcast = 6, "broadcast";
-        /// From all to the root, reduced.
-        Reduce = 7, "reduce";
-        /// From all to the root.
-        Gather = 8, "gather";
-        /// From the root, one piece to each rank.
-        Scatter = 9, "scatter";
-        /// Point to point, to `peer`.
-        Send = 10, "send";
-        /// Point to point, from `peer`.
-        Recv = 11, "recv";
-        /// Several tensors reduced as one call.
-        AllReduceCoalesced = 12, "all_reduce_coalesced";
-        /// Several tensors gathered as one call.
-        AllGatherCoalesced = 13, "all_gather_coalesced";
-        /// Several tensors reduced and scattered as one call.
-        ReduceScatterCoalesced = 14, "reduce_scatter_coalesced";
-        /// Joins the world.
-        InitProcessGroup = 32, "init_process_group";
-        /// Creates a process group.
-        NewGroup = 33, "new_group";
-        /// Leaves a group, or all groups.
-        DestroyProcessGroup = 34, "destroy_process_group";
-        /// Gloo's barrier that reports the missing ranks.
-        MonitoredBarrier = 35, "monitored_barrier";
-        /// Creates a group out of another one.
-        SplitGroup = 36, "split_group";
-        /// A call for which this version has no name.
-        Other = 63, "other";
-    }
+/// Declares the operations: number, name, whom a call waits for, and further facts.
+macro_rules! ops {
+    ($($(#[$meta:meta])* $variant:ident = $number:literal, $text:literal, $direction:ident $($fact:ident)*;)*) => {
+        words! {
+            /// Operation of a call. Variants that interoperate on the wire are one op.
+            Op { $($(#[$meta])* $variant = $number, $text;)* }
+        }
+
+        impl Op {
+            /// Which ranks this op must wait for.
+            ///
+            /// A leaf of a rooted collective may complete early. This was measured on Gloo and with
+            /// NCCL's protocols: the send of a small message completes before its receiver arrives.
+            #[must_use]
+            pub const fn direction(self) -> Direction {
+                match self {
+                    $(Self::$variant => Direction::$direction,)*
+                    Self::Unspecified => Direction::Unknown,
+                }
+            }
+
+            const fn facts(self) -> u8 {
+                match self {
+                    $(Self::$variant => 0 $(| Fact::$fact as u8)*,)*
+                    Self::Unspecified => 0,
+                }
+            }
+        }
+    };
+}
+
+/// Facts about operations, as bits.
+enum Fact {
+    /// Takes a reduction operator.
+    Reduces = 1,
+    /// Takes several tensors, of which only the first is recorded.
+    Coalesced = 2,
+    /// Creates a process group.
+    CreatesGroup = 4,
+}
+
+// The other tables of operations are generated from this one (`proto/tests/codegen.rs`).
+ops! {
+    /// Every rank contributes and every rank receives the reduction.
+    AllReduce = 1, "all_reduce", Symmetric Reduces;
+    /// Also `all_gather_into_tensor`.
+    AllGather = 2, "all_gather", Symmetric;
+    /// Also `reduce_scatter_tensor`.
+    ReduceScatter = 3, "reduce_scatter", Symmetric Reduces;
+    /// Also `all_to_all_single`.
+    AllToAll = 4, "all_to_all", Symmetric;
+    /// No rank leaves before all ranks have entered.
+    Barrier = 5, "barrier", Symmetric;
+    /// From the root to all.
+    Broadcast = 6, "broadcast", FromRoot;
+    /// From all to the root, reduced.
+    Reduce = 7, "reduce", ToRoot Reduces;
+    /// From all to the root.
+    Gather = 8, "gather", ToRoot;
+    /// From the root, one piece to each rank.
+    Scatter = 9, "scatter", FromRoot;
+    /// Point to point, to `peer`.
+    Send = 10, "send", PointToPoint;
+    /// Point to point, from `peer`.
+    Recv = 11, "recv", PointToPoint;
+    /// Several tensors reduced as one call.
+    AllReduceCoalesced = 12, "all_reduce_coalesced", Symmetric Reduces Coalesced;
+    /// Several tensors gathered as one call.
+    AllGatherCoalesced = 13, "all_gather_coalesced", Symmetric Coalesced;
+    /// Several tensors reduced and scattered as one call.
+    ReduceScatterCoalesced = 14, "reduce_scatter_coalesced", Symmetric Reduces Coalesced;
+    /// Joins the world. Like the following ones not a collective of a group, without a sequence number.
+    InitProcessGroup = 32, "init_process_group", Unknown;
+    /// Creates a process group.
+    NewGroup = 33, "new_group", Unknown CreatesGroup;
+    /// Leaves a group, or all groups.
+    DestroyProcessGroup = 34, "destroy_process_group", Unknown;
+    /// Gloo's barrier that reports the missing ranks.
+    MonitoredBarrier = 35, "monitored_barrier", Unknown;
+    /// Creates a group out of another one.
+    SplitGroup = 36, "split_group", Unknown CreatesGroup;
+    /// A call for which this version has no name.
+    Other = 63, "other", Unknown;
 }
 
 /// Which ranks a call must wait for with every backend, so that a proof may rely on it.
@@ -121,38 +160,16 @@ pub enum Direction {
 }
 
 impl Op {
-    /// Which ranks this op must wait for.
-    ///
-    /// A leaf of a rooted collective may complete early. This was measured on Gloo and with NCCL's
-    /// protocols: the send of a small message completes before its receiver arrives.
-    #[must_use]
-    pub const fn direction(self) -> Direction {
-        match self {
-            Self::AllReduce
-            | Self::AllGather
-            | Self::ReduceScatter
-            | Self::AllToAll
-            | Self::Barrier
-            | Self::AllReduceCoalesced
-            | Self::AllGatherCoalesced
-            | Self::ReduceScatterCoalesced => Direction::Symmetric,
-            Self::Broadcast | Self::Scatter => Direction::FromRoot,
-            Self::Reduce | Self::Gather => Direction::ToRoot,
-            Self::Send | Self::Recv => Direction::PointToPoint,
-            _ => Direction::Unknown,
-        }
-    }
-
     /// Whether the op is a send or a receive.
     #[must_use]
     pub const fn is_point_to_point(self) -> bool {
-        matches!(self, Self::Send | Self::Recv)
+        matches!(self.direction(), Direction::PointToPoint)
     }
 
     /// Whether the op creates a process group.
     #[must_use]
     pub const fn creates_group(self) -> bool {
-        matches!(self, Self::NewGroup | Self::SplitGroup)
+        self.facts() & Fact::CreatesGroup as u8 != 0
     }
 
     /// Whether the op is a collective of a group, which has a sequence number there.
@@ -173,14 +190,13 @@ impl Op {
     /// Whether the op takes a reduction operator.
     #[must_use]
     pub const fn reduces(self) -> bool {
-        matches!(
-            self,
-            Self::AllReduce
-                | Self::Reduce
-                | Self::ReduceScatter
-                | Self::AllReduceCoalesced
-                | Self::ReduceScatterCoalesced
-        )
+        self.facts() & Fact::Reduces as u8 != 0
+    }
+
+    /// Whether the op takes several tensors, of which only the first is recorded.
+    #[must_use]
+    pub const fn is_coalesced(self) -> bool {
+        self.facts() & Fact::Coalesced as u8 != 0
     }
 }
 

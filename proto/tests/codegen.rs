@@ -1,15 +1,64 @@
-//! Compares the committed protobuf code with the output of the generator.
-//!
-//! Runs the generator without `protoc`. After a change of a `.proto` file, run with
+//! Compares generated code with its sources: the tables of operations with the vocabulary, and the
+//! protobuf code with the `.proto` files, without `protoc`. After a change of either, run with
 //! `UPDATE_GENERATED=1`.
 
 use std::{fs, path::Path};
 
+use ddp_doctor_proto::Op;
+
 const FILES: [&str; 4] = ["vocabulary", "agent", "finding", "viewer"];
 
+/// The tables of operations in other languages: file, text before and after the table, and prefix,
+/// separator and end of an entry.
+const TABLES: [(&str, &str, &str, [&str; 2]); 3] = [
+    (
+        "ddpdoctor/v1/vocabulary.proto",
+        "enum Op {\n  OP_UNSPECIFIED = 0;\n",
+        "}\n",
+        ["  OP_", ";\n"],
+    ),
+    (
+        "../agent/python/ddp_doctor/_words.py",
+        "\n# Operations.\n",
+        "\n",
+        ["", "\n"],
+    ),
+    (
+        "../agent/capi/include/ddp_doctor.h",
+        "\nenum ddp_doctor_op {\n",
+        "};\n",
+        ["    DDP_DOCTOR_OP_", ",\n"],
+    ),
+];
+
+/// Generates the tables of operations from [`Op`], and compares them or updates the files.
+fn tables_match_the_vocabulary(root: &Path) {
+    for (file, head, tail, [prefix, end]) in TABLES {
+        let path = root.join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        let begin = text.find(head).unwrap() + head.len();
+        let length = text[begin..].find(&format!("{end}{tail}")).unwrap() + end.len();
+        let entry = |op: &Op| {
+            let name = op.name().unwrap().to_uppercase();
+            format!("{prefix}{name} = {}{end}", op.number())
+        };
+        let table: String = Op::ALL.iter().map(entry).collect();
+        let updated = format!("{}{table}{}", &text[..begin], &text[begin + length..]);
+        if std::env::var_os("UPDATE_GENERATED").is_some() {
+            fs::write(&path, &updated).unwrap();
+        } else {
+            assert!(
+                text == updated,
+                "{file} differs from src/vocabulary.rs; run the test with UPDATE_GENERATED=1"
+            );
+        }
+    }
+}
+
 #[test]
-fn committed_code_matches_the_proto_files() {
+fn committed_code_matches_its_sources() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tables_match_the_vocabulary(root);
     let files = FILES.map(|name| format!("ddpdoctor/v1/{name}.proto"));
     let descriptors = protox::compile(&files, [root]).unwrap();
 

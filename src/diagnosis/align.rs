@@ -91,7 +91,7 @@ pub fn size(call: &Call) -> Option<u64> {
         _ => false,
     };
     // Only the first tensor of a call is recorded, so other sizes are unknown.
-    let one_tensor = call.tensors <= 1 || !is_coalesced(call.op);
+    let one_tensor = call.tensors <= 1 || !call.op.is_coalesced();
     if uneven_is_legal || !one_tensor {
         None
     } else {
@@ -104,13 +104,6 @@ fn is_even(call: &Call) -> bool {
     call.group
         .as_ref()
         .is_some_and(|group| &*group.backend == "gloo" || group.key.layer == "nccl")
-}
-
-const fn is_coalesced(op: Op) -> bool {
-    matches!(
-        op,
-        Op::AllReduceCoalesced | Op::AllGatherCoalesced | Op::ReduceScatterCoalesced
-    )
 }
 
 /// Whether the dtype is meaningful: that of a barrier depends on its transport.

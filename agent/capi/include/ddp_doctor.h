@@ -193,8 +193,10 @@ void ddp_doctor_group_destroyed(uint32_t group);
 
 /* --- Calls ------------------------------------------------------------------------------------ */
 
-/* ddp_doctor_call.op. Variants that are compatible with each other on the wire share one op. */
-enum {
+/* ddp_doctor_call.op. Variants that are compatible with each other on the wire share one op.
+ * From DDP_DOCTOR_OP_INIT_PROCESS_GROUP on: calls that may block but are not collectives: no sequence
+ * number; `group` may be 0. */
+enum ddp_doctor_op {
     DDP_DOCTOR_OP_ALL_REDUCE = 1,
     DDP_DOCTOR_OP_ALL_GATHER = 2,
     DDP_DOCTOR_OP_REDUCE_SCATTER = 3,
@@ -209,13 +211,12 @@ enum {
     DDP_DOCTOR_OP_ALL_REDUCE_COALESCED = 12,
     DDP_DOCTOR_OP_ALL_GATHER_COALESCED = 13,
     DDP_DOCTOR_OP_REDUCE_SCATTER_COALESCED = 14,
-    /* Calls that may block but are not collectives: no sequence number; `group` may be 0. */
     DDP_DOCTOR_OP_INIT_PROCESS_GROUP = 32,
     DDP_DOCTOR_OP_NEW_GROUP = 33,
     DDP_DOCTOR_OP_DESTROY_PROCESS_GROUP = 34,
     DDP_DOCTOR_OP_MONITORED_BARRIER = 35,
     DDP_DOCTOR_OP_SPLIT_GROUP = 36,
-    DDP_DOCTOR_OP_OTHER = 63
+    DDP_DOCTOR_OP_OTHER = 63,
 };
 
 /* ddp_doctor_call.dtype; 0: unknown, matches every dtype. */

@@ -1,5 +1,6 @@
 """Numbers of ops, types and kinds, as in `ddpdoctor/v1/vocabulary.proto`."""
 
+# Operations.
 ALL_REDUCE = 1
 ALL_GATHER = 2
 REDUCE_SCATTER = 3

@@ -16,18 +16,14 @@ pub enum Op {
     Scatter = 9,
     Send = 10,
     Recv = 11,
-    /// Several tensors reduced as one call.
     AllReduceCoalesced = 12,
     AllGatherCoalesced = 13,
     ReduceScatterCoalesced = 14,
-    /// Calls that can block but are not collectives of a group: they have no sequence number.
     InitProcessGroup = 32,
     NewGroup = 33,
     DestroyProcessGroup = 34,
     MonitoredBarrier = 35,
-    /// A process group split off another one.
     SplitGroup = 36,
-    /// A call for which this version has no name.
     Other = 63,
 }
 impl Op {

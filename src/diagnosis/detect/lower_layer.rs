@@ -42,9 +42,9 @@ pub(super) fn why(situation: &Situation<'_>, draft: &Draft) -> Vec<String> {
             false => "NCCL has not returned from it",
         };
         why.push(format!(
-            "{} {} inside {function}, which the call leads to: {keeps}.",
+            "{} {} in {function}, which the call leads to: {keeps}.",
             Capital(Ranks(&ranks)),
-            number(&ranks, "is", "are"),
+            number(&ranks, "stands", "stand"),
         ));
     }
     let calls = situation.model.group(group).join(seq);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use ddp_doctor_proto::Op;
 use ddp_doctor_proto::catalogue;
 use ddp_doctor_proto::report::{CallState, Confidence, RankCall, Where};
+use ddp_doctor_proto::vocabulary::Direction;
 
 use super::view::last_call;
 use super::{About, Detector, Draft, KeyPlace, order};
@@ -65,16 +66,8 @@ impl Detector for UnawaitedWork {
 /// device, a later call or a synchronisation of the stream may wait for it instead.
 fn is_lost_without(unawaited: &Unawaited) -> bool {
     matches!(&*unawaited.group.backend, "gloo" | "cpu:gloo")
-        && matches!(
-            unawaited.op,
-            Op::AllReduce
-                | Op::AllGather
-                | Op::ReduceScatter
-                | Op::AllToAll
-                | Op::AllReduceCoalesced
-                | Op::AllGatherCoalesced
-                | Op::ReduceScatterCoalesced
-        )
+        && unawaited.op.direction() == Direction::Symmetric
+        && unawaited.op != Op::Barrier
 }
 
 fn never_waited(
