@@ -8,7 +8,7 @@
 SHELL := bash
 CARGO ?= cargo
 
-.PHONY: demo test test-all test-versions recordings lint bench build oracle loom nccl gpu
+.PHONY: demo test test-all test-versions recordings soak lint bench build oracle loom nccl gpu
 
 # Expanded only where needed, since creating the environment takes minutes, once.
 VENV = $$(scripts/pytorch-env)
@@ -55,6 +55,12 @@ recordings:
 	$(CARGO) build --workspace --all-targets --all-features
 	venv=$(VENV) && DDP_DOCTOR_RECORD=$(RECORD) DDP_DOCTOR_REQUIRE_PYTORCH=1 DDP_DOCTOR_TEST_VENV="$$venv" \
 	    $(CARGO) test -p ddp-doctor --all-features --test truth
+
+# Jobs, faults and disturbances at random for MINUTES; as root with a second user.
+MINUTES ?= 60
+soak:
+	$(CARGO) build --workspace --all-features
+	python3 tests/soak.py --minutes $(MINUTES)
 
 lint:
 	$(CARGO) fmt --all -- --check
