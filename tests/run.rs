@@ -698,10 +698,47 @@ fn ranks_that_outlive_run_can_be_inspected() {
     let (code, is_said, text, said) = ask("status");
     assert_eq!((code, is_said), (Some(0), true), "{text}{said}");
     assert!(text.contains("finding DD102"), "{text}");
+    // A coordinator takes over: the diagnosis continues until the ranks have ended.
+    let mut coordinator = Running::start(
+        program(dir.path())
+            .args([
+                "coordinator",
+                "--listen",
+                "127.0.0.1:0",
+                "--report-dir",
+                "reports",
+            ])
+            .arg("--attach")
+            .arg(&run_dir),
+    );
+    let reports = || {
+        let files = fs::read_dir(dir.path().join("reports"))
+            .into_iter()
+            .flatten();
+        let files = files.map(|it| it.unwrap().path());
+        let named =
+            files.filter(|it| !it.file_name().unwrap().as_encoded_bytes().starts_with(b"."));
+        let bytes = named.filter_map(|it| fs::read(it).ok());
+        bytes
+            .filter_map(|it| serde_json::from_slice::<Report>(&it).ok())
+            .collect::<Vec<_>>()
+    };
+    eventually("the hang is found again", || {
+        reports()
+            .iter()
+            .any(|it| it.verdict == Verdict::Hang && it.ranks.len() == 4)
+    });
+    assert_eq!(reports()[0].findings[0].code, "DD102");
     for rank in ranks.iter().filter(|it| it.rank != 1) {
         send("KILL", &rank.pid.to_string());
     }
-    eventually("the ranks are gone", || !ask("status").1);
+    eventually("the end is known", || {
+        reports().iter().all(|it| it.job.ended_at.is_some())
+    });
+    coordinator.signal("TERM");
+    assert_eq!(coordinator.end(), Some(0));
+    assert!(!ask("status").1);
+    assert!(fs::read_dir(run_dir.join("boxes")).unwrap().count() > 0);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{Global, stderr_is_terminal};
 use crate::coordinator::{Begun, Hub, serve};
 use crate::node::socket::{self, Socket};
-use crate::node::{boxes, job, names, sys};
+use crate::node::{boxes, job, names, orphans, sys};
 use crate::report::live::{Live, Verbosity};
 use crate::report::text::{self, Style};
 
@@ -47,6 +47,9 @@ pub(super) struct Coordinator {
     /// Write the report of each job to DIR/<job>-<time>.json, updated at every change
     #[arg(long, value_name = "DIR", env = "DDP_DOCTOR_REPORT_DIR")]
     report_dir: Option<PathBuf>,
+    /// Diagnose the ranks that outlive the killed `run` with this run directory
+    #[arg(long, value_name = "RUN_DIR", env = "DDP_DOCTOR_ATTACH")]
+    attach: Option<PathBuf>,
 }
 
 /// Resolves `HOST:PORT`, preferably to an IPv4 address.
@@ -90,6 +93,19 @@ impl Coordinator {
         let serving = runtime.spawn(serve(listener, job::access(), hub, async {
             stopped_serving.await.ok();
         }));
+        if let Some(run_dir) = &self.attach {
+            let shown = run_dir.display();
+            let followed = orphans::follow(
+                Path::new(boxes::SHARED_MEMORY),
+                run_dir,
+                &address.to_string(),
+            );
+            if followed.with_context(|| format!("cannot attach to {shown}"))? == 0 {
+                bail!(
+                    "no rank of {shown} is alive; ddp-doctor analyze {shown} shows its diagnosis"
+                );
+            }
+        }
         let mut screens = Screens {
             report_dir: self.report_dir,
             verbosity: global.verbosity(),

@@ -16,6 +16,9 @@ pub(super) struct Reporter {
     black_box: PathBuf,
     /// Directories in which ranks of the launch may have black boxes
     boxes: Vec<PathBuf>,
+    /// Also follow ranks that have ended: the directories belong to this launch alone
+    #[arg(long, env = "DDP_DOCTOR_INCLUDE_DEAD")]
+    include_dead: bool,
     /// Address of the coordinator
     #[arg(long, value_name = "HOST:PORT", env = "DDP_DOCTOR_COORDINATOR")]
     coordinator: String,
@@ -46,6 +49,7 @@ impl Reporter {
         report(Options {
             black_box: self.black_box,
             boxes: self.boxes,
+            includes_dead: self.include_dead,
             coordinator: self.coordinator,
             run_dir: self.run_dir,
             stall_after: self.stall_after,

@@ -95,8 +95,9 @@ pub(super) fn orphans(target: Option<&str>) -> Option<(PathBuf, Vec<Orphan>)> {
     }
     let (ranks_are, shown) = (Capital(Ranks(&numbers)), dir.display());
     let are = number(&numbers, "is", "are");
-    let line =
-        format!("{ranks_are} {are} alive, but the run in {shown} was killed: nothing is diagnosed");
+    let line = format!(
+        "{ranks_are} {are} alive, but the run in {shown} was killed; `ddp-doctor coordinator --attach {shown}` diagnoses them"
+    );
     writeln!(io::stderr(), "ddp-doctor: {line}").ok();
     Some((dir, ranks))
 }

@@ -35,13 +35,20 @@ pub struct Launch {
     /// Receives the status when the launch is over.
     over: Sender<i32>,
     restart_window: Duration,
+    /// The directories contain boxes of this launch only, so that those of dead ranks belong to it.
+    includes_dead: bool,
 }
 
 impl Launch {
     /// The launch that a box belongs to. `over` receives its exit status, as a shell would report
     /// it.
     #[must_use]
-    pub fn of(identity: &Identity, over: Sender<i32>, timing: &Timing) -> Self {
+    pub fn of(
+        identity: &Identity,
+        over: Sender<i32>,
+        timing: &Timing,
+        includes_dead: bool,
+    ) -> Self {
         Self {
             job: identity.job.clone(),
             world: identity.world.clone(),
@@ -50,6 +57,7 @@ impl Launch {
             over_since: None,
             over,
             restart_window: timing.restart_window,
+            includes_dead,
         }
     }
 
@@ -68,7 +76,8 @@ impl Launch {
         // name.
         let lives = proc::is_alive(identity.pid, identity.start_ticks);
         let is_fresh = Timestamp(identity.anchor_unix_ns).plus(UNREAD) >= self.since;
-        if !lives && (reader.is_some_and(|(pid, _)| pid != us) || !is_fresh) {
+        if !lives && !self.includes_dead && (reader.is_some_and(|(pid, _)| pid != us) || !is_fresh)
+        {
             return false;
         }
         self.over_since = None;

@@ -1,6 +1,8 @@
 //! Ranks that outlive the `ddp-doctor run` that watched them.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use ddp_doctor_agent::blackbox::Reader;
 
@@ -8,7 +10,7 @@ use super::boxes::{self, BoxDir};
 use super::proc;
 
 /// A living rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Orphan {
     /// Its rank.
     pub rank: u32,
@@ -16,32 +18,67 @@ pub struct Orphan {
     pub pid: u32,
     /// Start time of the process, in clock ticks since boot.
     pub start_ticks: u64,
+    /// One of its black boxes.
+    pub black_box: PathBuf,
 }
 
-/// The living ranks of this user whose black boxes belong to a run directory, by rank.
-#[must_use]
-pub fn of(shared_memory: &Path, run_dir: &Path) -> Vec<Orphan> {
+/// The directories with the black boxes of a run.
+fn directories(shared_memory: &Path, run_dir: &Path) -> Vec<PathBuf> {
     let Ok(run_dir) = run_dir.canonicalize() else {
         return Vec::new();
     };
     let mut dirs: Vec<PathBuf> = BoxDir::awaited(shared_memory, &run_dir).collect();
     dirs.push(run_dir.join("boxes"));
+    dirs
+}
+
+/// The living ranks of this user whose black boxes belong to a run directory, by rank.
+#[must_use]
+pub fn of(shared_memory: &Path, run_dir: &Path) -> Vec<Orphan> {
+    let dirs = directories(shared_memory, run_dir);
     let files = dirs.iter().filter_map(|dir| boxes::boxes_in(dir).ok());
     let mut ranks: Vec<Orphan> = files
         .flatten()
-        .filter_map(|file| {
-            let identity = Reader::open_own(&file).ok()?.identity();
+        .filter_map(|black_box| {
+            let identity = Reader::open_own(&black_box).ok()?.identity();
             let (pid, start_ticks) = (identity.pid, identity.start_ticks);
             proc::is_alive(pid, start_ticks).then_some(())?;
             Some(Orphan {
                 rank: identity.rank?,
                 pid,
                 start_ticks,
+                black_box,
             })
         })
         .collect();
     ranks.sort_unstable();
     // A rank may have a box for each layer.
-    ranks.dedup();
+    ranks.dedup_by_key(|it| it.pid);
     ranks
+}
+
+/// Starts a process that follows the ranks of a run directory, dead ones included, and reports to a
+/// coordinator. Returns how many are alive; if none is, starts nothing.
+///
+/// # Errors
+///
+/// If the process cannot be started.
+pub fn follow(shared_memory: &Path, run_dir: &Path, coordinator: &str) -> io::Result<usize> {
+    let ranks = of(shared_memory, run_dir);
+    let Some(first) = ranks.first() else {
+        return Ok(0);
+    };
+    let mut reporter = Command::new(std::env::current_exe()?)
+        .arg("reporter")
+        .args(["--coordinator", coordinator, "--include-dead"])
+        .arg(&first.black_box)
+        .args(directories(shared_memory, run_dir))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let wait = move || drop(reporter.wait());
+    std::thread::Builder::new()
+        .name("ddp-reporter".into())
+        .spawn(wait)?;
+    Ok(ranks.len())
 }

@@ -53,6 +53,8 @@ pub struct Options {
     pub black_box: PathBuf,
     /// Directories in which ranks of the launch may have boxes, the preferred one first.
     pub boxes: Vec<PathBuf>,
+    /// Whether `boxes` contain boxes of this launch only, so that those of dead ranks belong to it.
+    pub includes_dead: bool,
     /// Address of the coordinator.
     pub coordinator: String,
     /// Where evidence goes; `None`: nowhere, and what the coordinator has taken in is removed.
@@ -200,7 +202,7 @@ fn follow(
     let (follower, commands) = Commander::new();
     let (over, ended) = channel();
     let timing = Timing::default().scaled(options.time_scale);
-    let launch = Launch::of(identity, over, &timing);
+    let launch = Launch::of(identity, over, &timing, options.includes_dead);
     let out = Outbox::new(journal);
     let stacks = Taker::new(options.stacks);
     let it = Follower::of_launch(hello.clone(), boxes, out, commands, launch, stacks);
@@ -259,7 +261,7 @@ fn follow(
     match thread.join() {
         Ok(Err(error)) => say.say(&format!("a black box could not be kept: {error}")),
         // What nobody has taken in is all that is left of the job.
-        Ok(Ok(())) if is_taken_in && run_dir.is_none() => {
+        Ok(Ok(())) if is_taken_in && run_dir.is_none() && !options.includes_dead => {
             forget(directory);
             options.boxes.iter().for_each(|it| forget(it));
         }
