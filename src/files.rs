@@ -4,23 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::mpsc::channel;
-use std::thread;
-use std::time::Duration;
-
-/// Runs a function in a thread; `None` if it takes longer than `limit`, as on a network mount that does
-/// not answer. It then continues in the background.
-pub fn within<T: Send + 'static>(
-    limit: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (sender, receiver) = channel();
-    let thread = thread::Builder::new().name("ddp-files".into());
-    // A late result has no receiver.
-    let work = move || drop(sender.send(work()));
-    thread.spawn(work).ok()?;
-    receiver.recv_timeout(limit).ok()
-}
 
 /// Opens a regular file for reading. Other files are rejected: opening a FIFO or a device can block
 /// and have side effects.

@@ -9,7 +9,6 @@ use anyhow::{Context, bail};
 use ddp_doctor_proto::report::Timestamp;
 
 use crate::diagnosis::words::{Capital, Ranks, number};
-use crate::files;
 use crate::node::boxes::{self, BoxDir};
 use crate::node::environment;
 use crate::node::orphans::{self, Orphan};
@@ -186,7 +185,7 @@ fn run_dirs(shared_memory: &Path, runs: &Path) -> Vec<PathBuf> {
     dirs.retain(|dir| {
         let dir = dir.clone();
         let owner = move || std::fs::symlink_metadata(&dir).ok().map(|it| it.uid());
-        files::within(ANSWER, owner).flatten() == Some(user)
+        sys::within(ANSWER, owner).flatten() == Some(user)
     });
     dirs
 }

@@ -106,7 +106,7 @@ impl BoxDir {
     /// Puts what dead runs of this user left in shared memory where it belongs.
     pub fn sweep(shared_memory: &Path) {
         let user = user_dir(shared_memory);
-        files::within(SWEEP, move || sweep(&user));
+        sys::within(SWEEP, move || sweep(&user));
     }
 
     /// Whether boxes in shared memory still have to go to this run directory.

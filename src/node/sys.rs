@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use ddp_doctor_proto::report::Exit;
@@ -88,6 +90,28 @@ pub fn wait_for_signal() -> Option<Arrived> {
         signal,
         by_process: info.si_code <= 0, // SI_USER, SI_QUEUE, SI_TKILL; the kernel's are positive
     })
+}
+
+/// Runs a function in a thread; `None` if it takes longer than `limit`, as on a network mount that does
+/// not answer. It then continues in the background.
+///
+/// If it ends in time, so has the thread: [`Signals::take_over`] can still be called.
+pub fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = channel();
+    let work = move || {
+        // Signals are handled by the threads that expect them.
+        let _mask = Signals::take_over();
+        // A late result has no receiver.
+        drop(sender.send(work()));
+    };
+    let thread = thread::Builder::new().name("ddp-files".into());
+    let thread = thread.spawn(work).ok()?;
+    let result = receiver.recv_timeout(limit).ok()?;
+    thread.join().ok()?;
+    Some(result)
 }
 
 /// Waits for SIGINT or SIGTERM, which must have been blocked by [`block_interrupts`].
