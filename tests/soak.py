@@ -98,7 +98,7 @@ class Soak:
             command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=open(folder / "stderr", "w"), start_new_session=True)
         self.counts["jobs"] += 1
-        self.counts["bare" if bare else "run"] += 1
+        self.counts["jobs without run" if bare else "jobs under run"] += 1
         self.jobs.append({
             "name": name, "fault": fault, "bare": bare, "folder": folder, "process": process, "kills": "--on-hang" in command,
             "started": time.monotonic(), "disturbed": False, "found": not fault})
@@ -158,7 +158,7 @@ class Soak:
 
     def disturb(self):
         what = self.random.choice(["coordinator", "stop", "job", "run", "rank", "viewer", "user", "user"])
-        self.counts[what] += 1
+        self.counts["disturbed: " + what] += 1
         getattr(self, "disturb_" + what)()
 
     def disturb_coordinator(self):
